@@ -1,0 +1,32 @@
+"""Nouns and protocols: what flows through the program, and the seams it flows past."""
+
+from seepage.core.batch import Batch
+from seepage.core.domain import Domain
+from seepage.core.observation import Observation, Simulate, Statistics
+from seepage.core.paired import Paired
+from seepage.core.protocols import Attack, Defense, LocalComputation, Metric
+from seepage.core.reconstruction import Certificate, Reconstruction, Trace
+from seepage.core.rng import Rng, rng
+from seepage.core.task import Task, cross_entropy
+from seepage.core.update import Update
+
+__all__ = [
+    "Attack",
+    "Batch",
+    "Certificate",
+    "Defense",
+    "Domain",
+    "LocalComputation",
+    "Metric",
+    "Observation",
+    "Paired",
+    "Reconstruction",
+    "Rng",
+    "Simulate",
+    "Statistics",
+    "Task",
+    "Trace",
+    "Update",
+    "cross_entropy",
+    "rng",
+]

@@ -1,0 +1,64 @@
+"""The private batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.core.errors import InvalidValue
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Private inputs with their labels.
+
+    Args:
+        inputs: `(B, ...)`, in natural units (images in [0, 1]).
+        labels: `(B,)` class numbers, or `(B, K)` probabilities for mixed labels.
+
+    Example:
+        >>> Batch(torch.zeros(2, 1, 4, 4), torch.tensor([3, 1]))
+        Batch(2 inputs of shape (1, 4, 4))
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        """Refuse what no client could train on."""
+        if self.inputs.ndim < 2 or len(self.inputs) == 0:
+            shape = tuple(self.inputs.shape)
+            raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got shape {shape}")
+        if not self.inputs.is_floating_point():
+            raise InvalidValue(
+                f"expected floating-point inputs in natural units, got {self.inputs.dtype}; "
+                "divide 8-bit images by 255"
+            )
+        if len(self.labels) != len(self.inputs) or self.labels.ndim > 2:
+            raise InvalidValue(
+                f"expected one label per input, got {len(self.inputs)} inputs and labels of "
+                f"shape {tuple(self.labels.shape)}"
+            )
+        if self.labels.ndim == 1 and self.labels.is_floating_point():
+            raise InvalidValue(
+                f"expected class numbers (B,) as integers, got {self.labels.dtype}; "
+                "use labels.long(), or (B, K) probabilities"
+            )
+
+    def __len__(self) -> int:
+        """Number of people in the batch."""
+        return len(self.inputs)
+
+    def __repr__(self) -> str:
+        """Describe the batch without printing private data."""
+        return f"Batch({len(self)} inputs of shape {tuple(self.inputs.shape[1:])})"
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Batch:
+        """Return the batch on another device or with inputs of another precision."""
+        inputs = self.inputs.to(device=device, dtype=dtype)
+        soft = self.labels.is_floating_point()
+        return Batch(inputs, self.labels.to(device=device, dtype=dtype if soft else None))

@@ -1,0 +1,74 @@
+"""Every error Seepage raises on purpose.
+
+    SeepageError
+    ├── InvalidValue        (ValueError)         a value that no run could use
+    ├── UnknownName         (ValueError)         a name that is not in a catalogue
+    ├── MissingKnowledge    (ValueError)         the threat withholds what the attack needs
+    ├── NotApplicable       (ValueError)         an attack or metric does not fit what it was given
+    ├── DataNotFound        (FileNotFoundError)  a data set, folder or file is not there
+    ├── UnreadableFile      (OSError)            a file is there but cannot be used
+    └── MissingExtra        (ImportError)        an optional dependency is not installed
+
+Each message is one sentence: what was expected, what came, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class SeepageError(Exception):
+    """Root of the tree; the command line turns it into one sentence and exit code 2."""
+
+
+class InvalidValue(SeepageError, ValueError):
+    """A value that no run could use: a wrong shape, range or combination."""
+
+
+class UnknownName(SeepageError, ValueError):
+    """A name that is not in a catalogue; the message offers the nearest one.
+
+    Example:
+        >>> print(UnknownName("attack", "analytic_fx", ["analytic_fc", "dlg"]))
+        unknown attack 'analytic_fx'; did you mean 'analytic_fc'? (known: analytic_fc, dlg)
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
+        """Compose the sentence.
+
+        Args:
+            kind: What the name was meant to name, e.g. "attack".
+            name: The name that came.
+            known: Every valid name.
+            where: Where it stood, e.g. "in quickstart.toml, scenario 2".
+        """
+        names = sorted(known)
+        near = get_close_matches(name, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        place = f" {where}" if where else ""
+        super().__init__(f"unknown {kind} {name!r}{place}{hint} (known: {', '.join(names)})")
+
+
+class MissingKnowledge(SeepageError, ValueError):
+    """The threat model withholds something the attack cannot do without."""
+
+    def __init__(self, what: str, *, needed_by: object, hint: str) -> None:
+        """Compose the sentence from what is missing, who needs it and what to do."""
+        super().__init__(f"{needed_by} needs the {what}, which this threat withholds; {hint}")
+
+
+class NotApplicable(SeepageError, ValueError):
+    """An attack does not fit this model or update, or a metric these inputs."""
+
+
+class DataNotFound(SeepageError, FileNotFoundError):
+    """A data set, folder or file is not there."""
+
+
+class UnreadableFile(SeepageError, OSError):
+    """A file is there but truncated, of another format or not permitted."""
+
+
+class MissingExtra(SeepageError, ImportError):
+    """An optional dependency is not installed, or does not load."""

@@ -1,0 +1,48 @@
+"""What the adversary sees. Nothing else reaches an attack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from seepage.core.task import Task
+from seepage.core.update import Update
+
+
+class Simulate(Protocol):
+    """The adversary's own run of the client: `(inputs, labels) -> Update`."""
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Update:
+        """Return the update the client would share, as far as the adversary can tell."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Mean and (biased) variance that one batch-normalisation layer measured, each `(C,)`."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """The adversary's whole view; None means unknown. Made by `Threat.observe` alone.
+
+    Args:
+        task: The broadcast network, in the mode the client ran it.
+        update: What the client shared.
+        simulate: The client's computation, with the defense if the adversary knows it.
+        batch_size: Number of private inputs.
+        labels: Their labels, sorted: the order would be a hint that no server has.
+        statistics: What each batch-normalisation layer measured on the private batch.
+    """
+
+    task: Task
+    update: Update
+    simulate: Simulate
+    batch_size: int | None = None
+    labels: Tensor | None = None
+    statistics: Mapping[str, Statistics] | None = None

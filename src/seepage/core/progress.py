@@ -1,0 +1,36 @@
+"""Progress of long work, without a parameter in every signature.
+
+An attack calls `report`; whoever wants to show it listens. Nobody listening costs nothing.
+
+Example:
+    >>> with listen(lambda step, total, objective: print(step, "of", total, objective)):
+    ...     report(1, 2, 0.5)
+    1 of 2 0.5
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Listener = Callable[[int, int, float], None]
+
+_listener: ContextVar[Listener | None] = ContextVar("seepage_progress", default=None)
+
+
+def report(step: int, total: int, objective: float) -> None:
+    """Say that `step` of `total` steps are done, at this objective."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(step, total, objective)
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Hear every report made inside the block."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

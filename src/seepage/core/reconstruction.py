@@ -1,0 +1,74 @@
+"""What an attack returns: its guess, how hard it tried, and what it can prove."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from seepage.core.errors import InvalidValue
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The effort behind a guess, so that "no leak found" says how hard we looked.
+
+    Args:
+        objective: Value of the chosen restart's objective at each step; empty for closed forms.
+        finals: Best objective of every restart, in order; the smallest was chosen.
+        seconds: Wall-clock time.
+        device: Where it ran.
+    """
+
+    objective: tuple[float, ...] = ()
+    finals: tuple[float, ...] = ()
+    seconds: float = 0.0
+    device: str = "cpu"
+
+    @property
+    def steps(self) -> int:
+        """Steps of each restart."""
+        return len(self.objective)
+
+    @property
+    def restarts(self) -> int:
+        """Number of restarts."""
+        return len(self.finals)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Evidence that the guess is the private input, made without the truth.
+
+    Args:
+        residual: Relative difference between the update recomputed at the guess and the
+            observed one.
+        unique: Whether no other input explains the update; None where this is not known.
+    """
+
+    residual: float
+    unique: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """The adversary's guess.
+
+    Args:
+        inputs: `(B, ...)`, in natural units.
+        labels: `(B,)`, or None if the attack does not speak of labels.
+        trace: The effort.
+        certificate: Proof, where the attack can give one.
+    """
+
+    inputs: Tensor
+    labels: Tensor | None = None
+    trace: Trace = field(default_factory=Trace)
+    certificate: Certificate | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse guesses that scoring could not read."""
+        if self.labels is not None and len(self.labels) != len(self.inputs):
+            raise InvalidValue(
+                f"expected as many labels as inputs, got {len(self.labels)} and {len(self.inputs)}"
+            )

@@ -1,0 +1,151 @@
+"""What is trained and broadcast: a network, its loss, the space of its inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from seepage.core.batch import Batch
+from seepage.core.domain import Domain
+from seepage.core.errors import InvalidValue
+
+Mode = Literal["eval", "train"]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each example: `(B, K)` logits, `(B,)` classes or `(B, K)` probabilities."""
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A snapshot of the network every client receives.
+
+    Mode "eval" normalises with the broadcast running statistics; mode "train" normalises each
+    batch with its own. It governs batch normalisation alone: other layers are deterministic in
+    both modes, so that a client's update can be recomputed.
+
+    Args:
+        model: The network; it is copied, so later changes to it do not reach the task.
+        loss: One value per example, unreduced: `(B, K), (B,) -> (B,)`.
+        domain: The space of the inputs.
+        mode: How batch normalisation behaves.
+        name: What records call this task.
+    """
+
+    model: nn.Module
+    loss: Loss
+    domain: Domain
+    mode: Mode = "eval"
+    name: str = ""
+    _owned: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take the snapshot."""
+        if not isinstance(self.model, nn.Module):
+            raise InvalidValue(f"expected a torch.nn.Module, got {type(self.model).__name__}")
+        if not self._owned:
+            object.__setattr__(self, "model", copy.deepcopy(self.model))
+            object.__setattr__(self, "_owned", True)
+        if not self.name:
+            object.__setattr__(self, "name", type(self.model).__name__.lower())
+        # Made now: a copy made inside a torch.func transform would die with it.
+        _ = self.parameters, self.network
+
+    def __repr__(self) -> str:
+        """Name the task."""
+        return f"Task({self.name}, {self.domain}, mode={self.mode!r})"
+
+    def in_mode(self, mode: Mode) -> Task:
+        """Return the same task with batch normalisation in another mode."""
+        return self if mode == self.mode else replace(self, mode=mode)
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Task:
+        """Return the task on another device or in another precision."""
+        model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
+        return replace(self, model=model)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name, detached."""
+        named = self.model.named_parameters()
+        trainable = {name: p.detach() for name, p in named if p.requires_grad}
+        if not trainable:
+            raise InvalidValue(f"{self.name} has no trainable parameter, so no update to share")
+        return trainable
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """The model made pure: nothing in it changes when it runs."""
+        network = copy.deepcopy(self.model).eval()
+        if self.mode == "train":
+            for module in batchnorm_layers(network).values():
+                # Without running statistics torch normalises by the batch and updates nothing.
+                module.running_mean = module.running_var = module.num_batches_tracked = None
+                module.track_running_stats = False
+        return network
+
+    @cached_property
+    def classes(self) -> int:
+        """Number of outputs, found by running one blank input."""
+        reference = next(iter(self.parameters.values()))
+        blank = torch.zeros(1, *self.domain.shape, device=reference.device, dtype=reference.dtype)
+        try:
+            # Evaluation statistics: a batch of one has no variance to normalise by.
+            outputs = functional_call(
+                self.in_mode("eval").network, dict(self.parameters), (self.domain.normalise(blank),)
+            )
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise InvalidValue(
+                f"{self.name} does not accept inputs of shape {self.domain.shape}: {reason}"
+            ) from error
+        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+            came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise InvalidValue(f"expected {self.name} to return logits (B, K), got {came}")
+        return outputs.shape[1]
+
+    def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Run the network at these parameters on inputs in natural units."""
+        normalised = self.domain.normalise(inputs)
+        return cast(Tensor, functional_call(self.network, dict(parameters), (normalised,)))
+
+    def losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each example, `(B,)`."""
+        losses = self.loss(self.outputs(parameters, inputs), labels)
+        if losses.shape != inputs.shape[:1]:
+            raise InvalidValue(
+                f"expected the loss to give one value per example, shape {tuple(inputs.shape[:1])},"
+                f" got {tuple(losses.shape)}; use reduction='none'"
+            )
+        return losses
+
+    def check(self, batch: Batch) -> None:
+        """Raise `InvalidValue` unless this batch can be trained on."""
+        self.domain.check(batch.inputs)
+        labels = batch.labels
+        if labels.ndim == 2 and labels.shape[1] != self.classes:
+            raise InvalidValue(
+                f"expected label probabilities (B, {self.classes}), got {tuple(labels.shape)}"
+            )
+        if labels.ndim == 1 and not (0 <= int(labels.min()) <= int(labels.max()) < self.classes):
+            raise InvalidValue(
+                f"expected labels in 0..{self.classes - 1} for {self.name}, got "
+                f"{sorted(set(labels.tolist()))}; build the model with more classes"
+            )
+
+
+def batchnorm_layers(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """The batch-normalisation layers of a network, by name."""
+    named = model.named_modules()
+    return {n: m for n, m in named if isinstance(m, nn.modules.batchnorm._BatchNorm)}

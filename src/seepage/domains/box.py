@@ -1,0 +1,109 @@
+"""Arrays of numbers between two bounds, normalised by channel: images and signals.
+
+The two differ only in how many axes follow the channel and in what a wrong range usually means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from seepage.core import Rng
+from seepage.core.errors import InvalidValue
+
+
+@dataclass(frozen=True)
+class Box:
+    """Abstract: inputs `(C, ...)` with every entry between two bounds."""
+
+    axes: ClassVar[str]
+    out_of_range: ClassVar[str]
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        """Fill in the identity normalisation and check the rest."""
+        if len(self.shape) != len(self.axes.split(", ")) or min(self.shape) < 1:
+            raise InvalidValue(f"expected a shape ({self.axes}), got {self.shape!r}")
+        channels = self.shape[0]
+        object.__setattr__(self, "mean", tuple(self.mean) or (0.0,) * channels)
+        object.__setattr__(self, "std", tuple(self.std) or (1.0,) * channels)
+        if not len(self.mean) == len(self.std) == channels or min(self.std) <= 0:
+            raise InvalidValue(
+                f"expected {channels} channel means and positive deviations, got "
+                f"mean={self.mean!r}, std={self.std!r}"
+            )
+        if not self.bounds[0] < self.bounds[1]:
+            raise InvalidValue(f"expected bounds (low, high) with low < high, got {self.bounds!r}")
+
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Subtract the mean and divide by the deviation of each channel."""
+        return (inputs - self._by_channel(self.mean, inputs)) / self._by_channel(self.std, inputs)
+
+    def denormalise(self, inputs: Tensor) -> Tensor:
+        """Undo `normalise`."""
+        return inputs * self._by_channel(self.std, inputs) + self._by_channel(self.mean, inputs)
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """Clamp to the bounds."""
+        return inputs.clamp(*self.bounds)
+
+    def sample(self, size: int, *, rng: Rng) -> Tensor:
+        """Draw uniform noise within the bounds, `(size, *shape)`."""
+        low, high = self.bounds
+        return low + (high - low) * rng.uniform((size, *self.shape))
+
+    def check(self, inputs: Tensor) -> None:
+        """Raise `InvalidValue` unless these are finite inputs `(B, *shape)` within the bounds."""
+        if tuple(inputs.shape[1:]) != self.shape:
+            raise InvalidValue(
+                f"expected inputs (B, {', '.join(map(str, self.shape))}), "
+                f"got {tuple(inputs.shape)}; resize them or build the model for that shape"
+            )
+        if not bool(torch.isfinite(inputs).all()):
+            bad = int((~torch.isfinite(inputs)).flatten(1).any(1).nonzero()[0])
+            raise InvalidValue(f"expected finite inputs, got NaN or infinity in input {bad}")
+        low, high = self.bounds
+        least, most = float(inputs.min()), float(inputs.max())
+        if least < low or most > high:
+            raise InvalidValue(
+                f"expected inputs in [{low:g}, {high:g}], got values from {least:.3g} to "
+                f"{most:.3g}; {self.out_of_range}"
+            )
+
+    def _by_channel(self, values: tuple[float, ...], inputs: Tensor) -> Tensor:
+        trailing = (1,) * (len(self.shape) - 1)
+        return inputs.new_tensor(values).reshape(-1, *trailing)
+
+
+@dataclass(frozen=True)
+class Image(Box):
+    """Images `(C, H, W)` with values in [0, 1].
+
+    Example:
+        >>> grey = Image((1, 28, 28), mean=(0.1307,), std=(0.3081,))
+        >>> grey.project(grey.sample(2, rng=Rng(0)) + 5).max().item()
+        1.0
+    """
+
+    axes = "C, H, W"
+    out_of_range = "did you forget to undo the normalisation, or to divide by 255?"
+
+
+@dataclass(frozen=True)
+class Signal(Box):
+    """Signals `(C, L)`: heart beats, the time course of a brain region.
+
+    Example:
+        >>> Signal((1, 140), bounds=(-2.0, 2.0)).sample(3, rng=Rng(0)).shape
+        torch.Size([3, 1, 140])
+    """
+
+    axes = "C, L"
+    out_of_range = "rescale the signals or give the domain wider bounds"
