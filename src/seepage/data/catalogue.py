@@ -1,0 +1,100 @@
+"""Every data set by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.data.bundled import digits, photos
+from seepage.data.cells import cells
+from seepage.data.cifar import cifar10, cifar100
+from seepage.data.dataset import Dataset
+from seepage.data.faces import faces
+from seepage.data.image_folder import image_folder
+from seepage.data.imagenet import imagenet
+from seepage.data.mnist import mnist
+from seepage.data.npz import npz_file
+from seepage.data.request import Request
+from seepage.data.signals import ecg, ecg_mitbih, fmri
+from seepage.data.torchvision_sets import torchvision_set
+
+
+@dataclass(frozen=True)
+class Source:
+    """How a name becomes data.
+
+    Args:
+        load: The loader.
+        description: One line for people who choose.
+        splits: The splits it has; None if it decides for itself.
+    """
+
+    load: Callable[[Request], Dataset]
+    description: str
+    splits: tuple[str, ...] | None = ("test",)
+
+
+BOTH = ("test", "train")
+
+NAMED = {
+    "photos": Source(photos, "24 photographs of 10 things, 3x32x32 (bundled)"),
+    "digits": Source(digits, "100 handwritten digits from MNIST, 1x28x28 (bundled)"),
+    "cifar10": Source(cifar10, "CIFAR-10, 1500 test and 20000 train images, 3x32x32", BOTH),
+    "cifar100": Source(cifar100, "CIFAR-100, 916 test and 1117 train images, 3x32x32", BOTH),
+    "mnist": Source(mnist, "MNIST, 2000 test and 10000 train digits, 1x28x28", BOTH),
+    "imagenet": Source(imagenet, "16 ImageNet photographs of 16 classes, 3x224x224"),
+    "faces": Source(faces, "ORL, 400 faces of 40 people, 1x64x64"),
+    "cells": Source(cells, "BCCD, 450 blood cells of 3 kinds, 3x64x64"),
+    "ecg": Source(ecg, "ECG5000, 500 heart beats of 5 kinds, 1x140"),
+    "ecg:mitbih": Source(ecg_mitbih, "MIT-BIH record 100, 2271 heart beats of 3 kinds, 1x200"),
+    "fmri": Source(fmri, "time courses of 28 brain regions, 1x250"),
+}
+
+# Named by a prefix; what follows the colon is theirs to read.
+FAMILIES = {
+    "npz": (Source(npz_file, "an archive with arrays images (or inputs) and labels"), "PATH"),
+    "folder": (Source(image_folder, "a folder with one sub-folder of images per class"), "PATH"),
+    "torchvision": (
+        Source(torchvision_set, "a torchvision data set already on disk", None),
+        "NAME",
+    ),
+}
+
+
+def load(name: str, *, split: str = "test", pixels: int | None = None) -> Dataset:
+    """Load a data set into memory, in a fixed order.
+
+    Args:
+        name: One of `catalogue()`; all but "photos" and "digits" are read from `data_root()` or
+            the path given.
+        split: "test" or "train".
+        pixels: Side to which images are resized; the set's own if None.
+
+    Example:
+        >>> load("photos")
+        Dataset('photos', 24 inputs of shape (3, 32, 32), 10 classes)
+        >>> load("digits", pixels=32).domain.shape
+        (1, 32, 32)
+    """
+    source, argument = _resolved(name)
+    if source.splits is not None and split not in source.splits:
+        known = " or ".join(map(repr, source.splits))
+        raise InvalidValue(f"expected split {known} for {name}, got {split!r}")
+    return source.load(Request(split=split, pixels=pixels, argument=argument))
+
+
+def catalogue() -> dict[str, str]:
+    """Return what `load` understands, each name with one line about it."""
+    named = {name: source.description for name, source in NAMED.items()}
+    families = {f"{key}:{what}": source.description for key, (source, what) in FAMILIES.items()}
+    return named | families
+
+
+def _resolved(name: str) -> tuple[Source, str]:
+    if name in NAMED:
+        return NAMED[name], ""
+    prefix, _, argument = name.partition(":")
+    if prefix not in FAMILIES or not argument:
+        raise UnknownName("data set", name, catalogue())
+    return FAMILIES[prefix][0], argument

@@ -1,0 +1,107 @@
+"""A data set held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.core import Batch
+from seepage.core.errors import InvalidValue
+from seepage.domains import Image, Signal
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled inputs in natural units, in a fixed order.
+
+    Args:
+        name: What `load` calls it.
+        inputs: `(N, *shape)`, float32, in [0, 1].
+        labels: `(N,)` class numbers, int64.
+        domain: What one input is.
+        class_names: One name per class.
+        source: Where it comes from and under which licence.
+
+    Example:
+        >>> blank, labels = torch.zeros(3, 1, 4, 4), torch.tensor([0, 1, 1])
+        >>> data = Dataset("blank", blank, labels, Image((1, 4, 4)), ("cat", "dog"), "made up")
+        >>> data
+        Dataset('blank', 3 inputs of shape (1, 4, 4), 2 classes)
+        >>> data.batch(2, start=1).labels.tolist()
+        [1, 1]
+    """
+
+    name: str
+    inputs: Tensor
+    labels: Tensor
+    domain: Image | Signal
+    class_names: tuple[str, ...]
+    source: str
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be split into valid batches."""
+        if len(self.inputs) == 0 or self.inputs.dtype != torch.float32:
+            raise InvalidValue(
+                f"expected at least one float32 input in {self.name}, got {len(self.inputs)} of "
+                f"{self.inputs.dtype}"
+            )
+        self.domain.check(self.inputs)
+        if self.labels.shape != self.inputs.shape[:1] or self.labels.dtype != torch.int64:
+            raise InvalidValue(
+                f"expected int64 labels ({len(self)},) in {self.name}, got {self.labels.dtype} "
+                f"{tuple(self.labels.shape)}"
+            )
+        least, most = int(self.labels.min()), int(self.labels.max())
+        if not 0 <= least <= most < self.classes:
+            raise InvalidValue(
+                f"expected labels in 0..{self.classes - 1} in {self.name}, got {least} to {most}; "
+                "number the classes from 0 and name each of them"
+            )
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.inputs)
+
+    def __repr__(self) -> str:
+        """Describe the data without printing them."""
+        shape = tuple(self.inputs.shape[1:])
+        return (
+            f"Dataset({self.name!r}, {len(self)} inputs of shape {shape}, {self.classes} classes)"
+        )
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, with or without an example."""
+        return len(self.class_names)
+
+    def batch(self, size: int = 4, *, start: int = 0) -> Batch:
+        """Return `size` consecutive examples."""
+        if size < 1 or not 0 <= start <= len(self) - size:
+            raise InvalidValue(
+                f"expected a batch within the {len(self)} examples of {self.name}, got "
+                f"size={size}, start={start}; ask for fewer or start earlier"
+            )
+        return self.take(range(start, start + size))
+
+    def take(self, indices: Sequence[int] | Tensor) -> Batch:
+        """Return these examples, in this order, as a copy."""
+        chosen = torch.as_tensor(indices)
+        if chosen.ndim != 1 or len(chosen) == 0 or chosen.dtype != torch.int64:
+            raise InvalidValue(
+                f"expected a list of one or more example numbers, got {chosen.dtype} of shape "
+                f"{tuple(chosen.shape)}"
+            )
+        least, most = int(chosen.min()), int(chosen.max())
+        if not 0 <= least <= most < len(self):
+            raise InvalidValue(
+                f"expected example numbers in 0..{len(self) - 1} of {self.name}, got {least} to "
+                f"{most}"
+            )
+        return Batch(self.inputs[chosen], self.labels[chosen])
+
+    def mean(self) -> Tensor:
+        """The average input, `(*shape)`: the guess of someone who knows only the population."""
+        return self.inputs.mean(0)
