@@ -1,0 +1,88 @@
+"""Every architecture by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from seepage.core import Domain, Task
+from seepage.core.construct import construct
+from seepage.core.errors import UnknownName
+from seepage.domains import CIFAR10
+from seepage.zoo.cnn import CNN_VARIANTS, cnn
+from seepage.zoo.convnet import convnet
+from seepage.zoo.factory import from_factory
+from seepage.zoo.lenet import lenet
+from seepage.zoo.mlp import fc, mlp
+from seepage.zoo.mnist_convnet import mnist_convnet
+from seepage.zoo.resnet_cifar import resnet20, resnet32, resnet56
+from seepage.zoo.resnet_imagenet import resnet18, resnet50, resnet152
+from seepage.zoo.single_conv import single_conv
+from seepage.zoo.wide_head import wide_head_resnet18
+
+
+def _variant(variant: str) -> Callable[..., Task]:
+    def factory(*, classes: int = 10, domain: Domain = CIFAR10, seed: int = 0) -> Task:
+        return cnn(variant=variant, classes=classes, domain=domain, seed=seed)
+
+    network, number = variant.upper().split("-V")
+    factory.__doc__ = f"{network} variant {number} of Chen and Campbell's Table 1; see `cnn`."
+    return factory
+
+
+MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
+    {
+        "mlp": mlp,
+        "fc": fc,
+        "lenet": lenet,
+        "convnet": convnet,
+        "resnet20": resnet20,
+        "resnet32": resnet32,
+        "resnet56": resnet56,
+        "resnet18": resnet18,
+        "resnet50": resnet50,
+        "resnet152": resnet152,
+        "cnn": cnn,
+        **{variant: _variant(variant) for variant in CNN_VARIANTS},
+        "single_conv": single_conv,
+        "mnist_convnet": mnist_convnet,
+        "wide_head_resnet18": wide_head_resnet18,
+    }
+)
+
+
+def catalogue() -> dict[str, str]:
+    """Return each architecture's name with one line about it.
+
+    Example:
+        >>> catalogue()["cnn3-v4"]
+        "CNN3 variant 4 of Chen and Campbell's Table 1; see `cnn`."
+    """
+    return {name: (factory.__doc__ or "").splitlines()[0] for name, factory in MODELS.items()}
+
+
+def build(name: str, *, options: Mapping[str, object]) -> Task:
+    """Build a task from plain data, as a spec holds it.
+
+    Args:
+        name: Of the zoo, or `package.module:factory`.
+        options: Arguments of the factory, or of `from_factory`; none is made up.
+
+    Example:
+        >>> build("convnet", options={"width": 8}).name
+        'convnet(width=8)'
+
+    Raises:
+        UnknownName: No such model, or the model has no such option.
+        InvalidValue: An option is missing or has a value the model cannot use.
+    """
+    return construct(name, _resolve(name), options)
+
+
+def _resolve(name: str) -> Callable[..., Task]:
+    if ":" in name or "." in name:
+        return partial(from_factory, name)
+    if name not in MODELS:
+        raise UnknownName("model", name, MODELS)
+    return MODELS[name]
