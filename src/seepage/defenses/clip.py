@@ -1,0 +1,95 @@
+"""Clipping, of the whole update or of each example's, and the mean that follows the latter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from seepage.core import Rng, Update
+from seepage.core.errors import InvalidValue
+from seepage.core.update import Granularity
+from seepage.defenses.link import Link, OnAggregate
+
+
+@dataclass(frozen=True, repr=False)
+class Clip(OnAggregate):
+    """Scale the combined update down to at most `max_norm`: g min(1, C / ||g||).
+
+    This is the clipping that 001 studies. It bounds no single person's influence; see `ClipEach`.
+
+    References:
+        Liu et al., 2024, Sec. 3 (liu2024systematic)
+    """
+
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        """Check the norm."""
+        _check_norm(self.max_norm)
+
+    def __call__(self, update: Update, *, rng: Rng) -> Update:
+        """Clip; there is no randomness."""
+        return self.expected(update)
+
+    def expected(self, update: Update) -> Update:
+        """Clip, differentiably."""
+        scale = _scale(update.norm(), self.max_norm)
+        return update.map(lambda t: t * scale)
+
+
+@dataclass(frozen=True, repr=False)
+class ClipEach(Link):
+    """Scale each example's update down to at most `max_norm`, before they are combined.
+
+    The first link of DP-SGD: `chain(ClipEach(C), Mean(), AddGaussian(sigma * C / B))`.
+
+    References:
+        Abadi et al., 2016, Algorithm 1 (abadi2016deep)
+    """
+
+    consumes: ClassVar[Granularity] = "per_example"
+    produces: ClassVar[Granularity] = "per_example"
+
+    max_norm: float
+
+    def __post_init__(self) -> None:
+        """Check the norm."""
+        _check_norm(self.max_norm)
+
+    def __call__(self, update: Update, *, rng: Rng) -> Update:
+        """Clip; there is no randomness."""
+        return self.expected(update)
+
+    def expected(self, update: Update) -> Update:
+        """Clip every example, differentiably."""
+        scale = _scale(update.norm(), self.max_norm)
+        return update.map(lambda t: torch.einsum("b,b...->b...", scale, t))
+
+
+@dataclass(frozen=True, repr=False)
+class Mean(Link):
+    """Combine per-example updates by their mean."""
+
+    consumes: ClassVar[Granularity] = "per_example"
+    produces: ClassVar[Granularity] = "aggregate"
+
+    def __call__(self, update: Update, *, rng: Rng) -> Update:
+        """Average; there is no randomness."""
+        return self.expected(update)
+
+    def expected(self, update: Update) -> Update:
+        """Average over the examples."""
+        return replace(update.map(lambda t: t.mean(0)), granularity="aggregate")
+
+
+def _check_norm(max_norm: float) -> None:
+    if not max_norm > 0:
+        raise InvalidValue(f"expected max_norm > 0, got {max_norm!r}")
+
+
+def _scale(norm: Tensor, max_norm: float) -> Tensor:
+    # The floor keeps the derivative finite where an update is exactly zero.
+    return (max_norm / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)

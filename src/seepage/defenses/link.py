@@ -1,0 +1,38 @@
+"""What defenses share: how they are written, and mostly what they take and give."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, ClassVar
+
+from seepage.core.update import Granularity
+
+
+class Link:
+    """Abstract: a frozen value that reads like the shortest call that makes it.
+
+    Example:
+        >>> from seepage.defenses import Prune
+        >>> Prune(0.9), Prune(0.9, scope="update")
+        (Prune(0.9), Prune(0.9, scope='update'))
+    """
+
+    def __repr__(self) -> str:
+        """Write what is positional bare, and the rest where it differs from its default."""
+        return f"{type(self).__name__}({', '.join(_arguments(self))})"
+
+
+class OnAggregate(Link):
+    """Abstract: a defense that works on the combined update."""
+
+    consumes: ClassVar[Granularity] = "aggregate"
+    produces: ClassVar[Granularity] = "aggregate"
+
+
+def _arguments(value: Any) -> list[str]:  # noqa: ANN401
+    pairs = [(f, getattr(value, f.name)) for f in fields(value)]
+    return [
+        f"{f.name}={item!r}" if f.kw_only else repr(item)
+        for f, item in pairs
+        if f.default is MISSING or item != f.default
+    ]
