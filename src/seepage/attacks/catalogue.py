@@ -1,0 +1,13 @@
+"""Every recipe by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from seepage.attacks.recipes import analytic_fc, inverting_gradients
+from seepage.core import Attack
+
+ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
+    {recipe.__name__: recipe for recipe in (analytic_fc, inverting_gradients)}
+)

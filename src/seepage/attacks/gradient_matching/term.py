@@ -1,0 +1,21 @@
+"""The shape that fidelity and priors share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.core import Observation
+
+
+class Term(Protocol):
+    """One summand of the objective: a pure function of one candidate, safe under `vmap`."""
+
+    @property
+    def weight(self) -> float:
+        """Its factor in the sum."""
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Return a scalar to be made small."""

@@ -1,0 +1,25 @@
+"""Is there anything in this update to attack?"""
+
+from __future__ import annotations
+
+import torch
+
+from seepage.core import Task, Update
+from seepage.core.errors import InvalidValue, NotApplicable
+
+
+def require_usable(update: Update, task: Task) -> None:
+    """Raise unless the update fits the task's parameters, is finite and is not zero."""
+    expected = {name: tuple(p.shape) for name, p in task.parameters.items()}
+    came = {name: tuple(t.shape) for name, t in update.tensors.items()}
+    if expected != came:
+        differing = sorted(set(expected.items()) ^ set(came.items()))[0][0]
+        raise InvalidValue(
+            f"the update does not fit {task.name}: at {differing!r} expected shape "
+            f"{expected.get(differing)}, got {came.get(differing)}; was it made with this model?"
+        )
+    norm = update.norm()
+    if not bool(torch.isfinite(norm)):
+        raise NotApplicable("the update holds NaN or infinity, so nothing can be matched to it")
+    if float(norm) == 0:
+        raise NotApplicable("the update is zero everywhere, so it gives nothing away")
