@@ -1,0 +1,30 @@
+"""Pairing with the truth and metrics: one number per person, never reduced."""
+
+from seepage.scoring.baselines import baseline_scores, draw_guess, mean_guess
+from seepage.scoring.catalogue import METRICS, applicable, catalogue
+from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
+from seepage.scoring.label import LabelAccuracy
+from seepage.scoring.lpips import LPIPS
+from seepage.scoring.pairing import pair
+from seepage.scoring.scores import Scores, score
+from seepage.scoring.ssim import SSIM
+
+__all__ = [
+    "L1",
+    "LPIPS",
+    "METRICS",
+    "MSE",
+    "PSNR",
+    "RMSE",
+    "SSIM",
+    "ExactMatch",
+    "LabelAccuracy",
+    "Scores",
+    "applicable",
+    "baseline_scores",
+    "catalogue",
+    "draw_guess",
+    "mean_guess",
+    "pair",
+    "score",
+]

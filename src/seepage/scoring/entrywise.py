@@ -1,0 +1,147 @@
+"""Metrics that compare entry by entry, for inputs of any kind.
+
+Each gives one number per person, in float64 on the CPU whatever the inputs are on. Guesses are
+scored as they came: an attack that leaves the valid range is not helped by clamping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from seepage.core import Paired
+from seepage.core.errors import InvalidValue
+
+
+def differences(paired: Paired) -> Tensor:
+    """Guess minus truth, one row per person, `(B, D)` in float64."""
+    return (paired.guess.cpu().double() - paired.truth.cpu().double()).flatten(1)
+
+
+@dataclass(frozen=True)
+class MSE:
+    """Mean squared error: mean_j (guess_j - truth_j)^2.
+
+    Example:
+        >>> labels = torch.tensor([0])
+        >>> MSE()(Paired(torch.zeros(1, 4), torch.full((1, 4), 0.5), labels, None, (0,))).tolist()
+        [0.25]
+
+    References: Zhu et al., 2019 (zhu2019deep)
+    """
+
+    name: ClassVar[str] = "mse"
+    higher_leaks_more: ClassVar[bool] = False
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        return differences(paired).square().mean(1)
+
+
+@dataclass(frozen=True)
+class RMSE:
+    """Root of the mean squared error, in the units of the input.
+
+        sqrt(mean_j (guess_j - truth_j)^2)
+
+    Example:
+        >>> labels = torch.tensor([0])
+        >>> RMSE()(Paired(torch.zeros(1, 4), torch.full((1, 4), 0.5), labels, None, (0,))).tolist()
+        [0.5]
+
+    Deviations: the "RMSE" tables made with GradAttack divide by the largest error first; see
+        `seepage.scoring.legacy.rmse_gradattack`.
+    References: Yin et al., 2021 (yin2021see)
+    """
+
+    name: ClassVar[str] = "rmse"
+    higher_leaks_more: ClassVar[bool] = False
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        return MSE()(paired).sqrt()
+
+
+@dataclass(frozen=True)
+class PSNR:
+    """Peak signal-to-noise ratio in decibels, in natural units.
+
+        10 log10(peak^2 / MSE)
+
+    A guess that equals the truth exactly gives infinity, for that person alone.
+
+    Example:
+        >>> labels = torch.tensor([0])
+        >>> truth, guess = torch.zeros(1, 4), torch.full((1, 4), 0.1, dtype=torch.float64)
+        >>> round(PSNR()(Paired(truth, guess, labels, None, (0,))).item(), 6)
+        20.0
+
+    Deviations: several papers print PSNR on normalised inputs or with another peak; see
+        `seepage.scoring.legacy`.
+    References: Geiping et al., 2020 (geiping2020inverting)
+    """
+
+    name: ClassVar[str] = "psnr"
+    higher_leaks_more: ClassVar[bool] = True
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        return -10 * torch.log10(MSE()(paired) / paired.peak**2)
+
+
+@dataclass(frozen=True)
+class L1:
+    """Mean absolute error per entry: mean_j |guess_j - truth_j|.
+
+    Example:
+        >>> labels = torch.tensor([0])
+        >>> L1()(Paired(torch.zeros(1, 4), torch.full((1, 4), -0.5), labels, None, (0,))).tolist()
+        [0.5]
+
+    Deviations: the paper's table sums over the entries; see `seepage.scoring.legacy.l1_sum_002`.
+    References: Qian and Hansen, 2020 (qian2020what)
+    """
+
+    name: ClassVar[str] = "l1"
+    higher_leaks_more: ClassVar[bool] = False
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        return differences(paired).abs().mean(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactMatch:
+    """Whether the guess is the private input: 1.0 if it rounds to the same 8-bit image, else 0.0.
+
+        max_j |guess_j - truth_j| / peak < tolerance
+
+    Args:
+        tolerance: Largest error that counts as none, as a share of the range of values; the
+            default is half a step of an 8-bit image.
+
+    Example:
+        >>> truth, guess = torch.zeros(2, 4), torch.tensor([[0.001] * 4, [0.003] * 4])
+        >>> ExactMatch()(Paired(truth, guess, torch.tensor([0, 1]), None, (0, 1))).tolist()
+        [1.0, 0.0]
+
+    References: Dimitrov et al., 2024 (dimitrov2024spear)
+    """
+
+    name: ClassVar[str] = "exact"
+    higher_leaks_more: ClassVar[bool] = True
+
+    tolerance: float = 0.5 / 255
+
+    def __post_init__(self) -> None:
+        """Refuse a tolerance that nothing, or everything, would meet."""
+        if not 0 < self.tolerance < 1:
+            raise InvalidValue(f"expected a tolerance between 0 and 1, got {self.tolerance!r}")
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        largest = differences(paired).abs().amax(1) / paired.peak
+        return (largest < self.tolerance).double()

@@ -1,0 +1,116 @@
+"""Learned perceptual similarity: how far apart two images look to a network that sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, max_pool2d
+
+from seepage.core import Paired
+from seepage.core.errors import NotApplicable
+from seepage.scoring.lpips_weights import CONVOLUTIONS, load_weights, require_weights
+
+# Stride and padding of each convolution; the second and third see pooled features.
+_GEOMETRY = ((4, 2), (1, 2), (1, 1), (1, 1), (1, 1))
+_POOLED_BEFORE = (1, 2)
+_SMALLEST = 31
+_CHUNK = 32
+
+# The constants of the published metric: ImageNet statistics for images in [-1, 1].
+_SHIFT = (-0.030, -0.088, -0.188)
+_SCALE = (0.458, 0.448, 0.450)
+
+
+@dataclass(frozen=True)
+class LPIPS:
+    """Perceptual distance by AlexNet features (version 0.1): 0 for images that look the same.
+
+    With features of each layer scaled to unit length over channels at every position, and the
+    published non-negative weights w,
+
+        sum_layers mean_positions sum_channels w_c (f_c(truth) - f_c(guess))^2
+
+    Images in [0, peak] are mapped to [-1, 1]; grey ones are repeated to three channels. Runs in
+    float32 on the device of the inputs. A guess so large that float32 overflows gives NaN.
+
+    Raises:
+        NotApplicable: For anything but grey or colour images of at least 31 x 31 pixels.
+        MissingExtra: If the weights are not here.
+
+    Example:
+        >>> LPIPS().higher_leaks_more
+        False
+
+    Deviations: none from version 0.1 of the published code. Tables made with the VGG variant, or
+        on normalised images (GradAttack), are not comparable with these values.
+    References: Zhang et al., 2018 (zhang2018unreasonable)
+    """
+
+    name: ClassVar[str] = "lpips"
+    higher_leaks_more: ClassVar[bool] = False
+
+    @torch.no_grad()
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        check_images(paired)
+        weights = load_weights(require_weights(), paired.truth.device, torch.float32)
+        images = zip(
+            torch.split(paired.truth, _CHUNK), torch.split(paired.guess, _CHUNK), strict=True
+        )
+        chunks = [
+            _distance(weights, _standard(truth, paired.peak), _standard(guess, paired.peak))
+            for truth, guess in images
+        ]
+        return torch.cat(chunks).cpu().double()
+
+
+def check_lpips(paired: Paired) -> None:
+    """Raise `NotApplicable` or `MissingExtra` unless LPIPS can score these inputs here."""
+    check_images(paired)
+    require_weights()
+
+
+def check_images(paired: Paired) -> None:
+    """Raise `NotApplicable` unless these are images that survive the network's pools."""
+    shape = tuple(paired.truth.shape[1:])
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise NotApplicable(
+            f"lpips needs grey or colour images (C, H, W), got inputs of shape {shape}; use rmse"
+        )
+    if min(shape[1:]) < _SMALLEST:
+        raise NotApplicable(
+            f"lpips needs images of at least {_SMALLEST} x {_SMALLEST} pixels, because smaller "
+            f"ones do not survive AlexNet's pools, got {shape[1]} x {shape[2]}; use ssim"
+        )
+
+
+def _standard(images: Tensor, peak: float) -> Tensor:
+    """Images as the network wants them, `(B, 3, H, W)`."""
+    centred = images.float().expand(-1, 3, -1, -1) * (2 / peak) - 1
+    shift, scale = (centred.new_tensor(c).reshape(3, 1, 1) for c in (_SHIFT, _SCALE))
+    return (centred - shift) / scale
+
+
+def _distance(weights: Mapping[str, Tensor], first: Tensor, second: Tensor) -> Tensor:
+    layers = zip(_features(weights, first), _features(weights, second), strict=True)
+    distances = [
+        conv2d((a - b).square(), weights[f"lin{i}.weight"]).mean((1, 2, 3))
+        for i, (a, b) in enumerate(layers)
+    ]
+    return torch.stack(distances).sum(0)
+
+
+def _features(weights: Mapping[str, Tensor], images: Tensor) -> list[Tensor]:
+    """Features after each ReLU of AlexNet, of unit length over channels."""
+    features, taps = images, []
+    for i, (layer, (stride, padding)) in enumerate(zip(CONVOLUTIONS, _GEOMETRY, strict=True)):
+        if i in _POOLED_BEFORE:
+            features = max_pool2d(features, kernel_size=3, stride=2)
+        kernel, bias = weights[f"{layer}.weight"], weights[f"{layer}.bias"]
+        features = conv2d(features, kernel, bias, stride=stride, padding=padding).relu()
+        taps.append(features / (features.square().sum(1, keepdim=True).sqrt() + 1e-10))
+    return taps

@@ -1,0 +1,136 @@
+"""Scores of one reconstruction: every metric, person by person."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from torch import Tensor
+
+from seepage.core import Batch, Metric, Paired, Reconstruction
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.scoring.catalogue import applicable
+from seepage.scoring.pairing import pair
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scores:
+    """What each metric says about each person; reads like a mapping from metric name to `(B,)`.
+
+    Args:
+        paired: The pairs that were scored.
+        metrics: The metrics, which are evaluated once, on construction.
+    """
+
+    paired: Paired
+    metrics: tuple[Metric, ...]
+    values: Mapping[str, Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Evaluate every metric."""
+        names = [metric.name for metric in self.metrics]
+        if not names or len(set(names)) < len(names):
+            raise InvalidValue(f"expected metrics with distinct names, got {names}")
+        values = {metric.name: _evaluate(metric, self.paired) for metric in self.metrics}
+        object.__setattr__(self, "values", MappingProxyType(values))
+
+    def __getitem__(self, metric: str) -> Tensor:
+        """One number per person, `(B,)`."""
+        if metric not in self.values:
+            raise UnknownName("metric", metric, self.values)
+        return self.values[metric]
+
+    def __contains__(self, metric: object) -> bool:
+        """Whether this metric was evaluated."""
+        return metric in self.values
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of the metrics."""
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        """Number of metrics."""
+        return len(self.values)
+
+    def keys(self) -> KeysView[str]:
+        """Names of the metrics."""
+        return self.values.keys()
+
+    def ranking(self, metric: str = "psnr") -> list[int]:
+        """People from worst-off to least, by one metric; NaN counts as no leak."""
+        values = self[metric].tolist()
+        sign = next(1 if m.higher_leaks_more else -1 for m in self.metrics if m.name == metric)
+        leaks = [-math.inf if math.isnan(value) else sign * value for value in values]
+        return sorted(range(len(leaks)), key=lambda person: -leaks[person])
+
+    def worst(self, metric: str = "psnr") -> int:
+        """Index of the worst-off person: the one about whom most has leaked."""
+        return self.ranking(metric)[0]
+
+    def rows(self) -> list[dict[str, float]]:
+        """One row per person, in the order of the batch."""
+        columns = {name: values.tolist() for name, values in self.values.items()}
+        return [{name: c[i] for name, c in columns.items()} for i in range(len(self.paired))]
+
+    def __repr__(self) -> str:
+        """A table, worst-off person first (by PSNR where it was evaluated)."""
+        rows = self.rows()
+        order = self.ranking("psnr" if "psnr" in self else self.metrics[0].name)
+        cells = [[str(i), *(_cell(value) for value in rows[i].values())] for i in order]
+        return _table([["person", *self.keys()], *cells])
+
+
+def score(
+    guess: Reconstruction,
+    batch: Batch,
+    *,
+    metrics: Sequence[Metric] | None = None,
+    peak: float = 1.0,
+    low: float = 0.0,
+) -> Scores:
+    """Pair a reconstruction with the truth and score it, person by person.
+
+    Args:
+        guess: What the attack returned.
+        batch: The truth.
+        metrics: By default every metric that fits these inputs.
+        peak: Width of the range of values, 1 for images in [0, 1].
+        low: Lowest value of the range.
+
+    Example:
+        >>> import torch
+        >>> from seepage.scoring.entrywise import PSNR, ExactMatch
+        >>> batch = Batch(torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([7, 8]))
+        >>> guess = Reconstruction(torch.tensor([[1.0, 1.0], [0.5, 0.5]]))
+        >>> score(guess, batch, metrics=[PSNR(), ExactMatch()])
+        person   psnr  exact
+             1    inf      1
+             0  6.021      0
+    """
+    paired = pair(guess, batch, peak=peak, low=low)
+    return Scores(paired, applicable(paired) if metrics is None else tuple(metrics))
+
+
+def _evaluate(metric: Metric, paired: Paired) -> Tensor:
+    values = metric(paired)
+    if values.shape != (len(paired),):
+        raise InvalidValue(
+            f"expected {metric.name} to give one number per person, shape ({len(paired)},), got "
+            f"{tuple(values.shape)}; do not reduce over the batch"
+        )
+    return values
+
+
+def _cell(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
+
+
+def _table(rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return "\n".join(lines)
