@@ -1,0 +1,82 @@
+"""Seepage measures what a shared gradient gives away.
+
+    private batch -> client -> defense -> shared update -> threat -> attack -> reconstruction
+                  -> scoring
+
+Example:
+    >>> import seepage as sp
+    >>> batch = sp.data.bundled("photos", size=1)
+    >>> task = sp.zoo.mlp(hidden=(32,), classes=10)
+    >>> client = sp.Client(sp.Gradient())
+    >>> seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+    >>> guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+    >>> bool(sp.score(guess, batch)["psnr"].min() > 60)
+    True
+"""
+
+from seepage import attacks, data, domains, zoo
+from seepage.clients import Client, FedAvg, Gradient
+from seepage.core import (
+    Batch,
+    Certificate,
+    Observation,
+    Paired,
+    Reconstruction,
+    Rng,
+    Task,
+    Trace,
+    Update,
+    cross_entropy,
+    rng,
+)
+from seepage.core.errors import SeepageError
+from seepage.defenses import (
+    AddGaussian,
+    AddLaplace,
+    Clip,
+    ClipEach,
+    Dropout,
+    Mean,
+    Prune,
+    Quantize,
+    Sign,
+    chain,
+)
+from seepage.scoring import score
+from seepage.threats import Threat
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AddGaussian",
+    "AddLaplace",
+    "Batch",
+    "Certificate",
+    "Client",
+    "Clip",
+    "ClipEach",
+    "Dropout",
+    "FedAvg",
+    "Gradient",
+    "Mean",
+    "Observation",
+    "Paired",
+    "Prune",
+    "Quantize",
+    "Reconstruction",
+    "Rng",
+    "SeepageError",
+    "Sign",
+    "Task",
+    "Threat",
+    "Trace",
+    "Update",
+    "attacks",
+    "chain",
+    "cross_entropy",
+    "data",
+    "domains",
+    "rng",
+    "score",
+    "zoo",
+]

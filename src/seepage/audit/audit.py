@@ -1,0 +1,71 @@
+"""The grid: every combination of task, client, threat, attack and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from seepage.audit.case import Case
+from seepage.audit.run import Outcome, run_case
+from seepage.audit.victims import Victims
+from seepage.clients import Client, Gradient
+from seepage.core import Attack, Defense, LocalComputation, Metric, Task
+from seepage.defenses import chain
+from seepage.threats import Threat
+
+Executor = Callable[[Callable[[Case], Outcome], Sequence[Case]], Iterable[Outcome]]
+
+
+def serial(run: Callable[[Case], Outcome], cases: Sequence[Case]) -> Iterator[Outcome]:
+    """Run one case after the other, in this process."""
+    return map(run, cases)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Audit:
+    """What to combine; `run` does it.
+
+    Args:
+        tasks: Networks to broadcast.
+        attacks: By the name that records use.
+        locals: What clients compute.
+        defenses: What they do before sharing.
+        threats: What the adversary knows.
+        metrics: What to measure; None takes all that fit the inputs.
+        seeds: Repetitions.
+
+    Example:
+        >>> import seepage as sp
+        >>> from seepage.audit import Audit, victims
+        >>> photos = sp.data.load("photos")
+        >>> audit = Audit(
+        ...     tasks=[sp.zoo.mlp(hidden=(16,), domain=photos.domain)],
+        ...     attacks={"analytic_fc": sp.attacks.analytic_fc()},
+        ... )
+        >>> [outcome] = audit.run(victims(photos, people=1, batch_size=1))
+        >>> outcome.record.scores["psnr"][0] > 60
+        True
+    """
+
+    tasks: Sequence[Task]
+    attacks: Mapping[str, Attack]
+    locals: Sequence[LocalComputation] = (Gradient(),)
+    defenses: Sequence[Defense] = (chain(),)
+    threats: Sequence[Threat] = (Threat(knows_labels=True),)
+    metrics: Sequence[Metric] | None = None
+    seeds: Sequence[int] = (0,)
+
+    def cases(self, batches: Iterable[Victims]) -> list[Case]:
+        """List every combination; an impossible client is refused here, before anything runs."""
+        clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
+        grid = product(self.tasks, clients, self.threats, self.attacks.items(), batches, self.seeds)
+        return [
+            Case(task, client, threat, attack, name, who, seed)
+            for task, client, threat, (name, attack), who, seed in grid
+        ]
+
+    def run(self, batches: Iterable[Victims], *, executor: Executor = serial) -> Iterator[Outcome]:
+        """Run every case, yielding outcomes as they come."""
+        yield from executor(partial(run_case, metrics=self.metrics), self.cases(batches))

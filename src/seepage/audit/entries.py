@@ -1,0 +1,158 @@
+"""The entries of a spec, each turned into the value its constructor makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from seepage.attacks import ATTACKS
+from seepage.audit.victims import Victims, victims
+from seepage.clients import FedAvg, Gradient
+from seepage.core import Attack, Defense, LocalComputation, Metric, Paired, Task
+from seepage.core.construct import construct, described
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
+from seepage.data import Dataset, load
+from seepage.defenses import DEFENSES, chain
+from seepage.scoring import METRICS
+from seepage.threats import Threat
+from seepage.zoo import build, load_weights
+
+T = TypeVar("T")
+Table = Mapping[str, Any]
+
+LOCALS: Mapping[str, Callable[..., LocalComputation]] = {"Gradient": Gradient, "FedAvg": FedAvg}
+
+
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Put the place before the sentence of any error raised inside."""
+    try:
+        yield
+    except SeepageError as error:
+        error.args = (f"{place}: {error}",)
+        raise
+
+
+def only(table: Table, *known: str) -> None:
+    """Raise `UnknownName` if a table has any other key."""
+    for key in table:
+        if key not in known:
+            raise UnknownName("key", key, known)
+
+
+def tables(table: Table, key: str, default: list[Table] | None = None) -> list[Table]:
+    """The list of tables under a key; a single table counts as a list of one."""
+    value = table.get(key, default)
+    found = [value] if isinstance(value, Mapping) else value
+    if not isinstance(found, list) or not found or not all(isinstance(t, Mapping) for t in found):
+        raise InvalidValue(
+            f"expected {key} as one or more tables such as {{ name = ... }}, got {value!r}"
+        )
+    return found
+
+
+def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
+    """Whose data: `{ name, split, pixels, people, batch_size, start }`."""
+    with located("data"):
+        only(table, "name", "split", "pixels", "people", "batch_size", "start")
+        options = {key: table[key] for key in ("split", "pixels") if key in table}
+        dataset = construct("data", load, {"name": _name(table), **options})
+        batch_size = table.get("batch_size", 1)
+        cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
+        start = {"start": table["start"]} if "start" in table else {}
+        return dataset, tuple(construct("data", victims, {"dataset": dataset, **cut, **start}))
+
+
+def model(table: Table, dataset: Dataset) -> Task:
+    """A network, built for the data set's inputs and classes unless the table says otherwise."""
+    with located("models"):
+        name, options = _split(table)
+        weights = options.pop("weights", None)
+        fitted = {"domain": dataset.domain, "classes": dataset.classes}
+        task = build(name, options=fitted | options)
+        return task if weights is None else load_weights(task, weights)
+
+
+def local(table: Table) -> LocalComputation:
+    """What clients compute; the gradient unless another is named."""
+    with located("locals"):
+        return _made("local computation", LOCALS, {"name": "Gradient", **table})
+
+
+def defense(links: object) -> Defense:
+    """A defense: one table, or a list of them to be chained; an empty list defends nothing."""
+    with located("defenses"):
+        listed = [links] if isinstance(links, Mapping) else links
+        if not isinstance(listed, list) or not all(isinstance(link, Mapping) for link in listed):
+            raise InvalidValue(
+                f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
+            )
+        return chain(*(_made("defense", DEFENSES, link) for link in listed))
+
+
+def threat(table: Table) -> Threat:
+    """What the adversary knows."""
+    with located("threats"):
+        return construct("Threat", Threat, table)
+
+
+def attack(table: Table) -> tuple[str, Attack]:
+    """What the adversary does, and what records call it."""
+    with located("attacks"):
+        made = _made("attack", ATTACKS, table)
+        return described(*_split(table)), made
+
+
+def metrics(names: object) -> tuple[Metric, ...] | None:
+    """The metrics of these names, after PSNR, which orders the tables; None takes all that fit."""
+    if names is None:
+        return None
+    if not isinstance(names, list) or not names:
+        raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
+    for name in names:
+        if name not in METRICS:
+            raise UnknownName("metric", str(name), METRICS)
+    return tuple(METRICS[name] for name in dict.fromkeys(["psnr", *names]))
+
+
+def fitting(asked: Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...] | None:
+    """Those of the metrics that fit these inputs; one that cannot run here is an error."""
+    if asked is None:
+        return None
+    one = dataset.take([0])
+    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, assignment=(0,))
+    return tuple(metric for metric in asked if _fits(metric, itself))
+
+
+def _fits(metric: Metric, paired: Paired) -> bool:
+    try:
+        metric(paired)
+    except NotApplicable:
+        return False
+    return True
+
+
+def seeds(values: object) -> tuple[int, ...]:
+    """The seeds, at least one."""
+    if not isinstance(values, list) or not values or not all(type(v) is int for v in values):
+        raise InvalidValue(f"expected seeds as a list of whole numbers, got {values!r}")
+    return tuple(values)
+
+
+def _made(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
+    name, options = _split(table)
+    if name not in known:
+        raise UnknownName(kind, name, known)
+    return construct(name, known[name], options)
+
+
+def _split(table: Table) -> tuple[str, dict[str, Any]]:
+    return _name(table), {key: value for key, value in table.items() if key != "name"}
+
+
+def _name(table: Table) -> str:
+    name = table.get("name")
+    if not isinstance(name, str):
+        raise InvalidValue(f"expected a table with a name, got {dict(table)!r}")
+    return name

@@ -1,0 +1,56 @@
+"""What is kept of a case: plain data, one number per person."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Record:
+    """The result of a case.
+
+    Args:
+        data: Name of the data set.
+        people: Numbers of the people in the batch.
+        model: The broadcast network.
+        local: What the client computed.
+        defense: What it did before sharing.
+        threat: What the adversary knew.
+        attack: What it did.
+        seed: Of all randomness.
+        scores: Metric to one value per person; None where a value is not defined.
+        baselines: The same for each guess that needs no update.
+        certificate: Residual and uniqueness, where the attack gave them.
+        effort: Steps, restarts, seconds and device.
+        error: Why there is no result; None if there is one.
+    """
+
+    data: str
+    people: tuple[int, ...]
+    model: str
+    local: str
+    defense: str
+    threat: str
+    attack: str
+    seed: int
+    scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, tuple[float | None, ...]]] = field(default_factory=dict)
+    certificate: Mapping[str, float | bool | None] | None = None
+    effort: Mapping[str, float | int | str] = field(default_factory=dict)
+    error: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """The record as data that JSON can hold, where infinity is the word "inf"."""
+        plain: dict[str, Any] = _finite(asdict(self))
+        return plain
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value

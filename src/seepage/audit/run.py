@@ -1,0 +1,111 @@
+"""Running one case: share, attack, score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from torch import Tensor
+
+from seepage.audit.case import Case
+from seepage.audit.record import Record
+from seepage.core import Metric, Reconstruction, Rng
+from seepage.core.errors import SeepageError
+from seepage.scoring import Scores, baseline_scores, score
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A record, with the pictures behind it.
+
+    Args:
+        record: What is kept.
+        truth: The private inputs.
+        guess: The guesses in the order of the people; None if the case failed.
+    """
+
+    record: Record
+    truth: Tensor
+    guess: Tensor | None
+
+
+def run_case(case: Case, metrics: Sequence[Metric] | None = None) -> Outcome:
+    """Run a case; a failure becomes a record with its reason, so that the rest can go on."""
+    truth, blank = case.victims.batch.inputs, _blank(case)
+    try:
+        guess = _attack(case)
+        # Scored on the CPU, in the units and range of the data set.
+        scores = _score(case, _on_cpu(guess), metrics)
+    except (SeepageError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Outcome(replace(blank, error=reason), truth, None)
+    record = replace(
+        blank,
+        scores=_plain(scores),
+        baselines={name: _plain(s) for name, s in _baselines(case, scores).items()},
+        certificate=asdict(guess.certificate) if guess.certificate else None,
+        effort=_effort(guess),
+    )
+    return Outcome(record, truth, scores.paired.guess)
+
+
+def _blank(case: Case) -> Record:
+    return Record(
+        data=case.victims.data,
+        people=case.victims.people,
+        model=case.task.name,
+        local=repr(case.client.local),
+        defense=repr(case.client.defense),
+        threat=repr(case.threat),
+        attack=case.attack_name,
+        seed=case.seed,
+    )
+
+
+def _attack(case: Case) -> Reconstruction:
+    key = Rng(case.seed)
+    reference = next(iter(case.task.parameters.values()))
+    batch = case.victims.batch.to(device=reference.device, dtype=reference.dtype)
+    seen = case.threat.observe(case.client, case.task, batch, rng=key.fork("client"))
+    return case.attack(seen, rng=key.fork("adversary"))
+
+
+def _on_cpu(guess: Reconstruction) -> Reconstruction:
+    labels = None if guess.labels is None else guess.labels.cpu()
+    return Reconstruction(guess.inputs.cpu().float(), labels)
+
+
+def _score(case: Case, guess: Reconstruction, metrics: Sequence[Metric] | None) -> Scores:
+    low, high = case.victims.bounds
+    return score(guess, case.victims.batch, metrics=metrics, low=low, peak=high - low)
+
+
+def _baselines(case: Case, scores: Scores) -> Mapping[str, Scores]:
+    low, high = case.victims.bounds
+    return baseline_scores(
+        case.victims.batch,
+        pool=case.victims.pool,
+        metrics=scores.metrics,
+        rng=Rng(case.seed).fork("baseline"),
+        low=low,
+        peak=high - low,
+    )
+
+
+def _plain(scores: Scores) -> dict[str, tuple[float | None, ...]]:
+    """One value per person; NaN, which JSON cannot hold, becomes None."""
+    return {
+        name: tuple(None if math.isnan(v) else v for v in values.tolist())
+        for name, values in scores.values.items()
+    }
+
+
+def _effort(guess: Reconstruction) -> dict[str, float | int | str]:
+    trace = guess.trace
+    return {
+        "steps": trace.steps,
+        "restarts": trace.restarts,
+        "seconds": trace.seconds,
+        "device": trace.device,
+    }

@@ -1,0 +1,5 @@
+"""The commands: `seepage audit` and `seepage list`."""
+
+from seepage.cli.app import app, main
+
+__all__ = ["app", "main"]

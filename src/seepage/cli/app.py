@@ -1,0 +1,105 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from seepage import __version__
+from seepage.cli.audit import audit as run_audit
+from seepage.cli.catalogues import Kind, catalogue
+from seepage.core.errors import SeepageError
+
+DONE, CASE_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="seepage",
+    help="Measures what a shared gradient gives away.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Device(StrEnum):
+    """Where to run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"seepage {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Measures what a shared gradient gives away."""
+
+
+@app.command()
+def audit(
+    spec: Annotated[
+        Path | None, typer.Argument(help="A spec in TOML; the bundled quickstart if none is given.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Directory for records and pictures; must be new.")
+    ] = Path("seepage-audit"),
+    device: Annotated[Device, typer.Option(help="Where to run the attacks.")] = Device.auto,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier audit in --out.")] = False,
+    quiet: Annotated[bool, typer.Option(help="No progress, only the result.")] = False,
+) -> None:
+    """Attack every combination a spec names, and show what leaked.
+
+    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec.
+    """
+    # Networks of the user's own are found beside where the command runs.
+    sys.path.insert(0, str(Path.cwd()))
+    complete = run_audit(
+        spec,
+        out=out,
+        device=device.value,
+        overwrite=overwrite,
+        quiet=quiet,
+        console=Console(),
+    )
+    raise typer.Exit(DONE if complete else CASE_FAILED)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+) -> None:
+    """List what a spec can name."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name, line in catalogue(kind).items():
+        table.add_row(name, line)
+    Console().print(table)
+
+
+def main() -> None:
+    """Run the command line; any error of ours is one sentence and exit code 2."""
+    try:
+        app()
+    except SeepageError as error:
+        Console(stderr=True).print(
+            f"seepage: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
+        raise SystemExit(BAD_USAGE) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None

@@ -1,0 +1,73 @@
+"""`seepage audit`: run a spec and show what leaked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from seepage.audit import AuditDirectory, Case, Outcome, Spec, environment, load_spec
+from seepage.cli.progress import Display
+from seepage.core.errors import InvalidValue
+from seepage.report import leak_table, save_contact_sheet, summarise
+
+SHEET = "contact_sheet.png"
+
+
+def audit(
+    spec: Path | None, *, out: Path, device: str, overwrite: bool, quiet: bool, console: Console
+) -> bool:
+    """Run every case of a spec; tell whether all of them gave a result."""
+    chosen = pick_device(device)
+    loaded = load_spec(spec, device=chosen)
+    directory = AuditDirectory(
+        out, spec=loaded.text, environment=environment(chosen), overwrite=overwrite
+    )
+    total = sum(len(part.audit.cases(part.batches)) for part in loaded.parts)
+    console.print(f"[bold]{loaded.title}[/bold]: {total} cases on {chosen}")
+    progress = Console(quiet=True) if quiet else console
+    outcomes: list[Outcome] = []
+    try:
+        with Display(progress, total).showing() as display:
+            for outcome in _run(loaded, display):
+                directory.add(outcome.record)
+                outcomes.append(outcome)
+                display.finished(outcome)
+    except KeyboardInterrupt:
+        console.print(f"interrupted after {len(outcomes)} of {total} cases; they are in {out}")
+        raise
+    finally:
+        if outcomes:
+            save_contact_sheet(outcomes, out / SHEET)
+    _show(outcomes, out, console)
+    return all(outcome.record.error is None for outcome in outcomes)
+
+
+def pick_device(device: str) -> str:
+    """Resolve "auto", and refuse a device that is not there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidValue("no CUDA device is available here; use --device cpu or auto")
+    return device
+
+
+def _run(spec: Spec, display: Display) -> Iterator[Outcome]:
+    def announced(run: Callable[[Case], Outcome], cases: Sequence[Case]) -> Iterator[Outcome]:
+        for case in cases:
+            display.started(case)
+            yield run(case)
+
+    for part in spec.parts:
+        yield from part.audit.run(part.batches, executor=announced)
+
+
+def _show(outcomes: Sequence[Outcome], out: Path, console: Console) -> None:
+    rows = summarise(outcome.record for outcome in outcomes)
+    console.print(leak_table(rows, width=console.width))
+    reasons = dict.fromkeys(o.record.error for o in outcomes if o.record.error)
+    for reason in reasons:
+        console.print(f"failed: {reason}", style="yellow", markup=False)
+    console.print(f"pictures: {out / SHEET}   records: {out / 'records.jsonl'}", soft_wrap=True)

@@ -1,0 +1,76 @@
+"""How an audit shows that it is alive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from seepage.audit import Case, Outcome
+from seepage.core.progress import listen
+from seepage.report import decibels, defense_words
+
+
+class Display:
+    """Shows the case in hand, its objective, and the worst leak so far."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        """Prepare a bar for `total` cases."""
+        self._console = console
+        self._worst = -math.inf
+        self._done = 0
+        self._total = total
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("auditing", total=total, note="")
+
+    @contextmanager
+    def showing(self) -> Iterator[Display]:
+        """Draw the bar, and listen to attacks, inside the block."""
+        with self._bar, listen(self._heard):
+            yield self
+
+    def started(self, case: Case) -> None:
+        """Say which case begins."""
+        self._bar.update(self._task, description=str(case))
+
+    def finished(self, outcome: Outcome) -> None:
+        """Count a case; a log that is not a terminal gets a line of its own for each."""
+        record = outcome.record
+        values = [v for v in record.scores.get("psnr", ()) if v is not None]
+        self._worst = max([self._worst, *values])
+        self._done += 1
+        self._bar.update(self._task, completed=self._done, note=f"worst {decibels(self._worst)}")
+        if not self._console.is_terminal:
+            best = record.error or decibels(max(values, default=-math.inf))
+            people = ", ".join(f"#{person}" for person in record.people)
+            self._console.print(
+                f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
+                f"behind {defense_words(record.defense)}: {best}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def _heard(self, step: int, steps: int, objective: float) -> None:
+        note = f"step {step}/{steps}, objective {objective:.3g}, worst {decibels(self._worst)}"
+        self._bar.update(self._task, note=note)

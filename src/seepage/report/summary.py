@@ -1,0 +1,94 @@
+"""Records grouped for reading: one row per scenario and defense, the worst-off person first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from seepage.audit import Record
+
+GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one attack got from everybody behind one defense.
+
+    Args:
+        data: Name of the data set.
+        model: The broadcast network.
+        attack: What the adversary did.
+        defense: What the clients did.
+        people: How many were attacked.
+        worst: PSNR of the worst-off person, in dB.
+        worst_person: That person's number.
+        median: Median PSNR.
+        baseline: The best PSNR that a guess without any update reached for the worst-off person.
+        exact: How many came back as the same 8-bit input.
+        other: Value of other metrics for the worst-off person.
+        seconds: Time of all attacks together.
+        failed: How many cases gave no result.
+    """
+
+    data: str
+    model: str
+    attack: str
+    defense: str
+    people: int
+    worst: float
+    worst_person: int | None
+    median: float
+    baseline: float
+    exact: int
+    other: dict[str, float | None]
+    seconds: float
+    failed: int
+
+
+def summarise(records: Iterable[Record]) -> list[Row]:
+    """Group records by everything but people and seeds, the worst leak first."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        key = tuple(getattr(record, name) for name in GROUPED_BY)
+        groups.setdefault(key, []).append(record)
+    rows = [_row(group) for group in groups.values()]
+    return sorted(rows, key=lambda row: -row.worst)
+
+
+def _row(group: list[Record]) -> Row:
+    done = [record for record in group if record.error is None]
+    people = [
+        (value, person, record, index)
+        for record in done
+        for index, (person, value) in enumerate(
+            zip(record.people, record.scores["psnr"], strict=True)
+        )
+        if value is not None
+    ]
+    values = [value for value, *_ in people]
+    worst, person, record, index = max(
+        people, key=lambda entry: entry[0], default=(-math.inf, None, None, 0)
+    )
+    other = {} if record is None else {n: v[index] for n, v in record.scores.items()}
+    return Row(
+        data=group[0].data,
+        model=group[0].model,
+        attack=group[0].attack,
+        defense=group[0].defense,
+        people=len(values),
+        worst=worst,
+        worst_person=person,
+        median=median(values) if values else -math.inf,
+        baseline=-math.inf if record is None else _baseline(record, index),
+        exact=sum(int(v or 0) for r in done for v in r.scores.get("exact", ())),
+        other=other,
+        seconds=sum(float(r.effort["seconds"]) for r in done),
+        failed=len(group) - len(done),
+    )
+
+
+def _baseline(record: Record, index: int) -> float:
+    values = [scores["psnr"][index] for scores in record.baselines.values()]
+    return max(value for value in values if value is not None)

@@ -1,0 +1,67 @@
+"""The summary as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from seepage.report.summary import Row
+from seepage.report.words import decibels, defense_words
+
+# A guess this far above the best one made without any update is shown in red, in dB of PSNR.
+CLEAR = 10.0
+WIDE = 110
+
+
+def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
+    """One line per attack and defense, the worst-off person first.
+
+    Args:
+        rows: From `summarise`.
+        width: Columns of the terminal; what is not needed to judge a leak is shown where it fits.
+    """
+    table = Table(
+        title="What leaked, worst first",
+        caption="PSNR in dB of the worst-off person (#), the median, and the best guess made\n"
+        "without any update. Exact: people whose input came back to the last of 8 bits.",
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    wide = width >= WIDE
+    extra = [n for n in ("ssim", "lpips") if wide and any(n in row.other for row in rows)]
+    for column in ("data", *(["model"] * wide), "attack", "behind"):
+        table.add_column(column, overflow="fold")
+    for column in ("worst-off", "median", "no update", *extra, "exact", *(["seconds"] * wide)):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.data,
+            *([row.model] * wide),
+            row.attack.partition("(")[0],
+            defense_words(row.defense),
+            _leak(row),
+            decibels(row.median, unit=False),
+            decibels(row.baseline, unit=False),
+            *(_score(row.other.get(name)) for name in extra),
+            f"{row.exact}/{row.people}" if row.people else "-",
+            *([f"{row.seconds:.1f}"] * wide),
+        )
+    return table
+
+
+def _leak(row: Row) -> Text:
+    if not row.people:
+        return Text("failed", style="yellow")
+    above = row.worst - row.baseline
+    style = "bold red" if above > CLEAR else "yellow" if above > 0 else "green"
+    return Text(f"{decibels(row.worst, unit=False)} #{row.worst_person}", style=style)
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

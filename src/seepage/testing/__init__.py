@@ -1,0 +1,19 @@
+"""Public contract tests: run them on your own attacks, defenses and metrics.
+
+Example:
+    >>> from seepage.defenses import Clip
+    >>> check_defense(Clip(1.0))
+"""
+
+from seepage.testing.attack import check_attack, check_knowledge
+from seepage.testing.defense import check_defense
+from seepage.testing.metric import check_metric
+from seepage.testing.violation import ContractError
+
+__all__ = [
+    "ContractError",
+    "check_attack",
+    "check_defense",
+    "check_knowledge",
+    "check_metric",
+]

@@ -1,0 +1,86 @@
+"""Laws of every attack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from seepage.clients import Client
+from seepage.core import Attack, Batch, Observation, Reconstruction, Rng, Task
+from seepage.core.errors import MissingKnowledge
+from seepage.scoring import METRICS, score
+from seepage.testing.violation import require
+from seepage.threats import Threat
+
+
+def check_attack(
+    attack: Attack, *, client: Client, task: Task, batch: Batch, at_least: float
+) -> None:
+    """Raise `ContractError` unless an attack keeps every law on this scenario.
+
+    Laws: deterministic under a fixed key, whatever the global generator does; the observation is
+    not changed; the guess is finite, of the right shape and valid in the domain; effort is
+    reported; without labels it works or says that it needs them; and it recovers: every person's
+    PSNR is at least `at_least`.
+
+    Args:
+        attack: The attack to check.
+        client: Who shares.
+        task: What was broadcast.
+        batch: The private batch.
+        at_least: PSNR in dB that a working attack reaches here.
+    """
+    seen = Threat(knows_labels=True).observe(client, task, batch, rng=Rng(0))
+    update = seen.update.flat().clone()
+    guess = attack(seen, rng=Rng(1))
+    require(torch.equal(update, seen.update.flat()), attack, "the observation is not changed")
+    torch.rand(1)
+    again = attack(seen, rng=Rng(1))
+    require(torch.equal(guess.inputs, again.inputs), attack, "the same key gives the same guess")
+    _check_form(attack, seen, guess, len(batch))
+    _check_ignorance(attack, replace(seen, labels=None))
+    worst = float(_psnr(guess, batch).min())
+    require(worst >= at_least, attack, f"it recovers {at_least} dB here (got {worst:.1f})")
+
+
+def check_knowledge(
+    attack: Attack, *, client: Client, task: Task, batch: Batch, slack: float = 0.5
+) -> None:
+    """Raise `ContractError` if knowing the defense lowers the leakage an attack reports.
+
+    Args:
+        attack: The attack to check.
+        client: Who shares, with a defense.
+        task: What was broadcast.
+        batch: The private batch.
+        slack: How many dB of optimisation noise to forgive, on the mean over people.
+    """
+    informed, ignorant = (
+        Threat(knows_labels=True, knows_defense=known).observe(client, task, batch, rng=Rng(0))
+        for known in (True, False)
+    )
+    with_it = float(_psnr(attack(informed, rng=Rng(1)), batch).clamp(max=100).mean())
+    without = float(_psnr(attack(ignorant, rng=Rng(1)), batch).clamp(max=100).mean())
+    law = f"knowing {client.defense} never hurts ({with_it:.1f} dB with, {without:.1f} without)"
+    require(with_it >= without - slack, attack, law)
+
+
+def _check_form(attack: Attack, seen: Observation, guess: Reconstruction, size: int) -> None:
+    shape = (size, *seen.task.domain.shape)
+    require(tuple(guess.inputs.shape) == shape, attack, f"its guess has shape {shape}")
+    require(bool(guess.inputs.isfinite().all()), attack, "its guess is finite")
+    projected = seen.task.domain.project(guess.inputs)
+    require(torch.equal(projected, guess.inputs), attack, "its guess is valid in the domain")
+    require(guess.trace.seconds > 0, attack, "it reports its effort")
+
+
+def _check_ignorance(attack: Attack, unlabelled: Observation) -> None:
+    try:
+        attack(unlabelled, rng=Rng(1))
+    except MissingKnowledge as error:
+        require("labels" in str(error), attack, "it says which knowledge it misses")
+
+
+def _psnr(guess: Reconstruction, batch: Batch) -> torch.Tensor:
+    return score(guess, batch, metrics=(METRICS["psnr"],))["psnr"]

@@ -1,0 +1,61 @@
+"""Laws of every metric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from seepage.core import Metric, Paired, Rng
+from seepage.testing.violation import require
+
+
+def check_metric(metric: Metric, *, shape: tuple[int, ...] = (3, 32, 32)) -> None:
+    """Raise `ContractError` unless a metric keeps every law.
+
+    Laws: one number per person; arguments untouched; no guess leaks more than the truth itself;
+    an exact guess leaks more than noise; scores follow a permutation of the people, so that one
+    person's score does not depend on another's.
+
+    Args:
+        metric: The metric to check.
+        shape: Shape of one input.
+
+    Example:
+        >>> from seepage.scoring import METRICS
+        >>> check_metric(METRICS["psnr"])
+    """
+    noisy = _example(shape)
+    exact = replace(noisy, guess=noisy.truth.clone(), guessed_labels=noisy.labels.clone())
+    kept = noisy.truth.clone(), noisy.guess.clone()
+    scores, perfect = metric(noisy), metric(exact)
+    untouched = torch.equal(kept[0], noisy.truth) and torch.equal(kept[1], noisy.guess)
+    require(untouched, metric, "arguments are not changed")
+    require(scores.shape == (len(noisy),), metric, "it gives one number per person")
+    require(torch.equal(metric(noisy), scores), metric, "it is deterministic")
+    sign = 1.0 if metric.higher_leaks_more else -1.0
+    require(bool((sign * perfect > sign * scores).all()), metric, "the truth leaks most")
+    order = torch.tensor([2, 0, 3, 1])
+    permuted = metric(_reorder(noisy, order))
+    require(torch.allclose(permuted, scores[order]), metric, "scores follow a permutation")
+
+
+def _example(shape: tuple[int, ...]) -> Paired:
+    truth = Rng(0).fork("truth").uniform((4, *shape))
+    noise = Rng(0).fork("noise").normal((4, *shape))
+    strength = torch.tensor([0.05, 0.1, 0.2, 0.4]).reshape(-1, *(1,) * len(shape))
+    guess = (truth + strength * noise).clamp(0, 1)
+    labels = torch.arange(4)
+    return Paired(truth, guess, labels, (labels + 1) % 4, assignment=(0, 1, 2, 3))
+
+
+def _reorder(paired: Paired, order: Tensor) -> Paired:
+    wrong = paired.guessed_labels
+    return replace(
+        paired,
+        truth=paired.truth[order],
+        guess=paired.guess[order],
+        labels=paired.labels[order],
+        guessed_labels=None if wrong is None else wrong[order],
+    )
