@@ -36,7 +36,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     wide = width >= WIDE
     extra = [n for n in ("ssim", "lpips") if wide and any(n in row.other for row in rows)]
     for column in ("data", *(["model"] * wide), "attack", "behind"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "attack")
     for column in ("worst-off", "median", "no update", *extra, "exact", *(["seconds"] * wide)):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
