@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from seepage.audit.record import Record
 from seepage.core.errors import InvalidValue, UnreadableFile
 
 RECORDS = "records.jsonl"
+SHEET = "contact_sheet.png"
+OURS = ("spec.toml", "environment.json", RECORDS, SHEET)
 
 
 class AuditDirectory:
@@ -56,4 +57,6 @@ def _make_room(path: Path, overwrite: bool) -> None:
         raise InvalidValue(
             f"{str(path)!r} already holds an audit; choose another --out, or --overwrite it"
         )
-    shutil.rmtree(path)
+    # Only what an audit writes: whatever else somebody keeps there is theirs.
+    for name in OURS:
+        (path / name).unlink(missing_ok=True)

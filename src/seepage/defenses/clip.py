@@ -71,7 +71,13 @@ class ClipEach(Link):
 
 @dataclass(frozen=True, repr=False)
 class Mean(Link):
-    """Combine per-example updates by their mean."""
+    """Combine per-example updates by their mean.
+
+    The second link of DP-SGD, between clipping and noise.
+
+    References:
+        Abadi et al., 2016, Algorithm 1 (abadi2016deep)
+    """
 
     consumes: ClassVar[Granularity] = "per_example"
     produces: ClassVar[Granularity] = "aggregate"

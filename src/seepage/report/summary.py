@@ -19,7 +19,9 @@ class Row:
     Args:
         data: Name of the data set.
         model: The broadcast network.
-        attack: What the adversary did.
+        local: What the clients computed.
+        threat: What the adversary knew.
+        attack: What it did.
         defense: What the clients did.
         people: How many were attacked.
         worst: PSNR of the worst-off person, in dB.
@@ -34,6 +36,8 @@ class Row:
 
     data: str
     model: str
+    local: str
+    threat: str
     attack: str
     defense: str
     people: int
@@ -75,6 +79,8 @@ def _row(group: list[Record]) -> Row:
     return Row(
         data=group[0].data,
         model=group[0].model,
+        local=group[0].local,
+        threat=group[0].threat,
         attack=group[0].attack,
         defense=group[0].defense,
         people=len(values),

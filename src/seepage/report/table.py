@@ -22,6 +22,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     Args:
         rows: From `summarise`.
         width: Columns of the terminal; what is not needed to judge a leak is shown where it fits.
+            What clients compute and what the adversary knows is shown where it varies.
     """
     table = Table(
         title="What leaked, worst first",
@@ -35,7 +36,8 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     )
     wide = width >= WIDE
     extra = [n for n in ("ssim", "lpips") if wide and any(n in row.other for row in rows)]
-    for column in ("data", *(["model"] * wide), "attack", "behind"):
+    varying = [name for name in ("local", "threat") if len({getattr(r, name) for r in rows}) > 1]
+    for column in ("data", *(["model"] * wide), "attack", *varying, "behind"):
         table.add_column(column, overflow="fold", no_wrap=column == "attack")
     for column in ("worst-off", "median", "no update", *extra, "exact", *(["seconds"] * wide)):
         table.add_column(column, justify="right", no_wrap=True)
@@ -44,6 +46,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
             row.data,
             *([row.model] * wide),
             row.attack.partition("(")[0],
+            *(getattr(row, name) for name in varying),
             defense_words(row.defense),
             _leak(row),
             decibels(row.median, unit=False),

@@ -1,8 +1,7 @@
 """Guesses that need no gradient: what a score is worth is what it adds to these.
 
-On CIFAR-10 the mean image scores about 12.5 dB against anybody, and other people's photographs 10
-to 12 dB, rising with the size of the batch they are paired with. An attack that does no better has
-not shown a leak.
+The mean input resembles everybody a little, and other people's inputs resemble the batch the more,
+the more of them the pairing can choose from. An attack that does no better has not shown a leak.
 """
 
 from __future__ import annotations

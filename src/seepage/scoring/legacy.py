@@ -100,7 +100,7 @@ def best_match_gradattack(
 def psnr_peak255_004(paired: Paired) -> Tensor:
     """PSNR with peak 255 on images in [0, 1]: 10 log10(255^2 / MSE).
 
-    What the released code of "Understanding training-data leakage" computes, for the PSNRs of its
+    What the released code of "Analysing training-data leakage" computes, for the PSNRs of its
     supplementary Table 3. It is 48.13 dB above the usual value, because the images it is given
     are not 8-bit: use it to read that table, and for nothing else.
 
@@ -110,7 +110,7 @@ def psnr_peak255_004(paired: Paired) -> Tensor:
         >>> round(psnr_peak255_004(paired).item(), 2)
         68.13
 
-    References: Chen and Campbell, 2021, Table 3 (chen2021understanding)
+    References: Chen and Campbell, 2022, Table 3 (chen2022analysing)
     """
     return -10 * torch.log10(differences(paired).square().mean(1) / 255**2)
 
