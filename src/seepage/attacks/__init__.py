@@ -1,6 +1,19 @@
 """Observation to reconstruction. Nothing here can import scoring, or see the truth."""
 
 from seepage.attacks.catalogue import ATTACKS
-from seepage.attacks.recipes import analytic_fc, inverting_gradients
+from seepage.attacks.recipes import (
+    analytic_fc,
+    dlg,
+    gradattack_strongest,
+    inverting_gradients,
+    learn_from_gradients,
+)
 
-__all__ = ["ATTACKS", "analytic_fc", "inverting_gradients"]
+__all__ = [
+    "ATTACKS",
+    "analytic_fc",
+    "dlg",
+    "gradattack_strongest",
+    "inverting_gradients",
+    "learn_from_gradients",
+]

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from seepage.attacks.recipes import analytic_fc, inverting_gradients
+from seepage.attacks.recipes import (
+    analytic_fc,
+    dlg,
+    gradattack_strongest,
+    inverting_gradients,
+    learn_from_gradients,
+)
 from seepage.core import Attack
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
-    {recipe.__name__: recipe for recipe in (analytic_fc, inverting_gradients)}
+    {
+        recipe.__name__: recipe
+        for recipe in (
+            analytic_fc,
+            dlg,
+            gradattack_strongest,
+            inverting_gradients,
+            learn_from_gradients,
+        )
+    }
 )

@@ -6,15 +6,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seepage.attacks.gradient_matching import (
+    L2,
+    LBFGS,
     Adam,
+    BatchNormStatistics,
+    Constant,
     Cosine,
+    Decaying,
+    Engine,
     GradientMatching,
+    Optimiser,
+    Orthogonality,
+    Search,
+    SquaredNorm,
     StepDecay,
+    Term,
     TotalVariation,
+    UniformStart,
 )
 from seepage.attacks.linear_systems import AnalyticFC
 from seepage.core import Attack
 from seepage.core.errors import UnknownName
+
+_ENGINE = Engine()
+
+# torch.optim.LBFGS makes up to 20 steps in what papers count as one iteration.
+_STEPS_PER_ITERATION = 20
 
 
 def analytic_fc() -> Attack:
@@ -28,6 +45,46 @@ def analytic_fc() -> Attack:
         Geiping et al., 2020, Proposition 1 (geiping2020inverting)
     """
     return AnalyticFC()
+
+
+def dlg(
+    *,
+    iterations: int = 300,
+    restarts: int = 1,
+    line_search: bool = True,
+    engine: Engine = _ENGINE,
+) -> Attack:
+    """Deep leakage from gradients: squared distance, L-BFGS, labels searched for jointly.
+
+    Args:
+        iterations: Of L-BFGS as torch counts them, 20 steps each.
+        restarts: Random starts, of which the one with the lowest objective is kept.
+        line_search: Whether L-BFGS searches along its directions.
+        engine: How it is computed.
+
+    Deviations:
+        The line search is ours: with the paper's fixed steps many starts stall or diverge. A
+        start whose objective stops being finite goes back to its best point; the paper's ends.
+
+    References:
+        Zhu et al., 2019, Algorithm 1 (zhu2019deep)
+    """
+    search = _least_squares(iterations, restarts, line_search, seek_labels=True)
+    return GradientMatching(search, engine)
+
+
+def _least_squares(
+    iterations: int, restarts: int, line_search: bool, *, seek_labels: bool
+) -> Search:
+    return Search(
+        terms=(L2(),),
+        optimiser=LBFGS(line_search=line_search),
+        schedule=Constant(),
+        steps=iterations * _STEPS_PER_ITERATION,
+        restarts=restarts,
+        boxed=False,
+        seek_labels=seek_labels,
+    )
 
 
 @dataclass(frozen=True)
@@ -54,6 +111,8 @@ def inverting_gradients(
     tv: float | None = None,
     signed: bool = True,
     boxed: bool = True,
+    median_every: int | None = None,
+    engine: Engine = _ENGINE,
 ) -> Attack:
     """Cosine matching with total variation and signed Adam.
 
@@ -66,6 +125,9 @@ def inverting_gradients(
         tv: Weight of the total variation.
         signed: Whether Adam sees only the sign of the gradient.
         boxed: Whether candidates stay valid images.
+        median_every: Median-filter the candidates every so many steps, as the paper does on
+            untrained ImageNet networks; its code takes 500.
+        engine: How it is computed.
 
     Deviations:
         Restarts are chosen by the whole objective; the paper takes the cosine alone.
@@ -76,14 +138,104 @@ def inverting_gradients(
     if setting not in _SETTINGS:
         raise UnknownName("setting", setting, _SETTINGS)
     chosen = _SETTINGS[setting]
-    return GradientMatching(
+    search = Search(
         terms=(
             Cosine(top=chosen.top),
             TotalVariation(weight=chosen.tv if tv is None else tv),
         ),
-        optimiser=Adam(step_size=step_size, signed=signed),
+        optimiser=Adam(step_size=step_size, sign="hard" if signed else "none"),
         schedule=StepDecay(),
         steps=chosen.steps if steps is None else steps,
         restarts=chosen.restarts if restarts is None else restarts,
         boxed=boxed,
+        median_every=median_every,
     )
+    return GradientMatching(search, engine)
+
+
+def learn_from_gradients(
+    *,
+    regulariser: Literal["norm", "orthogonality", "none"] = "norm",
+    weight: float = 0.1,
+    every: int = 2_000,
+    optimiser: Literal["lbfgs", "adam"] = "adam",
+    step_size: float | None = None,
+    steps: int = 10_000,
+    restarts: int = 1,
+    engine: Engine = _ENGINE,
+) -> Attack:
+    """Squared distance from a uniform start, with a fading regulariser; labels are searched for.
+
+    Args:
+        regulariser: "norm" for one input; "orthogonality" keeps the inputs of a batch apart.
+        weight: Of the regulariser at the start.
+        every: Steps after which it falls to nine tenths.
+        optimiser: L-BFGS as in the paper's comparison with DLG, or Adam, which it calls more
+            stable in high dimension.
+        step_size: Of the optimiser; 1 for L-BFGS and 0.01 for Adam if not given.
+        steps: Steps of each restart.
+        restarts: Random starts, of which the one with the lowest objective is kept.
+        engine: How it is computed.
+
+    Deviations:
+        The norm is squared, so that its gradient exists at zero. The paper gives no step size.
+
+    References:
+        Qian and Hansen, 2020, Algorithm 2 (qian2020what)
+    """
+    priors: dict[str, tuple[Term, ...]] = {
+        "norm": (Decaying(SquaredNorm(weight=weight), every=every),),
+        "orthogonality": (Decaying(Orthogonality(weight=weight), every=every),),
+        "none": (),
+    }
+    rules: dict[str, Optimiser] = {
+        "lbfgs": LBFGS(step_size=step_size or 1.0),
+        "adam": Adam(step_size=step_size or 0.01, sign="none"),
+    }
+    if regulariser not in priors:
+        raise UnknownName("regulariser", regulariser, priors)
+    if optimiser not in rules:
+        raise UnknownName("optimiser", optimiser, rules)
+    search = Search(
+        terms=(L2(), *priors[regulariser]),
+        optimiser=rules[optimiser],
+        schedule=Constant(),
+        steps=steps,
+        restarts=restarts,
+        start=UniformStart(),
+        boxed=False,
+        seek_labels=True,
+    )
+    return GradientMatching(search, engine)
+
+
+def gradattack_strongest(
+    *,
+    tv: float = 1e-2,
+    batchnorm: float = 1e-3,
+    steps: int = 10_000,
+    restarts: int = 1,
+    engine: Engine = _ENGINE,
+) -> Attack:
+    """Cosine matching with total variation and batch statistics, labels and statistics known.
+
+    Meant for `Threat(knows_labels=True, batchnorm="exact")`.
+
+    Args:
+        tv: Weight of the total variation.
+        batchnorm: Weight of the batch-normalisation statistics.
+        steps: Steps of each restart.
+        restarts: Random starts, of which the one with the lowest objective is kept.
+        engine: How it is computed.
+
+    References:
+        Huang et al., 2021, Sec. 3 and A.1-A.2 (huang2021evaluating)
+    """
+    search = Search(
+        terms=(Cosine(), TotalVariation(weight=tv), BatchNormStatistics(weight=batchnorm)),
+        optimiser=Adam(step_size=0.1),
+        schedule=StepDecay(),
+        steps=steps,
+        restarts=restarts,
+    )
+    return GradientMatching(search, engine)

@@ -14,21 +14,24 @@ class Trace:
     """The effort behind a guess, so that "no leak found" says how hard we looked.
 
     Args:
-        objective: Value of the chosen restart's objective at each step; empty for closed forms.
+        objective: Value of the chosen restart's objective at its start and after each step; empty
+            for closed forms.
         finals: Best objective of every restart, in order; the smallest was chosen.
+        diverged: How many restarts stopped being finite on the way.
         seconds: Wall-clock time.
         device: Where it ran.
     """
 
     objective: tuple[float, ...] = ()
     finals: tuple[float, ...] = ()
+    diverged: int = 0
     seconds: float = 0.0
     device: str = "cpu"
 
     @property
     def steps(self) -> int:
         """Steps of each restart."""
-        return len(self.objective)
+        return max(len(self.objective) - 1, 0)
 
     @property
     def restarts(self) -> int:

@@ -6,25 +6,31 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from seepage.core import Domain
+from seepage.core import Domain, Update
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Inputs being searched for, with the labels they are assumed to have.
+    """Inputs being searched for, the labels they are assumed to have, and what they would share.
 
     The search runs in normalised coordinates, where the papers state their step sizes, boxes and
-    priors; `inputs` gives natural units for the client's computation.
+    priors; `inputs` gives natural units.
 
     Args:
         normalised: `(B, ...)`, as the network sees them.
         labels: `(B,)` classes or `(B, K)` probabilities.
+        update: The update simulated at the candidate.
         domain: The space of the inputs.
+        step: Steps taken so far, a scalar, for terms that change over time.
+        consensus: Mean over the restarts of the same case, `(B, ...)`, detached.
     """
 
     normalised: Tensor
     labels: Tensor
+    update: Update
     domain: Domain
+    step: Tensor
+    consensus: Tensor
 
     @property
     def inputs(self) -> Tensor:

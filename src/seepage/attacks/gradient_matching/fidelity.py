@@ -1,15 +1,41 @@
-"""How far the candidate's update is from the observed one."""
+"""How far the candidate's update is from the observed one.
+
+A tensor that is exactly zero on either side, as behind a dead ReLU, costs a finite value and has a
+finite gradient in every term.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.direction import one_minus_cosine
 from seepage.core import Observation, Update
 from seepage.core.errors import InvalidValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2:
+    """The squared Euclidean distance between simulated and observed update.
+
+        || g(x) - g* ||^2,  summed over all tensors
+
+    Unlike the cosine it sees the magnitude, so the client's loss must be reduced (mean or sum) on
+    both sides alike.
+
+    References:
+        Zhu et al., 2019 (zhu2019deep); Geiping et al., 2020, Eq. 3 (geiping2020inverting)
+    """
+
+    weight: float = 1.0
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Sum the squared differences."""
+        return (candidate.update.flat() - observation.update.flat()).square().sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +49,8 @@ class Cosine:
 
     Args:
         weight: Factor in the objective.
-        top: Compare only the `top` tensors whose observed norm is largest; None compares all.
+        top: Compare only the `top` tensors whose observed norm is largest (of equal ones the
+            first); None compares all.
 
     References:
         Geiping et al., 2020, Eq. 4 and, with `top`, Eq. 7 (geiping2020inverting)
@@ -38,20 +65,62 @@ class Cosine:
             raise InvalidValue(f"expected top >= 1 or None, got {self.top!r}")
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Simulate and compare."""
-        simulated = observation.simulate(candidate.inputs, candidate.labels)
-        names = self._names(observation.update)
-        ours, theirs = (_direction(u, names) for u in (simulated, observation.update))
-        return (ours - theirs).square().sum() / 2
-
-    def _names(self, observed: Update) -> list[str]:
-        names = list(observed.tensors)
-        if self.top is None or self.top >= len(names):
-            return names
-        norms = torch.stack([torch.linalg.vector_norm(t) for t in observed])
-        return [names[index] for index in norms.topk(self.top).indices.tolist()]
+        """Compare directions."""
+        ours, theirs = candidate.update, observation.update
+        if self.top is not None and self.top < len(theirs.tensors):
+            chosen = _largest(theirs, self.top)
+            ours, theirs = _scaled(ours, chosen), _scaled(theirs, chosen)
+        return one_minus_cosine(list(ours), list(theirs))
 
 
-def _direction(update: Update, names: list[str]) -> Tensor:
-    entries = torch.cat([update.tensors[name].flatten() for name in names])
-    return torch.nn.functional.normalize(entries, dim=0, eps=1e-30)
+@dataclass(frozen=True, kw_only=True)
+class LayerwiseCosine:
+    """A weighted mean over tensors of one minus the cosine of each.
+
+        sum_i w_i (1 - cos(g_i(x), g*_i)) / sum_i w_i
+
+    Args:
+        weight: Factor in the objective.
+        weighting: "entries": w_i is the number of entries of tensor i. "equal": w_i = 1.
+
+    Deviations:
+        Divided by the sum of the weights, so that `weight` means the same for both weightings and
+        every network; the paper leaves the sum as it is.
+
+    References:
+        Liu et al., 2024, appendix F, gradient reweighting (liu2024systematic)
+    """
+
+    weight: float = 1.0
+    weighting: Literal["entries", "equal"] = "entries"
+
+    def __post_init__(self) -> None:
+        """Check the weighting."""
+        if self.weighting not in ("entries", "equal"):
+            raise InvalidValue(f"expected weighting 'entries' or 'equal', got {self.weighting!r}")
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Compare the direction of each tensor."""
+        pairs = [
+            (candidate.update.tensors[name], theirs)
+            for name, theirs in observation.update.tensors.items()
+        ]
+        weights = [b.numel() if self.weighting == "entries" else 1 for _, b in pairs]
+        apart = [one_minus_cosine([a], [b]) for a, b in pairs]
+        shares = [w / sum(weights) for w in weights]
+        return torch.stack([s * d for s, d in zip(shares, apart, strict=True)]).sum()
+
+
+def _largest(observed: Update, count: int) -> Tensor:
+    """For every tensor 1 if its norm is among the `count` largest and 0 if not.
+
+    A mask rather than a choice of names: under vmap each case has its own largest tensors.
+    """
+    norms = torch.stack([t.square().sum() for t in observed])
+    order = norms.argsort(descending=True, stable=True)
+    return torch.zeros_like(norms).scatter(0, order[:count], 1.0)
+
+
+def _scaled(update: Update, factors: Tensor) -> Update:
+    named = zip(update.tensors.items(), factors.unbind(), strict=True)
+    return replace(update, tensors={name: t * factor for (name, t), factor in named})

@@ -2,99 +2,90 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from seepage.attacks.gradient_matching.candidate import Candidate
-from seepage.attacks.gradient_matching.descent import Descent, descend
-from seepage.attacks.gradient_matching.optimisers import Optimiser
-from seepage.attacks.gradient_matching.schedules import Schedule
-from seepage.attacks.gradient_matching.term import Term
+from seepage.attacks.gradient_matching.engine import Engine, Outcome
+from seepage.attacks.gradient_matching.layout import Layout
+from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GradientMatching:
-    """Minimise a sum of terms over candidates, from several random starts.
-
-    The start whose objective ends lowest is returned; the truth plays no part in the choice.
+    """An attack that searches; the truth plays no part in what it returns.
 
     Args:
-        terms: Fidelity and priors.
-        optimiser: The rule to move by.
-        schedule: The step size over time.
-        steps: Steps of each restart.
-        restarts: Independent starts, each N(0, 1) in normalised coordinates.
-        boxed: Whether to project on valid inputs after each step.
+        search: What is searched for, and by which rules.
+        engine: How it is computed, which does not change what is computed.
     """
 
-    terms: tuple[Term, ...]
-    optimiser: Optimiser
-    schedule: Schedule
-    steps: int
-    restarts: int = 1
-    boxed: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the counts."""
-        if self.steps < 1 or self.restarts < 1:
-            raise InvalidValue(
-                f"expected steps >= 1 and restarts >= 1, got {self.steps!r} and {self.restarts!r}"
-            )
+    search: Search
+    engine: Engine = field(default_factory=Engine)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Run every restart and keep the one with the lowest objective."""
-        require_usable(observation.update, observation.task)
-        labels = observation.labels
-        if labels is None:
-            raise MissingKnowledge(
-                "labels", needed_by="gradient matching", hint="use Threat(knows_labels=True)"
-            )
-        began = time.perf_counter()
-        runs = [
-            self._run(observation, labels, rng.fork("restart", index))
-            for index in range(self.restarts)
+        return self.many((observation,), rngs=(rng,))[0]
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Attack several observations of one task and client side by side.
+
+        The result is what attacking them one by one gives; a card is better used.
+
+        Args:
+            observations: Of equal batch size, made with the same task, client and threat.
+            rngs: One key for each.
+        """
+        for observation in observations:
+            require_usable(observation.update, observation.task)
+        layout = self._layout(observations[0])
+        outcomes = self.engine.run(self.search, tuple(observations), tuple(rngs), layout)
+        return [
+            self._reconstruction(observation, layout, outcome)
+            for observation, outcome in zip(observations, outcomes, strict=True)
         ]
-        best = min(runs, key=lambda run: run.value)
-        if best.value == float("inf"):
-            raise NotApplicable(
-                f"every one of {self.restarts} restarts diverged; try a smaller step size"
+
+    def _layout(self, observation: Observation) -> Layout:
+        task = observation.task
+        if not self.search.seek_labels:
+            if observation.labels is None:
+                raise MissingKnowledge(
+                    "labels",
+                    needed_by="gradient matching",
+                    hint="use Threat(knows_labels=True) or wrap the attack in InferLabels(...)",
+                )
+            return Layout(len(observation.labels), task.domain)
+        if observation.batch_size is None:
+            raise MissingKnowledge(
+                "batch size",
+                needed_by="gradient matching",
+                hint="use Threat(knows_batch_size=True)",
             )
-        domain = observation.task.domain
+        return Layout(observation.batch_size, task.domain, task.classes)
+
+    def _reconstruction(
+        self, observation: Observation, layout: Layout, outcome: Outcome
+    ) -> Reconstruction:
+        if outcome.value == float("inf"):
+            raise NotApplicable(
+                f"every one of {self.search.restarts} restarts diverged; try a smaller step size"
+            )
+        domain = layout.domain
+        labels = observation.labels
+        if self.search.seek_labels:
+            labels = layout.label_probabilities(outcome.point).argmax(-1)
         return Reconstruction(
-            inputs=domain.project(domain.denormalise(best.point)),
+            inputs=domain.project(domain.denormalise(layout.normalised(outcome.point))),
             labels=labels,
             trace=Trace(
-                objective=best.values,
-                finals=tuple(run.value for run in runs),
-                seconds=time.perf_counter() - began,
-                device=str(best.point.device),
+                objective=outcome.values,
+                finals=outcome.finals,
+                diverged=outcome.diverged,
+                seconds=outcome.seconds,
+                device=str(outcome.point.device),
             ),
-        )
-
-    def _run(self, observation: Observation, labels: Tensor, rng: Rng) -> Descent:
-        domain = observation.task.domain
-        reference = next(iter(observation.update))
-
-        def objective(point: Tensor) -> Tensor:
-            candidate = Candidate(point, labels, domain)
-            return torch.stack([t.weight * t(candidate, observation) for t in self.terms]).sum()
-
-        def project(point: Tensor) -> Tensor:
-            if not self.boxed:
-                return point
-            return domain.normalise(domain.project(domain.denormalise(point)))
-
-        return descend(
-            objective,
-            rng.normal((len(labels), *domain.shape), like=reference),
-            optimiser=self.optimiser,
-            schedule=self.schedule,
-            steps=self.steps,
-            project=project,
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from seepage.core.errors import InvalidValue
 
 
 class Schedule(Protocol):
@@ -11,6 +14,20 @@ class Schedule(Protocol):
 
     def __call__(self, step: int, steps: int) -> float:
         """Factor at a step (counted from 0) of a run of `steps`."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same step size throughout.
+
+    Example:
+        >>> Constant()(7, 8)
+        1.0
+    """
+
+    def __call__(self, step: int, steps: int) -> float:
+        """One."""
+        return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +48,61 @@ class StepDecay:
     def __call__(self, step: int, steps: int) -> float:
         """Count the milestones behind."""
         return float(self.factor ** sum(step >= share * steps for share in self.milestones))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineDecay:
+    """Fall from 1 to `floor` along half a cosine wave.
+
+        floor + (1 - floor) (1 + cos(pi step / steps)) / 2
+
+    Example:
+        >>> [round(CosineDecay()(step, 4), 3) for step in range(4)]
+        [1.0, 0.854, 0.5, 0.146]
+
+    References:
+        Loshchilov and Hutter, 2017, Eq. 5 (loshchilov2017sgdr)
+    """
+
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the floor."""
+        if not 0 <= self.floor <= 1:
+            raise InvalidValue(f"expected 0 <= floor <= 1, got {self.floor!r}")
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Read the wave."""
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * step / steps)) / 2
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Rise linearly during the first steps, then follow another schedule over the rest.
+
+    Args:
+        schedule: What follows; it sees a run without the warm-up.
+        steps: Length of the rise; the last of these steps has the full size.
+
+    Example:
+        >>> [WarmUp(Constant(), steps=4)(step, 100) for step in range(5)]
+        [0.25, 0.5, 0.75, 1.0, 1.0]
+
+    References:
+        Goyal et al., 2017, Sec. 2.2 (goyal2017accurate)
+    """
+
+    schedule: Schedule
+    steps: int = field(default=50, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the length."""
+        if self.steps < 1:
+            raise InvalidValue(f"expected steps >= 1, got {self.steps!r}")
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Rise, then delegate."""
+        rest = max(steps - self.steps, 1)
+        if step < self.steps:
+            return (step + 1) / self.steps * self.schedule(0, rest)
+        return self.schedule(step - self.steps, rest)

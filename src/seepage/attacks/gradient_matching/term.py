@@ -11,7 +11,11 @@ from seepage.core import Observation
 
 
 class Term(Protocol):
-    """One summand of the objective: a pure function of one candidate, safe under `vmap`."""
+    """One summand of the objective: a pure function of one candidate, safe under `vmap`.
+
+    The engine simulates once per candidate and vectorises terms over restarts and cases, so a
+    term reads `candidate.update` and never simulates itself.
+    """
 
     @property
     def weight(self) -> float:

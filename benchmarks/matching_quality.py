@@ -1,0 +1,272 @@
+"""What the matching attacks recover, on images chosen by index before the run.
+
+    python -m benchmarks.matching_quality --device cuda [--only convnet,ablation,...] [--scale 0.1]
+
+Needs CIFAR-10 and the trained ResNet-20 in SEEPAGE_DATA. The adversary's choices never use the
+truth. PSNR is printed in both conventions: images in [0, 1], and 003's normalised space.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from benchmarks.provenance import save
+from torch import Tensor
+
+import seepage as sp
+from seepage.attacks.gradient_matching import (
+    L2,
+    LBFGS,
+    Adam,
+    Constant,
+    Cosine,
+    GradientDescent,
+    GradientMatching,
+    Search,
+    StepDecay,
+    TotalVariation,
+)
+from seepage.domains import CIFAR10, IMAGENET, Image
+from seepage.scoring import METRICS, applicable, pair
+from seepage.scoring.legacy import psnr_normalised_003
+
+Row = dict[str, object]
+Sheets = dict[str, tuple[Tensor, Tensor]]
+
+
+class Bench:
+    """Where to run, how much of the budget to spend, and what was seen."""
+
+    def __init__(self, device: str, scale: float) -> None:
+        self.device = torch.device(device)
+        self.scale = scale
+        self.rows: list[Row] = []
+        self.sheets: Sheets = {}
+        self.images = sp.data.load("cifar10")
+
+    def steps(self, count: int) -> int:
+        return max(2, int(count * self.scale))
+
+    def batches(self, count: int, size: int = 1, start: int = 0) -> list[sp.Batch]:
+        count = max(1, int(count * min(1.0, self.scale * 4)))
+        return [self.images.batch(size, start=start + i * size) for i in range(count)]
+
+    def attack(
+        self,
+        name: str,
+        attack: GradientMatching,
+        task: sp.Task,
+        batches: Sequence[sp.Batch],
+        *,
+        local: sp.FedAvg | None = None,
+        threat: sp.Threat | None = None,
+        note: str = "",
+    ) -> Row:
+        """Attack every batch, all together, and keep what came back."""
+        threat = threat or sp.Threat(knows_labels=True)
+        client = sp.Client(local or sp.Gradient())
+        seen = [
+            threat.observe(client, task, b.to(device=self.device), rng=sp.rng(i))
+            for i, b in enumerate(batches)
+        ]
+        began = time.perf_counter()
+        guesses = attack.many(seen, rngs=[sp.rng(1000 + i) for i in range(len(seen))])
+        seconds = time.perf_counter() - began
+        row = self._scored(name, task, batches, guesses, note) | {
+            "steps": attack.search.steps,
+            "restarts": attack.search.restarts,
+            "seconds": round(seconds, 1),
+        }
+        self.rows.append(row)
+        print({k: v for k, v in row.items() if k not in ("psnr", "objective")}, flush=True)
+        return row
+
+    def _scored(
+        self,
+        name: str,
+        task: sp.Task,
+        batches: Sequence[sp.Batch],
+        guesses: Sequence[sp.Reconstruction],
+        note: str,
+    ) -> Row:
+        psnr, normalised, lpips, labels = [], [], [], []
+        truth, found = [], []
+        for batch, guess in zip(batches, guesses, strict=True):
+            labels_on_cpu = None if guess.labels is None else guess.labels.cpu()
+            paired = pair(sp.Reconstruction(guess.inputs.cpu().float(), labels_on_cpu), batch)
+            psnr.extend(METRICS["psnr"](paired).tolist())
+            normalised.extend(psnr_normalised_003(paired, task.domain).tolist())
+            labels.extend(METRICS["label_accuracy"](paired).tolist())
+            if any(metric.name == "lpips" for metric in applicable(paired)):
+                lpips.extend(METRICS["lpips"](paired).tolist())
+            truth.append(paired.truth)
+            found.append(paired.guess)
+        self.sheets[name] = torch.cat(truth), torch.cat(found)
+        return {
+            "case": name,
+            "note": note,
+            "people": len(psnr),
+            "psnr_mean": _mean(psnr),
+            "psnr_normalised_mean": _mean(normalised),
+            "lpips_mean": _mean(lpips) if lpips else None,
+            "label_accuracy": _mean(labels),
+            "above_40_db": sum(value > 40 for value in psnr),
+            "psnr": [round(min(value, 200.0), 2) for value in psnr],
+            "objective": [min(guess.trace.finals) for guess in guesses],
+            "diverged": sum(guess.trace.diverged for guess in guesses),
+        }
+
+
+def convnet(bench: Bench) -> None:
+    task = sp.zoo.convnet(width=64, domain=CIFAR10).to(device=bench.device)
+    attack = sp.attacks.inverting_gradients(steps=bench.steps(4000), restarts=8)
+    bench.attack("ConvNet-64, setting A, 8 restarts", attack, task, bench.batches(16))
+
+
+def ablation(bench: Bench) -> None:
+    """003 Table 1, row by row, one restart each."""
+    task = sp.zoo.convnet(width=64, domain=CIFAR10).to(device=bench.device)
+    steps = bench.steps(4000)
+
+    def search(**changes: object) -> GradientMatching:
+        options: dict[str, object] = {
+            "terms": (Cosine(), TotalVariation(weight=1e-8)),
+            "optimiser": Adam(),
+            "schedule": StepDecay(),
+            "steps": steps,
+        }
+        return GradientMatching(Search(**{**options, **changes}))  # type: ignore[arg-type]
+
+    variants = {
+        "basic setup": search(),
+        "without signed gradients": search(optimiser=Adam(sign="none")),
+        "without total variation": search(terms=(Cosine(),)),
+        "gradient descent instead of Adam": search(optimiser=GradientDescent()),
+        "without box constraints": search(boxed=False),
+        "L-BFGS instead of Adam": search(
+            optimiser=LBFGS(history=20), schedule=Constant(), steps=max(2, steps // 4)
+        ),
+        "L2 instead of cosine": search(terms=(L2(), TotalVariation(weight=1e-8))),
+    }
+    for name, attack in variants.items():
+        bench.attack(f"003 Table 1: {name}", attack, task, bench.batches(16))
+
+
+def lenet(bench: Bench) -> None:
+    task = sp.zoo.lenet(domain=Image((3, 32, 32))).to(device=bench.device)
+    attack = sp.attacks.dlg(iterations=max(1, int(150 * bench.scale)), restarts=8)
+    bench.attack("LeNet, DLG, 8 restarts", attack, task, bench.batches(16))
+
+
+def fedavg(bench: Bench) -> None:
+    task = sp.zoo.convnet(width=64, domain=CIFAR10).to(device=bench.device)
+    for steps, images, budget in ((5, 4, 4000), (20, 2, 1500)):
+        attack = sp.attacks.inverting_gradients(steps=bench.steps(budget), restarts=1, tv=1e-6)
+        bench.attack(
+            f"ConvNet-64, FedAvg {steps} steps at 1e-4",
+            attack,
+            task,
+            bench.batches(images),
+            local=sp.FedAvg(lr=1e-4, steps=steps),
+        )
+
+
+def trained(bench: Bench) -> None:
+    """003 Fig. 6: the images with the largest and the smallest gradient, and a flipped head."""
+    weights = sp.data.data_root() / "weights" / "cifar10_resnet20-12fca82f.safetensors"
+    domain = Image((3, 32, 32), mean=IMAGENET.mean, std=IMAGENET.std)
+    task = sp.zoo.load_weights(sp.zoo.resnet20(domain=domain), weights).to(device=bench.device)
+    norms = []
+    for i in range(64):
+        one = bench.images.batch(1, start=i).to(device=bench.device)
+        norms.append(float(sp.Gradient()(task, one.inputs, one.labels).norm()))
+    order = sorted(range(64), key=lambda i: norms[i])
+    for name, chosen in (("smallest", order[:4]), ("largest", order[-4:])):
+        for flip in (False, True):
+            victim = _flipped(task) if flip else task
+            attack = sp.attacks.inverting_gradients(steps=bench.steps(6000), restarts=2, tv=1e-3)
+            bench.attack(
+                f"trained ResNet-20, {name} gradient{', flipped head' if flip else ''}",
+                attack,
+                victim,
+                [bench.images.batch(1, start=i) for i in chosen],
+                note=f"images {chosen}",
+            )
+
+
+def _flipped(task: sp.Task) -> sp.Task:
+    """The task with two rows of its head exchanged, as a dishonest server would send it."""
+    import copy
+    from dataclasses import replace
+
+    model = copy.deepcopy(task.model)
+    order = torch.tensor([1, 0, *range(2, 10)])
+    with torch.no_grad():
+        model.linear.weight.copy_(model.linear.weight[order])
+        model.linear.bias.copy_(model.linear.bias[order])
+    return replace(task, model=model, name=f"{task.name}, two rows flipped")
+
+
+def resnet18(bench: Bench) -> None:
+    task = sp.zoo.resnet18(domain=CIFAR10).to(device=bench.device)
+    for size in (4, 8):
+        attack = sp.attacks.gradattack_strongest(steps=bench.steps(6000), restarts=4)
+        bench.attack(
+            f"ResNet-18, B={size}, exact batch statistics and labels known",
+            attack,
+            task,
+            bench.batches(1, size=size),
+            threat=sp.Threat(knows_labels=True, batchnorm="exact"),
+        )
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    part.__name__: part for part in (convnet, ablation, lenet, resnet18, fedavg, trained)
+}
+
+
+def _mean(values: Sequence[float]) -> float:
+    finite = [min(value, 200.0) for value in values]
+    return round(sum(finite) / len(finite), 4)
+
+
+def save_sheet(sheets: Sheets, path: Path) -> None:
+    """Truth above reconstruction, a pair of rows per case."""
+    from PIL import Image as Pillow
+
+    width = max(len(truth) for truth, _ in sheets.values())
+    strips = []
+    for truth, found in sheets.values():
+        for images in (truth, found.clamp(0, 1)):
+            strip = torch.ones(3, 34, 34 * width)
+            for i, image in enumerate(images):
+                strip[:, 1:33, 34 * i + 1 : 34 * i + 33] = image
+            strips.append(strip)
+    sheet = (torch.cat(strips, dim=1).permute(1, 2, 0) * 255).byte().numpy()
+    Pillow.fromarray(sheet).save(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the steps to take")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
+    options = parser.parse_args()
+    bench = Bench(options.device, options.scale)
+    chosen = options.only.split(",")
+    for name in chosen:
+        PARTS[name](bench)
+        # After every part, so that nothing is lost to a time limit.
+        file = f"matching_quality-{'-'.join(chosen)}"
+        path = save(file, options.device, {"rows": bench.rows}, options.out)
+        save_sheet(bench.sheets, path.with_suffix(".png"))
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The peer `breaching` (from PyPI, not part of this project) on the same model and update.
+
+It is given the same network, the same observed update, labels and objective (cosine and total
+variation, signed Adam in a box), and its own loop is timed.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+import seepage as sp
+
+
+class _Data:
+    """What the peer calls the metadata of a data set."""
+
+    modality = "vision"
+    task = "classification"
+    size = 50_000
+
+    def __init__(self, task: sp.Task) -> None:
+        self.classes = task.classes
+        self.shape = task.domain.shape
+        self.normalize = True
+        self.mean, self.std = task.domain.mean, task.domain.std
+
+    def __getitem__(self, name: str) -> object:
+        return getattr(self, name)
+
+
+def iterations_per_second(
+    task: sp.Task, seen: sp.Observation, *, tv: float, steps: int, local: sp.FedAvg | None
+) -> float:
+    """Steps per second of the peer's loop, from two runs whose difference leaves out set-up."""
+    short, long = steps // 4, steps
+    once = _run(task, seen, tv=tv, steps=short, local=local)
+    again = _run(task, seen, tv=tv, steps=long, local=local)
+    return (long - short) / (again - once)
+
+
+def _run(
+    task: sp.Task, seen: sp.Observation, *, tv: float, steps: int, local: sp.FedAvg | None
+) -> float:
+    import breaching
+
+    reference = next(iter(task.parameters.values()))
+    setup = {"device": reference.device, "dtype": reference.dtype}
+    options = breaching.get_attack_config("invertinggradients")
+    options.optim.max_iterations = steps
+    options.optim.callback = steps + 1
+    options.optim.step_size = 0.1
+    options.regularization.total_variation.scale = 2 * tv
+    options.restarts.num_trials = 1
+    model = task.model.eval()
+    attacker = breaching.attacks.prepare_attack(model, torch.nn.CrossEntropyLoss(), options, setup)
+    payload = {
+        "parameters": [p.detach() for p in model.parameters()],
+        "buffers": [b.detach() for b in model.buffers()],
+        "metadata": _Data(task),
+    }
+    hyperparameters = None
+    if local is not None:
+        hyperparameters = {
+            "lr": local.lr,
+            "steps": local.steps,
+            "data_per_step": len(seen.labels),
+            "labels": [seen.labels] * (local.steps or 1),
+        }
+    shared = {
+        "gradients": list(seen.update),
+        "buffers": None,
+        "metadata": {
+            "num_data_points": len(seen.labels),
+            "labels": seen.labels,
+            "local_hyperparams": hyperparameters,
+        },
+    }
+    _synchronise(reference)
+    began = time.perf_counter()
+    attacker.reconstruct([payload], [shared], {}, dryrun=False)
+    _synchronise(reference)
+    return time.perf_counter() - began
+
+
+def _synchronise(tensor: torch.Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize()

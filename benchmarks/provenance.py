@@ -1,0 +1,54 @@
+"""Where a benchmark ran, kept with every result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def commit() -> str:
+    """The commit that ran, marked if the tree had changed, or what SEEPAGE_COMMIT says."""
+    named = os.environ.get("SEEPAGE_COMMIT")
+    if named:
+        return named
+    asked = ("git", "describe", "--always", "--dirty", "--exclude=*")
+    found = subprocess.run(asked, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else "unreleased"
+
+
+def machine(device: str) -> dict[str, object]:
+    """Enough to judge the numbers by; nothing that names the machine."""
+    on_card = device.startswith("cuda")
+    return {
+        "device": torch.cuda.get_device_name() if on_card else "cpu",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if on_card else None,
+    }
+
+
+def save(name: str, device: str, content: dict[str, object], out: Path | None = None) -> Path:
+    """Write a result with its command, commit and machine."""
+    module = getattr(sys.modules["__main__"].__spec__, "name", name)
+    result = {
+        "command": " ".join(["python -m", module, *sys.argv[1:]]),
+        "commit": commit(),
+        "machine": machine(device),
+        **content,
+    }
+    path = (out or RESULTS) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return path

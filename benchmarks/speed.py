@@ -1,0 +1,154 @@
+"""Restart-iterations per second, Seepage and a peer side by side in one run.
+
+    python -m benchmarks.speed --device cuda [--peer]
+
+With `--peer` the peer `breaching` must be importable. Seepage's steps are timed after capture and
+warm-up, the peer's by the difference of two runs, so neither is charged for its set-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from benchmarks.provenance import save
+
+import seepage as sp
+from seepage.attacks.gradient_matching import Engine
+
+TV = 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    name: str
+    model: str
+    batch_size: int
+    restarts: int
+    giga: float
+    local: sp.FedAvg | None = None
+
+
+# `giga` is GFLOP of one image and iteration, seven times a forward pass: the pass itself, two input
+# gradients, the weight gradient, and three convolutions to differentiate that; times local steps.
+ON_CARD = (
+    Case("ConvNet-64, B=1, one restart", "convnet64", 1, 1, 26.0),
+    Case("ConvNet-64, B=1, 32 restarts", "convnet64", 1, 32, 26.0),
+    Case("ResNet-18 (CIFAR), B=1, one restart", "resnet18", 1, 1, 7.8),
+    Case("ResNet-18 (CIFAR), B=1, 32 restarts", "resnet18", 1, 32, 7.8),
+    Case("ResNet-18 (CIFAR), B=8, 32 restarts", "resnet18", 8, 32, 7.8),
+    Case(
+        "ConvNet-64, FedAvg 5 steps, B=1",
+        "convnet64",
+        1,
+        1,
+        130.0,
+        sp.FedAvg(lr=1e-4, steps=5),
+    ),
+)
+ON_CPU = (
+    Case("LeNet, B=1, one restart", "lenet", 1, 1, 0.0),
+    Case("LeNet, B=1, eight restarts", "lenet", 1, 8, 0.0),
+    Case("ConvNet-16, B=1, one restart", "convnet16", 1, 1, 0.0),
+    Case("ConvNet-16, B=1, eight restarts", "convnet16", 1, 8, 0.0),
+)
+
+
+def build(name: str, device: str) -> sp.Task:
+    photos = sp.data.load("photos")
+    factories = {
+        "convnet64": lambda: sp.zoo.convnet(width=64, domain=photos.domain),
+        "convnet16": lambda: sp.zoo.convnet(width=16, domain=photos.domain),
+        "resnet18": lambda: sp.zoo.resnet18(domain=photos.domain),
+        "lenet": lambda: sp.zoo.lenet(domain=photos.domain),
+    }
+    return factories[name]().to(device=torch.device(device))
+
+
+def observe(task: sp.Task, case: Case, device: str) -> sp.Observation:
+    batch = sp.data.load("photos").batch(case.batch_size).to(device=torch.device(device))
+    client = sp.Client(case.local or sp.Gradient())
+    return sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+
+
+def ours(case: Case, seen: sp.Observation, steps: int) -> tuple[float, float]:
+    """Restart-iterations per second and peak GiB, by the difference of two runs."""
+    on_card = next(iter(seen.update)).is_cuda
+    if on_card:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    times = []
+    engine = Engine(rows=case.restarts)
+    for count in (20, 20 + steps):
+        attack = sp.attacks.inverting_gradients(
+            steps=count, restarts=case.restarts, tv=TV, engine=engine
+        )
+        if not times:
+            attack(seen, rng=sp.rng(0))  # warm-up: kernels are chosen once per shape
+        began = time.perf_counter()
+        attack(seen, rng=sp.rng(0))
+        if on_card:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if on_card else 0.0
+    return case.restarts * steps / (times[1] - times[0]), peak
+
+
+def matrix_rate() -> float:
+    """TFLOP/s of a large TF32 matrix product."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    a = torch.randn(8192, 8192, device="cuda")
+    for _ in range(3):
+        a @ a
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(10):
+        a @ a
+    torch.cuda.synchronize()
+    return 10 * 2 * 8192**3 / (time.perf_counter() - began) / 1e12
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--peer", action="store_true", help="time the peer beside")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
+    options = parser.parse_args()
+    on_card = options.device == "cuda"
+    rate = matrix_rate() if on_card else None
+    rows = []
+    for case in ON_CARD if on_card else ON_CPU:
+        task = build(case.model, options.device)
+        seen = observe(task, case, options.device)
+        ours_per_second, peak = ours(case, seen, 200 if on_card else 60)
+        theirs = None
+        if options.peer:
+            from benchmarks.peer import iterations_per_second
+
+            theirs = iterations_per_second(
+                task, seen, tv=TV, steps=120 if on_card else 60, local=case.local
+            )
+        share = None
+        if rate is not None:
+            share = ours_per_second * case.batch_size * case.giga / 1e3 / rate
+        row = {
+            "case": case.name,
+            "seepage": round(ours_per_second, 1),
+            "peer": theirs and round(theirs, 1),
+            "ratio": theirs and round(ours_per_second / theirs, 1),
+            "share_of_tf32": share and round(share, 3),
+            "peak_gib": round(peak, 1),
+        }
+        rows.append(row)
+        print(row, flush=True)
+    content = {"unit": "restart-iterations per second", "tf32_tflops": rate, "rows": rows}
+    print(save(f"speed-{options.device}", options.device, content, options.out))
+
+
+if __name__ == "__main__":
+    main()

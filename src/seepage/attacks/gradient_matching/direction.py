@@ -1,0 +1,77 @@
+"""The distance between the directions of two updates, with as few passes over memory as it takes.
+
+An update of many rows is gigabytes, and a step touches it little besides here: flattening,
+normalising and subtracting by autograd would cost more than all convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+    """One minus the cosine of two lists of tensors, each read as one vector.
+
+        1/2 || a/||a|| - b/||b|| ||^2
+
+    Differentiable once, by `ours`; safe under `vmap`. Where just one vector is zero the distance
+    is 1, lest a candidate behind dead units win over every honest one; the gradient there is 0.
+
+    Args:
+        ours: Tensors of any shapes.
+        theirs: As many, of the same shapes.
+    """
+    distance: Tensor = _Distance.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
+    return distance
+
+
+class _Distance(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        half = len(tensors) // 2
+        ours, theirs = tensors[:half], tensors[half:]
+        a, b = (_inverse(_norm(vector)) for vector in (ours, theirs))
+        gaps = [torch.addcmul(-t * b, o, a) for o, t in zip(ours, theirs, strict=True)]
+        lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
+        return (_norm(gaps).square() + lonely) / 2, a, b
+
+    @staticmethod
+    def setup_context(
+        ctx: Any,  # noqa: ANN401
+        inputs: tuple[Tensor, ...],
+        output: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs, *output)
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        slope: Tensor,
+        *_: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        *tensors, distance, a, b = ctx.saved_tensors
+        half = len(tensors) // 2
+        along = slope * a * a * (1 - distance)
+        across = -slope * a * b
+        gradients = [
+            torch.addcmul(o * along, t, across)
+            for o, t in zip(tensors[:half], tensors[half:], strict=True)
+        ]
+        return (*gradients, *(None,) * half)
+
+
+def _inverse(norm: Tensor) -> Tensor:
+    return torch.where(norm > 0, 1 / norm, 0.0)
+
+
+def _norm(vector: Sequence[Tensor]) -> Tensor:
+    """The norm of a list of tensors, reading each once."""
+    each = torch.stack([torch.linalg.vector_norm(t) for t in vector])
+    return each.square().sum().sqrt()

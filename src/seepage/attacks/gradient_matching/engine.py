@@ -1,0 +1,267 @@
+"""The engine: restarts and cases as rows of one run, in chunks that fit the device."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.gradient_matching.graph import Stepper
+from seepage.attacks.gradient_matching.layout import Layout
+from seepage.attacks.gradient_matching.median import median_filter
+from seepage.attacks.gradient_matching.objective import Objective
+from seepage.attacks.gradient_matching.rows import Strategy, row_simulation
+from seepage.attacks.gradient_matching.run import Run, State, state_of, tensors_of
+from seepage.attacks.gradient_matching.search import Search
+from seepage.core import Observation, Rng
+from seepage.core.checkpoint import checkpoints
+from seepage.core.errors import InvalidValue
+from seepage.core.progress import report
+
+log = logging.getLogger("seepage.engine")
+
+REPORT_EVERY = 25
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What came of one case.
+
+    Args:
+        point: The best point of the best restart.
+        value: Its objective.
+        values: The objective of that restart at every step.
+        finals: The best objective of every restart.
+        diverged: How many restarts stopped being finite.
+        seconds: Time of the whole run, with all cases in it.
+    """
+
+    point: Tensor
+    value: float
+    values: tuple[float, ...]
+    finals: tuple[float, ...]
+    diverged: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How runs are computed; the same results to rounding, whatever is chosen.
+
+    Args:
+        strategy: How rows are simulated together.
+        capture: Replay each step as a CUDA graph where there is a card.
+        precision: Of matrix products on a card; "tf32" rounds their factors to 11 bits.
+        rows: Rows computed together; None takes all on a card and one on a CPU, where more do
+            not pay. Out of memory halves it.
+    """
+
+    strategy: Strategy = "auto"
+    capture: bool = True
+    precision: Literal["tf32", "float32"] = "tf32"
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.precision not in ("tf32", "float32"):
+            raise InvalidValue(f"expected precision 'tf32' or 'float32', got {self.precision!r}")
+        if self.rows is not None and self.rows < 1:
+            raise InvalidValue(f"expected rows >= 1 or None, got {self.rows!r}")
+
+    def with_rows(self, rows: int) -> Engine:
+        """The same engine, computing this many rows together."""
+        return replace(self, rows=rows)
+
+    def run(
+        self,
+        search: Search,
+        cases: tuple[Observation, ...],
+        rngs: tuple[Rng, ...],
+        layout: Layout,
+    ) -> list[Outcome]:
+        """Run every restart of every case."""
+        began = time.perf_counter()
+        reference = next(iter(cases[0].update))
+        together = self.rows or (len(cases) * search.restarts if reference.is_cuda else 1)
+        results: list[list[State]] = [[] for _ in cases]
+        todo = list(_chunks(len(cases), search.restarts, together))
+        with _precision(self.precision):
+            while todo:
+                chunk = todo.pop(0)
+                try:
+                    state = self._chunk(search, cases, rngs, layout, chunk)
+                except torch.cuda.OutOfMemoryError:
+                    halves = chunk.halved()
+                    if halves is None:
+                        raise
+                    log.warning("out of memory with %d rows; halving", chunk.size)
+                    torch.cuda.empty_cache()
+                    todo = [*halves, *todo]
+                    continue
+                for index, case in enumerate(chunk.cases):
+                    results[case].append(_part(state, index, len(chunk.cases)))
+        seconds = time.perf_counter() - began
+        return [_outcome(parts, seconds) for parts in results]
+
+    def _chunk(
+        self,
+        search: Search,
+        cases: tuple[Observation, ...],
+        rngs: tuple[Rng, ...],
+        layout: Layout,
+        chunk: Chunk,
+    ) -> State:
+        chosen = tuple(cases[case] for case in chunk.cases)
+        reference = next(iter(chosen[0].update))
+        starts = [
+            search.start(layout, rng=rngs[case].fork("restart", restart), like=reference)
+            for case in chunk.cases
+            for restart in chunk.restarts
+        ]
+        labels = None
+        if not search.seek_labels:
+            known = [observation.labels for observation in chosen]
+            stacked = torch.stack([label for label in known if label is not None])
+            labels = stacked.repeat_interleave(len(chunk.restarts), 0)
+        simulate = row_simulation(chosen[0], rows=chunk.size, strategy=self.strategy)
+        objective = Objective(search.terms, chosen, layout, labels, simulate)
+        run = Run(
+            evaluate=objective.evaluate,
+            optimiser=search.optimiser,
+            schedule=search.schedule,
+            steps=search.steps,
+            project=layout.project if search.boxed else _unchanged,
+        )
+        name = _fingerprint(search, chosen, [rngs[case] for case in chunk.cases], chunk)
+        return self._drive(run, torch.stack(starts), layout, search.median_every, name)
+
+    def _drive(
+        self, run: Run, points: Tensor, layout: Layout, median_every: int | None, name: str
+    ) -> State:
+        """Take all steps, reporting and saving on the way."""
+        saved = checkpoints()
+        kept = saved.load(name) if saved else None
+        state = run.begin(points)
+        if kept is not None:
+            state = state_of([k.to(t) for k, t in zip(kept, tensors_of(state), strict=True)])
+        first = int(state.step)
+        scales = run.scales(points)
+        stepper = Stepper(
+            lambda at: run.advance(at, scales), state, capture=self.capture and run.steps > 10
+        )
+        for step in range(first, run.steps + 1):
+            stepper.step()
+            if median_every and (step + 1) % median_every == 0 and step + 1 < run.steps:
+                at = stepper.state.points
+                axes = len(layout.domain.shape) - 1
+                smooth = median_filter(layout.normalised(at), axes=axes)
+                at.copy_(layout.with_inputs(at, smooth))
+            if step % REPORT_EVERY == 0 or step == run.steps:
+                report(step, run.steps, float(stepper.state.lowest.min()))
+            if saved and (step + 1) % saved.every == 0 and step < run.steps:
+                saved.save(name, tensors_of(stepper.state))
+        if saved:
+            saved.discard(name)
+        return stepper.state
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows that run together: some restarts of some cases."""
+
+    cases: range
+    restarts: range
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.cases) * len(self.restarts)
+
+    def halved(self) -> tuple[Chunk, Chunk] | None:
+        """The same rows in two chunks; None for a single row."""
+        if len(self.cases) > 1:
+            middle = len(self.cases) // 2
+            return Chunk(self.cases[:middle], self.restarts), Chunk(
+                self.cases[middle:], self.restarts
+            )
+        if len(self.restarts) > 1:
+            middle = len(self.restarts) // 2
+            return Chunk(self.cases, self.restarts[:middle]), Chunk(
+                self.cases, self.restarts[middle:]
+            )
+        return None
+
+
+def _chunks(cases: int, restarts: int, together: int) -> Iterator[Chunk]:
+    """Cut the grid of cases and restarts into chunks of at most `together` rows."""
+    if together >= restarts:
+        width = max(1, together // restarts)
+        for first in range(0, cases, width):
+            yield Chunk(range(first, min(first + width, cases)), range(restarts))
+        return
+    for case in range(cases):
+        for first in range(0, restarts, together):
+            yield Chunk(range(case, case + 1), range(first, min(first + together, restarts)))
+
+
+def _part(state: State, index: int, cases: int) -> State:
+    """The rows of one case of a chunk."""
+    count = len(state.points) // cases
+    rows = slice(index * count, (index + 1) * count)
+    return state._replace(
+        points=state.points[rows],
+        best=state.best[rows],
+        lowest=state.lowest[rows],
+        diverged=state.diverged[rows],
+        values=state.values[:, rows],
+        memory=(),
+    )
+
+
+def _outcome(parts: list[State], seconds: float) -> Outcome:
+    lowest = torch.cat([part.lowest for part in parts])
+    winner = int(lowest.argmin())
+    values = torch.cat([part.values for part in parts], dim=1)
+    return Outcome(
+        point=torch.cat([part.best for part in parts])[winner],
+        value=float(lowest[winner]),
+        values=tuple(values[:, winner].tolist()),
+        finals=tuple(lowest.tolist()),
+        diverged=sum(int(part.diverged.sum()) for part in parts),
+        seconds=seconds,
+    )
+
+
+def _unchanged(points: Tensor) -> Tensor:
+    return points
+
+
+def _fingerprint(
+    search: Search, cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
+) -> str:
+    """A name for a run that no run with another result shares."""
+    digest = hashlib.sha256(repr((search, rngs, chunk)).encode())
+    for case in cases:
+        digest.update(case.update.flat().cpu().numpy().tobytes())
+        digest.update(repr((case.task, case.labels)).encode())
+    return digest.hexdigest()[:24]
+
+
+@contextmanager
+def _precision(precision: str) -> Iterator[None]:
+    """Set how matrix products round on a card, and put it back."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before

@@ -1,0 +1,119 @@
+"""The objective of many rows at once: simulate, then sum the terms of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.layout import Layout
+from seepage.attacks.gradient_matching.term import Term
+from seepage.core import Observation, Statistics, Update
+
+Tensors = Mapping[str, Tensor]
+# Normalised inputs (R, B, ...) and their labels to the simulated update, each tensor (R, ...).
+RowSimulation = Callable[[Tensor, Tensor], dict[str, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """What is minimised. A row is one restart of one case; cases share the task and the client.
+
+    Args:
+        terms: Fidelity and priors.
+        cases: What was observed; rows are ordered by case, then by restart.
+        layout: How points are read.
+        labels: Known labels by row `(R, B)` or `(R, B, K)`; None if they are searched for.
+        simulate: The client's computation for all rows.
+    """
+
+    terms: tuple[Term, ...]
+    cases: tuple[Observation, ...]
+    layout: Layout
+    labels: Tensor | None
+    simulate: RowSimulation
+
+    def evaluate(self, points: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Values `(R,)` and gradients `(R, D)`."""
+        leaves = points.detach().requires_grad_()
+        values = self.values(leaves, step)
+        (gradients,) = torch.autograd.grad(values.sum(), leaves)
+        return values.detach(), gradients
+
+    def values(self, points: Tensor, step: Tensor) -> Tensor:
+        """The objective of every row, `(R,)`."""
+        normalised = self.layout.normalised(points)
+        labels = self.layout.label_probabilities(points) if self.labels is None else self.labels
+        updates = self.simulate(normalised, labels)
+        consensus = self._consensus(normalised)
+        if len(points) == 1:
+            first = {name: t[0] for name, t in updates.items()}
+            return self._row(self.cases[0], normalised[0], labels[0], first, step, consensus[0])[
+                None
+            ]
+        if len(self.cases) == 1:
+
+            def restart(x: Tensor, y: Tensor, u: Tensors, c: Tensor) -> Tensor:
+                return self._row(self.cases[0], x, y, u, step, c)
+
+            one: Tensor = vmap(restart)(normalised, labels, updates, consensus)
+            return one
+
+        def row(x: Tensor, y: Tensor, u: Tensors, c: Tensor, seen: Tensors) -> Tensor:
+            return self._row(_rebuilt(self.cases[0], seen), x, y, u, step, c)
+
+        seen = self._seen(len(points))
+        many: Tensor = vmap(row)(normalised, labels, updates, consensus, seen)
+        return many
+
+    def _row(
+        self,
+        observation: Observation,
+        normalised: Tensor,
+        labels: Tensor,
+        update: Tensors,
+        step: Tensor,
+        consensus: Tensor,
+    ) -> Tensor:
+        simulated = replace(observation.update, tensors=update)
+        candidate = Candidate(normalised, labels, simulated, self.layout.domain, step, consensus)
+        return torch.stack([t.weight * t(candidate, observation) for t in self.terms]).sum()
+
+    def _consensus(self, normalised: Tensor) -> Tensor:
+        """The mean over the restarts of each row's case."""
+        by_case = normalised.detach().reshape(len(self.cases), -1, *normalised.shape[1:])
+        return by_case.mean(1, keepdim=True).expand_as(by_case).flatten(0, 1)
+
+    def _seen(self, rows: int) -> dict[str, Tensor]:
+        """What was observed, stacked by row."""
+        restarts = rows // len(self.cases)
+        parts = [_parts(case) for case in self.cases]
+        return {
+            name: torch.stack([part[name] for part in parts]).repeat_interleave(restarts, 0)
+            for name in parts[0]
+        }
+
+
+def _parts(observation: Observation) -> dict[str, Tensor]:
+    """The tensors of an observation that differ between cases, by a flat name."""
+    parts = {f"update/{name}": t for name, t in observation.update.tensors.items()}
+    for layer, known in (observation.statistics or {}).items():
+        parts[f"mean/{layer}"], parts[f"variance/{layer}"] = known.mean, known.variance
+    return parts
+
+
+def _rebuilt(template: Observation, parts: Tensors) -> Observation:
+    """The observation of one row, from tensors that vmap has sliced."""
+    chosen = {n.partition("/")[2]: t for n, t in parts.items() if n.startswith("update/")}
+    update: Update = replace(template.update, tensors=chosen)
+    if template.statistics is None:
+        return replace(template, update=update)
+    statistics = {
+        layer: Statistics(parts[f"mean/{layer}"], parts[f"variance/{layer}"])
+        for layer in template.statistics
+    }
+    return replace(template, update=update, statistics=statistics)

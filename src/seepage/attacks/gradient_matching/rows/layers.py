@@ -1,0 +1,178 @@
+"""Layers whose parameters have a row axis, to stand in for those of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.gradient_matching.rows.affine import row_affine
+from seepage.attacks.gradient_matching.rows.convolution import shared_convolution
+from seepage.attacks.gradient_matching.rows.geometry import Geometry
+from seepage.attacks.gradient_matching.rows.windows import split_rows
+
+Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class RowLayer(nn.Module):
+    """Abstract: takes all rows' inputs one after the other, `(R B, ...)`.
+
+    Parameters keep their names, so that `functional_call` can put tensors `(R, ...)` in their
+    place.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.Module) -> None:
+        """Keep the original parameters as placeholders."""
+        super().__init__()
+        for name in ("weight", "bias"):
+            self.register_parameter(name, cast(nn.Parameter | None, getattr(layer, name)))
+
+
+class RowConvolution(RowLayer):
+    """A convolution; forward and input gradients use the weight that rows share."""
+
+    def __init__(self, layer: Convolution) -> None:
+        """Remember the geometry and the shared weight."""
+        super().__init__(layer)
+        self.shared = layer.weight.detach()
+        self.circular = layer.padding_mode == "circular"
+        self.edges = list(layer._reversed_padding_repeated_twice)
+        padding = cast(tuple[int, ...], layer.padding)
+        self.geometry = Geometry(
+            layer.stride, (0,) * len(padding) if self.circular else padding, layer.dilation
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Convolve, then add each row's bias."""
+        if self.circular:
+            inputs = nn.functional.pad(inputs, self.edges, mode="circular")
+        outputs = shared_convolution(inputs, self.weight, self.shared, self.geometry)
+        if self.bias is None:
+            return outputs
+        split = split_rows(outputs, len(self.bias))
+        return (split + _per_channel(self.bias, split)).flatten(0, 1)
+
+
+class RowLinear(RowLayer):
+    """A fully connected layer; weights are multiplied row by row."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Multiply each row by its own weight."""
+        split = split_rows(inputs, len(self.weight))
+        flat = split.flatten(1, -2)
+        outputs = torch.bmm(flat, self.weight.transpose(1, 2))
+        if self.bias is not None:
+            outputs = outputs + self.bias.unsqueeze(1)
+        return outputs.reshape(*inputs.shape[:-1], -1)
+
+
+class RowBatchNorm(RowLayer):
+    """Batch normalisation by the broadcast statistics, or by those of each row's batch."""
+
+    def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
+        """Take the statistics along, where there are any."""
+        super().__init__(layer)
+        self.eps = layer.eps
+        self.register_buffer("mean", layer.running_mean)
+        self.register_buffer("variance", layer.running_var)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Normalise, then scale and shift each row."""
+        split = split_rows(inputs, len(self.weight))
+        mean, variance = cast(Tensor | None, self.mean), cast(Tensor | None, self.variance)
+        if mean is not None and variance is not None:
+            return row_affine(split, *self._scale_and_shift(mean, variance, split)).flatten(0, 1)
+        # Of each row's own batch: the scale depends on the inputs, so autograd has to see it all.
+        others = [1, *range(3, split.ndim)]
+        variance, mean = torch.var_mean(split, others, correction=0)
+        scale, shift = self._scale_and_shift(mean, variance, split)
+        return torch.addcmul(shift, split, scale).flatten(0, 1)
+
+    def _scale_and_shift(
+        self, mean: Tensor, variance: Tensor, like: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        shift = cast(Tensor, self.bias) - mean * scale
+        return _per_channel(scale, like), _per_channel(shift, like)
+
+
+class RowGroupNorm(RowLayer):
+    """Group normalisation, which sees one example at a time, with each row's scale and shift."""
+
+    def __init__(self, layer: nn.GroupNorm) -> None:
+        """Remember the groups."""
+        super().__init__(layer)
+        self.groups, self.eps = layer.num_groups, layer.eps
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Normalise, then scale and shift each row."""
+        plain = nn.functional.group_norm(inputs, self.groups, eps=self.eps)
+        split = split_rows(plain, len(self.weight))
+        shift, scale = (_per_channel(v, split) for v in (cast(Tensor, self.bias), self.weight))
+        return (split * scale + shift).flatten(0, 1)
+
+
+class RowLayerNorm(RowLayer):
+    """Layer normalisation, with each row's scale and shift."""
+
+    def __init__(self, layer: nn.LayerNorm) -> None:
+        """Remember the normalised axes."""
+        super().__init__(layer)
+        self.shape, self.eps = layer.normalized_shape, layer.eps
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Normalise, then scale and shift each row."""
+        plain = nn.functional.layer_norm(inputs, self.shape, eps=self.eps)
+        split = split_rows(plain, len(self.weight))
+        between = (1,) * (split.ndim - 1 - len(self.shape))
+        form = (len(self.weight), *between, *self.shape)
+        shifted = split * self.weight.reshape(form)
+        if self.bias is not None:
+            shifted = shifted + self.bias.reshape(form)
+        return shifted.flatten(0, 1)
+
+
+def row_layer(layer: nn.Module) -> RowLayer | None:
+    """The stand-in of a layer, or None if there is none."""
+    for kinds, fits, stand_in in _STAND_INS:
+        if isinstance(layer, kinds) and fits(layer):
+            return stand_in(layer)
+    return None
+
+
+def _per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """`(R, C)` or `(C,)` in a form that multiplies `(R, B, C, ...)`."""
+    lead = values.shape[:-1] if values.ndim > 1 else (1,)
+    return values.reshape(*lead, 1, values.shape[-1], *(1,) * (like.ndim - 3))
+
+
+def _plain_convolution(layer: nn.Module) -> bool:
+    convolution = cast(Convolution, layer)
+    return (
+        convolution.groups == 1
+        and convolution.padding_mode in ("zeros", "circular")
+        and not isinstance(convolution.padding, str)
+        and not convolution.transposed
+    )
+
+
+def _affine(layer: nn.Module) -> bool:
+    return layer.weight is not None and layer.bias is not None
+
+
+_STAND_INS: tuple[
+    tuple[tuple[type[nn.Module], ...], Callable[[nn.Module], bool], Callable[..., RowLayer]], ...
+] = (
+    (_CONVOLUTIONS, _plain_convolution, RowConvolution),
+    ((nn.Linear,), lambda _: True, RowLinear),
+    (_BATCH_NORMS, _affine, RowBatchNorm),
+    ((nn.GroupNorm,), _affine, RowGroupNorm),
+    ((nn.LayerNorm,), lambda layer: layer.weight is not None, RowLayerNorm),
+)

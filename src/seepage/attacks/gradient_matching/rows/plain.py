@@ -1,0 +1,43 @@
+"""The two ways that work for every client: one row after the other, or all by vmap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from seepage.core import Observation
+
+
+@dataclass(frozen=True, eq=False)
+class InTurn:
+    """Simulate row after row."""
+
+    observation: Observation
+
+    def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Stack the updates of all rows."""
+        inputs = self.observation.task.domain.denormalise(normalised)
+        updates = [
+            self.observation.simulate(x, y).tensors for x, y in zip(inputs, labels, strict=True)
+        ]
+        return {name: torch.stack([u[name] for u in updates]) for name in updates[0]}
+
+
+@dataclass(frozen=True, eq=False)
+class Vectorised:
+    """Simulate all rows by vmap, which turns weight gradients into grouped convolutions."""
+
+    observation: Observation
+
+    def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Vectorise the client's own code."""
+        inputs = self.observation.task.domain.denormalise(normalised)
+
+        def one(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+            return dict(self.observation.simulate(x, y).tensors)
+
+        updates: dict[str, Tensor] = vmap(one)(inputs, labels)
+        return updates

@@ -1,0 +1,115 @@
+"""Gradients of many rows in one pass through one network with shared weights."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from seepage.attacks.gradient_matching.rows.layers import row_layer
+from seepage.clients import Gradient
+from seepage.core import Observation, Task, Update
+from seepage.threats import Simulation
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Simulate FedSGD clients of all rows in one pass; made by `shared_simulation`."""
+
+    simulation: Simulation
+    network: nn.Module
+    mean: bool
+
+    def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """One forward and backward pass over the inputs of all rows."""
+        rows, size = normalised.shape[:2]
+        task = self.simulation.task
+        leaves = {
+            name: p.expand(rows, *p.shape).requires_grad_() for name, p in task.parameters.items()
+        }
+        outputs = functional_call(self.network, leaves, (_laid_out(normalised.flatten(0, 1)),))
+        losses = task.loss(outputs, labels.flatten(0, 1))
+        total = losses.sum() / size if self.mean else losses.sum()
+        gradients = torch.autograd.grad(
+            total, list(leaves.values()), create_graph=True, materialize_grads=True
+        )
+        return self._defended(dict(zip(leaves, gradients, strict=True)))
+
+    def _defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        defense = self.simulation.client.defense
+
+        def one(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+            return dict(defense.expected(Update(tensors)).tensors)
+
+        defended: dict[str, Tensor] = vmap(one)(gradients)
+        return defended
+
+
+def _laid_out(inputs: Tensor) -> Tensor:
+    """Images with their channels last on a card, where convolutions want them so."""
+    if inputs.ndim == 4 and inputs.is_cuda:
+        return inputs.contiguous(memory_format=torch.channels_last)
+    return inputs
+
+
+def shared_simulation(observation: Observation) -> Shared | str:
+    """The fast simulation of this client, or the reason why there is none."""
+    simulation = observation.simulate
+    if not isinstance(simulation, Simulation):
+        return "the client is not one of ours"
+    local = simulation.client.local
+    if not isinstance(local, Gradient):
+        return f"{local} takes local steps, after which rows no longer share weights"
+    if simulation.client.defense.consumes != "aggregate":
+        return f"{simulation.client.defense} works on per-example updates"
+    network = _with_rows(simulation.task)
+    if isinstance(network, str):
+        return network
+    made = Shared(simulation, network, local.reduction == "mean")
+    return made if _agrees(made, observation) else "the network mixes the examples of a batch"
+
+
+def _with_rows(task: Task) -> nn.Module | str:
+    """The network with row layers in place of its own, or the layer that has none."""
+    network = copy.deepcopy(task.network)
+    for name, module in list(network.named_modules()):
+        if next(module.parameters(recurse=False), None) is None:
+            continue
+        stand_in = row_layer(module)
+        if stand_in is None:
+            return f"no row form of {type(module).__name__} ({name or 'the network itself'})"
+        if not name:
+            return stand_in
+        network.set_submodule(name, stand_in)
+    if set(task.parameters) != {name for name, _ in network.named_parameters()}:
+        return "some parameters are frozen or tied"
+    return network
+
+
+def _agrees(made: Shared, observation: Observation) -> bool:
+    """Whether two rows of noise give what simulating them one by one gives."""
+    task = observation.task
+    reference = next(iter(task.parameters.values()))
+    size = observation.batch_size or 2
+    shape = (2, size, *task.domain.shape)
+    noise = torch.linspace(-1, 1, 2 * size * reference.new_empty(shape[2:]).numel())
+    normalised = noise.sin().mul(7919).sin().reshape(shape).to(reference)
+    labels = torch.arange(size, device=reference.device).remainder(task.classes)
+    inputs = task.domain.denormalise(normalised)
+    try:
+        # In full precision: a deep network amplifies the rounding of TF32 too far to judge by.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            fast = made(normalised, labels.expand(2, -1))
+            apart = [observation.simulate(x, labels) for x in inputs]
+    except RuntimeError:
+        return False
+    return all(_close({n: t[r] for n, t in fast.items()}, u) for r, u in enumerate(apart))
+
+
+def _close(fast: dict[str, Tensor], slow: Update) -> bool:
+    ours = replace(slow, tensors={name: fast[name] for name in slow.tensors}).flat()
+    theirs = slow.flat()
+    return bool((ours - theirs).norm() <= 1e-2 * theirs.norm())

@@ -1,0 +1,45 @@
+"""What is searched for, and by which rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from seepage.attacks.gradient_matching.optimisers import Optimiser
+from seepage.attacks.gradient_matching.schedules import Schedule
+from seepage.attacks.gradient_matching.starts import NormalStart, Start
+from seepage.attacks.gradient_matching.term import Term
+from seepage.core.errors import InvalidValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Minimise a sum of terms over candidates, from several starts.
+
+    Args:
+        terms: Fidelity and priors.
+        optimiser: The rule to move by.
+        schedule: The step size over time.
+        steps: Steps of each restart.
+        restarts: Independent starts, of which the one whose objective ends lowest is kept.
+        start: Where a restart begins.
+        boxed: Whether to project on valid inputs after each step.
+        seek_labels: Search for the labels too, as probabilities, even where they are known.
+        median_every: Median-filter the candidates every so many steps; None for never.
+    """
+
+    terms: tuple[Term, ...]
+    optimiser: Optimiser
+    schedule: Schedule
+    steps: int
+    restarts: int = 1
+    start: Start = field(default_factory=NormalStart)
+    boxed: bool = True
+    seek_labels: bool = False
+    median_every: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the counts."""
+        for name in ("steps", "restarts", "median_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidValue(f"expected {name} >= 1, got {value!r}")

@@ -1,0 +1,90 @@
+"""Checkpoints of long work, without a parameter in every signature.
+
+    with checkpointing(folder, every=500):
+        attack(observation, rng=rng)
+
+Interrupted and called again with the same arguments, the attack goes on where it was. A checkpoint
+is named by a fingerprint of everything that decides the result, so another attack never picks it
+up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from seepage.core.errors import InvalidValue, UnreadableFile
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A folder of checkpoints, one file per fingerprint.
+
+    Args:
+        folder: Where.
+        every: Steps between two checkpoints.
+    """
+
+    folder: Path
+    every: int = 500
+
+    def __post_init__(self) -> None:
+        """Check the interval."""
+        if self.every < 1:
+            raise InvalidValue(f"expected every >= 1, got {self.every!r}")
+
+    def load(self, fingerprint: str) -> list[Tensor] | None:
+        """The tensors saved under this fingerprint, or None."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        path = self._path(fingerprint)
+        if not path.is_file():
+            return None
+        try:
+            named = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise UnreadableFile(
+                f"the checkpoint {str(path)!r} cannot be read ({error}); delete it to start anew"
+            ) from error
+        return [named[f"{index:03d}"] for index in range(len(named))]
+
+    def save(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
+        """Save tensors, whole or not at all."""
+        from safetensors.torch import save_file
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(fingerprint)
+        partial = path.with_suffix(".partial")
+        save_file({f"{i:03d}": t.contiguous().cpu() for i, t in enumerate(tensors)}, partial)
+        partial.replace(path)
+
+    def discard(self, fingerprint: str) -> None:
+        """Remove a checkpoint that is no longer needed."""
+        self._path(fingerprint).unlink(missing_ok=True)
+
+    def _path(self, fingerprint: str) -> Path:
+        return self.folder / f"{fingerprint}.safetensors"
+
+
+_current: ContextVar[Checkpoints | None] = ContextVar("seepage_checkpoints", default=None)
+
+
+def checkpoints() -> Checkpoints | None:
+    """The checkpoints of the block we are in, if any."""
+    return _current.get()
+
+
+@contextmanager
+def checkpointing(folder: Path | str, *, every: int = 500) -> Iterator[None]:
+    """Save the state of attacks made inside the block, and continue from what is there."""
+    token = _current.set(Checkpoints(Path(folder), every))
+    try:
+        yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,339 @@
+"""The engine: the same results whichever way they are computed."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks.gradient_matching import (
+    Adam,
+    Constant,
+    Cosine,
+    Engine,
+    GradientMatching,
+    GroupConsistency,
+    Search,
+    StepDecay,
+    TotalVariation,
+)
+from seepage.attacks.gradient_matching.engine import Chunk, _chunks
+from seepage.attacks.gradient_matching.layout import Layout
+from seepage.attacks.gradient_matching.objective import Objective
+from seepage.attacks.gradient_matching.rows import row_simulation
+from seepage.attacks.gradient_matching.rows.shared import Shared, shared_simulation
+from seepage.attacks.gradient_matching.run import Run
+from seepage.core.checkpoint import checkpointing
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, UnreadableFile
+from seepage.domains import Image, Signal
+
+NETWORKS = {
+    "convolutions": lambda: sp.zoo.cnn(variant="cnn3-v2"),
+    "batch normalisation": lambda: sp.zoo.convnet(width=2),
+    "circular padding, average pooling": lambda: sp.zoo.convnet(
+        width=2, padding="circular", pooling="average"
+    ),
+    "residual, option A": lambda: sp.zoo.resnet20(width=2),
+    "residual, projections": lambda: sp.zoo.resnet18(width=2),
+    "strides and bias": sp.zoo.lenet,
+    "fully connected": lambda: sp.zoo.mlp(hidden=(8, 8)),
+    "group and layer norm": lambda: sp.Task(NormNet(), sp.cross_entropy, Image((3, 32, 32))),
+}
+
+
+class NormNet(nn.Module):
+    """Layers with row forms that no paper's network has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3, stride=2, dilation=2)
+        self.group = nn.GroupNorm(2, 4)
+        self.layer = nn.LayerNorm(14)
+        self.head = nn.Linear(4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.layer(self.group(self.conv(x)))).mean((2, 3)))
+
+
+def observe(task, batch, *, local=None, defense=None, **threat):
+    client = sp.Client(local or sp.Gradient(), defense or sp.chain())
+    return sp.Threat(**{"knows_labels": True, **threat}).observe(client, task, batch, rng=sp.rng(0))
+
+
+def evaluate(seen, strategy, rows=3):
+    layout = Layout(len(seen.labels), seen.task.domain)
+    like = next(iter(seen.update))
+    points = sp.rng(3).normal((rows, layout.size), like=like)
+    simulate = row_simulation(seen, rows=rows, strategy=strategy)
+    labels = seen.labels.expand(rows, -1)
+    objective = Objective((Cosine(), TotalVariation(weight=0.1)), (seen,), layout, labels, simulate)
+    return objective.evaluate(points, torch.zeros(()))
+
+
+@pytest.mark.parametrize("batchnorm", ["running", "exact"])
+@pytest.mark.parametrize("defense", [sp.chain(), sp.Prune(0.3)], ids=repr)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_rows_that_share_weights_equal_rows_in_turn(photos, network, defense, batchnorm):
+    task = NETWORKS[network]().to(dtype=torch.float64)
+    batch = sp.Batch(photos.inputs[:2], photos.labels[:2]).to(dtype=torch.float64)
+    seen = observe(task, batch, defense=defense, batchnorm=batchnorm)
+    values, gradients = evaluate(seen, "shared")
+    expected_values, expected_gradients = evaluate(seen, "in_turn")
+    assert torch.allclose(values, expected_values, atol=1e-10)
+    assert torch.allclose(gradients, expected_gradients, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("network", ["convolutions", "batch normalisation", "fully connected"])
+def test_rows_by_vmap_equal_rows_in_turn(photos, network):
+    task = NETWORKS[network]().to(dtype=torch.float64)
+    batch = sp.Batch(photos.inputs[:2], photos.labels[:2]).to(dtype=torch.float64)
+    seen = observe(task, batch, local=sp.FedAvg(lr=0.1, steps=2))
+    for ours, theirs in zip(evaluate(seen, "vectorised"), evaluate(seen, "in_turn"), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-10)
+
+
+def test_a_signal_network_shares_weights_too():
+    domain = Signal((1, 40))
+    task = sp.zoo.single_conv(filters=3, domain=domain, classes=4).to(dtype=torch.float64)
+    batch = sp.Batch(domain.sample(2, rng=sp.rng(0)).double(), torch.tensor([0, 3]))
+    seen = observe(task, batch)
+    for ours, theirs in zip(evaluate(seen, "shared"), evaluate(seen, "in_turn"), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-10)
+
+
+class Mixing(nn.Module):
+    """Subtracts the mean of the batch, which no row layer knows of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3 * 32 * 32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((x - x.mean(0)).flatten(1))
+
+
+class Own(nn.Module):
+    """Has a parameter of its own, in no known layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3, 1, 1))
+        self.head = nn.Linear(3 * 32 * 32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head((x * self.scale).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "local", "defense", "why"),
+    [
+        (Mixing(), sp.Gradient(), sp.chain(), "mixes the examples"),
+        (Own(), sp.Gradient(), sp.chain(), "no row form of Own"),
+        (None, sp.FedAvg(lr=0.1, steps=2), sp.chain(), "takes local steps"),
+        (None, sp.Gradient(), sp.chain(sp.ClipEach(1.0), sp.Mean()), "per-example"),
+    ],
+)
+def test_what_cannot_share_weights_is_named_and_still_attacked(photos, model, local, defense, why):
+    task = sp.zoo.mlp(hidden=(4,)) if model is None else None
+    task = task or sp.Task(model, sp.cross_entropy, Image((3, 32, 32)))
+    seen = observe(task, photos, local=local, defense=defense)
+    reason = shared_simulation(seen)
+    assert isinstance(reason, str)
+    assert why in reason
+    with pytest.raises(NotApplicable, match="use strategy='vectorised'"):
+        row_simulation(seen, rows=2, strategy="shared")
+    search = Search(terms=(Cosine(),), optimiser=Adam(), schedule=Constant(), steps=2, restarts=2)
+    guess = GradientMatching(search, Engine(rows=2))(seen, rng=sp.rng(0))
+    assert guess.trace.restarts == 2
+
+
+def test_a_plain_network_shares_weights(photos):
+    assert isinstance(shared_simulation(observe(sp.zoo.convnet(width=2), photos)), Shared)
+
+
+def attack(**options):
+    engine = Engine(**{"rows": None, **options.pop("engine", {})})
+    defaults = {
+        "terms": (Cosine(), TotalVariation(weight=1e-4)),
+        "optimiser": Adam(),
+        "schedule": StepDecay(),
+        "steps": 30,
+        "restarts": 3,
+    }
+    return GradientMatching(Search(**{**defaults, **options}), engine)
+
+
+@pytest.fixture(scope="module")
+def seen(photos):
+    task = sp.zoo.cnn(variant="cnn2-v2").to(dtype=torch.float64)
+    return observe(task, sp.Batch(photos.inputs[:1], photos.labels[:1]).to(dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8])
+def test_how_rows_are_chunked_does_not_change_the_result(seen, rows):
+    alone = attack(engine={"rows": 1})(seen, rng=sp.rng(1))
+    chunked = attack(engine={"rows": rows, "strategy": "in_turn"})(seen, rng=sp.rng(1))
+    assert alone.trace.finals == pytest.approx(chunked.trace.finals, rel=1e-9)
+    assert torch.allclose(alone.inputs, chunked.inputs, atol=1e-9)
+
+
+def test_cases_side_by_side_equal_cases_one_by_one(photos):
+    task = sp.zoo.cnn(variant="cnn2-v2").to(dtype=torch.float64)
+    batches = [
+        sp.Batch(photos.inputs[i : i + 1], photos.labels[i : i + 1]).to(dtype=torch.float64)
+        for i in range(3)
+    ]
+    observations = [observe(task, b, batchnorm="exact") for b in batches]
+    keys = [sp.rng(i) for i in range(3)]
+    together = attack(engine={"rows": 9}).many(observations, rngs=keys)
+    for observation, key, guess in zip(observations, keys, together, strict=True):
+        one = attack()(observation, rng=key)
+        assert torch.allclose(one.inputs, guess.inputs, atol=1e-7)
+        assert one.trace.finals == pytest.approx(guess.trace.finals, rel=1e-7)
+
+
+def test_a_run_interrupted_and_continued_gives_the_same_result_bit_for_bit(seen, tmp_path):
+    whole = attack()(seen, rng=sp.rng(1))
+
+    @dataclass(frozen=True)
+    class Interrupting:
+        """Stops the run the first time it gets far."""
+
+        weight: float = 0.0
+
+        def __call__(self, candidate, observation):
+            if float(candidate.step) == 23 and not (tmp_path / "stopped").exists():
+                (tmp_path / "stopped").touch()
+                raise KeyboardInterrupt
+            return candidate.normalised.sum() * 0
+
+    terms = (Cosine(), TotalVariation(weight=1e-4), Interrupting())
+    with checkpointing(tmp_path / "checkpoints", every=7):
+        with pytest.raises(KeyboardInterrupt):
+            attack(terms=terms)(seen, rng=sp.rng(1))
+        assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == 1
+        continued = attack(terms=terms)(seen, rng=sp.rng(1))
+    assert torch.equal(continued.inputs, whole.inputs)
+    assert continued.trace.finals == whole.trace.finals
+    assert continued.trace.objective == whole.trace.objective
+    assert not list((tmp_path / "checkpoints").glob("*.safetensors"))
+
+
+def test_another_attack_does_not_pick_up_the_checkpoint(seen, tmp_path):
+    with checkpointing(tmp_path, every=7):
+        first = attack()(seen, rng=sp.rng(1))
+        other = attack()(seen, rng=sp.rng(2))
+    assert not torch.equal(first.inputs, other.inputs)
+
+
+def test_a_damaged_checkpoint_is_named(seen, tmp_path):
+    from seepage.core.checkpoint import Checkpoints
+
+    Checkpoints(tmp_path).save("abc", [torch.ones(2)])
+    (tmp_path / "abc.safetensors").write_bytes(b"\x00" * 4)
+    with pytest.raises(UnreadableFile, match="delete it to start anew"):
+        Checkpoints(tmp_path).load("abc")
+
+
+def run(objective, start=1.0, steps=100):
+    def evaluate(points, step):
+        leaf = points.detach().requires_grad_()
+        values = objective(leaf)
+        return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
+
+    made = Run(evaluate, Adam(step_size=0.1), StepDecay(), steps, lambda points: points)
+    state = made.begin(torch.tensor([[start]]))
+    scales = made.scales(state.points)
+    for _ in range(steps + 1):
+        state = made.advance(state, scales)
+    return state
+
+
+def test_a_row_that_stops_being_finite_goes_back_to_its_best_point():
+    # Below 0.5 the logarithm of a negative number is NaN.
+    state = run(lambda x: (x - 0.5).log().sum(1))
+    finite = state.values[state.values.isfinite()]
+    assert float(state.lowest) == float(finite.min())
+    assert bool(state.diverged)
+    assert float(state.best) > 0.5
+
+
+def test_a_row_that_was_never_finite_has_no_value():
+    assert float(run(lambda x: (x * torch.nan).sum(1)).lowest) == float("inf")
+
+
+def test_every_step_is_evaluated_the_last_one_too():
+    state = run(lambda x: x.square().sum(1), steps=5)
+    assert state.values.isfinite().all()
+    assert len(state.values) == 6
+    assert float(state.lowest) == float(state.values.min())
+
+
+def test_restarts_of_a_case_pull_each_other_together(seen):
+    apart = attack(restarts=2, engine={"rows": 2})
+    pulled = attack(
+        restarts=2, engine={"rows": 2}, terms=(Cosine(), GroupConsistency(weight=100.0))
+    )
+    spread = []
+    for candidate in (apart, pulled):
+        layout = Layout(1, seen.task.domain)
+        state = candidate.engine._chunk(
+            candidate.search, (seen,), (sp.rng(1),), layout, Chunk(range(1), range(2))
+        )
+        spread.append(float((state.points[0] - state.points[1]).norm()))
+    assert spread[1] < spread[0] / 2
+
+
+def test_labels_are_found_where_they_are_searched_for():
+    digits = sp.data.load("digits")
+    task = sp.zoo.mlp(hidden=(32,), activation="sigmoid", domain=digits.domain)
+    unlabelled = observe(task, digits.batch(1, start=4), knows_labels=False)
+    guess = sp.attacks.dlg(iterations=10)(unlabelled, rng=sp.rng(0))
+    assert guess.labels.tolist() == digits.batch(1, start=4).labels.tolist()
+
+
+def test_chunks_cover_every_restart_of_every_case_once():
+    for cases, restarts, together in [(3, 4, 1), (3, 4, 4), (3, 4, 9), (1, 5, 2), (5, 1, 2)]:
+        grid = [
+            (case, restart)
+            for chunk in _chunks(cases, restarts, together)
+            for case in chunk.cases
+            for restart in chunk.restarts
+        ]
+        assert sorted(grid) == [(c, r) for c in range(cases) for r in range(restarts)]
+        assert all(chunk.size <= together for chunk in _chunks(cases, restarts, together))
+
+
+def test_a_chunk_is_halved_until_one_row_is_left():
+    todo, sizes = [Chunk(range(3), range(2))], []
+    while todo:
+        chunk = todo.pop()
+        halves = chunk.halved()
+        sizes.append(chunk.size)
+        todo.extend(halves or ())
+    assert sizes.count(1) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"precision": "int8"}, InvalidValue, "got 'int8'"),
+        ({"rows": 0}, InvalidValue, "rows >= 1"),
+        ({"strategy": "fast"}, UnknownName, "unknown strategy 'fast'"),
+    ],
+)
+def test_impossible_engines_are_refused(photos, options, error, said):
+    with pytest.raises(error, match=said):
+        attack(engine=options)(observe(sp.zoo.mlp(hidden=(4,)), photos), rng=sp.rng(0))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_step_equals_an_eager_one_in_double_precision(photos):
+    task = sp.zoo.convnet(width=4).to(device="cuda", dtype=torch.float64)
+    batch = sp.Batch(photos.inputs[:2], photos.labels[:2]).to(device="cuda", dtype=torch.float64)
+    watched = observe(task, batch)
+    captured = attack(engine={"rows": 3})(watched, rng=sp.rng(0))
+    eager = attack(engine={"rows": 1, "capture": False})(watched, rng=sp.rng(0))
+    assert captured.trace.finals == pytest.approx(eager.trace.finals, rel=1e-6)

@@ -1,0 +1,263 @@
+"""Fidelity terms and their wrappers: against plain loops, under vmap, and at exact zeros."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.func import grad, vmap
+
+import seepage as sp
+from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.decay import Decaying
+from seepage.attacks.gradient_matching.fidelity import L2, Cosine, LayerwiseCosine
+from seepage.attacks.gradient_matching.kernel import GaussianKernel
+from seepage.attacks.gradient_matching.masked import Masked
+from seepage.attacks.gradient_matching.partial import OnLayers
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.domains import Image
+
+SHAPES = {
+    "conv1.weight": (4, 2, 3),
+    "conv1.bias": (1,),
+    "conv10.weight": (5,),
+    "head.weight": (2, 6),
+}
+DOMAIN = Image((1, 2, 2))
+
+FIDELITIES = [
+    L2(),
+    Cosine(),
+    Cosine(top=2),
+    LayerwiseCosine(),
+    LayerwiseCosine(weighting="equal"),
+    GaussianKernel(),
+    GaussianKernel(bandwidth=0.7),
+]
+WRAPPED = [
+    Masked(Cosine()),
+    Masked(L2()),
+    OnLayers(L2(), names=("conv1",)),
+    OnLayers(Masked(LayerwiseCosine()), names=("conv1.weight", "head")),
+    Decaying(Cosine(), factor=0.5, every=3),
+]
+TERMS = FIDELITIES + WRAPPED
+
+
+def draw(seed, sparse=False):
+    key = sp.rng(seed)
+    tensors = {
+        n: key.fork(n).normal(s, like=torch.zeros((), dtype=torch.float64))
+        for n, s in SHAPES.items()
+    }
+    if sparse:
+        tensors = {n: t * (t > -0.3) for n, t in tensors.items()}
+    return tensors
+
+
+def value(term, ours, theirs, step=None):
+    inputs = torch.zeros(1, 1, 2, 2, dtype=torch.float64)
+    step = torch.tensor(0) if step is None else step
+    candidate = Candidate(inputs, torch.tensor([0]), sp.Update(ours), DOMAIN, step, inputs)
+    return term(candidate, sp.Observation(task=None, update=sp.Update(theirs), simulate=None))
+
+
+def entries(tensors):
+    return [float(v) for t in tensors.values() for v in t.flatten()]
+
+
+def cosine(a, b):
+    inner = sum(x * y for x, y in zip(a, b, strict=True))
+    return inner / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def only(tensors, names):
+    return {n: tensors[n] for n in names}
+
+
+OURS, THEIRS = draw(1), draw(2, sparse=True)
+
+
+def squared(a, b):
+    return sum((x - y) ** 2 for x, y in zip(entries(a), entries(b), strict=True))
+
+
+def test_l2_sums_the_squared_differences_of_all_entries():
+    assert float(value(L2(), OURS, THEIRS)) == pytest.approx(squared(OURS, THEIRS), rel=1e-12)
+
+
+def test_cosine_is_over_all_tensors_jointly():
+    expected = 1 - cosine(entries(OURS), entries(THEIRS))
+    assert float(value(Cosine(), OURS, THEIRS)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_cosine_keeps_its_digits_close_to_the_truth():
+    theirs = {n: t.float() for n, t in THEIRS.items()}
+    near = {n: t + 1e-5 * OURS[n].float() for n, t in theirs.items()}
+    exact = value(
+        Cosine(),
+        {n: t.double() for n, t in near.items()},
+        {n: t.double() for n, t in theirs.items()},
+    )
+    assert float(value(Cosine(), near, theirs)) == pytest.approx(float(exact), rel=1e-2)
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_top_compares_the_tensors_of_largest_observed_norm(top):
+    names = sorted(THEIRS, key=lambda n: -float(THEIRS[n].norm()))[:top]
+    expected = 1 - cosine(entries(only(OURS, names)), entries(only(THEIRS, names)))
+    assert float(value(Cosine(top=top), OURS, THEIRS)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_of_equal_norms_top_takes_the_first_and_no_more():
+    equal = {n: torch.ones(4, dtype=torch.float64) for n in "abc"}
+    ours = {n: sp.rng(0).fork(n).normal((4,)).double() for n in "abc"}
+    assert float(value(Cosine(top=1), ours, equal)) == pytest.approx(
+        1 - cosine(ours["a"].tolist(), [1.0] * 4)
+    )
+
+
+@pytest.mark.parametrize("weighting", ["entries", "equal"])
+def test_layerwise_cosine_is_a_weighted_mean_over_tensors(weighting):
+    weights = {n: t.numel() if weighting == "entries" else 1 for n, t in OURS.items()}
+    expected = sum(
+        w * (1 - cosine(OURS[n].flatten().tolist(), THEIRS[n].flatten().tolist()))
+        for n, w in weights.items()
+    ) / sum(weights.values())
+    term = LayerwiseCosine(weighting=weighting)
+    assert float(value(term, OURS, THEIRS)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("bandwidth", [None, 0.7])
+def test_the_gaussian_kernel_saturates_each_tensor(bandwidth):
+    parts = []
+    for name, theirs in THEIRS.items():
+        square = squared(only(OURS, [name]), only(THEIRS, [name]))
+        width = bandwidth**2 if bandwidth else sum(v * v for v in theirs.flatten().tolist())
+        parts.append(1 - math.exp(-square / (2 * width)))
+    term = GaussianKernel(bandwidth=bandwidth)
+    assert float(value(term, OURS, THEIRS)) == pytest.approx(sum(parts) / len(parts), rel=1e-12)
+
+
+def test_masked_ignores_what_was_pruned():
+    support = {n: t != 0 for n, t in THEIRS.items()}
+    assert not all(bool(kept.all()) for kept in support.values())
+    elsewhere = {n: torch.where(kept, OURS[n], 1e3) for n, kept in support.items()}
+    for term in FIDELITIES:
+        masked = Masked(term)
+        assert torch.equal(value(masked, OURS, THEIRS), value(masked, elsewhere, THEIRS))
+    ours = [v for v, seen in zip(entries(OURS), entries(THEIRS), strict=True) if seen]
+    theirs = [seen for seen in entries(THEIRS) if seen]
+    assert float(value(Masked(Cosine()), OURS, THEIRS)) == pytest.approx(1 - cosine(ours, theirs))
+
+
+def test_on_layers_takes_tensors_by_name_and_modules_by_prefix():
+    by_module = value(OnLayers(L2(), names=("conv1", "head.weight")), OURS, THEIRS)
+    names = ("conv1.weight", "conv1.bias", "head.weight")
+    assert float(by_module) == pytest.approx(squared(only(OURS, names), only(THEIRS, names)))
+    with pytest.raises(UnknownName, match="unknown tensor 'conv2' of the update"):
+        value(OnLayers(L2(), names=("conv1", "conv2")), OURS, THEIRS)
+
+
+def test_decaying_falls_by_its_factor_every_so_many_steps():
+    term = Decaying(L2(weight=0.1), factor=0.9, every=2_000)
+    assert term.weight == 0.1
+    plain = float(value(L2(), OURS, THEIRS))
+    for step, falls in [(0, 0), (1_999, 0), (2_000, 1), (7_999, 3)]:
+        for dtype in (torch.int64, torch.float32):
+            faded = value(term, OURS, THEIRS, step=torch.tensor(step, dtype=dtype))
+            assert float(faded) == pytest.approx(0.9**falls * plain, rel=1e-12)
+
+
+@pytest.mark.parametrize("term", TERMS, ids=repr)
+def test_the_truth_scores_zero(term):
+    assert abs(float(value(term, THEIRS, THEIRS))) < 1e-15
+
+
+@pytest.mark.parametrize("term", TERMS, ids=repr)
+def test_a_wrapper_has_the_weight_of_its_term_and_one_by_default(term):
+    assert term.weight == 1.0
+
+
+@pytest.mark.parametrize("term", TERMS, ids=repr)
+def test_vmap_equals_a_loop_where_every_row_has_its_own_observation(term):
+    ours, theirs = [draw(i) for i in range(4)], [draw(10 + i, sparse=True) for i in range(4)]
+    steps = torch.arange(4) * 2
+    stacked = [{n: torch.stack([t[n] for t in rows]) for n in SHAPES} for rows in (ours, theirs)]
+
+    def row(a, b, step):
+        return value(term, a, b, step)
+
+    together = vmap(row)(*stacked, steps)
+    apart = torch.stack([row(*each) for each in zip(ours, theirs, steps, strict=True)])
+    assert torch.allclose(together, apart, rtol=1e-12, atol=0)
+    slopes = vmap(grad(row))(*stacked, steps)
+    alone = grad(row)(ours[2], theirs[2], steps[2])
+    assert all(torch.allclose(slopes[n][2], alone[n], rtol=1e-10, atol=1e-14) for n in SHAPES)
+
+
+def zeroed(tensors, *names):
+    return {n: torch.zeros_like(t) if n in names else t for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("term", TERMS, ids=repr)
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (OURS, THEIRS),
+        (THEIRS, THEIRS),
+        (zeroed(OURS, "head.weight"), THEIRS),
+        (OURS, zeroed(THEIRS, "head.weight", "conv1.bias")),
+        (zeroed(OURS, "conv1.weight"), zeroed(THEIRS, "conv1.weight")),
+        (zeroed(OURS, *SHAPES), THEIRS),
+        (OURS, zeroed(THEIRS, *SHAPES)),
+    ],
+    ids=["generic", "truth", "dead", "unseen", "dead and unseen", "all dead", "all unseen"],
+)
+def test_values_and_gradients_are_finite_even_at_exact_zeros(term, ours, theirs):
+    for dtype in (torch.float64, torch.float32):
+        a, b = ({n: t.to(dtype) for n, t in side.items()} for side in (ours, theirs))
+        slope = grad(lambda tensors: value(term, tensors, b))(a)  # noqa: B023
+        assert value(term, a, b).isfinite()
+        assert all(t.isfinite().all() and t.abs().max() < 1e4 for t in slope.values())
+
+
+@pytest.mark.parametrize("term", [Cosine(), LayerwiseCosine()], ids=repr)
+def test_a_candidate_without_gradient_is_no_better_than_an_orthogonal_one(term):
+    assert float(value(term, zeroed(OURS, *SHAPES), THEIRS)) == pytest.approx(1.0)
+
+
+def test_a_dead_network_has_finite_slopes_in_its_inputs(photos):
+    healthy = sp.zoo.mlp(hidden=(8,), activation="relu")
+    model = copy.deepcopy(healthy.model)
+    with torch.no_grad():
+        weight, bias, *_ = model.parameters()
+        weight.zero_()
+        bias.fill_(-1)
+    dead = sp.Task(model, sp.cross_entropy, healthy.domain)
+    person = photos.inputs[:1], photos.labels[:1]
+    seen = sp.Gradient()(healthy, *person).tensors
+    assert float(next(iter(sp.Gradient()(dead, *person))).abs().max()) == 0
+
+    def objective(inputs):
+        update = sp.Gradient()(dead, inputs, photos.labels[:1]).tensors
+        return sum(value(term, update, seen) for term in FIDELITIES)
+
+    assert grad(objective)(photos.inputs[:1]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Cosine(top=0),
+        lambda: LayerwiseCosine(weighting="norm"),
+        lambda: GaussianKernel(bandwidth=0.0),
+        lambda: OnLayers(L2(), names=()),
+        lambda: OnLayers(L2(), names="conv1"),
+        lambda: Decaying(L2(), factor=1.5),
+        lambda: Decaying(L2(), every=0),
+    ],
+)
+def test_impossible_options_are_refused(make):
+    with pytest.raises(InvalidValue, match=r"expected .* got"):
+        make()
