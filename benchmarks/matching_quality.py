@@ -24,6 +24,7 @@ from seepage.attacks.gradient_matching import (
     Adam,
     Constant,
     Cosine,
+    Engine,
     GradientDescent,
     GradientMatching,
     Search,
@@ -127,6 +128,17 @@ def convnet(bench: Bench) -> None:
     bench.attack("ConvNet-64, setting A, 8 restarts", attack, task, bench.batches(16))
 
 
+def precision(bench: Bench) -> None:
+    """What the card's rounding and the weight of the total variation cost."""
+    task = sp.zoo.convnet(width=64, domain=CIFAR10).to(device=bench.device)
+    for rounding, tv in (("tf32", 1e-8), ("float32", 1e-8), ("float32", 1e-6)):
+        attack = sp.attacks.inverting_gradients(
+            steps=bench.steps(4000), restarts=1, tv=tv, engine=Engine(precision=rounding)
+        )
+        name = f"ConvNet-64, one restart, {rounding}, TV {tv:g}"
+        bench.attack(name, attack, task, bench.batches(8))
+
+
 def ablation(bench: Bench) -> None:
     """003 Table 1, row by row, one restart each."""
     task = sp.zoo.convnet(width=64, domain=CIFAR10).to(device=bench.device)
@@ -164,7 +176,7 @@ def lenet(bench: Bench) -> None:
 
 def fedavg(bench: Bench) -> None:
     task = sp.zoo.convnet(width=64, domain=CIFAR10).to(device=bench.device)
-    for steps, images, budget in ((5, 4, 4000), (20, 2, 1500)):
+    for steps, images, budget in ((5, 4, 3500), (20, 2, 1500)):
         attack = sp.attacks.inverting_gradients(steps=bench.steps(budget), restarts=1, tv=1e-6)
         bench.attack(
             f"ConvNet-64, FedAvg {steps} steps at 1e-4",
@@ -225,7 +237,7 @@ def resnet18(bench: Bench) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    part.__name__: part for part in (convnet, ablation, lenet, resnet18, fedavg, trained)
+    part.__name__: part for part in (convnet, precision, ablation, lenet, resnet18, fedavg, trained)
 }
 
 

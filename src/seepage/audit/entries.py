@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from seepage.attacks import ATTACKS
@@ -30,7 +31,10 @@ def located(place: str) -> Iterator[None]:
     try:
         yield
     except SeepageError as error:
-        error.args = (f"{place}: {error}",)
+        sentence = f"{place}: {error}"
+        error.args = (sentence,)
+        if isinstance(error, ImportError):  # which prints its message, not its arguments
+            error.msg = sentence
         raise
 
 
@@ -46,8 +50,9 @@ def tables(table: Table, key: str, default: list[Table] | None = None) -> list[T
     value = table.get(key, default)
     found = [value] if isinstance(value, Mapping) else value
     if not isinstance(found, list) or not found or not all(isinstance(t, Mapping) for t in found):
+        came = "nothing" if value is None else repr(value)
         raise InvalidValue(
-            f"expected {key} as one or more tables such as {{ name = ... }}, got {value!r}"
+            f"expected {key} as one or more tables such as {{ name = ... }}, got {came}"
         )
     return found
 
@@ -61,7 +66,7 @@ def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
         batch_size = table.get("batch_size", 1)
         cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
         start = {"start": table["start"]} if "start" in table else {}
-        return dataset, tuple(construct("data", victims, {"dataset": dataset, **cut, **start}))
+        return dataset, construct("a batch", partial(victims, dataset), {**cut, **start})
 
 
 def model(table: Table, dataset: Dataset) -> Task:
@@ -70,14 +75,38 @@ def model(table: Table, dataset: Dataset) -> Task:
         name, options = _split(table)
         weights = options.pop("weights", None)
         fitted = {"domain": dataset.domain, "classes": dataset.classes}
-        task = build(name, options=fitted | options)
-        return task if weights is None else load_weights(task, weights)
+        with trusting_nothing(name):
+            task = build(name, options=fitted | options)
+            return task if weights is None else load_weights(task, weights)
+
+
+@contextmanager
+def trusting_nothing(name: str) -> Iterator[None]:
+    """Make one sentence of whatever somebody else's network raises."""
+    try:
+        yield
+    except SeepageError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InvalidValue(f"{name} cannot be built or run, it raised {reason}") from error
 
 
 def local(table: Table) -> LocalComputation:
     """What clients compute; the gradient unless another is named."""
     with located("locals"):
         return _made("local computation", LOCALS, {"name": "Gradient", **table})
+
+
+def defenses(listed: object) -> list[Defense]:
+    """Every defense, at least one."""
+    found = [listed] if isinstance(listed, Mapping) else listed
+    if not isinstance(found, list) or not found:
+        raise InvalidValue(
+            "expected defenses as a list such as [[], [{ name = ... }]], whose empty list defends "
+            f"nothing, got {listed!r}"
+        )
+    return [defense(links) for links in found]
 
 
 def defense(links: object) -> Defense:
@@ -94,6 +123,9 @@ def defense(links: object) -> Defense:
 def threat(table: Table) -> Threat:
     """What the adversary knows."""
     with located("threats"):
+        for key, value in table.items():
+            if key.startswith("knows") and not isinstance(value, bool):
+                raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
         return construct("Threat", Threat, table)
 
 
@@ -111,7 +143,7 @@ def metrics(names: object) -> tuple[Metric, ...] | None:
     if not isinstance(names, list) or not names:
         raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
     for name in names:
-        if name not in METRICS:
+        if not isinstance(name, str) or name not in METRICS:
             raise UnknownName("metric", str(name), METRICS)
     return tuple(METRICS[name] for name in dict.fromkeys(["psnr", *names]))
 

@@ -37,9 +37,8 @@ def run_case(case: Case, metrics: Sequence[Metric] | None = None) -> Outcome:
         guess = _attack(case)
         # Scored on the CPU, in the units and range of the data set.
         scores = _score(case, _on_cpu(guess), metrics)
-    except (SeepageError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Outcome(replace(blank, error=reason), truth, None)
+    except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
+        return Outcome(replace(blank, error=_reason(error)), truth, None)
     record = replace(
         blank,
         scores=_plain(scores),
@@ -48,6 +47,14 @@ def run_case(case: Case, metrics: Sequence[Metric] | None = None) -> Outcome:
         effort=_effort(guess),
     )
     return Outcome(record, truth, scores.paired.guess)
+
+
+def _reason(error: Exception) -> str:
+    """One line; an error that is not ours is named, since its words alone may say little."""
+    lines = str(error).splitlines()
+    if isinstance(error, SeepageError):
+        return lines[0]
+    return ": ".join([type(error).__name__, *lines[:1]])
 
 
 def _blank(case: Case) -> Record:

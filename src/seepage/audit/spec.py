@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -87,13 +88,14 @@ def _parts(
         audit = Audit(
             tasks=[task.to(device=torch.device(device)) for task in models],
             locals=[entries.local(t) for t in entries.tables(scenario, "locals", [{}])],
-            defenses=[entries.defense(d) for d in scenario.get("defenses", [[]])],
+            defenses=entries.defenses(scenario.get("defenses", [[]])),
             threats=[entries.threat(t) for t in entries.tables(scenario, "threats", [{}])],
             attacks=dict(entries.attack(t) for t in entries.tables(scenario, "attacks")),
             metrics=entries.fitting(metrics, dataset),
             seeds=seeds,
         )
         audit.cases(batches)
-        for task in audit.tasks:
-            task.check(batches[0].batch.to(device=torch.device(device)))
+        for task, who in product(audit.tasks, batches):
+            with entries.trusting_nothing(task.name):
+                task.check(who.batch)
         yield Part(audit, batches)

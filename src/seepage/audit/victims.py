@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,21 +31,27 @@ class Victims:
     bounds: tuple[float, float] = (0.0, 1.0)
 
 
-def victims(dataset: Dataset, *, people: int, batch_size: int, start: int = 0) -> Iterator[Victims]:
+def victims(
+    dataset: Dataset, *, people: int, batch_size: int, start: int = 0
+) -> tuple[Victims, ...]:
     """Cut consecutive batches from a data set, starting with example `start`."""
     if batch_size < 1 or people < batch_size or people % batch_size:
         raise InvalidValue(
             f"expected people to be a multiple of batch_size, got {people} people in batches of "
             f"{batch_size}"
         )
-    for first in range(start, start + people, batch_size):
-        numbers = tuple(range(first, first + batch_size))
-        others = torch.ones(len(dataset), dtype=torch.bool)
-        batch = dataset.batch(batch_size, start=first)
-        others[list(numbers)] = False
-        if int(others.sum()) < batch_size:
-            raise InvalidValue(
-                f"{dataset.name} has {len(dataset)} examples, too few to compare {batch_size} "
-                "people with others; use a smaller batch_size"
-            )
-        yield Victims(dataset.name, numbers, batch, dataset.inputs[others], dataset.domain.bounds)
+    firsts = range(start, start + people, batch_size)
+    return tuple(_cut(dataset, first, batch_size) for first in firsts)
+
+
+def _cut(dataset: Dataset, first: int, size: int) -> Victims:
+    batch = dataset.batch(size, start=first)
+    others = torch.ones(len(dataset), dtype=torch.bool)
+    others[first : first + size] = False
+    if int(others.sum()) < size:
+        raise InvalidValue(
+            f"{dataset.name} has {len(dataset)} examples, too few to compare {size} people with "
+            "others; use a smaller batch_size"
+        )
+    people = tuple(range(first, first + size))
+    return Victims(dataset.name, people, batch, dataset.inputs[others], dataset.domain.bounds)

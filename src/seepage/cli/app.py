@@ -98,7 +98,11 @@ def main() -> None:
         app()
     except SeepageError as error:
         Console(stderr=True).print(
-            f"seepage: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+            "seepage: " + " ".join(str(error).splitlines()),
+            style="red",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
         )
         raise SystemExit(BAD_USAGE) from None
     except KeyboardInterrupt:

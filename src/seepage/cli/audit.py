@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 
 from seepage.audit import AuditDirectory, Case, Outcome, Spec, environment, load_spec
+from seepage.audit.directory import RECORDS, SHEET
 from seepage.cli.progress import Display
 from seepage.core.errors import InvalidValue
 from seepage.report import leak_table, save_contact_sheet, summarise
-
-SHEET = "contact_sheet.png"
 
 
 def audit(
@@ -26,7 +26,7 @@ def audit(
         out, spec=loaded.text, environment=environment(chosen), overwrite=overwrite
     )
     total = sum(len(part.audit.cases(part.batches)) for part in loaded.parts)
-    console.print(f"[bold]{loaded.title}[/bold]: {total} cases on {chosen}")
+    console.print(f"[bold]{escape(loaded.title)}[/bold]: {total} cases on {chosen}")
     progress = Console(quiet=True) if quiet else console
     outcomes: list[Outcome] = []
     try:
@@ -36,7 +36,11 @@ def audit(
                 outcomes.append(outcome)
                 display.finished(outcome)
     except KeyboardInterrupt:
-        console.print(f"interrupted after {len(outcomes)} of {total} cases; they are in {out}")
+        console.print(
+            f"interrupted after {len(outcomes)} of {total} cases; they are in {out}",
+            markup=False,
+            soft_wrap=True,
+        )
         raise
     finally:
         if outcomes:
@@ -70,4 +74,6 @@ def _show(outcomes: Sequence[Outcome], out: Path, console: Console) -> None:
     reasons = dict.fromkeys(o.record.error for o in outcomes if o.record.error)
     for reason in reasons:
         console.print(f"failed: {reason}", style="yellow", markup=False)
-    console.print(f"pictures: {out / SHEET}   records: {out / 'records.jsonl'}", soft_wrap=True)
+    kept = {"pictures": out / SHEET, "records": out / RECORDS}
+    written = "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
+    console.print(written, markup=False, soft_wrap=True)

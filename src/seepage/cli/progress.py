@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -51,7 +52,7 @@ class Display:
 
     def started(self, case: Case) -> None:
         """Say which case begins."""
-        self._bar.update(self._task, description=str(case))
+        self._bar.update(self._task, description=escape(str(case)))
 
     def finished(self, outcome: Outcome) -> None:
         """Count a case; a log that is not a terminal gets a line of its own for each."""

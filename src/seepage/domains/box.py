@@ -6,6 +6,7 @@ The two differ only in how many axes follow the channel and in what a wrong rang
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -57,7 +58,7 @@ class Box:
     def sample(self, size: int, *, rng: Rng) -> Tensor:
         """Draw uniform noise within the bounds, `(size, *shape)`."""
         low, high = self.bounds
-        return low + (high - low) * rng.uniform((size, *self.shape))
+        return self.project(low + (high - low) * rng.uniform((size, *self.shape)))
 
     def check(self, inputs: Tensor) -> None:
         """Raise `InvalidValue` unless these are finite inputs `(B, *shape)` within the bounds."""
@@ -70,16 +71,27 @@ class Box:
             bad = int((~torch.isfinite(inputs)).flatten(1).any(1).nonzero()[0])
             raise InvalidValue(f"expected finite inputs, got NaN or infinity in input {bad}")
         low, high = self.bounds
-        least, most = float(inputs.min()), float(inputs.max())
-        if least < low or most > high:
+        # Compared as tensors: a bound such as 0.7 is smaller in float32 than as a Python float.
+        if bool(((inputs < low) | (inputs > high)).any()):
+            least, most = float(inputs.min()), float(inputs.max())
             raise InvalidValue(
                 f"expected inputs in [{low:g}, {high:g}], got values from {least:.3g} to "
                 f"{most:.3g}; {self.out_of_range}"
             )
 
     def _by_channel(self, values: tuple[float, ...], inputs: Tensor) -> Tensor:
-        trailing = (1,) * (len(self.shape) - 1)
-        return inputs.new_tensor(values).reshape(-1, *trailing)
+        return _constant(values, len(self.shape) - 1, inputs.dtype, inputs.device)
+
+
+@lru_cache(maxsize=64)
+def _constant(
+    values: tuple[float, ...], trailing: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Channel values, kept on the device: a copy to it could not be part of a CUDA graph."""
+    # Outside any transform, or the first one to ask would own the tensor and take it with it.
+    with torch._C._DisableFuncTorch():
+        form = (-1, *(1,) * trailing)
+        return torch.tensor(values, dtype=dtype, device=device).reshape(form)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,17 @@ from seepage.scoring import METRICS, score
 from seepage.testing.violation import require
 from seepage.threats import Threat
 
+LABELLED = Threat(knows_labels=True)
+
 
 def check_attack(
-    attack: Attack, *, client: Client, task: Task, batch: Batch, at_least: float
+    attack: Attack,
+    *,
+    client: Client,
+    task: Task,
+    batch: Batch,
+    at_least: float,
+    threat: Threat = LABELLED,
 ) -> None:
     """Raise `ContractError` unless an attack keeps every law on this scenario.
 
@@ -30,15 +38,16 @@ def check_attack(
         task: What was broadcast.
         batch: The private batch.
         at_least: PSNR in dB that a working attack reaches here.
+        threat: What the adversary knows.
     """
-    seen = Threat(knows_labels=True).observe(client, task, batch, rng=Rng(0))
-    update = seen.update.flat().clone()
+    seen = threat.observe(client, task, batch, rng=Rng(0))
+    before = _tensors(seen).clone()
     guess = attack(seen, rng=Rng(1))
-    require(torch.equal(update, seen.update.flat()), attack, "the observation is not changed")
+    require(torch.equal(before, _tensors(seen)), attack, "the observation is not changed")
+    _check_form(attack, seen, guess, len(batch))
     torch.rand(1)
     again = attack(seen, rng=Rng(1))
     require(torch.equal(guess.inputs, again.inputs), attack, "the same key gives the same guess")
-    _check_form(attack, seen, guess, len(batch))
     _check_ignorance(attack, replace(seen, labels=None))
     worst = float(_psnr(guess, batch).min())
     require(worst >= at_least, attack, f"it recovers {at_least} dB here (got {worst:.1f})")
@@ -64,6 +73,13 @@ def check_knowledge(
     without = float(_psnr(attack(ignorant, rng=Rng(1)), batch).clamp(max=100).mean())
     law = f"knowing {client.defense} never hurts ({with_it:.1f} dB with, {without:.1f} without)"
     require(with_it >= without - slack, attack, law)
+
+
+def _tensors(seen: Observation) -> torch.Tensor:
+    """Every number of the observation, in one vector."""
+    labels = [] if seen.labels is None else [seen.labels]
+    tensors = [*seen.update, *seen.task.parameters.values(), *labels]
+    return torch.cat([t.flatten().double() for t in tensors])
 
 
 def _check_form(attack: Attack, seen: Observation, guess: Reconstruction, size: int) -> None:

@@ -14,9 +14,9 @@ from seepage.testing.violation import require
 def check_metric(metric: Metric, *, shape: tuple[int, ...] = (3, 32, 32)) -> None:
     """Raise `ContractError` unless a metric keeps every law.
 
-    Laws: one number per person; arguments untouched; no guess leaks more than the truth itself;
-    an exact guess leaks more than noise; scores follow a permutation of the people, so that one
-    person's score does not depend on another's.
+    Laws: one number per person; arguments untouched; deterministic; the truth itself leaks more
+    than any noisy guess; scores follow a permutation of the people; a person scored alone scores
+    the same, so that nobody's score depends on another's.
 
     Args:
         metric: The metric to check.
@@ -38,7 +38,9 @@ def check_metric(metric: Metric, *, shape: tuple[int, ...] = (3, 32, 32)) -> Non
     require(bool((sign * perfect > sign * scores).all()), metric, "the truth leaks most")
     order = torch.tensor([2, 0, 3, 1])
     permuted = metric(_reorder(noisy, order))
-    require(torch.allclose(permuted, scores[order]), metric, "scores follow a permutation")
+    require(_close(permuted, scores[order]), metric, "scores follow a permutation")
+    alone = torch.cat([metric(_reorder(noisy, torch.tensor([i]))) for i in range(len(noisy))])
+    require(_close(alone, scores), metric, "nobody's score depends on another's")
 
 
 def _example(shape: tuple[int, ...]) -> Paired:
@@ -50,6 +52,10 @@ def _example(shape: tuple[int, ...]) -> Paired:
     return Paired(truth, guess, labels, (labels + 1) % 4, assignment=(0, 1, 2, 3))
 
 
+def _close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b)
+
+
 def _reorder(paired: Paired, order: Tensor) -> Paired:
     wrong = paired.guessed_labels
     return replace(
@@ -57,5 +63,6 @@ def _reorder(paired: Paired, order: Tensor) -> Paired:
         truth=paired.truth[order],
         guess=paired.guess[order],
         labels=paired.labels[order],
+        assignment=tuple(paired.assignment[i] for i in order.tolist()),
         guessed_labels=None if wrong is None else wrong[order],
     )

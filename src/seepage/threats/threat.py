@@ -12,6 +12,7 @@ from torch import Tensor
 from seepage.clients import Client, batch_statistics
 from seepage.core import Batch, Observation, Rng, Statistics, Task
 from seepage.core.errors import InvalidValue
+from seepage.core.precision import precision
 from seepage.defenses import chain
 from seepage.threats.simulation import Simulation
 
@@ -63,7 +64,9 @@ class Threat:
             rng: The client's randomness; the adversary's is another.
         """
         task = task.in_mode("eval" if self.batchnorm == "running" else "train")
-        update = client(task, batch, rng=rng)
+        # In full precision: rounding by a card would hide from the adversary what others see.
+        with precision("float32"):
+            update = client(task, batch, rng=rng)
         known = client if self.knows_defense else replace(client, defense=chain())
         return Observation(
             task=task,

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_SMALL = 65_536
+
 
 def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
     """One minus the cosine of two lists of tensors, each read as one vector.
@@ -25,6 +27,9 @@ def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor
         ours: Tensors of any shapes.
         theirs: As many, of the same shapes.
     """
+    # One kernel for all small tensors, but no copy of the large ones.
+    small = [t.numel() < _SMALL for t in theirs]
+    ours, theirs = _gathered(ours, small), _gathered(theirs, small)
     distance: Tensor = _Distance.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
     return distance
 
@@ -65,6 +70,14 @@ class _Distance(torch.autograd.Function):
             for o, t in zip(tensors[:half], tensors[half:], strict=True)
         ]
         return (*gradients, *(None,) * half)
+
+
+def _gathered(tensors: Sequence[Tensor], small: Sequence[bool]) -> list[Tensor]:
+    """The same entries with all small tensors joined to one."""
+    pairs = list(zip(tensors, small, strict=True))
+    joined = [t.flatten() for t, is_small in pairs if is_small]
+    large = [t for t, is_small in pairs if not is_small]
+    return [torch.cat(joined), *large] if joined else large
 
 
 def _inverse(norm: Tensor) -> Tensor:

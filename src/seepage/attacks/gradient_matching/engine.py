@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from seepage.attacks.gradient_matching.search import Search
 from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.errors import InvalidValue
+from seepage.core.precision import Precision, precision
 from seepage.core.progress import report
 
 log = logging.getLogger("seepage.engine")
@@ -65,7 +65,7 @@ class Engine:
 
     strategy: Strategy = "auto"
     capture: bool = True
-    precision: Literal["tf32", "float32"] = "tf32"
+    precision: Precision = "tf32"
     rows: int | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Engine:
         together = self.rows or (len(cases) * search.restarts if reference.is_cuda else 1)
         results: list[list[State]] = [[] for _ in cases]
         todo = list(_chunks(len(cases), search.restarts, together))
-        with _precision(self.precision):
+        with precision(self.precision), _tuned():
             while todo:
                 chunk = todo.pop(0)
                 try:
@@ -255,13 +255,12 @@ def _fingerprint(
 
 
 @contextmanager
-def _precision(precision: str) -> Iterator[None]:
-    """Set how matrix products round on a card, and put it back."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+def _tuned() -> Iterator[None]:
+    """Let the library time its algorithms once, unless determinism is asked for."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark
     cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        cudnn.benchmark = before

@@ -31,7 +31,8 @@ def row_simulation(
     """
     if strategy not in _STRATEGIES:
         raise UnknownName("strategy", strategy, _STRATEGIES)
-    if strategy == "in_turn" or (strategy == "auto" and rows == 1):
+    on_card = next(iter(observation.update)).is_cuda
+    if strategy == "in_turn" or (strategy == "auto" and rows == 1 and not on_card):
         return InTurn(observation)
     if strategy == "vectorised":
         return Vectorised(observation)
@@ -41,15 +42,14 @@ def row_simulation(
     if strategy == "shared":
         raise NotApplicable(f"rows cannot share one network: {shared}; use strategy='vectorised'")
     log.info("simulating rows apart: %s", shared)
-    return Vectorised(observation) if _vmap_pays(observation) else InTurn(observation)
+    pays = rows > 1 and on_card and not _own_statistics(observation)
+    return Vectorised(observation) if pays else InTurn(observation)
 
 
-def _vmap_pays(observation: Observation) -> bool:
-    """On a CPU a grouped convolution is slower than its groups in turn.
+def _own_statistics(observation: Observation) -> bool:
+    """Whether batches are normalised by their own statistics.
 
-    Where batches are normalised by their own statistics, torch's vmap differentiates twice to
-    three digits only.
+    There torch's vmap differentiates twice to three digits only.
     """
     task = observation.task
-    own_statistics = task.mode == "train" and bool(batchnorm_layers(task.model))
-    return next(iter(observation.update)).is_cuda and not own_statistics
+    return task.mode == "train" and bool(batchnorm_layers(task.model))

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from seepage.attacks.gradient_matching.rows.layers import row_layer
+from seepage.attacks.gradient_matching.rows.plain import laid_out
 from seepage.clients import Gradient
 from seepage.core import Observation, Task, Update
+from seepage.core.precision import precision
 from seepage.threats import Simulation
 
 
@@ -30,7 +32,7 @@ class Shared:
         leaves = {
             name: p.expand(rows, *p.shape).requires_grad_() for name, p in task.parameters.items()
         }
-        outputs = functional_call(self.network, leaves, (_laid_out(normalised.flatten(0, 1)),))
+        outputs = functional_call(self.network, leaves, (laid_out(normalised.flatten(0, 1)),))
         losses = task.loss(outputs, labels.flatten(0, 1))
         total = losses.sum() / size if self.mean else losses.sum()
         gradients = torch.autograd.grad(
@@ -46,13 +48,6 @@ class Shared:
 
         defended: dict[str, Tensor] = vmap(one)(gradients)
         return defended
-
-
-def _laid_out(inputs: Tensor) -> Tensor:
-    """Images with their channels last on a card, where convolutions want them so."""
-    if inputs.ndim == 4 and inputs.is_cuda:
-        return inputs.contiguous(memory_format=torch.channels_last)
-    return inputs
 
 
 def shared_simulation(observation: Observation) -> Shared | str:
@@ -101,7 +96,7 @@ def _agrees(made: Shared, observation: Observation) -> bool:
     inputs = task.domain.denormalise(normalised)
     try:
         # In full precision: a deep network amplifies the rounding of TF32 too far to judge by.
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with precision("float32"):
             fast = made(normalised, labels.expand(2, -1))
             apart = [observation.simulate(x, labels) for x in inputs]
     except RuntimeError:
