@@ -1,0 +1,217 @@
+"""Specs become audits, and audits become directories."""
+
+import json
+import tomllib
+
+import pytest
+import torch
+
+import seepage as sp
+from seepage.audit import AuditDirectory, Record, environment, load_spec
+from seepage.audit.spec import QUICKSTART
+from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, SeepageError, UnknownName
+from seepage.scoring import METRICS
+
+EVERYTHING = """
+title = "Everything a spec can say"
+seeds = [3, 4]
+metrics = ["ssim", "psnr", "l1"]
+
+[[scenario]]
+data = { name = "photos", people = 4, batch_size = 2, start = 1, pixels = 16 }
+models = [{ name = "mlp", hidden = [8], seed = 5 }, { name = "cnn2-v2" }]
+locals = [{ name = "Gradient", reduction = "sum" }, { name = "FedAvg", lr = 0.1, steps = 2 }]
+threats = [{ knows_labels = true }, { knows_labels = true, knows_defense = false }]
+attacks = { name = "inverting_gradients", steps = 5, restarts = 1 }
+defenses = [
+  [],
+  { name = "Prune", ratio = 0.9, scope = "update" },
+  [{ name = "Clip", max_norm = 1.0 }, { name = "AddGaussian", std = 0.1 }],
+]
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "spec.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_spec_maps_one_to_one_to_constructors(written):
+    spec = load_spec(written(EVERYTHING))
+    [part] = spec.parts
+    audit = part.audit
+    assert spec.title == "Everything a spec can say"
+    assert [task.name for task in audit.tasks] == [
+        "mlp(hidden=(8,), seed=5)",
+        "cnn(variant='cnn2-v2')",
+    ]
+    assert all(task.domain == sp.data.load("photos", pixels=16).domain for task in audit.tasks)
+    assert audit.locals == [sp.Gradient(reduction="sum"), sp.FedAvg(lr=0.1, steps=2)]
+    assert audit.defenses == [
+        sp.chain(),
+        sp.Prune(0.9, scope="update"),
+        sp.chain(sp.Clip(1.0), sp.AddGaussian(0.1)),
+    ]
+    assert audit.threats == [
+        sp.Threat(knows_labels=True),
+        sp.Threat(knows_labels=True, knows_defense=False),
+    ]
+    made = sp.attacks.inverting_gradients(steps=5, restarts=1)
+    assert audit.attacks == {"inverting_gradients(steps=5, restarts=1)": made}
+    assert audit.seeds == (3, 4)
+    assert audit.metrics == tuple(METRICS[name] for name in ("psnr", "ssim", "l1"))
+    assert [who.people for who in part.batches] == [(1, 2), (3, 4)]
+    assert len(audit.cases(part.batches)) == 2 * 2 * 3 * 2 * 1 * 2 * 2
+
+
+def test_what_a_spec_leaves_out_has_a_default(written):
+    text = '[[scenario]]\ndata = { name = "photos" }\nmodels = { name = "mlp" }\n'
+    spec = load_spec(written(text + 'attacks = { name = "analytic_fc" }'))
+    [part] = spec.parts
+    [case] = part.audit.cases(part.batches)
+    assert spec.title == "spec"
+    assert (case.client, case.threat) == (sp.Client(sp.Gradient()), sp.Threat())
+    assert (case.seed, case.victims.people) == (0, (0,))
+    assert part.audit.metrics is None
+
+
+def test_models_are_built_for_the_data_they_are_attacked_on(written):
+    text = '[[scenario]]\ndata = [{ name = "photos" }, { name = "digits" }]\n'
+    text += 'models = { name = "mlp" }\nattacks = { name = "analytic_fc" }'
+    photos, digits = load_spec(written(text)).parts
+    assert photos.audit.tasks[0].domain.shape == (3, 32, 32)
+    assert digits.audit.tasks[0].domain.shape == (1, 28, 28)
+
+
+def test_metrics_that_do_not_fit_the_inputs_are_left_out(written):
+    head = 'metrics = ["ssim", "psnr"]\n[[scenario]]\n'
+    text = 'data = { name = "photos", pixels = 4 }\nmodels = { name = "mlp" }\n'
+    spec = load_spec(written(head + text + 'attacks = { name = "analytic_fc" }'))
+    assert spec.parts[0].audit.metrics == (METRICS["psnr"],)
+
+
+def test_a_metric_that_cannot_run_here_is_an_error_that_says_where(written, monkeypatch):
+    monkeypatch.setenv("SEEPAGE_LPIPS", "nowhere.safetensors")
+    text = '\n[[scenario]]\ndata = { name = "photos" }\nmodels = { name = "mlp" }\n'
+    path = written('metrics = ["lpips"]' + text + 'attacks = { name = "analytic_fc" }')
+    with pytest.raises(MissingExtra, match=r"^spec.toml: scenario 1: lpips needs the file"):
+        load_spec(path)
+
+
+def test_the_quickstart_loads_and_attacks_photos_and_digits_behind_four_defenses():
+    spec = load_spec()
+    assert spec.title == "Quickstart"
+    assert spec.text == QUICKSTART.read_text(encoding="utf-8")
+    assert {p.batches[0].data for p in spec.parts} == {"photos", "digits"}
+    cases = [case for p in spec.parts for case in p.audit.cases(p.batches)]
+    assert len(cases) == 2 * 2 * 4 * 4
+    assert {name for case in cases for name in [case.attack_name.partition("(")[0]]} == {
+        "analytic_fc",
+        "inverting_gradients",
+    }
+    assert len({case.client.defense for case in cases}) == 4
+
+
+def test_a_network_of_ones_own_is_audited_with_the_weights_of_a_file(
+    written, tmp_path, monkeypatch
+):
+    from safetensors.torch import save_file
+
+    (tmp_path / "own_network_for_spec.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))\n"
+    )
+    save_file(
+        {"1.weight": torch.ones(10, 3072), "1.bias": torch.zeros(10)}, tmp_path / "w.safetensors"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    model = '{ name = "own_network_for_spec:build", weights = "w.safetensors" }'
+    text = f'[[scenario]]\ndata = {{ name = "photos" }}\nmodels = {model}\n'
+    [part] = load_spec(written(text + 'attacks = { name = "analytic_fc" }')).parts
+    [task] = part.audit.tasks
+    assert torch.equal(task.parameters["1.weight"], torch.ones(10, 3072))
+    assert task.name == "own_network_for_spec:build(weights='w.safetensors')"
+
+
+def test_every_error_of_a_spec_is_of_ours_and_says_file_scenario_and_entry(written):
+    wrong = EVERYTHING.replace('"Prune", ratio', '"Prune", ratoi')
+    with pytest.raises(
+        UnknownName,
+        match=r"^spec.toml: scenario 1: defenses: unknown option 'ratoi' of Prune; did you mean",
+    ):
+        load_spec(written(wrong))
+
+
+def test_labels_beyond_the_classes_are_found_in_every_batch(written):
+    text = '[[scenario]]\ndata = { name = "photos", people = 4 }\n'
+    text += 'models = { name = "mlp", classes = 3 }\nattacks = { name = "analytic_fc" }'
+    assert sp.data.load("photos").labels[:3].max() < 3
+    with pytest.raises(InvalidValue, match=r"expected labels in 0..2"):
+        load_spec(written(text))
+
+
+def test_a_spec_that_is_not_there_is_not_found(tmp_path):
+    with pytest.raises(DataNotFound, match="No such file"):
+        load_spec(tmp_path / "none.toml")
+
+
+A_RECORD = Record("photos", (0,), "mlp", "Gradient()", "chain()", "Threat()", "it", 0)
+
+
+def directory(path, **options):
+    return AuditDirectory(path, spec="title = 'x'", environment=environment("cpu"), **options)
+
+
+def test_each_record_is_on_disk_as_soon_as_it_is_added(tmp_path):
+    kept = directory(tmp_path / "deep" / "out")
+    lines = kept.path / "records.jsonl"
+    assert lines.read_text() == ""
+    for count in (1, 2):
+        kept.add(A_RECORD)
+        assert [json.loads(line)["attack"] for line in lines.read_text().splitlines()] == [
+            "it"
+        ] * count
+    assert tomllib.loads((kept.path / "spec.toml").read_text()) == {"title": "x"}
+    assert json.loads((kept.path / "environment.json").read_text())["device"] == "cpu"
+
+
+def test_the_environment_names_what_a_rerun_needs():
+    here = environment("cpu")
+    assert here["packages"]["torch"] == torch.__version__
+    assert {"python", "platform", "device", "processor"} <= set(here)
+
+
+def test_an_audit_is_replaced_only_on_request_and_nothing_else_with_it(tmp_path):
+    directory(tmp_path / "out").add(A_RECORD)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidValue, match="already holds an audit"):
+        directory(tmp_path / "out")
+    assert (tmp_path / "out" / "records.jsonl").read_text()
+    directory(tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "records.jsonl").read_text() == ""
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_of_something_else_is_never_touched(tmp_path, overwrite):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidValue, match="holds something else"):
+        directory(tmp_path, overwrite=overwrite)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_empty_directory_may_be_used(tmp_path):
+    directory(tmp_path).add(A_RECORD)
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SeepageError, match="choose another --out"):
+        directory(tmp_path / "file" / "out")

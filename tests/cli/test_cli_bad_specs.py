@@ -1,0 +1,363 @@
+"""Bad input is one line on stderr and exit code 2, and leaves nothing behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from seepage.cli import main
+
+GOOD = {
+    "head": "",
+    "data": '{ name = "photos" }',
+    "models": '{ name = "mlp", hidden = [8] }',
+    "locals": '{ name = "Gradient" }',
+    "threats": "{ knows_labels = true }",
+    "attacks": '{ name = "analytic_fc" }',
+    "defenses": "[[]]",
+}
+
+
+def spec(**changed):
+    """A spec that works but for what is changed."""
+    lines = {**GOOD, **changed}
+    head = lines.pop("head")
+    return f"{head}\n[[scenario]]\n" + "\n".join(f"{key} = {v}" for key, v in lines.items())
+
+
+BAD = {
+    "unknown top key": (spec(head="seed = [0]"), "unknown key 'seed'; did you mean 'seeds'?"),
+    "misspelt scenario key": (
+        spec(threat="{}"),
+        "scenario 1: unknown key 'threat'; did you mean 'threats'?",
+    ),
+    "unknown attack": (
+        spec(attacks='{ name = "analytic_fx" }'),
+        "attacks: unknown attack 'analytic_fx'; did you mean 'analytic_fc'?",
+    ),
+    "unknown defense": (
+        spec(defenses='[[{ name = "Prun", ratio = 0.1 }]]'),
+        "defenses: unknown defense 'Prun'; did you mean 'Prune'?",
+    ),
+    "unknown model": (
+        spec(models='{ name = "resnet21" }'),
+        "models: unknown model 'resnet21'; did you mean 'resnet",
+    ),
+    "unknown data": (spec(data='{ name = "photo" }'), "data: unknown data set 'photo'"),
+    "unknown metric": (
+        spec(head='metrics = ["psnrr"]'),
+        "unknown metric 'psnrr'; did you mean 'psnr'?",
+    ),
+    "metric that is a list": (spec(head='metrics = [["psnr"]]'), "unknown metric"),
+    "metrics that are none": (spec(head="metrics = []"), "expected metrics as a list of names"),
+    "unknown local computation": (
+        spec(locals='{ name = "FedAvgs" }'),
+        "locals: unknown local computation 'FedAvgs'; did you mean 'FedAvg'?",
+    ),
+    "misspelt data key": (
+        spec(data='{ name = "photos", peolpe = 2 }'),
+        "data: unknown key 'peolpe'; did you mean 'people'?",
+    ),
+    "misspelt attack option": (
+        spec(attacks='{ name = "inverting_gradients", step = 5 }'),
+        "attacks: unknown option 'step' of inverting_gradients; did you mean 'steps'?",
+    ),
+    "misspelt defense option": (
+        spec(defenses='[[{ name = "Prune", ration = 0.5 }]]'),
+        "defenses: unknown option 'ration' of Prune; did you mean 'ratio'?",
+    ),
+    "misspelt model option": (
+        spec(models='{ name = "mlp", hiden = [8] }'),
+        "models: unknown option 'hiden' of mlp; did you mean 'hidden'?",
+    ),
+    "misspelt threat": (
+        spec(threats="{ knows_label = true }"),
+        "threats: unknown option 'knows_label' of Threat; did you mean 'knows_labels'?",
+    ),
+    "missing defense option": (
+        spec(defenses='[[{ name = "Prune" }]]'),
+        "defenses: Prune needs the option 'ratio', which is not given",
+    ),
+    "missing attack": (
+        "[[scenario]]\ndata = { name = 'photos' }\nmodels = { name = 'mlp' }",
+        "expected attacks as one or more tables such as { name = ... }, got nothing",
+    ),
+    "word for a number": (
+        spec(defenses='[[{ name = "Prune", ratio = "high" }]]'),
+        "defenses: Prune cannot use {'ratio': 'high'}",
+    ),
+    "ratio out of range": (
+        spec(defenses='[[{ name = "Prune", ratio = 1.5 }]]'),
+        "expected a pruning ratio in [0, 1], got 1.5",
+    ),
+    "word for steps": (
+        spec(attacks='{ name = "inverting_gradients", steps = "many" }'),
+        "attacks: inverting_gradients cannot use {'steps': 'many'}",
+    ),
+    "no steps": (
+        spec(attacks='{ name = "inverting_gradients", steps = 0 }'),
+        "expected steps >= 1",
+    ),
+    "impossible order": (
+        spec(defenses='[[{ name = "Mean" }, { name = "ClipEach", max_norm = 1.0 }]]'),
+        "per-example links come first, then Mean()",
+    ),
+    "per-example update shared": (
+        spec(defenses='[[{ name = "ClipEach", max_norm = 1.0 }]]'),
+        "end the chain with Mean()",
+    ),
+    "per-example clipping of local steps": (
+        spec(
+            locals='{ name = "FedAvg", lr = 0.1, steps = 2 }',
+            defenses='[[{ name = "ClipEach", max_norm = 1.0 }, { name = "Mean" }]]',
+        ),
+        "use Gradient(), or Clip for ClipEach",
+    ),
+    "defenses that are a word": (
+        spec(defenses='"Prune"'),
+        "expected defenses as a list such as [[], [{ name = ... }]]",
+    ),
+    "defenses that are a number": (spec(defenses="3"), "expected defenses as a list"),
+    "defenses that are none": (spec(defenses="[]"), "expected defenses as a list"),
+    "contradictory threat": (
+        spec(threats="{ knows_labels = true, knows_batch_size = false }"),
+        "threats: knowing the labels includes the batch size",
+    ),
+    "word for a truth value": (
+        spec(threats='{ knows_labels = "no" }'),
+        "threats: expected knows_labels to be true or false, got 'no'",
+    ),
+    "batch beyond the data": (
+        spec(data='{ name = "photos", batch_size = 25 }'),
+        "within the 24 examples of photos, got size=25",
+    ),
+    "batch without anybody left": (
+        spec(data='{ name = "photos", batch_size = 13 }'),
+        "too few to compare 13 people with others",
+    ),
+    "people not a multiple": (
+        spec(data='{ name = "photos", people = 3, batch_size = 2 }'),
+        "expected people to be a multiple of batch_size, got 3 people in batches of 2",
+    ),
+    "word for people": (
+        spec(data='{ name = "photos", people = "all" }'),
+        "data: a batch cannot use {'people': 'all'",
+    ),
+    "unknown split": (spec(data='{ name = "photos", split = "val" }'), "expected split 'test'"),
+    "data without a name": (spec(data="{ people = 2 }"), "expected a table with a name"),
+    "data not there": (spec(data='{ name = "cifar10" }'), "set SEEPAGE_DATA to the folder"),
+    "invalid TOML": ("[[scenario]\n", "spec.toml is not valid TOML"),
+    "scenario that is a number": ("scenario = 3", "expected scenario as one or more tables"),
+    "empty scenario": ("[[scenario]]", "scenario 1: expected data as one or more tables"),
+    "nothing": ("", "expected scenario as one or more tables"),
+    "empty seeds": (spec(head="seeds = []"), "expected seeds as a list of whole numbers, got []"),
+    "seeds that are words": (spec(head='seeds = ["one"]'), "expected seeds as a list of whole"),
+    "labels beyond the classes": (
+        spec(data='{ name = "photos", people = 4 }', models='{ name = "mlp", classes = 3 }'),
+        "expected labels in 0..2 for mlp(hidden=(256,), classes=3), got [3]",
+    ),
+    "network too deep for the pixels": (
+        spec(data='{ name = "photos", pixels = 2 }', models='{ name = "convnet", width = 2 }'),
+        "models: ",
+    ),
+    "factory without a module": (
+        spec(models='{ name = "no_such_module_here:build" }'),
+        "no module 'no_such_module_here' to import",
+    ),
+    "factory without a function": (spec(models='{ name = "torch.nn" }'), "package.module:factory"),
+    "factory that is missing": (
+        spec(models='{ name = "bad_networks:bulid" }'),
+        "unknown factory 'bulid' in bad_networks",
+    ),
+    "factory of something else": (
+        spec(models='{ name = "bad_networks:no_network" }'),
+        "to return a torch.nn.Module, got dict",
+    ),
+    "factory that raises": (
+        spec(models='{ name = "bad_networks:raises" }'),
+        "but it raised ZeroDivisionError",
+    ),
+    "module that raises": (
+        spec(models='{ name = "bad_module:build" }'),
+        "importing 'bad_module' raised NameError",
+    ),
+    "network that cannot run": (
+        spec(models='{ name = "bad_networks:unrunnable" }'),
+        "bad_networks:unrunnable cannot be built or run, it raised KeyError",
+    ),
+    "network of other classes": (
+        spec(models='{ name = "bad_networks:seven" }'),
+        "to have 10 outputs, got 7",
+    ),
+    "weights missing": (
+        spec(models='{ name = "mlp", weights = "none.safetensors" }'),
+        "models: no weights at 'none.safetensors'",
+    ),
+    "weights truncated": (
+        spec(models='{ name = "mlp", weights = "truncated.safetensors" }'),
+        "'truncated.safetensors' is truncated or not a safetensors file",
+    ),
+    "weights pickled": (
+        spec(models='{ name = "mlp", weights = "pickled.pt" }'),
+        "pickled Python objects, which could run code and are refused",
+    ),
+    "weights of other shapes": (
+        spec(models='{ name = "mlp", weights = "small.safetensors" }'),
+        "the weights in 'small.safetensors' do not fit mlp",
+    ),
+    "weights that are a number": (
+        spec(models='{ name = "mlp", weights = 3 }'),
+        "mlp cannot be built or run, it raised TypeError",
+    ),
+    "archive not there": (spec(data='{ name = "npz:none.npz" }'), "nothing is there"),
+    "archive that is no archive": (
+        spec(data='{ name = "npz:truncated.safetensors" }'),
+        "expected an npz archive of plain arrays",
+    ),
+    "archive with NaN": (
+        spec(data='{ name = "npz:nan.npz" }'),
+        "data: expected finite inputs, got NaN or infinity in input 1",
+    ),
+    "archive out of range": (
+        spec(data='{ name = "npz:range.npz" }'),
+        "did you forget to undo the normalisation, or to divide by 255?",
+    ),
+    "folder that is empty": (spec(data='{ name = "folder:empty" }'), "data: "),
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A folder to run in, with every file that a bad spec can name."""
+    from safetensors.torch import save_file
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEEPAGE_DATA", str(tmp_path / "empty"))
+    (tmp_path / "empty").mkdir()
+    images = np.full((4, 1, 4, 4), 0.5, dtype=np.float32)
+    labels = np.arange(4)
+    np.savez("range.npz", images=images * 255, labels=labels)
+    images[1, 0, 2, 2] = np.nan
+    np.savez("nan.npz", images=images, labels=labels)
+    save_file({"head.weight": torch.zeros(2, 2)}, "small.safetensors")
+    Path("truncated.safetensors").write_bytes(Path("small.safetensors").read_bytes()[:20])
+    torch.save({"weights": pytest.Item}, "pickled.pt")
+    Path("bad_module.py").write_text("build = undefined\n")
+    Path("bad_networks.py").write_text(
+        "from torch import nn\n"
+        "def no_network(): return {}\n"
+        "def raises(): return 1 / 0\n"
+        "def seven(): return nn.Sequential(nn.Flatten(), nn.Linear(3072, 7))\n"
+        "class unrunnable(nn.Linear):\n"
+        "    def __init__(self): super().__init__(1, 1)\n"
+        "    def forward(self, inputs): return {}['logits']\n"
+    )
+    # The command puts the folder it runs in first on the path; each test has a folder of its own.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for module in ("bad_module", "bad_networks"):
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def refused(place, monkeypatch, capsys):
+    """Run the command, and return the one line it says."""
+
+    def refused(*arguments):
+        monkeypatch.setattr(sys, "argv", ["seepage", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = capsys.readouterr()
+        assert stopped.value.code == 2
+        [line] = said.err.splitlines()
+        assert line.startswith("seepage: ")
+        assert "Traceback" not in said.err + said.out
+        return line
+
+    return refused
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_spec_is_one_line_and_leaves_nothing_behind(name, refused, place):
+    text, expected = BAD[name]
+    (place / "spec.toml").write_text(text)
+    assert expected in refused("audit", "spec.toml", "--out", "out")
+    assert not (place / "out").exists()
+
+
+def test_the_spec_that_the_bad_ones_differ_from_is_good(place, monkeypatch):
+    (place / "spec.toml").write_text(spec())
+    monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out", "--quiet"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("none.toml", "cannot read the spec 'none.toml': No such file or directory"),
+        ("empty", "cannot read the spec 'empty': Is a directory"),
+        ("range.npz", "cannot read the spec 'range.npz': it is not text"),
+    ],
+)
+def test_a_spec_that_cannot_be_read_is_one_line(path, expected, refused, place):
+    assert expected in refused("audit", path, "--out", "out")
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize("flag", [[], ["--overwrite"]])
+def test_an_out_that_is_not_an_audit_is_refused_and_untouched(flag, refused, place):
+    (place / "spec.toml").write_text(spec())
+    (place / "out").mkdir()
+    (place / "out" / "thesis.tex").write_text("years of work")
+    line = refused("audit", "spec.toml", "--out", "out", *flag)
+    assert "'out' holds something else" in line
+    assert [p.name for p in (place / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_an_out_that_is_a_file_is_refused(refused, place):
+    (place / "spec.toml").write_text(spec())
+    assert "holds something else" in refused("audit", "spec.toml", "--out", "nan.npz")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_without_a_device_is_refused(refused, place):
+    (place / "spec.toml").write_text(spec())
+    line = refused("audit", "spec.toml", "--out", "out", "--device", "cuda")
+    assert "no CUDA device is available here; use --device cpu or auto" in line
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["audit", "--speed", "9"], ["list", "wishes"], ["frobnicate"]]
+)
+def test_bad_usage_has_the_same_exit_code(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["seepage", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["unknown attack", "factory that raises"])
+def test_the_installed_command_says_the_same(name, place):
+    text, expected = BAD[name]
+    (place / "spec.toml").write_text(text)
+    result = subprocess.run(
+        [sys.executable, "-c", "from seepage.cli import main; main()", "audit", "spec.toml"],
+        env={**os.environ, "COLUMNS": "40"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    [line] = result.stderr.splitlines()
+    assert line.startswith("seepage: spec.toml: scenario 1: ")
+    assert expected in line
+    assert result.stdout == ""
+    assert not (place / "seepage-audit").exists()

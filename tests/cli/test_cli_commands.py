@@ -1,0 +1,234 @@
+"""The commands, run as a user runs them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+from typer.testing import CliRunner
+
+import seepage as sp
+from seepage.attacks import ATTACKS
+from seepage.audit import entries
+from seepage.cli import app, main
+from seepage.cli.catalogues import Kind
+from seepage.defenses import DEFENSES
+from seepage.scoring import METRICS
+from seepage.zoo import MODELS
+
+TINY = """
+title = "Tiny"
+metrics = ["psnr", "exact"]
+[[scenario]]
+data = { name = "photos", people = 1 }
+models = [{ name = "mlp", hidden = [8] }]
+threats = { knows_labels = true }
+attacks = { name = "analytic_fc" }
+"""
+
+
+def people(count):
+    return TINY.replace("people = 1", f"people = {count}")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+@pytest.fixture
+def audit(place):
+    """Run an audit of this spec, and return the result with the records it left."""
+
+    def audit(text=TINY, *flags):
+        (place / "spec.toml").write_text(text)
+        result = CliRunner().invoke(app, ["audit", "spec.toml", "--out", "out", *flags])
+        return result, records(place / "out")
+
+    return audit
+
+
+def records(out):
+    return [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+
+
+def test_the_version_is_printed():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"seepage {sp.__version__}\n")
+
+
+def test_without_a_command_the_help_is_shown():
+    result = CliRunner().invoke(app, [])
+    assert "audit" in result.output
+    assert "list" in result.output
+
+
+CATALOGUES = {
+    "attacks": set(ATTACKS),
+    "defenses": set(DEFENSES),
+    "models": set(MODELS),
+    "data": set(sp.data.catalogue()),
+    "metrics": set(METRICS),
+}
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_each_catalogue_lists_every_name_with_a_line_about_it(kind, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(app, ["list", kind])
+    assert result.exit_code == 0
+    listed = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line.strip())
+    assert set(listed) == CATALOGUES[kind]
+    assert all(len(about.strip()) > 10 for about in listed.values())
+
+
+def test_an_audit_leaves_records_pictures_spec_and_environment(audit, place):
+    from PIL import Image
+
+    result, kept = audit()
+    assert result.exit_code == 0, result.output
+    names = {"records.jsonl", "contact_sheet.png", "spec.toml", "environment.json"}
+    assert {p.name for p in (place / "out").iterdir()} == names
+    [record] = kept
+    assert record["scores"]["psnr"][0] > 60
+    assert record["scores"]["exact"] == [1.0]
+    assert record["error"] is None
+    assert (place / "out" / "spec.toml").read_text() == (place / "spec.toml").read_text()
+    assert "torch" in json.loads((place / "out" / "environment.json").read_text())["packages"]
+    with Image.open(place / "out" / "contact_sheet.png") as sheet:
+        assert sheet.format == "PNG"
+
+
+def test_an_audit_says_what_leaked_and_where_it_is_kept(audit):
+    result, _ = audit()
+    assert "Tiny: 1 cases on cpu" in result.output
+    assert "[1/1] photos #0 analytic_fc() behind none: " in result.output
+    assert "What leaked, worst first" in result.output
+    assert "pictures: out/contact_sheet.png   records: out/records.jsonl" in result.output
+
+
+def test_quiet_shows_only_the_result(audit):
+    result, _ = audit(TINY, "--quiet")
+    assert "[1/1]" not in result.output
+    assert "What leaked, worst first" in result.output
+
+
+def test_a_case_that_cannot_work_is_recorded_while_the_others_complete(audit):
+    text = people(2).replace("models = [", 'models = [{ name = "cnn2-v2" }, ')
+    result, kept = audit(text)
+    assert result.exit_code == 1
+    errors = [record["error"] for record in kept]
+    assert all("no fully connected layer" in error for error in errors[:2])
+    assert errors[2:] == [None, None]
+    assert result.output.count("failed: ") == 1
+    assert "failed" in result.output.split("What leaked")[1]
+
+
+def test_a_network_beside_the_command_is_found(audit, place):
+    (place / "beside_network.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
+    )
+    result, [record] = audit(TINY.replace('"mlp", hidden = [8]', '"beside_network:build"'))
+    assert result.exit_code == 0, result.output
+    assert record["model"] == "beside_network:build"
+
+
+def test_signals_have_no_pictures_and_none_are_announced(audit, place):
+    import numpy as np
+
+    beats = np.random.default_rng(0).random((4, 1, 30), dtype=np.float32)
+    np.savez(place / "beats.npz", inputs=beats, labels=np.array([0, 1, 0, 1]))
+    result, kept = audit(TINY.replace('"photos"', '"npz:beats.npz"'))
+    assert result.exit_code == 0, result.output
+    assert kept[0]["scores"]["psnr"][0] > 60
+    assert not (place / "out" / "contact_sheet.png").exists()
+    assert "pictures:" not in result.output
+    assert "records: out/records.jsonl" in result.output
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(audit):
+    result, _ = audit(TINY.replace('"Tiny"', '"[/red] [bold]"'))
+    assert result.exit_code == 0, result.output
+    assert "[/red] [bold]: 1 cases" in result.output
+
+
+def test_overwriting_replaces_an_audit(audit, place):
+    audit(people(3))
+    before = (place / "out" / "records.jsonl").read_text()
+    refused, kept = audit()
+    assert isinstance(refused.exception, sp.SeepageError)
+    assert "already holds an audit" in str(refused.exception)
+    assert (place / "out" / "records.jsonl").read_text() == before
+    replaced, kept = audit(TINY, "--overwrite")
+    assert replaced.exit_code == 0
+    assert len(kept) == 1
+
+
+@dataclass(frozen=True)
+class Impatient:
+    """Attacks like the closed form until somebody presses Ctrl-C at the third person."""
+
+    calls: list[int]
+
+    def __call__(self, observation, *, rng):
+        self.calls.append(1)
+        if len(self.calls) == 3:
+            raise KeyboardInterrupt
+        return sp.attacks.analytic_fc()(observation, rng=rng)
+
+
+def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys):
+    def impatient():
+        """Lose patience."""
+        return Impatient([])
+
+    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": impatient})
+    (place / "spec.toml").write_text(people(4))
+    monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr()
+    assert stopped.value.code == 130
+    assert [record["people"] for record in records(place / "out")] == [[0], [1]]
+    assert (place / "out" / "contact_sheet.png").exists()
+    assert "interrupted after 2 of 4 cases; they are in out" in said.out
+    assert "Traceback" not in said.err + said.out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_the_real_key_press_ends_the_real_command(place):
+    slow = people(4).replace(
+        '{ name = "analytic_fc" }',
+        '[{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 1000000 }]',
+    )
+    (place / "spec.toml").write_text(slow)
+    command = [sys.executable, "-c", "from seepage.cli import main; main()"]
+    process = subprocess.Popen(
+        [*command, "audit", "spec.toml", "--out", "out"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+            if (place / "out" / "records.jsonl").exists() and len(records(place / "out")) == 4:
+                break
+        process.send_signal(signal.SIGINT)
+        said, complained = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert len(records(place / "out")) == 4
+    assert "interrupted after 4 of 8 cases" in said
+    assert "Traceback" not in complained

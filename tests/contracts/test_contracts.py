@@ -1,0 +1,129 @@
+"""One table per protocol: the public checks, run over everything there is.
+
+Adding a defense, metric or attack adds a row here; the first test of each table fails without it.
+"""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks import ATTACKS
+from seepage.core.errors import MissingExtra
+from seepage.defenses import DEFENSES, Chain
+from seepage.scoring import METRICS
+from seepage.testing import check_attack, check_defense, check_knowledge, check_metric
+
+# Each defense beside itself at zero strength, where it has one.
+DEFENDED = [
+    (sp.Prune(0.5), sp.Prune(0.0)),
+    (sp.Prune(0.9, scope="update"), sp.Prune(0, scope="update")),
+    (sp.Clip(1.0), sp.Clip(math.inf)),
+    (sp.ClipEach(1.0), sp.ClipEach(math.inf)),
+    (sp.AddGaussian(0.1), sp.AddGaussian(0)),
+    (sp.AddLaplace(0.1), sp.AddLaplace(0)),
+    (sp.Dropout(0.3), sp.Dropout(0)),
+    (sp.Dropout(0.3, rescale=True), sp.Dropout(0, rescale=True)),
+    (sp.Mean(), None),
+    (sp.Sign(), None),
+    (sp.chain(), sp.chain()),
+    (sp.chain(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.1)), None),
+    (sp.chain(sp.Clip(1.0), sp.Prune(0.5)), sp.chain(sp.Clip(math.inf), sp.Prune(0.0))),
+]
+# Rounding strays from its `expected` by up to half a step of the grid.
+ROUNDED = [(sp.Quantize(bits), 0.5 / (2 ** (bits - 1) - 1)) for bits in (2, 4, 8)]
+
+
+def test_every_defense_has_a_row():
+    defenses = [defense for defense, _ in [*DEFENDED, *ROUNDED]]
+    links = [d.links if isinstance(d, Chain) else (d,) for d in defenses]
+    assert {type(link).__name__ for row in links for link in row} == set(DEFENSES)
+
+
+@pytest.mark.parametrize(("defense", "neutral"), DEFENDED, ids=repr)
+def test_every_defense_keeps_its_laws(defense, neutral):
+    check_defense(defense, neutral=neutral)
+
+
+@pytest.mark.parametrize(("defense", "rounding"), ROUNDED, ids=repr)
+def test_every_rounding_keeps_the_laws_up_to_half_a_step(defense, rounding):
+    check_defense(defense, rounding=rounding)
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_every_metric_keeps_its_laws(metric):
+    try:
+        check_metric(metric, shape=(3, 32, 32))
+    except MissingExtra as error:
+        pytest.skip(str(error))
+
+
+def one_photo(model, *, pixels=32, **options):
+    photos = sp.data.load("photos", pixels=pixels)
+    task = sp.zoo.build(model, options={"domain": photos.domain, **options})
+    return {"task": task, "batch": photos.batch(1)}
+
+
+def one_photo_normalised_by_itself():
+    photos = sp.data.load("photos", pixels=16)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Tanh(), nn.Flatten()
+        model = nn.Sequential(*layers, nn.Linear(8 * 14 * 14, 10))
+    return {
+        "task": sp.Task(model, sp.cross_entropy, photos.domain),
+        "batch": photos.batch(1),
+        "threat": sp.Threat(knows_labels=True, batchnorm="exact"),
+    }
+
+
+# A scenario that each attack masters, and the PSNR in dB it must reach there: a few dB below what
+# it reached when the row was written.
+ATTACKED = {
+    "analytic_fc": (sp.attacks.analytic_fc(), one_photo("mlp", hidden=[32]), 60.0),
+    "dlg": (sp.attacks.dlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
+    "gradattack_strongest": (
+        sp.attacks.gradattack_strongest(steps=300, tv=1e-3),
+        one_photo_normalised_by_itself(),
+        42.0,
+    ),
+    "inverting_gradients": (
+        sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-4),
+        one_photo("cnn2-v1"),
+        39.0,
+    ),
+    "learn_from_gradients": (
+        sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", weight=1e-3, every=5),
+        one_photo("cnn2-v1", pixels=16),
+        45.0,
+    ),
+}
+
+
+def test_every_attack_has_a_row():
+    assert set(ATTACKED) == set(ATTACKS)
+
+
+@pytest.mark.parametrize("name", ATTACKED)
+def test_every_attack_keeps_its_laws(name):
+    attack, scenario, at_least = ATTACKED[name]
+    check_attack(attack, client=sp.Client(sp.Gradient()), at_least=at_least, **scenario)
+
+
+# How many dB knowing each defense may cost; less than nothing where it is known to help.
+KNOWN = [
+    (sp.Prune(0.7), -3.0),
+    (sp.Clip(0.1), 0.5),
+    (sp.AddGaussian(1e-3), 0.5),
+    (sp.Dropout(0.3), 0.5),
+    (sp.Sign(), 0.5),
+    (sp.Quantize(4), 0.5),
+]
+
+
+@pytest.mark.parametrize(("defense", "slack"), KNOWN, ids=repr)
+def test_knowing_the_defense_never_hurts_the_attacker(defense, slack):
+    attack, scenario, _ = ATTACKED["inverting_gradients"]
+    check_knowledge(attack, client=sp.Client(sp.Gradient(), defense), slack=slack, **scenario)

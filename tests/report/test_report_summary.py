@@ -1,0 +1,212 @@
+"""Records to rows, table and contact sheet: the worst-off person first."""
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from seepage.audit import Outcome, Record
+from seepage.report import decibels, defense_words, leak_table, save_contact_sheet, summarise
+from seepage.report.contact_sheet import GAP, LEFT, LINE, MARGIN, PAPER, SHOWN, TILE
+
+
+def record(psnr, *, people=None, exact=None, baseline=None, seconds=1.0, **changed):
+    """A record of these scores, one per person."""
+    people = tuple(people or range(len(psnr)))
+    base = tuple(baseline or [11.0] * len(psnr))
+    plain = Record(
+        data="photos",
+        people=people,
+        model="mlp(hidden=(8,))",
+        local="Gradient()",
+        defense="chain()",
+        threat="Threat(knows_labels=True)",
+        attack="analytic_fc()",
+        seed=0,
+        scores={
+            "psnr": tuple(psnr),
+            "ssim": tuple(0.5 + person / 100 for person in people),
+            "exact": tuple(exact or [0.0] * len(psnr)),
+        },
+        baselines={"mean": {"psnr": base}, "draw": {"psnr": tuple(b - 1 for b in base)}},
+        effort={"steps": 0, "restarts": 0, "seconds": seconds, "device": "cpu"},
+    )
+    return replace(plain, **changed)
+
+
+def failed(reason="it does not fit", **changed):
+    return replace(record([0.0]), scores={}, baselines={}, effort={}, error=reason, **changed)
+
+
+def test_rows_are_ordered_by_their_worst_off_person_not_by_their_mean():
+    rows = summarise(
+        [
+            record([20.0, 20.0, 20.0], defense="Clip(1.0)"),
+            record([5.0, 5.0, 50.0], defense="Prune(0.9)"),
+            record([math.inf], defense="chain()"),
+            failed(defense="Sign()"),
+        ]
+    )
+    assert [row.defense for row in rows] == ["chain()", "Prune(0.9)", "Clip(1.0)", "Sign()"]
+
+
+def test_people_and_seeds_of_one_scenario_share_a_row():
+    [row] = summarise(
+        [
+            record([30.0], people=[0], exact=[1.0], seconds=0.5),
+            record([20.0, 40.0], people=[1, 2], baseline=[12.0, 13.0], seconds=1.5),
+            record([10.0], people=[0], seed=7),
+        ]
+    )
+    assert (row.people, row.worst, row.worst_person) == (4, 40.0, 2)
+    assert row.median == 25.0
+    assert row.baseline == 13.0
+    assert row.other["ssim"] == 0.52
+    assert (row.exact, row.seconds, row.failed) == (1, 3.0, 0)
+
+
+@pytest.mark.parametrize("axis", ["data", "model", "local", "threat", "attack", "defense"])
+def test_whatever_else_differs_makes_a_row_of_its_own(axis):
+    rows = summarise([record([20.0]), record([30.0], **{axis: "another"})])
+    assert getattr(rows[0], axis) == "another"
+    assert len(rows) == 2
+
+
+def test_a_failed_case_counts_as_failed_and_not_as_safe():
+    [row] = summarise([record([20.0]), failed(people=(1,))])
+    assert (row.people, row.failed, row.worst) == (1, 1, 20.0)
+
+
+def test_a_group_without_any_result_has_no_worst_off_person():
+    [row] = summarise([failed(), failed()])
+    assert (row.people, row.failed, row.worst, row.worst_person) == (0, 2, -math.inf, None)
+
+
+def test_a_person_without_a_score_is_left_out():
+    [row] = summarise([record([None, 20.0])])
+    assert (row.people, row.worst_person) == (1, 1)
+
+
+def rendered(records, width):
+    text = io.StringIO()
+    console = Console(file=text, width=width)
+    console.print(leak_table(summarise(records), width=width))
+    return text.getvalue()
+
+
+RECORDS = [
+    record([20.0], defense="chain(ClipEach(1.0), Mean(), AddGaussian(0.01))"),
+    record([41.25, 31.0], exact=[1.0, 0.0], attack="inverting_gradients(steps=400)"),
+    failed(defense="Sign()"),
+]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_table_fits_the_terminal_and_leads_with_the_worst_off(width):
+    lines = rendered(RECORDS, width).splitlines()
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert text.index("41.2 #0") < text.index("20.0 #0") < text.index("failed")
+    assert "inverting_gradients" in text
+    assert "1/2" in text
+    assert "11.0" in text
+
+
+def test_a_wide_table_also_names_model_metrics_and_time():
+    narrow, wide = rendered(RECORDS, 80), rendered(RECORDS, 140)
+    for word in ("model", "ssim", "seconds", "mlp(hidden=(8,))", "0.500"):
+        assert word in wide
+        assert word not in narrow
+
+
+def test_what_clients_compute_is_shown_where_it_varies():
+    same = rendered([record([20.0])], 140)
+    varied = rendered([record([20.0]), record([30.0], local="FedAvg(lr=0.1)")], 140)
+    assert "FedAvg(lr=0.1)" in varied
+    assert "Gradient()" not in same
+
+
+def test_an_empty_table_renders():
+    assert "What leaked" in rendered([], 80)
+
+
+def test_values_are_written_for_people():
+    assert (decibels(math.inf), decibels(-math.inf), decibels(12.34)) == ("exact", "-", "12.3 dB")
+    assert defense_words("Sign()") == "Sign"
+
+
+def outcome(*pixels, psnr=30.0, people=None, channels=3, **changed):
+    """One person per pixel value: a truth of that grey, and a guess of its negative."""
+    truth = torch.stack([torch.full((channels, 4, 4), value) for value in pixels])
+    kept = record([psnr] * len(pixels), people=people, **changed)
+    return Outcome(kept, truth, 1 - truth)
+
+
+def sheet_of(outcomes, path):
+    assert save_contact_sheet(outcomes, path)
+    with Image.open(path) as sheet:
+        return sheet.convert("RGB")
+
+
+def tile(sheet, *, row, column):
+    """The colour in the middle of a tile of the first block."""
+    x = MARGIN + LEFT + column * (TILE + GAP) + TILE // 2
+    y = MARGIN + LINE + GAP + row * (TILE + LINE + GAP) + TILE // 2
+    return sheet.getpixel((x, y))
+
+
+def size_of(*, rows, columns, blocks=1):
+    width = MARGIN + blocks * (LEFT + columns * (TILE + GAP) + MARGIN)
+    return width, MARGIN + LINE + GAP + rows * (TILE + LINE + GAP) + MARGIN
+
+
+def test_the_sheet_shows_the_truth_above_what_came_back_behind_each_defense(tmp_path):
+    outcomes = [
+        outcome(0.0, people=[0]),
+        outcome(0.2, people=[1]),
+        outcome(0.0, people=[0], defense="Clip(1.0)"),
+        outcome(0.2, people=[1], defense="Clip(1.0)"),
+    ]
+    sheet = sheet_of(outcomes, tmp_path / "sheet.png")
+    assert sheet.size == size_of(rows=3, columns=2)
+    greys = [[tile(sheet, row=r, column=c) for c in range(2)] for r in range(3)]
+    assert greys[0] == [(0, 0, 0), (51, 51, 51)]
+    assert greys[1] == greys[2] == [(255, 255, 255), (204, 204, 204)]
+    assert len(sheet.getcolors(100_000)) > 10, "headings and captions are written"
+
+
+def test_a_failed_case_is_an_empty_frame(tmp_path):
+    missing = outcome(0.0, people=[1])
+    missing = replace(missing, guess=None, record=failed(people=(1,)))
+    sheet = sheet_of([outcome(0.0), missing], tmp_path / "sheet.png")
+    assert sheet.size == size_of(rows=2, columns=2)
+    assert tile(sheet, row=1, column=1) == PAPER
+
+
+def test_two_scenarios_stand_side_by_side(tmp_path):
+    outcomes = [outcome(0.0), outcome(0.0, data="digits", channels=1)]
+    sheet = sheet_of(outcomes, tmp_path / "sheet.png")
+    assert sheet.size == size_of(rows=2, columns=1, blocks=2)
+
+
+def test_a_large_batch_shows_its_first_people(tmp_path):
+    sheet = sheet_of([outcome(*[0.1] * (SHOWN + 3))], tmp_path / "sheet.png")
+    assert sheet.size == size_of(rows=2, columns=SHOWN)
+
+
+def test_signals_leave_no_sheet(tmp_path):
+    beats = torch.zeros(1, 1, 30)
+    only = Outcome(record([30.0]), beats, beats)
+    assert not save_contact_sheet([only], tmp_path / "sheet.png")
+    assert not save_contact_sheet([], tmp_path / "sheet.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_signals_are_left_out_of_a_sheet_of_images(tmp_path):
+    beats = torch.zeros(1, 1, 30)
+    both = [outcome(0.0), Outcome(record([30.0], data="ecg"), beats, beats)]
+    assert sheet_of(both, tmp_path / "sheet.png").size == size_of(rows=2, columns=1)
