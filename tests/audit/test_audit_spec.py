@@ -1,6 +1,7 @@
 """Specs become audits, and audits become directories."""
 
 import json
+import sys
 import tomllib
 
 import pytest
@@ -186,6 +187,13 @@ def test_the_environment_names_what_a_rerun_needs():
     here = environment("cpu")
     assert here["packages"]["torch"] == torch.__version__
     assert {"python", "platform", "device", "processor"} <= set(here)
+
+
+def test_the_environment_is_told_from_a_source_tree_too(monkeypatch):
+    monkeypatch.setattr(
+        sys.modules[environment.__module__], "PACKAGES", ("no-such-package-at-all",)
+    )
+    assert environment("cpu")["packages"] == {"no-such-package-at-all": "not installed"}
 
 
 def test_an_audit_is_replaced_only_on_request_and_nothing_else_with_it(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -18,5 +18,13 @@ def environment(device: str) -> dict[str, str | dict[str, str]]:
         "platform": platform.platform(),
         "device": device,
         "processor": card or platform.machine(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        # Seepage itself may run from its source tree.
+        return "not installed"

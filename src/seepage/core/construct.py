@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from seepage.core.errors import InvalidValue, UnknownName
 
@@ -34,11 +35,42 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise InvalidValue(f"{name} needs the option {option!r}, which is not given")
+    hints = _hints(function)
+    for option, value in options.items():
+        if option in hints and not _fits(value, hints[option]):
+            wanted = getattr(hints[option], "__name__", str(hints[option]))
+            raise InvalidValue(f"{name} expects {option} as {wanted}, got {value!r}")
     try:
         return function(**options)
     except TypeError as error:
         # What is left is a value of the wrong type, such as a string compared with a number.
         raise InvalidValue(f"{name} cannot use {dict(options)!r}: {error}") from error
+
+
+def _hints(function: Callable[..., object]) -> dict[str, Any]:
+    """The declared types of the parameters, as far as they can be found out."""
+    declared = function.__init__ if isinstance(function, type) else function
+    try:
+        return get_type_hints(getattr(declared, "func", declared))
+    except (NameError, TypeError):
+        return {}
+
+
+def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401
+    """Whether plain data is of a declared type; what is not plain is left to the constructor."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in inner)
+    if origin is Literal:
+        # A wrong word gets a better sentence from the constructor, which knows what it means.
+        return isinstance(value, type(inner[0]))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if origin is None and isinstance(hint, type) and not getattr(hint, "_is_protocol", False):
+        return isinstance(value, hint)
+    return True
 
 
 def described(name: str, options: Mapping[str, object]) -> str:

@@ -73,9 +73,6 @@ class Task:
     ) -> Task:
         """Return the task on another device or in another precision."""
         model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
-        if next(model.parameters()).is_cuda:
-            # The layout in which convolutions on a card need no copies.
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return replace(self, model=model)
 
     @cached_property

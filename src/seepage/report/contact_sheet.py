@@ -55,12 +55,19 @@ def save_contact_sheet(outcomes: Sequence[Outcome], path: Path) -> bool:
 
 
 def _blocks(outcomes: Sequence[Outcome]) -> list[Block]:
-    groups: dict[str, dict[str, list[Outcome]]] = {}
+    groups: dict[tuple[str | int, ...], dict[str, list[Outcome]]] = {}
     for outcome in outcomes:
         record = outcome.record
-        heading = f"{record.data}, {record.attack.partition('(')[0]} on {record.model}"
-        groups.setdefault(heading, {}).setdefault(record.defense, []).append(outcome)
-    return [_block(heading, by_defense) for heading, by_defense in groups.items()]
+        same = (record.data, record.attack, record.model, record.local, record.threat, record.seed)
+        groups.setdefault(same, {}).setdefault(record.defense, []).append(outcome)
+    headings = [f"{key[0]}, {str(key[1]).partition('(')[0]} on {key[2]}" for key in groups]
+    # What the short headings leave out is added where two would read the same.
+    full = [", ".join(map(str, key)) for key in groups]
+    shown = [
+        short if headings.count(short) == 1 else long
+        for short, long in zip(headings, full, strict=True)
+    ]
+    return [_block(name, group) for name, group in zip(shown, groups.values(), strict=True)]
 
 
 def _block(heading: str, by_defense: dict[str, list[Outcome]]) -> Block:

@@ -43,11 +43,12 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.data,
-            *([row.model] * wide),
-            row.attack.partition("(")[0],
-            *(getattr(row, name) for name in varying),
-            defense_words(row.defense),
+            # As text: a name from a spec may look like markup.
+            Text(row.data),
+            *([Text(row.model)] * wide),
+            Text(row.attack.partition("(")[0]),
+            *(Text(getattr(row, name)) for name in varying),
+            Text(defense_words(row.defense)),
             _leak(row),
             decibels(row.median, unit=False),
             decibels(row.baseline, unit=False),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seepage.attacks.gradient_matching.rows.affine import row_affine
 from seepage.attacks.gradient_matching.rows.convolution import shared_convolution
 from seepage.attacks.gradient_matching.rows.geometry import Geometry
-from seepage.attacks.gradient_matching.rows.windows import split_rows
+from seepage.attacks.gradient_matching.rows.windows import laid_out, split_rows
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -41,7 +41,7 @@ class RowConvolution(RowLayer):
     def __init__(self, layer: Convolution) -> None:
         """Remember the geometry and the shared weight."""
         super().__init__(layer)
-        self.shared = layer.weight.detach()
+        self.shared = laid_out(layer.weight.detach())
         self.circular = layer.padding_mode == "circular"
         self.edges = list(layer._reversed_padding_repeated_twice)
         padding = cast(tuple[int, ...], layer.padding)

@@ -11,13 +11,6 @@ from torch.func import vmap
 from seepage.core import Observation
 
 
-def laid_out(inputs: Tensor) -> Tensor:
-    """Images with their channels last on a card, where convolutions want them so."""
-    if inputs.ndim == 4 and inputs.is_cuda:
-        return inputs.contiguous(memory_format=torch.channels_last)
-    return inputs
-
-
 @dataclass(frozen=True, eq=False)
 class InTurn:
     """Simulate row after row."""
@@ -28,8 +21,7 @@ class InTurn:
         """Stack the updates of all rows."""
         inputs = self.observation.task.domain.denormalise(normalised)
         updates = [
-            self.observation.simulate(laid_out(x), y).tensors
-            for x, y in zip(inputs, labels, strict=True)
+            self.observation.simulate(x, y).tensors for x, y in zip(inputs, labels, strict=True)
         ]
         return {name: torch.stack([u[name] for u in updates]) for name in updates[0]}
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from seepage.attacks.gradient_matching.rows.layers import row_layer
-from seepage.attacks.gradient_matching.rows.plain import laid_out
+from seepage.attacks.gradient_matching.rows.windows import laid_out
 from seepage.clients import Gradient
 from seepage.core import Observation, Task, Update
 from seepage.core.precision import precision

@@ -14,6 +14,13 @@ from torch import Tensor
 from seepage.attacks.gradient_matching.rows.geometry import Geometry
 
 
+def laid_out(images: Tensor) -> Tensor:
+    """Images, or weights, with their channels last on a card, where convolutions want them so."""
+    if images.ndim == 4 and images.is_cuda:
+        return images.contiguous(memory_format=torch.channels_last)
+    return images
+
+
 def split_rows(tensor: Tensor, count: int) -> Tensor:
     """`(R B, ...)` to `(R, B, ...)`, without a copy."""
     return tensor.reshape(count, -1, *tensor.shape[1:])
