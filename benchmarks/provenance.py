@@ -43,7 +43,7 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
     """Write a result with its command, commit and machine."""
     module = getattr(sys.modules["__main__"].__spec__, "name", name)
     result = {
-        "command": " ".join(["python -m", module, *sys.argv[1:]]),
+        "command": " ".join(["python -m", module, *_without_folder(sys.argv[1:])]),
         "commit": commit(),
         "machine": machine(device),
         **content,
@@ -52,3 +52,11 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
+
+
+def _without_folder(arguments: list[str]) -> list[str]:
+    """The arguments less `--out FOLDER`, which is a path of one machine."""
+    if "--out" not in arguments:
+        return arguments
+    at = arguments.index("--out")
+    return arguments[:at] + arguments[at + 2 :]

@@ -56,7 +56,7 @@ class GradientMatching:
                 raise MissingKnowledge(
                     "labels",
                     needed_by="gradient matching",
-                    hint="use Threat(knows_labels=True) or wrap the attack in InferLabels(...)",
+                    hint="use Threat(knows_labels=True) or an attack that searches for them",
                 )
             return Layout(len(observation.labels), task.domain)
         if observation.batch_size is None:
