@@ -101,3 +101,19 @@ def test_double_precision_travels_through():
     batch = tiny_batch().to(dtype=torch.float64)
     update = sp.Gradient()(task, batch.inputs, batch.labels)
     assert {t.dtype for t in update} == {torch.float64}
+
+
+def test_a_model_put_in_its_place_is_copied_too():
+    from dataclasses import replace
+
+    other = tiny_bn()
+    task = replace(tiny_task(), model=other)
+    nn.init.zeros_(other[0].weight)
+    assert task.parameters["0.weight"].abs().sum() > 0
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.6, 0.0], [-0.5, 1.5, 0.0], [torch.nan, 0.0, 1.0]])
+def test_labels_that_are_no_probabilities_are_refused(row):
+    soft = sp.Batch(tiny_batch((0,)).inputs, torch.tensor([row]))
+    with pytest.raises(InvalidValue, match="sum to 1"):
+        tiny_task().check(soft)

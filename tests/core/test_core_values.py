@@ -15,6 +15,9 @@ from seepage.core.serial import serialise
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2).long(), "divide 8-bit images by 255"),
         (torch.zeros(2, 3, 4, 4), torch.zeros(3).long(), "one label per input"),
         (torch.zeros(2, 3, 4, 4), torch.zeros(2), "class numbers"),
+        (torch.zeros(2, 3, 4, 4), torch.zeros(2).int(), "use labels.long()"),
+        (torch.zeros(2, 3, 4, 4), torch.zeros(2, 3).long(), "probabilities"),
+        (torch.zeros(2, 3, 4, 4), torch.tensor(1), "one label per input"),
     ],
 )
 def test_an_impossible_batch_is_refused_in_one_sentence(inputs, labels, said):

@@ -161,3 +161,13 @@ def test_nested_chains_are_flattened():
 def test_impossible_defenses_are_refused_at_construction(build, said):
     with pytest.raises(InvalidValue, match=said):
         build()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-25, 1e-3, 5.0])
+def test_clipping_has_a_finite_derivative_at_every_size(size):
+    leaf = torch.full((5,), size, requires_grad=True)
+    each = sp.Update({"w": leaf.expand(3, 5)}, granularity="per_example")
+    whole = sp.Clip(1.0).expected(sp.Update({"w": leaf})).flat()
+    total = whole.sum() + sp.ClipEach(1.0).expected(each).flat().sum()
+    (slope,) = torch.autograd.grad(total, leaf)
+    assert slope.isfinite().all()

@@ -149,3 +149,12 @@ def test_invalid_inputs_are_refused_with_what_to_do(inputs, said):
 def test_signals_are_not_told_to_divide_by_255():
     with pytest.raises(InvalidValue, match="rescale the signals"):
         Signal((1, 4)).check(torch.full((1, 1, 4), 2.0))
+
+
+def test_a_first_use_in_inference_mode_does_not_spoil_later_ones():
+    domain = Image((1, 2, 2), mean=(0.123,), std=(0.456,))
+    with torch.inference_mode():
+        domain.normalise(torch.zeros(1, 1, 2, 2))
+    inputs = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    domain.normalise(inputs).square().sum().backward()
+    assert inputs.grad is not None

@@ -62,7 +62,7 @@ def test_people_and_seeds_of_one_scenario_share_a_row():
             record([10.0], people=[0], seed=7),
         ]
     )
-    assert (row.people, row.worst, row.worst_person) == (4, 40.0, 2)
+    assert (row.people, row.worst, row.worst_person) == (3, 40.0, 2)
     assert row.median == 25.0
     assert row.baseline == 13.0
     assert row.other["ssim"] == 0.52

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Observation
+from seepage.core.precision import precision
 
 
 def residual(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
@@ -13,7 +14,7 @@ def residual(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
 
     ||g(x, y) - g*|| / ||g*||
     """
-    with torch.no_grad():
+    with torch.no_grad(), precision("float32"):
         simulated = observation.simulate(inputs, labels).flat()
     observed = observation.update.flat()
     return float((simulated - observed).norm() / observed.norm())

@@ -191,8 +191,8 @@ def learn_from_gradients(
         "none": (),
     }
     rules: dict[str, Optimiser] = {
-        "lbfgs": LBFGS(step_size=step_size or 1.0),
-        "adam": Adam(step_size=step_size or 0.01, sign="none"),
+        "lbfgs": LBFGS(step_size=1.0 if step_size is None else step_size),
+        "adam": Adam(step_size=0.01 if step_size is None else step_size, sign="none"),
     }
     if regulariser not in priors:
         raise UnknownName("regulariser", regulariser, priors)

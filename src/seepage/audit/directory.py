@@ -29,8 +29,8 @@ class AuditDirectory:
     ) -> None:
         """Create the directory."""
         self.path = path
-        _make_room(path, overwrite)
         try:
+            _make_room(path, overwrite)
             path.mkdir(parents=True, exist_ok=True)
             (path / "spec.toml").write_text(spec, encoding="utf-8")
             (path / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
@@ -42,8 +42,15 @@ class AuditDirectory:
 
     def add(self, record: Record) -> None:
         """Append one record, complete or not at all."""
-        with (self.path / RECORDS).open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(record.plain(), allow_nan=False) + "\n")
+        line = json.dumps(record.plain(), allow_nan=False) + "\n"
+        try:
+            with (self.path / RECORDS).open("a", encoding="utf-8") as lines:
+                lines.write(line)
+        except OSError as error:
+            raise UnreadableFile(
+                f"cannot write to {str(self.path / RECORDS)!r}: {error.strerror}; what was "
+                "written before is still there"
+            ) from error
 
 
 def _make_room(path: Path, overwrite: bool) -> None:

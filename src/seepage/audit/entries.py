@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -63,6 +64,9 @@ def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
         only(table, "name", "split", "pixels", "people", "batch_size", "start")
         options = {key: table[key] for key in ("split", "pixels") if key in table}
         dataset = construct("data", load, {"name": _name(table), **options})
+        if options:
+            # Records must tell the same data at another size or split apart.
+            dataset = replace(dataset, name=described(dataset.name, options))
         batch_size = table.get("batch_size", 1)
         cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
         start = {"start": table["start"]} if "start" in table else {}

@@ -53,4 +53,6 @@ def _finite(value: Any) -> Any:  # noqa: ANN401
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value

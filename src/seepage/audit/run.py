@@ -37,12 +37,13 @@ def run_case(case: Case, metrics: Sequence[Metric] | None = None) -> Outcome:
         guess = _attack(case)
         # Scored on the CPU, in the units and range of the data set.
         scores = _score(case, _on_cpu(guess), metrics)
+        baselines = _baselines(case, scores)
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
         return Outcome(replace(blank, error=_reason(error)), truth, None)
     record = replace(
         blank,
         scores=_plain(scores),
-        baselines={name: _plain(s) for name, s in _baselines(case, scores).items()},
+        baselines={name: _plain(s) for name, s in baselines.items()},
         certificate=asdict(guess.certificate) if guess.certificate else None,
         effort=_effort(guess),
     )

@@ -36,15 +36,20 @@ class Batch:
                 f"expected floating-point inputs in natural units, got {self.inputs.dtype}; "
                 "divide 8-bit images by 255"
             )
-        if len(self.labels) != len(self.inputs) or self.labels.ndim > 2:
+        if self.labels.ndim not in (1, 2) or len(self.labels) != len(self.inputs):
             raise InvalidValue(
                 f"expected one label per input, got {len(self.inputs)} inputs and labels of "
                 f"shape {tuple(self.labels.shape)}"
             )
-        if self.labels.ndim == 1 and self.labels.is_floating_point():
+        if self.labels.ndim == 1 and self.labels.dtype != torch.int64:
             raise InvalidValue(
-                f"expected class numbers (B,) as integers, got {self.labels.dtype}; "
+                f"expected class numbers (B,) as int64, got {self.labels.dtype}; "
                 "use labels.long(), or (B, K) probabilities"
+            )
+        if self.labels.ndim == 2 and not self.labels.is_floating_point():
+            raise InvalidValue(
+                f"expected label probabilities (B, K) as floats, got {self.labels.dtype}; "
+                "use class numbers (B,) for hard labels"
             )
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue, UnreadableFile
@@ -61,7 +62,9 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(fingerprint)
         partial = path.with_suffix(".partial")
-        save_file({f"{i:03d}": t.contiguous().cpu() for i, t in enumerate(tensors)}, partial)
+        # Copies, since an optimiser may hold one tensor under two names.
+        own = [t.detach().cpu().clone(memory_format=torch.contiguous_format) for t in tensors]
+        save_file({f"{index:03d}": t for index, t in enumerate(own)}, partial)
         partial.replace(path)
 
     def discard(self, fingerprint: str) -> None:

@@ -49,10 +49,10 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:
     """The declared types of the parameters, as far as they can be found out."""
-    declared = function.__init__ if isinstance(function, type) else function
+    declared = vars(function)["__init__"] if isinstance(function, type) else function
     try:
         return get_type_hints(getattr(declared, "func", declared))
-    except (NameError, TypeError):
+    except (NameError, TypeError):  # names imported for type checkers only
         return {}
 
 

@@ -46,15 +46,15 @@ class Task:
     domain: Domain
     mode: Mode = "eval"
     name: str = ""
-    _owned: bool = field(default=False, repr=False)
+    _owned: nn.Module | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Take the snapshot."""
         if not isinstance(self.model, nn.Module):
             raise InvalidValue(f"expected a torch.nn.Module, got {type(self.model).__name__}")
-        if not self._owned:
+        if self._owned is not self.model:
             object.__setattr__(self, "model", copy.deepcopy(self.model))
-            object.__setattr__(self, "_owned", True)
+            object.__setattr__(self, "_owned", self.model)
         if not self.name:
             object.__setattr__(self, "name", type(self.model).__name__.lower())
         # Made now: a copy made inside a torch.func transform would die with it.
@@ -138,11 +138,20 @@ class Task:
             raise InvalidValue(
                 f"expected label probabilities (B, {self.classes}), got {tuple(labels.shape)}"
             )
+        if labels.ndim == 2 and not _probabilities(labels):
+            raise InvalidValue(
+                "expected label probabilities that are not negative and sum to 1 in every row"
+            )
         if labels.ndim == 1 and not (0 <= int(labels.min()) <= int(labels.max()) < self.classes):
             raise InvalidValue(
                 f"expected labels in 0..{self.classes - 1} for {self.name}, got "
                 f"{sorted(set(labels.tolist()))}; build the model with more classes"
             )
+
+
+def _probabilities(labels: Tensor) -> bool:
+    sums = labels.sum(1)
+    return bool((labels >= 0).all()) and bool(torch.allclose(sums, torch.ones_like(sums)))
 
 
 def batchnorm_layers(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:

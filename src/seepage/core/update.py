@@ -59,7 +59,9 @@ class Update:
 
     def norm(self) -> Tensor:
         """Euclidean norm over all tensors: a scalar, or one per example `(B,)`."""
-        return self.flat().square().sum(-1).sqrt()
+        # Unlike a square root of a sum, it has a derivative (zero) where the update is zero.
+        norm: Tensor = torch.linalg.vector_norm(self.flat(), dim=-1)
+        return norm
 
     def descent(self) -> Update:
         """The update oriented as a gradient, whichever kind it is (a difference is negated)."""

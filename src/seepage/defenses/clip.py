@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -97,5 +98,7 @@ def _check_norm(max_norm: float) -> None:
 
 
 def _scale(norm: Tensor, max_norm: float) -> Tensor:
-    # The floor keeps the derivative finite where an update is exactly zero.
-    return (max_norm / norm.clamp_min(torch.finfo(norm.dtype).tiny)).clamp_max(1.0)
+    """min(1, C / ||g||), written so that neither it nor its derivative overflows at zero."""
+    if max_norm == math.inf:
+        return torch.ones_like(norm)
+    return max_norm / norm.clamp_min(max_norm)

@@ -18,8 +18,9 @@ class Prune(OnAggregate):
     """Zero the fraction `ratio` of entries that are smallest in magnitude.
 
     With k = floor(ratio * n) of n entries pruned, an entry survives if its magnitude exceeds the
-    k-th smallest. Which entries survive depends on the data: unlike dropout, the mask itself
-    tells the adversary something, and the deterministic part is the whole defense.
+    k-th smallest, so ties with it go too. Which entries survive depends on the data: unlike
+    dropout, the mask itself tells the adversary something, and the deterministic part is the whole
+    defense.
 
     Args:
         ratio: Fraction pruned, in [0, 1].

@@ -30,6 +30,7 @@ class Box:
 
     def __post_init__(self) -> None:
         """Fill in the identity normalisation and check the rest."""
+        object.__setattr__(self, "shape", tuple(self.shape))
         if len(self.shape) != len(self.axes.split(", ")) or min(self.shape) < 1:
             raise InvalidValue(f"expected a shape ({self.axes}), got {self.shape!r}")
         channels = self.shape[0]
@@ -89,7 +90,7 @@ def _constant(
 ) -> Tensor:
     """Channel values, kept on the device: a copy to it could not be part of a CUDA graph."""
     # Outside any transform, or the first one to ask would own the tensor and take it with it.
-    with torch._C._DisableFuncTorch():
+    with torch.inference_mode(False), torch._C._DisableFuncTorch():
         form = (-1, *(1,) * trailing)
         return torch.tensor(values, dtype=dtype, device=device).reshape(form)
 

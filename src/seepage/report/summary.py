@@ -83,16 +83,26 @@ def _row(group: list[Record]) -> Row:
         threat=group[0].threat,
         attack=group[0].attack,
         defense=group[0].defense,
-        people=len(values),
+        people=len({person for _, person, *_ in people}),
         worst=worst,
         worst_person=person,
         median=median(values) if values else -math.inf,
         baseline=-math.inf if record is None else _baseline(record, index),
-        exact=sum(int(v or 0) for r in done for v in r.scores.get("exact", ())),
+        exact=len(_exact(done)),
         other=other,
         seconds=sum(float(r.effort["seconds"]) for r in done),
         failed=len(group) - len(done),
     )
+
+
+def _exact(records: list[Record]) -> set[int]:
+    """The people who came back exactly, in any repetition."""
+    return {
+        person
+        for record in records
+        for person, value in zip(record.people, record.scores.get("exact", ()), strict=False)
+        if value
+    }
 
 
 def _baseline(record: Record, index: int) -> float:

@@ -51,7 +51,7 @@ def check_attack(
     again = attack(seen, rng=Rng(1))
     require(torch.equal(guess.inputs, again.inputs), attack, "the same key gives the same guess")
     _check_ignorance(attack, replace(seen, labels=None))
-    worst = float(_psnr(guess, batch).min())
+    worst = float(_psnr(guess, batch, task).min())
     require(worst >= at_least, attack, f"it recovers {at_least} dB here (got {worst:.1f})")
 
 
@@ -72,8 +72,8 @@ def check_knowledge(
         Threat(knows_labels=True, knows_defense=known).observe(client, task, batch, rng=Rng(0))
         for known in (True, False)
     )
-    with_it = float(_psnr(attack(informed, rng=Rng(1)), batch).clamp(max=CEILING).mean())
-    without = float(_psnr(attack(ignorant, rng=Rng(1)), batch).clamp(max=CEILING).mean())
+    with_it = float(_psnr(attack(informed, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())
+    without = float(_psnr(attack(ignorant, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())
     law = f"knowing {client.defense} never hurts ({with_it:.1f} dB with, {without:.1f} without)"
     require(with_it >= without - slack, attack, law)
 
@@ -101,5 +101,6 @@ def _check_ignorance(attack: Attack, unlabelled: Observation) -> None:
         require("labels" in str(error), attack, "it says which knowledge it misses")
 
 
-def _psnr(guess: Reconstruction, batch: Batch) -> torch.Tensor:
-    return score(guess, batch, metrics=(METRICS["psnr"],))["psnr"]
+def _psnr(guess: Reconstruction, batch: Batch, task: Task) -> torch.Tensor:
+    low, high = task.domain.bounds
+    return score(guess, batch, metrics=(METRICS["psnr"],), low=low, peak=high - low)["psnr"]

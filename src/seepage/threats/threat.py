@@ -67,6 +67,7 @@ class Threat:
         # In full precision: rounding by a card would hide from the adversary what others see.
         with precision("float32"):
             update = client(task, batch, rng=rng)
+            statistics = self._statistics(task, batch)
         known = client if self.knows_defense else replace(client, defense=chain())
         return Observation(
             task=task,
@@ -74,7 +75,7 @@ class Threat:
             simulate=Simulation(known, task),
             batch_size=len(batch) if self.knows_batch_size else None,
             labels=_without_order(batch.labels) if self.knows_labels else None,
-            statistics=self._statistics(task, batch),
+            statistics=statistics,
         )
 
     def _statistics(self, task: Task, batch: Batch) -> Mapping[str, Statistics] | None:

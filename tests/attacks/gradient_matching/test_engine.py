@@ -11,6 +11,7 @@ from seepage.attacks.gradient_matching import (
     Adam,
     Constant,
     Cosine,
+    Decaying,
     Engine,
     GradientMatching,
     GroupConsistency,
@@ -18,7 +19,7 @@ from seepage.attacks.gradient_matching import (
     StepDecay,
     TotalVariation,
 )
-from seepage.attacks.gradient_matching.engine import Chunk, _chunks
+from seepage.attacks.gradient_matching.engine import Chunk, _chunks, _fingerprint
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.objective import Objective
 from seepage.attacks.gradient_matching.rows import row_simulation
@@ -219,6 +220,52 @@ def test_a_run_interrupted_and_continued_gives_the_same_result_bit_for_bit(seen,
     assert continued.trace.finals == whole.trace.finals
     assert continued.trace.objective == whole.trace.objective
     assert not list((tmp_path / "checkpoints").glob("*.safetensors"))
+
+
+def test_an_optimiser_that_holds_a_tensor_twice_can_be_saved(seen, tmp_path):
+    attack = sp.attacks.dlg(iterations=1)
+    with checkpointing(tmp_path, every=3):
+        saved = attack(seen, rng=sp.rng(1))
+    assert torch.equal(saved.inputs, attack(seen, rng=sp.rng(1)).inputs)
+
+
+def test_knowledge_is_part_of_what_names_a_checkpoint(photos):
+    batch = sp.Batch(photos.inputs[:1], photos.labels[:1])
+    task, search = sp.zoo.mlp(hidden=(4,)), attack().search
+    names = {
+        _fingerprint(
+            search,
+            (observe(task, batch, defense=sp.Clip(1e3), knows_defense=known),),
+            [sp.rng(0)],
+            Chunk(range(1), range(1)),
+        )
+        for known in (True, False)
+    }
+    assert len(names) == 2
+
+
+def test_restarts_that_see_each_other_always_run_together(seen):
+    terms = (Cosine(), Decaying(GroupConsistency(weight=1.0)))
+    alone, together = (
+        attack(terms=terms, engine={"rows": rows})(seen, rng=sp.rng(1)) for rows in (1, 3)
+    )
+    assert alone.trace.finals == together.trace.finals
+
+
+class Curious(nn.Module):
+    """Looks at a layer's own attributes in its forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3 * 32 * 32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.reshape(-1, self.head.in_features))
+
+
+def test_a_forward_pass_that_the_stand_ins_do_not_fit_is_simulated_otherwise(photos):
+    task = sp.Task(Curious(), sp.cross_entropy, Image((3, 32, 32)))
+    assert isinstance(shared_simulation(observe(task, photos)), str)
 
 
 def test_another_attack_does_not_pick_up_the_checkpoint(seen, tmp_path):

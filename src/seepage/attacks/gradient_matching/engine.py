@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from seepage.core.checkpoint import checkpoints
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import Precision, precision
 from seepage.core.progress import report
+from seepage.threats import Simulation
 
 log = logging.getLogger("seepage.engine")
 
@@ -75,10 +76,6 @@ class Engine:
         if self.rows is not None and self.rows < 1:
             raise InvalidValue(f"expected rows >= 1 or None, got {self.rows!r}")
 
-    def with_rows(self, rows: int) -> Engine:
-        """The same engine, computing this many rows together."""
-        return replace(self, rows=rows)
-
     def run(
         self,
         search: Search,
@@ -90,6 +87,8 @@ class Engine:
         began = time.perf_counter()
         reference = next(iter(cases[0].update))
         together = self.rows or (len(cases) * search.restarts if reference.is_cuda else 1)
+        if search.grouped:
+            together = max(together, search.restarts)
         results: list[list[State]] = [[] for _ in cases]
         todo = list(_chunks(len(cases), search.restarts, together))
         with precision(self.precision), _tuned():
@@ -99,7 +98,7 @@ class Engine:
                     state = self._chunk(search, cases, rngs, layout, chunk)
                 except torch.cuda.OutOfMemoryError:
                     halves = chunk.halved()
-                    if halves is None:
+                    if halves is None or (search.grouped and len(chunk.cases) == 1):
                         raise
                     log.warning("out of memory with %d rows; halving", chunk.size)
                     torch.cuda.empty_cache()
@@ -247,10 +246,15 @@ def _fingerprint(
     search: Search, cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
 ) -> str:
     """A name for a run that no run with another result shares."""
-    digest = hashlib.sha256(repr((search, rngs, chunk)).encode())
+    simulate = cases[0].simulate
+    client = simulate.client if isinstance(simulate, Simulation) else simulate
+    digest = hashlib.sha256(repr((search, rngs, chunk, client, cases[0].task)).encode())
     for case in cases:
-        digest.update(case.update.flat().cpu().numpy().tobytes())
-        digest.update(repr((case.task, case.labels)).encode())
+        known = [] if case.labels is None else [case.labels]
+        for layer in (case.statistics or {}).values():
+            known += [layer.mean, layer.variance]
+        for tensor in (*case.update, *case.task.parameters.values(), *known):
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:24]
 
 

@@ -157,5 +157,5 @@ def _warmth(beta: float, count: Tensor) -> Tensor:
 
 
 def _check_step_size(step_size: float) -> None:
-    if not step_size > 0:
+    if not 0 < step_size < float("inf"):
         raise InvalidValue(f"expected step_size > 0, got {step_size!r}")

@@ -102,7 +102,7 @@ class Run:
             points=torch.where(sound.unsqueeze(1), moved, best),
             best=best,
             lowest=torch.where(better, values, state.lowest),
-            diverged=state.diverged | ~finite,
+            diverged=state.diverged | ~sound,
             values=state.values.index_copy(0, state.step.reshape(1), values.unsqueeze(0)),
             memory=memory,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from seepage.attacks.gradient_matching.optimisers import Optimiser
+from seepage.attacks.gradient_matching.priors import GroupConsistency
 from seepage.attacks.gradient_matching.schedules import Schedule
 from seepage.attacks.gradient_matching.starts import NormalStart, Start
 from seepage.attacks.gradient_matching.term import Term
@@ -43,3 +45,16 @@ class Search:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(f"expected {name} >= 1, got {value!r}")
+        for term in self.terms:
+            if not math.isfinite(term.weight):
+                raise InvalidValue(f"expected a finite weight, got {term!r}")
+
+    @property
+    def grouped(self) -> bool:
+        """Whether restarts see each other, so that those of a case must run together."""
+        return any(GroupConsistency in _kinds(term) for term in self.terms)
+
+
+def _kinds(term: Term | None) -> list[type]:
+    """The class of a term and of the terms it wraps."""
+    return [] if term is None else [type(term), *_kinds(getattr(term, "term", None))]

@@ -97,4 +97,4 @@ def _certificate(
     if labels is None:
         return None
     difference = residual(observation, inputs, labels)
-    return Certificate(residual=difference, unique=difference < 1e-3)
+    return Certificate(residual=difference, unique=True if difference < 1e-3 else None)

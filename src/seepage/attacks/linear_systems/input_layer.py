@@ -31,10 +31,14 @@ def input_layer(task: Task) -> str | None:
         return hook
 
     network = task.in_mode("eval").network
-    linear = {n: m for n, m in network.named_modules() if isinstance(m, nn.Linear)}
-    handles = [
-        m.register_forward_pre_hook(watch(n)) for n, m in linear.items() if m.bias is not None
-    ]
+    readers = {
+        name: layer
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear)
+        and layer.bias is not None
+        and layer.in_features == target.numel()
+    }
+    handles = [m.register_forward_pre_hook(watch(n)) for n, m in readers.items()]
     try:
         with torch.no_grad():
             network(task.domain.normalise(probe))
