@@ -88,7 +88,7 @@ BAD = {
     ),
     "word for a number": (
         spec(defenses='[[{ name = "Prune", ratio = "high" }]]'),
-        "defenses: Prune cannot use {'ratio': 'high'}",
+        "defenses: Prune expects ratio as float, got 'high'",
     ),
     "ratio out of range": (
         spec(defenses='[[{ name = "Prune", ratio = 1.5 }]]'),
@@ -96,7 +96,15 @@ BAD = {
     ),
     "word for steps": (
         spec(attacks='{ name = "inverting_gradients", steps = "many" }'),
-        "attacks: inverting_gradients cannot use {'steps': 'many'}",
+        "attacks: inverting_gradients expects steps as int | None, got 'many'",
+    ),
+    "half a step": (
+        spec(attacks='{ name = "inverting_gradients", steps = 2.5 }'),
+        "inverting_gradients expects steps as int | None, got 2.5",
+    ),
+    "an engine in words": (
+        spec(attacks='{ name = "inverting_gradients", engine = "fast" }'),
+        "inverting_gradients expects engine as Engine, got 'fast'",
     ),
     "no steps": (
         spec(attacks='{ name = "inverting_gradients", steps = 0 }'),
@@ -145,7 +153,7 @@ BAD = {
     ),
     "word for people": (
         spec(data='{ name = "photos", people = "all" }'),
-        "data: a batch cannot use {'people': 'all'",
+        "data: a batch expects people as int, got 'all'",
     ),
     "unknown split": (spec(data='{ name = "photos", split = "val" }'), "expected split 'test'"),
     "data without a name": (spec(data="{ people = 2 }"), "expected a table with a name"),

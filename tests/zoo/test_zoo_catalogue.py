@@ -104,8 +104,10 @@ def test_a_variant_cannot_be_talked_into_being_another():
 
 
 def test_build_checks_values_too():
-    with pytest.raises(InvalidValue, match="expected width as a whole number >= 1, got '64'"):
+    with pytest.raises(InvalidValue, match="convnet expects width as int, got '64'"):
         zoo.build("convnet", options={"width": "64"})
+    with pytest.raises(InvalidValue, match="expected width as a whole number >= 1, got 0"):
+        zoo.build("convnet", options={"width": 0})
 
 
 def test_build_resolves_a_factory_of_the_user(user_module):
