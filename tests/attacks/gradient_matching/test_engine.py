@@ -19,7 +19,8 @@ from seepage.attacks.gradient_matching import (
     StepDecay,
     TotalVariation,
 )
-from seepage.attacks.gradient_matching.engine import Chunk, _chunks, _fingerprint
+from seepage.attacks.gradient_matching.chunks import Chunk, chunks
+from seepage.attacks.gradient_matching.engine import _fingerprint
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.objective import Objective
 from seepage.attacks.gradient_matching.rows import row_simulation
@@ -345,12 +346,12 @@ def test_chunks_cover_every_restart_of_every_case_once():
     for cases, restarts, together in [(3, 4, 1), (3, 4, 4), (3, 4, 9), (1, 5, 2), (5, 1, 2)]:
         grid = [
             (case, restart)
-            for chunk in _chunks(cases, restarts, together)
+            for chunk in chunks(cases, restarts, together)
             for case in chunk.cases
             for restart in chunk.restarts
         ]
         assert sorted(grid) == [(c, r) for c in range(cases) for r in range(restarts)]
-        assert all(chunk.size <= together for chunk in _chunks(cases, restarts, together))
+        assert all(chunk.size <= together for chunk in chunks(cases, restarts, together))
 
 
 def test_a_chunk_is_halved_until_one_row_is_left():

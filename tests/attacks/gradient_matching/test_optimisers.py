@@ -52,7 +52,7 @@ def run(rule, objective, points, steps, project=lambda p: p, sends_back=False, f
             torch.where(better[:, None], points, best),
             torch.where(better, values, lowest),
         )
-        points, after = rule.step(points, values, gradients, state, moment(step, steps), None)
+        points, after = rule.step(points, values, gradients, state, moment(step, steps))
         assert [(t.shape, t.dtype) for t in after] == [(t.shape, t.dtype) for t in state]
         state = after
         points = project(points)
@@ -120,7 +120,7 @@ def test_signed_adam_sees_signs_and_soft_signs_that_end_as_the_gradient():
 def test_the_bias_correction_of_adam_is_exact_in_single_precision():
     rule = Adam(step_size=1.0, sign="hard")
     point = torch.zeros(1, 1)
-    moved, _ = rule.step(point, point[0], point + 1, rule.start(point), moment(0, 10), None)
+    moved, _ = rule.step(point, point[0], point + 1, rule.start(point), moment(0, 10))
     assert abs(float(moved) + 1) < 5e-7
 
 
@@ -128,7 +128,7 @@ def test_gradient_descent_moves_against_the_gradient_by_the_scheduled_step():
     point = starts()
     values, gradients = evaluate(quadratic, point)
     rule = GradientDescent(step_size=0.1)
-    moved, _ = rule.step(point, values, gradients, (), moment(0, 10, scale=0.5), None)
+    moved, _ = rule.step(point, values, gradients, (), moment(0, 10, scale=0.5))
     assert torch.allclose(moved, point - 0.05 * gradients, rtol=1e-12)
 
 
@@ -227,9 +227,9 @@ def test_a_row_goes_back_to_its_best_point_and_not_to_its_last():
     state = rule.start(points)
     for place in (3.0, 1.0, 2.0):
         at = torch.full((1, 1), place, dtype=torch.float64)
-        _, state = rule.step(at, *evaluate(explodes, at), state, moment(0, 9), None)
+        _, state = rule.step(at, *evaluate(explodes, at), state, moment(0, 9))
     beyond = torch.full((1, 1), -1.0, dtype=torch.float64)
-    back, state = rule.step(beyond, *evaluate(explodes, beyond), state, moment(0, 9), None)
+    back, state = rule.step(beyond, *evaluate(explodes, beyond), state, moment(0, 9))
     assert float(back) == 1.0
     assert not any(t.isnan().any() for t in state)
 
@@ -258,7 +258,7 @@ def test_accepted_points_of_a_line_search_only_descend():
     accepted = []
     for step in range(60):
         values, gradients = evaluate(rosenbrock, points)
-        points, state = rule.step(points, values, gradients, state, moment(step, 60), None)
+        points, state = rule.step(points, values, gradients, state, moment(step, 60))
         accepted.append(state[3].flatten())
     accepted = torch.stack(accepted)
     assert (accepted.diff(dim=0) <= 0).all()
@@ -346,13 +346,13 @@ def test_langevin_adds_scheduled_noise_to_the_gradient():
     points = starts(2, 50_000)
     rule = Langevin(GradientDescent(step_size=1.0), std=0.2)
     state, still = rule.start(points), torch.zeros_like(points)
-    moved, _ = rule.step(points, points[:, 0], still, state, moment(3, 9, scale=0.5), None)
+    moved, _ = rule.step(points, points[:, 0], still, state, moment(3, 9, scale=0.5))
     # Shrunk by the schedule once as noise and once more in the step, as every gradient is.
     assert (moved - points).std() == pytest.approx(0.2 * 0.5 * 0.5, rel=0.02)
-    again, _ = rule.step(points, points[:, 0], still, state, moment(3, 9, scale=0.5), None)
+    again, _ = rule.step(points, points[:, 0], still, state, moment(3, 9, scale=0.5))
     assert torch.equal(moved, again)
-    later, _ = rule.step(points, points[:, 0], still, state, moment(4, 9, scale=0.5), None)
+    later, _ = rule.step(points, points[:, 0], still, state, moment(4, 9, scale=0.5))
     assert not torch.equal(moved, later)
     silent = Langevin(GradientDescent(step_size=1.0), std=0.0)
-    kept, _ = silent.step(points, points[:, 0], still, state, moment(3, 9), None)
+    kept, _ = silent.step(points, points[:, 0], still, state, moment(3, 9))
     assert torch.equal(kept, points)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.gradient_matching.chunks import Chunk, chunks
 from seepage.attacks.gradient_matching.graph import Stepper
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.median import median_filter
@@ -90,7 +91,7 @@ class Engine:
         if search.grouped:
             together = max(together, search.restarts)
         results: list[list[State]] = [[] for _ in cases]
-        todo = list(_chunks(len(cases), search.restarts, together))
+        todo = list(chunks(len(cases), search.restarts, together))
         with precision(self.precision), _tuned():
             while todo:
                 chunk = todo.pop(0)
@@ -169,45 +170,6 @@ class Engine:
         if saved:
             saved.discard(name)
         return stepper.state
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows that run together: some restarts of some cases."""
-
-    cases: range
-    restarts: range
-
-    @property
-    def size(self) -> int:
-        """Number of rows."""
-        return len(self.cases) * len(self.restarts)
-
-    def halved(self) -> tuple[Chunk, Chunk] | None:
-        """The same rows in two chunks; None for a single row."""
-        if len(self.cases) > 1:
-            middle = len(self.cases) // 2
-            return Chunk(self.cases[:middle], self.restarts), Chunk(
-                self.cases[middle:], self.restarts
-            )
-        if len(self.restarts) > 1:
-            middle = len(self.restarts) // 2
-            return Chunk(self.cases, self.restarts[:middle]), Chunk(
-                self.cases, self.restarts[middle:]
-            )
-        return None
-
-
-def _chunks(cases: int, restarts: int, together: int) -> Iterator[Chunk]:
-    """Cut the grid of cases and restarts into chunks of at most `together` rows."""
-    if together >= restarts:
-        width = max(1, together // restarts)
-        for first in range(0, cases, width):
-            yield Chunk(range(first, min(first + width, cases)), range(restarts))
-        return
-    for case in range(cases):
-        for first in range(0, restarts, together):
-            yield Chunk(range(case, case + 1), range(first, min(first + together, restarts)))
 
 
 def _part(state: State, index: int, cases: int) -> State:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from seepage.attacks.gradient_matching.noise import normal_noise, row_seeds
-from seepage.attacks.gradient_matching.optimisers import Evaluate, Moment, Optimiser, State
+from seepage.attacks.gradient_matching.optimisers import Moment, Optimiser, State
 from seepage.core.errors import InvalidValue
 
 
@@ -52,13 +52,10 @@ class Langevin:
         gradients: Tensor,
         state: State,
         moment: Moment,
-        evaluate: Evaluate,
     ) -> tuple[Tensor, State]:
         """Shake the gradients and let the rule step."""
         seeds, *rest = state
         noise = normal_noise(seeds, moment.step, points.shape[1]).to(gradients.dtype)
         shaken = gradients + self.std * moment.scale * noise
-        moved, rest_of_state = self.optimiser.step(
-            points, values, shaken, tuple(rest), moment, evaluate
-        )
+        moved, rest_of_state = self.optimiser.step(points, values, shaken, tuple(rest), moment)
         return moved, (seeds, *rest_of_state)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.gradient_matching.curvature import Curvature, dot
-from seepage.attacks.gradient_matching.optimisers import Evaluate, Moment, State
+from seepage.attacks.gradient_matching.optimisers import Moment, State
 from seepage.core.errors import InvalidValue
 
 _SUFFICIENT = 1e-4
@@ -89,7 +89,6 @@ class LBFGS:
         gradients: Tensor,
         state: State,
         moment: Moment,
-        evaluate: Evaluate,
     ) -> tuple[Tensor, State]:
         """Judge where the last step led, and take the next one."""
         memory, curvature = _Memory(*state[:6]), Curvature(*state[6:])

@@ -7,7 +7,6 @@ tensors of fixed shapes, so that a step can be captured as a CUDA graph and save
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,7 +16,6 @@ from torch import Tensor
 from seepage.core.errors import InvalidValue
 
 State = tuple[Tensor, ...]
-Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +46,6 @@ class Optimiser(Protocol):
         gradients: Tensor,
         state: State,
         moment: Moment,
-        evaluate: Evaluate,
     ) -> tuple[Tensor, State]:
         """Return the next points and state.
 
@@ -58,7 +55,6 @@ class Optimiser(Protocol):
             gradients: Its gradients, `(R, D)`.
             state: What `start` or the last step returned.
             moment: Where in the run this is.
-            evaluate: The objective and its gradients at other points, for line searches.
         """
 
 
@@ -98,7 +94,6 @@ class Adam:
         gradients: Tensor,
         state: State,
         moment: Moment,
-        evaluate: Evaluate,
     ) -> tuple[Tensor, State]:
         """One step of Adam with bias correction."""
         first, second, count = state
@@ -145,7 +140,6 @@ class GradientDescent:
         gradients: Tensor,
         state: State,
         moment: Moment,
-        evaluate: Evaluate,
     ) -> tuple[Tensor, State]:
         """One step."""
         return points - moment.scale * self.step_size * gradients, state

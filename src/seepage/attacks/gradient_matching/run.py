@@ -93,7 +93,6 @@ class Run:
             gradients,
             state.memory,
             moment,
-            lambda points: self.evaluate(points, state.step),
         )
         moved = self.project(moved)
         sound = finite & moved.isfinite().all(1)
