@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from seepage.clients.gradient import batch_gradient
@@ -81,7 +82,7 @@ class FedAvg:
                 velocity = gradient
             else:
                 velocity = {n: self.momentum * velocity[n] + g for n, g in gradient.items()}
-            after = {name: p - self.lr * velocity[name] for name, p in after.items()}
+            after = {n: torch.add(p, velocity[n], alpha=-self.lr) for n, p in after.items()}
         return Update({n: after[n] - before[n] for n in before}, kind="difference")
 
     def count_steps(self, examples: int) -> int:

@@ -385,3 +385,20 @@ def test_a_captured_step_equals_an_eager_one_in_double_precision(photos):
     captured = attack(engine={"rows": 3})(watched, rng=sp.rng(0))
     eager = attack(engine={"rows": 1, "capture": False})(watched, rng=sp.rng(0))
     assert captured.trace.finals == pytest.approx(eager.trace.finals, rel=1e-6)
+
+
+def test_bfloat16_simulates_to_its_eight_bits(photos):
+    task = sp.zoo.lenet(domain=Image((3, 32, 32)))
+    one = sp.Batch(photos.inputs[:1], photos.labels[:1])
+    client = sp.Client(sp.Gradient())
+    seen = sp.Threat(knows_labels=True).observe(client, task, one, rng=sp.rng(0))
+    exact, coarse = Engine(precision="float32"), Engine(precision="bf16")
+    noise = task.domain.sample(2, rng=sp.rng(3)).unsqueeze(1)
+    labels = seen.labels.expand(2, 1)
+    full, rounded = (e._simulation(seen, 2)(noise, labels) for e in (exact, coarse))
+    for name, tensor in full.items():
+        assert rounded[name].dtype == torch.float32
+        assert 1e-6 < (rounded[name] - tensor).norm() / tensor.norm() < 0.05
+    attack = sp.attacks.inverting_gradients(steps=60, restarts=1, tv=1e-4, engine=coarse)
+    objective = attack(seen, rng=sp.rng(0)).trace.objective
+    assert min(objective) < 0.5 * objective[0]

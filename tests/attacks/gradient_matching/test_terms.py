@@ -30,7 +30,8 @@ FIDELITIES = [
     Cosine(),
     Cosine(top=2),
     LayerwiseCosine(),
-    LayerwiseCosine(weighting="equal"),
+    LayerwiseCosine(weighting=0),
+    LayerwiseCosine(weighting=2.5),
     GaussianKernel(),
     GaussianKernel(bandwidth=0.7),
 ]
@@ -117,9 +118,12 @@ def test_of_equal_norms_top_takes_the_first_and_no_more():
     )
 
 
-@pytest.mark.parametrize("weighting", ["entries", "equal"])
+@pytest.mark.parametrize("weighting", ["entries", 0, 1.0, 2.5])
 def test_layerwise_cosine_is_a_weighted_mean_over_tensors(weighting):
-    weights = {n: t.numel() if weighting == "entries" else 1 for n, t in OURS.items()}
+    weights = {
+        n: t.numel() if weighting == "entries" else math.hypot(*t.flatten().tolist()) ** weighting
+        for n, t in THEIRS.items()
+    }
     expected = sum(
         w * (1 - cosine(OURS[n].flatten().tolist(), THEIRS[n].flatten().tolist()))
         for n, w in weights.items()
@@ -251,6 +255,7 @@ def test_a_dead_network_has_finite_slopes_in_its_inputs(photos):
     [
         lambda: Cosine(top=0),
         lambda: LayerwiseCosine(weighting="norm"),
+        lambda: LayerwiseCosine(weighting=-1.0),
         lambda: GaussianKernel(bandwidth=0.0),
         lambda: OnLayers(L2(), names=()),
         lambda: OnLayers(L2(), names="conv1"),

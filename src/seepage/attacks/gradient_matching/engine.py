@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from seepage.attacks.gradient_matching.chunks import Chunk, chunks
 from seepage.attacks.gradient_matching.graph import Stepper
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.median import median_filter
-from seepage.attacks.gradient_matching.objective import Objective
-from seepage.attacks.gradient_matching.rows import Strategy, row_simulation
+from seepage.attacks.gradient_matching.objective import Objective, RowSimulation
+from seepage.attacks.gradient_matching.rows import Rounded, Strategy, rounded, row_simulation
 from seepage.attacks.gradient_matching.run import Run, State, state_of, tensors_of
 from seepage.attacks.gradient_matching.search import Search
 from seepage.core import Observation, Rng
@@ -60,20 +61,23 @@ class Engine:
     Args:
         strategy: How rows are simulated together.
         capture: Replay each step as a CUDA graph where there is a card.
-        precision: Of matrix products on a card; "tf32" rounds their factors to 11 bits.
+        precision: "tf32" rounds the factors of matrix products on a card to 11 bits, "float32"
+            nothing; "bf16" simulates the client in bfloat16, of 8 bits, and compares in float32.
         rows: Rows computed together; None takes all on a card and one on a CPU, where more do
             not pay. Out of memory halves it.
     """
 
     strategy: Strategy = "auto"
     capture: bool = True
-    precision: Precision = "tf32"
+    precision: Precision | Literal["bf16"] = "tf32"
     rows: int | None = None
 
     def __post_init__(self) -> None:
         """Check the options."""
-        if self.precision not in ("tf32", "float32"):
-            raise InvalidValue(f"expected precision 'tf32' or 'float32', got {self.precision!r}")
+        if self.precision not in ("tf32", "float32", "bf16"):
+            raise InvalidValue(
+                f"expected precision 'tf32', 'float32' or 'bf16', got {self.precision!r}"
+            )
         if self.rows is not None and self.rows < 1:
             raise InvalidValue(f"expected rows >= 1 or None, got {self.rows!r}")
 
@@ -92,7 +96,7 @@ class Engine:
             together = max(together, search.restarts)
         results: list[list[State]] = [[] for _ in cases]
         todo = list(chunks(len(cases), search.restarts, together))
-        with precision(self.precision), _tuned():
+        with precision("float32" if self.precision == "float32" else "tf32"), _tuned():
             while todo:
                 chunk = todo.pop(0)
                 try:
@@ -130,7 +134,7 @@ class Engine:
             known = [observation.labels for observation in chosen]
             stacked = torch.stack([label for label in known if label is not None])
             labels = stacked.repeat_interleave(len(chunk.restarts), 0)
-        simulate = row_simulation(chosen[0], rows=chunk.size, strategy=self.strategy)
+        simulate = self._simulation(chosen[0], chunk.size)
         objective = Objective(search.terms, chosen, layout, labels, simulate)
         run = Run(
             evaluate=objective.evaluate,
@@ -141,6 +145,12 @@ class Engine:
         )
         name = _fingerprint(search, chosen, [rngs[case] for case in chunk.cases], chunk)
         return self._drive(run, torch.stack(starts), layout, search.median_every, name)
+
+    def _simulation(self, observation: Observation, rows: int) -> RowSimulation:
+        if self.precision == "bf16":
+            lighter = rounded(observation)
+            return Rounded(row_simulation(lighter, rows=rows, strategy=self.strategy))
+        return row_simulation(observation, rows=rows, strategy=self.strategy)
 
     def _drive(
         self, run: Run, points: Tensor, layout: Layout, median_every: int | None, name: str

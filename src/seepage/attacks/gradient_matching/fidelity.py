@@ -6,6 +6,7 @@ finite gradient in every term.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -81,34 +82,50 @@ class LayerwiseCosine:
 
     Args:
         weight: Factor in the objective.
-        weighting: "entries": w_i is the number of entries of tensor i. "equal": w_i = 1.
+        weighting: "entries": w_i is the number of entries of tensor i. A number p: w_i is
+            ||g*_i||^p, so that 0 weighs all tensors alike. The joint cosine weighs about as p = 2
+            does; beyond it the layers next to the output lead, whose gradients are the smoothest
+            functions of the input, and the search gets stuck less.
 
     Deviations:
-        Divided by the sum of the weights, so that `weight` means the same for both weightings and
-        every network; the paper leaves the sum as it is.
+        Divided by the sum of the weights, so that `weight` means the same for all weightings and
+        every network; the paper leaves the sum as it is, and has "entries" alone.
 
     References:
         Liu et al., 2024, appendix F, gradient reweighting (liu2024systematic)
     """
 
     weight: float = 1.0
-    weighting: Literal["entries", "equal"] = "entries"
+    weighting: Literal["entries"] | float = "entries"
 
     def __post_init__(self) -> None:
         """Check the weighting."""
-        if self.weighting not in ("entries", "equal"):
-            raise InvalidValue(f"expected weighting 'entries' or 'equal', got {self.weighting!r}")
+        if isinstance(self.weighting, str):
+            known = self.weighting == "entries"
+        else:
+            known = 0 <= self.weighting < float("inf")
+        if not known:
+            raise InvalidValue(
+                f"expected weighting 'entries' or a power >= 0, got {self.weighting!r}"
+            )
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Compare the direction of each tensor."""
-        pairs = [
-            (candidate.update.tensors[name], theirs)
-            for name, theirs in observation.update.tensors.items()
-        ]
-        weights = [b.numel() if self.weighting == "entries" else 1 for _, b in pairs]
-        apart = [one_minus_cosine([a], [b]) for a, b in pairs]
-        shares = [w / sum(weights) for w in weights]
+        theirs = observation.update
+        ours = [candidate.update.tensors[name] for name in theirs.tensors]
+        apart = [one_minus_cosine([a], [b]) for a, b in zip(ours, theirs, strict=True)]
+        shares = self._shares(theirs)
         return torch.stack([s * d for s, d in zip(shares, apart, strict=True)]).sum()
+
+    def _shares(self, observed: Update) -> Sequence[float | Tensor]:
+        if isinstance(self.weighting, str):
+            counts = [t.numel() for t in observed]
+            return [count / sum(counts) for count in counts]
+        norms = torch.stack([torch.linalg.vector_norm(t) for t in observed])
+        # By the largest first: powers of tiny norms underflow in single precision.
+        tiny = torch.finfo(norms.dtype).tiny
+        weights = (norms / norms.max().clamp_min(tiny)).pow(self.weighting)
+        return (weights / weights.sum().clamp_min(tiny)).unbind()
 
 
 def _largest(observed: Update, count: int) -> Tensor:

@@ -114,7 +114,7 @@ def row_weight_gradient(
         return gradient.reshape(*gradient.shape[:2], *weights.shape[3:], -1).movedim(-1, 2)
     if way == "in_turn":
         triples = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
-        return torch.stack([_backward(s, x, w, geometry, 1, 1) for s, x, w in triples])
+        return _stacked([_backward(s, x, w, geometry, 1, 1) for s, x, w in triples])
     joined = _interleave(slopes, count), _interleave(inputs, count), weights.flatten(0, 1)
     gradient = _backward(*joined, geometry, count, 1)
     return split_rows(gradient, count)
@@ -131,7 +131,7 @@ def row_convolution(
         return as_images(torch.bmm(kept, columns), side)
     if way == "in_turn":
         pairs = zip(_rows(inputs, count), weights, strict=True)
-        return torch.cat([_forward(x, w, geometry, 1) for x, w in pairs])
+        return _stacked([_forward(x, w, geometry, 1) for x, w in pairs]).flatten(0, 1)
     joined = _forward(_interleave(inputs, count), weights.flatten(0, 1), geometry, count)
     return _separate(joined, count)
 
@@ -148,13 +148,18 @@ def row_input_gradient(
         return as_images(product, tuple(inputs.shape[2:]))
     if way == "in_turn":
         triples = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
-        return torch.cat([_backward(s, x, w, geometry, 1, 0) for s, x, w in triples])
+        return _stacked([_backward(s, x, w, geometry, 1, 0) for s, x, w in triples]).flatten(0, 1)
     joined = _interleave(slopes, count), _interleave(inputs, count), weights.flatten(0, 1)
     return _separate(_backward(*joined, geometry, count, 0), count)
 
 
 def _rows(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
     return split_rows(tensor, count).unbind()
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    """One tensor of all rows; a single row is not copied."""
+    return torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)
 
 
 def _interleave(tensor: Tensor, count: int) -> Tensor:
