@@ -228,7 +228,7 @@ def trained(bench: Bench) -> None:
         victim = _flipped(task) if flip else task
         for power in (None, POWER):
             attack = sp.attacks.inverting_gradients(
-                steps=bench.steps(5000), restarts=2, tv=1e-3, layerwise=power
+                steps=bench.steps(3000), restarts=2, tv=1e-3, layerwise=power
             )
             head = ", flipped head" if flip else ""
             fidelity = "" if power is None else f", layerwise {power:g}"
@@ -258,7 +258,7 @@ def resnet18(bench: Bench) -> None:
     task = sp.zoo.resnet18(domain=CIFAR10).to(device=bench.device)
     for size, power in product((4, 8), (None, POWER)):
         attack = sp.attacks.gradattack_strongest(
-            steps=bench.steps(4000), restarts=4, tv=1e-4, layerwise=power
+            steps=bench.steps(3000), restarts=4, tv=1e-4, layerwise=power
         )
         fidelity = "" if power is None else f", layerwise {power:g}"
         bench.attack(
