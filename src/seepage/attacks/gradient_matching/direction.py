@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SMALL = 65_536
+_SMALL = 2**16
+_SMALL_IN_ALL = 2**22
 
 
 def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
@@ -27,8 +28,10 @@ def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor
         ours: Tensors of any shapes.
         theirs: As many, of the same shapes.
     """
-    # One kernel for all small tensors, but no copy of the large ones.
-    small = [t.numel() < _SMALL for t in theirs]
+    # One kernel for all tensors of a small network; of a large one, for all but the large tensors,
+    # which are not worth a copy.
+    limit = _SMALL if sum(t.numel() for t in theirs) > _SMALL_IN_ALL else _SMALL_IN_ALL
+    small = [t.numel() <= limit for t in theirs]
     ours, theirs = _gathered(ours, small), _gathered(theirs, small)
     distance: Tensor = _Distance.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
     return distance

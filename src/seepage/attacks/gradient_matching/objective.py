@@ -51,7 +51,8 @@ class Objective:
         updates = self.simulate(normalised, labels)
         consensus = self._consensus(normalised)
         if len(points) == 1:
-            first = {name: t[0] for name, t in updates.items()}
+            # Not t[0], whose derivative fills and copies a tensor of zeros.
+            first = {name: t.squeeze(0) for name, t in updates.items()}
             return self._row(self.cases[0], normalised[0], labels[0], first, step, consensus[0])[
                 None
             ]

@@ -1,6 +1,6 @@
-"""Scaling and shifting the channels of each row, with as few passes over memory as it takes.
+"""Batch normalisation by known statistics, with as few passes over memory as it takes.
 
-This is batch normalisation by known statistics. Autograd would differentiate it twice through a
+It scales and shifts the channels of each row. Autograd would differentiate it twice through a
 dozen temporaries of the size of the activations, which are most of what a step moves.
 """
 
@@ -12,15 +12,21 @@ import torch
 from torch import Tensor
 
 
-def row_affine(inputs: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Inputs * scale + shift, differentiable twice; the second time by the inputs only.
+def row_normalised(
+    inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
+) -> Tensor:
+    """(inputs * inverse + offset) * weight + bias, differentiable twice.
+
+    The second differentiation may be by the inputs only, which is what a search needs.
 
     Args:
         inputs: `(R, B, C, ...)`.
-        scale: In a form that broadcasts, `(R, 1, C, 1, ...)`; not a function of the inputs.
-        shift: The same.
+        weight: Of each row, `(R, C)`.
+        bias: The same.
+        inverse: One over the known deviation, `(C,)`.
+        offset: Minus the known mean, times `inverse`.
     """
-    result: Tensor = _Forward.apply(inputs, scale, shift)  # type: ignore[no-untyped-call]
+    result: Tensor = _Forward.apply(inputs, weight, bias, inverse, offset)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -29,10 +35,14 @@ class _Forward(torch.autograd.Function):
     def forward(
         ctx: Any,  # noqa: ANN401
         inputs: Tensor,
-        scale: Tensor,
-        shift: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        inverse: Tensor,
+        offset: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(inputs, scale)
+        scale = _per_channel(weight * inverse, inputs)
+        ctx.save_for_backward(inputs, scale, inverse, offset)
+        shift = _per_channel(torch.addcmul(bias, weight, offset), inputs)
         return torch.addcmul(shift, inputs, scale)
 
     @staticmethod
@@ -40,11 +50,11 @@ class _Forward(torch.autograd.Function):
         ctx: Any,  # noqa: ANN401
         slopes: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        inputs, scale = ctx.saved_tensors
+        inputs, scale, inverse, offset = ctx.saved_tensors
         if not torch.is_grad_enabled():
-            return slopes * scale, None, None
-        result: tuple[Tensor, ...] = _Backward.apply(slopes, inputs, scale)  # type: ignore[no-untyped-call]
-        return result
+            return slopes * scale, None, None, None, None
+        result: tuple[Tensor, ...] = _Backward.apply(slopes, inputs, scale, inverse, offset)  # type: ignore[no-untyped-call]
+        return *result, None, None
 
 
 class _Backward(torch.autograd.Function):
@@ -54,34 +64,42 @@ class _Backward(torch.autograd.Function):
         slopes: Tensor,
         inputs: Tensor,
         scale: Tensor,
+        inverse: Tensor,
+        offset: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(slopes, inputs, scale)
+        ctx.save_for_backward(slopes, inputs, scale, inverse, offset)
         ctx.set_materialize_grads(False)
         others = [axis for axis in range(slopes.ndim) if axis not in (0, 2)]
-        to_scale = (slopes * inputs).sum(others, keepdim=True)
-        return slopes * scale, to_scale, slopes.sum(others, keepdim=True)
+        to_bias = slopes.sum(others)
+        along = (slopes * inputs).sum(others)
+        return slopes * scale, torch.addcmul(along * inverse, to_bias, offset), to_bias
 
     @staticmethod
     def backward(
         ctx: Any,  # noqa: ANN401
         on_inputs: Tensor | None,
-        on_scale: Tensor | None,
-        on_shift: Tensor | None,
+        on_weight: Tensor | None,
+        on_bias: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        slopes, inputs, scale = ctx.saved_tensors
-        to_slopes = on_shift
+        slopes, inputs, scale, inverse, offset = ctx.saved_tensors
+        to_slopes = to_inputs = None
+        if on_weight is not None:
+            tilt = _per_channel(on_weight * inverse, slopes)
+            to_inputs = tilt * slopes
+            shift = on_weight * offset
+            on_bias = shift if on_bias is None else on_bias + shift
+            to_slopes = torch.addcmul(_per_channel(on_bias, slopes), tilt, inputs)
+        elif on_bias is not None:
+            to_slopes = _per_channel(on_bias, slopes).expand_as(slopes)
         if on_inputs is not None:
             to_slopes = (
                 on_inputs * scale
                 if to_slopes is None
                 else torch.addcmul(to_slopes, on_inputs, scale)
             )
-        if on_scale is None:
-            return _full(to_slopes, slopes), None, None
-        if to_slopes is None:
-            return on_scale * inputs, on_scale * slopes, None
-        return torch.addcmul(to_slopes, on_scale, inputs), on_scale * slopes, None
+        return to_slopes, to_inputs, None, None, None
 
 
-def _full(tensor: Tensor | None, like: Tensor) -> Tensor | None:
-    return None if tensor is None else tensor.expand_as(like)
+def _per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """`(R, C)` in a form that multiplies `(R, B, C, ...)`."""
+    return values.reshape(len(values), 1, -1, *(1,) * (like.ndim - 3))

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.gradient_matching.rows.affine import row_affine
+from seepage.attacks.gradient_matching.rows.affine import row_normalised
 from seepage.attacks.gradient_matching.rows.convolution import shared_convolution
 from seepage.attacks.gradient_matching.rows.geometry import Geometry
 from seepage.attacks.gradient_matching.rows.windows import laid_out, split_rows
@@ -76,31 +76,31 @@ class RowLinear(RowLayer):
 class RowBatchNorm(RowLayer):
     """Batch normalisation by the broadcast statistics, or by those of each row's batch."""
 
+    bias: Tensor
+
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
         """Take the statistics along, where there are any."""
         super().__init__(layer)
         self.eps = layer.eps
-        self.register_buffer("mean", layer.running_mean)
-        self.register_buffer("variance", layer.running_var)
+        inverse = offset = None
+        if layer.running_mean is not None and layer.running_var is not None:
+            inverse = torch.rsqrt(layer.running_var + layer.eps)
+            offset = -layer.running_mean * inverse
+        self.register_buffer("inverse", inverse)
+        self.register_buffer("offset", offset)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Normalise, then scale and shift each row."""
         split = split_rows(inputs, len(self.weight))
-        mean, variance = cast(Tensor | None, self.mean), cast(Tensor | None, self.variance)
-        if mean is not None and variance is not None:
-            return row_affine(split, *self._scale_and_shift(mean, variance, split)).flatten(0, 1)
+        if self.inverse is not None:
+            known = cast(Tensor, self.inverse), cast(Tensor, self.offset)
+            return row_normalised(split, self.weight, self.bias, *known).flatten(0, 1)
         # Of each row's own batch: the scale depends on the inputs, so autograd has to see it all.
         others = [1, *range(3, split.ndim)]
         variance, mean = torch.var_mean(split, others, correction=0)
-        scale, shift = self._scale_and_shift(mean, variance, split)
-        return torch.addcmul(shift, split, scale).flatten(0, 1)
-
-    def _scale_and_shift(
-        self, mean: Tensor, variance: Tensor, like: Tensor
-    ) -> tuple[Tensor, Tensor]:
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        shift = cast(Tensor, self.bias) - mean * scale
-        return _per_channel(scale, like), _per_channel(shift, like)
+        shift = _per_channel(self.bias - mean * scale, split)
+        return torch.addcmul(shift, split, _per_channel(scale, split)).flatten(0, 1)
 
 
 class RowGroupNorm(RowLayer):

@@ -34,6 +34,8 @@ class InTurn:
         """Stack the updates of all rows."""
         inputs = self.observation.task.domain.denormalise(normalised)
         updates = [self.simulate(x, y).tensors for x, y in zip(inputs, labels, strict=True)]
+        if len(updates) == 1:
+            return {name: tensor.unsqueeze(0) for name, tensor in updates[0].items()}
         return {name: torch.stack([u[name] for u in updates]) for name in updates[0]}
 
 

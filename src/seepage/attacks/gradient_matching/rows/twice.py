@@ -67,23 +67,23 @@ class KnownStatistics(nn.Module):
 
     weight: Tensor
     bias: Tensor
-    running_mean: Tensor
-    running_var: Tensor
+    inverse: Tensor
+    offset: Tensor
 
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
-        """Take over the parameters and the statistics."""
+        """Take over the parameters; of the statistics, what a forward pass needs."""
         super().__init__()
-        self.eps = layer.eps
         self.register_parameter("weight", layer.weight)
         self.register_parameter("bias", layer.bias)
-        for name in ("running_mean", "running_var", "num_batches_tracked"):
-            self.register_buffer(name, getattr(layer, name))
+        mean, variance = cast(Tensor, layer.running_mean), cast(Tensor, layer.running_var)
+        self.register_buffer("inverse", torch.rsqrt(variance + layer.eps))
+        self.register_buffer("offset", -mean * self.inverse)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Scale and shift."""
-        scale = self.weight * torch.rsqrt(self.running_var + self.eps)
-        shift = self.bias - self.running_mean * scale
-        return torch.addcmul(_per_channel(shift, inputs), inputs, _per_channel(scale, inputs))
+        scale = _per_channel(self.weight * self.inverse, inputs)
+        shift = _per_channel(torch.addcmul(self.bias, self.weight, self.offset), inputs)
+        return torch.addcmul(shift, inputs, scale)
 
 
 class _Forward(torch.autograd.Function):
