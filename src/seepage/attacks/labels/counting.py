@@ -1,0 +1,91 @@
+"""How many people there are of each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.labels.equations import visible_people, write_equations
+from seepage.attacks.labels.evidence import Evidence, read_evidence
+from seepage.attacks.labels.gain import measure_gain
+from seepage.attacks.labels.peeling import peel
+from seepage.attacks.labels.prototypes import fit_prototypes
+from seepage.attacks.labels.rounding import nearest_counts
+from seepage.attacks.labels.rules import handed_over, required_size
+from seepage.core import Observation
+
+# Later local steps change rows by more than what tells people apart, unless they are this few.
+EXACT = 0.02
+
+
+@dataclass(frozen=True)
+class CountAware:
+    """Labels with their duplicates, by `count_classes`.
+
+    Example:
+        >>> import seepage as sp
+        >>> batch = sp.data.bundled("photos", size=4)
+        >>> client = sp.Client(sp.Gradient())
+        >>> seen = sp.Threat().observe(client, sp.zoo.lenet(), batch, rng=sp.rng(0))
+        >>> CountAware()(seen).tolist() == sorted(batch.labels.tolist())
+        True
+
+    References:
+        Ma et al., 2023 (ma2023instance), who count instances of each class
+    """
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the labels `(B,)`, sorted."""
+        required_size(observation, self)
+        counts = count_classes(observation)
+        return handed_over(torch.arange(len(counts)).repeat_interleave(counts), observation)
+
+
+def count_classes(observation: Observation) -> Tensor:
+    """Estimated number of people of each class, `(K,)`, with the batch size as their sum.
+
+    From the strongest evidence to the weakest:
+
+    1. Prototypes, one feature vector per class, if they explain the gradient: so it is while the
+       network is untrained.
+    2. People peeled off one by one, if in the end they explain the gradient to the last digit: so
+       it is for few people and any network, while fewer than K - 1 are visible.
+    3. Prototypes after all, if the network is not confident of them.
+    4. The people who could be peeled off, and for the others n = B (1/K - dL/db): the network is
+       taken to predict every class equally often. It is the whole answer for a large batch and
+       a trained network, and little better than a guess that all classes are equally frequent:
+       people whom the network knows well leave no trace in the update.
+
+    Raises:
+        MissingKnowledge: The batch size is not known.
+        NotApplicable: The update holds no classifier head, or none trained by cross-entropy.
+    """
+    size = required_size(observation, "counting labels")
+    evidence = measure_gain(observation, size).undo(read_evidence(observation))
+    fit = fit_prototypes(evidence, size)
+    if fit.close and not fit.confident:
+        return nearest_counts(fit.counts, size)
+    peeled, complete = _peeled(evidence, size)
+    if fit.confident or complete:
+        return peeled
+    return nearest_counts(fit.counts, size)
+
+
+def _peeled(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
+    """Counts of the people found and of the rest, and whether all were found."""
+    visible = visible_people(evidence)
+    if visible > min(size, evidence.classes - 2) or evidence.precision > EXACT:
+        return _calibrated(size * evidence.signal, size), False
+    equations = write_equations(evidence, size)
+    found = peel(equations, limit=visible)
+    rest = size - len(found.people)
+    known = torch.bincount(found.people.labels, minlength=evidence.classes)
+    left = equations.signal(equations.residual(found.people))
+    return known + _calibrated(left, rest), found.solved and rest == 0
+
+
+def _calibrated(signal: Tensor, size: int) -> Tensor:
+    """The whole counts nearest to n = B/K - B dL/db, from B dL/db."""
+    return nearest_counts(size / len(signal) - signal, size)
