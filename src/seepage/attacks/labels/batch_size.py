@@ -69,4 +69,4 @@ def _explained(evidence: Evidence, size: int) -> bool:
 def _whole(evidence: Evidence, size: int) -> bool:
     fit = fit_prototypes(evidence, size)
     distance = (fit.counts - fit.counts.round()).abs().max()
-    return fit.close and not fit.confident and float(distance) < WHOLE
+    return fit.explained and float(distance) < WHOLE

@@ -50,13 +50,12 @@ def count_classes(observation: Observation) -> Tensor:
 
     1. Prototypes, one feature vector per class, if they explain the gradient: so it is while the
        network is untrained.
-    2. People peeled off one by one, if in the end they explain the gradient to the last digit: so
-       it is for few people and any network, while fewer than K - 1 are visible.
-    3. Prototypes after all, if the network is not confident of them.
-    4. The people who could be peeled off, and for the others n = B (1/K - dL/db): the network is
-       taken to predict every class equally often. It is the whole answer for a large batch and
-       a trained network, and little better than a guess that all classes are equally frequent:
-       people whom the network knows well leave no trace in the update.
+    2. People peeled off one by one, while fewer than K - 1 are visible: mostly right for few
+       people, whatever the network.
+    3. For everybody else n = B (1/K - dL/db): the network is taken to predict every class equally
+       often. It is the whole answer for a large batch and a trained network, and little better
+       than a guess that all classes are equally frequent: people whom the network knows well leave
+       no trace in the update.
 
     Raises:
         MissingKnowledge: The batch size is not known.
@@ -65,25 +64,19 @@ def count_classes(observation: Observation) -> Tensor:
     size = required_size(observation, "counting labels")
     evidence = measure_gain(observation, size).undo(read_evidence(observation))
     fit = fit_prototypes(evidence, size)
-    if fit.close and not fit.confident:
-        return nearest_counts(fit.counts, size)
-    peeled, complete = _peeled(evidence, size)
-    if fit.confident or complete:
-        return peeled
-    return nearest_counts(fit.counts, size)
+    return nearest_counts(fit.counts, size) if fit.explained else _peeled(evidence, size)
 
 
-def _peeled(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
-    """Counts of the people found and of the rest, and whether all were found."""
+def _peeled(evidence: Evidence, size: int) -> Tensor:
+    """Counts of the people found, and a guess of the rest."""
     visible = visible_people(evidence)
     if visible > min(size, evidence.classes - 2) or evidence.precision > EXACT:
-        return _calibrated(size * evidence.signal, size), False
+        return _calibrated(size * evidence.signal, size)
     equations = write_equations(evidence, size)
-    found = peel(equations, limit=visible)
-    rest = size - len(found.people)
-    known = torch.bincount(found.people.labels, minlength=evidence.classes)
-    left = equations.signal(equations.residual(found.people))
-    return known + _calibrated(left, rest), found.solved and rest == 0
+    found = peel(equations, limit=visible).people
+    known = torch.bincount(found.labels, minlength=evidence.classes)
+    left = equations.signal(equations.residual(found))
+    return known + _calibrated(left, size - len(found))
 
 
 def _calibrated(signal: Tensor, size: int) -> Tensor:

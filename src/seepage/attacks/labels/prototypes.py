@@ -31,14 +31,9 @@ class Prototypes:
     confidence: float
 
     @property
-    def close(self) -> bool:
-        """Whether the prototypes explain the gradient."""
-        return self.misfit < CLOSE
-
-    @property
-    def confident(self) -> bool:
-        """Whether the network would recognise its prototypes, so that their counts mean little."""
-        return not self.confidence < CONFIDENT
+    def explained(self) -> bool:
+        """Whether the prototypes fit, and are not so well known that any number of them would."""
+        return self.misfit < CLOSE and self.confidence < CONFIDENT
 
 
 def fit_prototypes(evidence: Evidence, size: int) -> Prototypes:
