@@ -31,7 +31,7 @@ def noise_batch(task, labels):
 
 
 def test_matching_without_labels_is_matching_with_them_where_they_are_right(photos):
-    attack = sp.attacks.inverting_gradients(steps=3, restarts=1)
+    attack = sp.attacks.inverting_gradients(steps=2, restarts=1)
     task = sp.zoo.mlp(hidden=(16,))
     known = attack(observe(task, photos, knows_labels=True), rng=sp.rng(1))
     inferred = InferLabels(attack)(observe(task, photos), rng=sp.rng(1))

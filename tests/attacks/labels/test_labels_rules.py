@@ -61,10 +61,12 @@ def drawn(data, size, seed):
     return sp.Batch(data.inputs[rows], data.labels[rows])
 
 
-def accuracy(rule, task, batches):
-    """Mean over batches of the overlap of multisets."""
-    right = [1 - count_error(rule(observe(task, b)), b.labels) / len(b) for b in batches]
-    return sum(right) / len(right)
+def accuracies(rules, task, batches):
+    """Mean over batches of the overlap of multisets, for each rule."""
+    seen = [observe(task, batch) for batch in batches]
+    pairs = list(zip(seen, batches, strict=True))
+    wrong = [sum(count_error(rule(s), b.labels) / len(b) for s, b in pairs) for rule in rules]
+    return [1 - share / len(batches) for share in wrong]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -118,22 +120,26 @@ def test_present_classes_and_not_the_absent_ones_are_read_off_a_difference(photo
     assert SignRule()(replace(seen, batch_size=None)).tolist() == [1, 3, 7]
 
 
-@pytest.mark.parametrize("size", [2, 8, 16])
-@pytest.mark.parametrize("factory", [sp.zoo.resnet20, sp.zoo.lenet], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("factory", "size"),
+    [(sp.zoo.resnet20, 8), (sp.zoo.lenet, 8), (sp.zoo.lenet, 32)],
+    ids=["resnet20-8", "lenet-8", "lenet-32"],
+)
 def test_an_untrained_network_gives_nearly_all_labels_away(cifar, factory, size):
-    batches = [drawn(cifar, size, seed) for seed in range(3)]
-    assert accuracy(CountAware(), factory(), batches) >= 0.95
+    batches = [drawn(cifar, size, seed) for seed in range(2)]
+    (counted,) = accuracies([CountAware()], factory(), batches)
+    assert counted >= 0.95
 
 
 def test_counting_beats_the_other_rules_on_a_trained_network(cifar, trained):
-    batches = [drawn(cifar, 4, seed) for seed in range(6)]
-    sign, minimum, counted = (accuracy(rule, trained, batches) for rule in RULES)
+    batches = [drawn(cifar, 4, seed) for seed in range(4)]
+    sign, minimum, counted = accuracies(RULES, trained, batches)
     assert counted >= max(sign, minimum) + 0.15
 
 
 def test_a_large_batch_on_a_trained_network_is_counted_no_worse_than_by_the_others(cifar, trained):
-    batches = [drawn(cifar, 16, seed) for seed in range(4)]
-    sign, minimum, counted = (accuracy(rule, trained, batches) for rule in RULES)
+    batches = [drawn(cifar, 32, seed) for seed in range(2)]
+    sign, minimum, counted = accuracies(RULES, trained, batches)
     assert counted >= max(sign, minimum) - 0.05
 
 
