@@ -7,13 +7,12 @@ from math import log2
 
 from seepage.attacks.labels.equations import visible_people, write_equations
 from seepage.attacks.labels.evidence import Evidence, read_evidence
-from seepage.attacks.labels.gain import measure_gain
+from seepage.attacks.labels.gain import EXACT, measure_gain
 from seepage.attacks.labels.peeling import peel
 from seepage.attacks.labels.prototypes import fit_prototypes
 from seepage.core import Observation
 
 WHOLE = 0.15
-EXACT = 0.02
 
 Scaled = Callable[[int], Evidence]
 

@@ -9,15 +9,12 @@ from torch import Tensor
 
 from seepage.attacks.labels.equations import visible_people, write_equations
 from seepage.attacks.labels.evidence import Evidence, read_evidence
-from seepage.attacks.labels.gain import measure_gain
+from seepage.attacks.labels.gain import EXACT, measure_gain
 from seepage.attacks.labels.peeling import peel
 from seepage.attacks.labels.prototypes import fit_prototypes
 from seepage.attacks.labels.rounding import nearest_counts
 from seepage.attacks.labels.rules import handed_over, required_size
 from seepage.core import Observation
-
-# Later local steps change rows by more than what tells people apart, unless they are this few.
-EXACT = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,6 +53,10 @@ def count_classes(observation: Observation) -> Tensor:
        often. It is the whole answer for a large batch and a trained network, and little better
        than a guess that all classes are equally frequent: people whom the network knows well leave
        no trace in the update.
+
+    Counts, unlike signs, need the scale of the update, which is measured on a simulation. They are
+    wrong where it misleads: behind clipping that the adversary does not know, and after local
+    steps so large that the update is far from proportional to a gradient.
 
     Raises:
         MissingKnowledge: The batch size is not known.
