@@ -21,9 +21,9 @@ from seepage.zoo import load_weights
 
 SIZES = (1, 2, 4, 8, 16, 32)
 BATCHES = 10
-KEY = sp.rng(86_420)
+KEY = sp.rng(97_531)
 FIRST_IMAGE = 750
-FIRST_WEIGHTS = 500
+FIRST_WEIGHTS = 900
 
 RULES: dict[str, LabelRule] = {
     "SignRule": SignRule(),

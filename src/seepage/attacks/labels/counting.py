@@ -48,7 +48,7 @@ def count_classes(observation: Observation) -> Tensor:
     1. Prototypes, one feature vector per class, if they explain the gradient: so it is while the
        network is untrained.
     2. People peeled off one by one, while fewer than K - 1 are visible: mostly right for few
-       people, whatever the network.
+       people, whatever the network. Without a bias only if they explain everything.
     3. For everybody else n = B (1/K - dL/db): the network is taken to predict every class equally
        often. It is the whole answer for a large batch and a trained network, and little better
        than a guess that all classes are equally frequent: people whom the network knows well leave
@@ -74,10 +74,13 @@ def _peeled(evidence: Evidence, size: int) -> Tensor:
     if visible > min(size, evidence.classes - 2) or evidence.precision > EXACT:
         return _calibrated(size * evidence.signal, size)
     equations = write_equations(evidence, size)
-    found = peel(equations, limit=visible).people
-    known = torch.bincount(found.labels, minlength=evidence.classes)
-    left = equations.signal(equations.residual(found))
-    return known + _calibrated(left, size - len(found))
+    found = peel(equations, limit=visible)
+    if not (found.solved or evidence.biased):
+        # Lengths of features are known roughly only, so that half an explanation misleads.
+        return _calibrated(size * evidence.signal, size)
+    known = torch.bincount(found.people.labels, minlength=evidence.classes)
+    left = equations.signal(equations.residual(found.people))
+    return known + _calibrated(left, size - len(found.people))
 
 
 def _calibrated(signal: Tensor, size: int) -> Tensor:
