@@ -84,11 +84,17 @@ def one_photo_normalised_by_itself():
 ATTACKED = {
     "analytic_fc": (sp.attacks.analytic_fc(), one_photo("mlp", hidden=[32]), 60.0),
     "dlg": (sp.attacks.dlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
+    "grad_inversion": (
+        sp.attacks.grad_inversion(steps=150, restarts=2),
+        one_photo_normalised_by_itself(),
+        18.0,
+    ),
     "gradattack_strongest": (
         sp.attacks.gradattack_strongest(steps=300, tv=1e-3),
         one_photo_normalised_by_itself(),
         42.0,
     ),
+    "idlg": (sp.attacks.idlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
     "inverting_gradients": (
         sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-4),
         one_photo("cnn2-v1"),

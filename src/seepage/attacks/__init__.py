@@ -4,7 +4,9 @@ from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
+    grad_inversion,
     gradattack_strongest,
+    idlg,
     inverting_gradients,
     learn_from_gradients,
 )
@@ -13,7 +15,9 @@ __all__ = [
     "ATTACKS",
     "analytic_fc",
     "dlg",
+    "grad_inversion",
     "gradattack_strongest",
+    "idlg",
     "inverting_gradients",
     "learn_from_gradients",
 ]

@@ -8,7 +8,9 @@ from types import MappingProxyType
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
+    grad_inversion,
     gradattack_strongest,
+    idlg,
     inverting_gradients,
     learn_from_gradients,
 )
@@ -20,7 +22,9 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         for recipe in (
             analytic_fc,
             dlg,
+            grad_inversion,
             gradattack_strongest,
+            idlg,
             inverting_gradients,
             learn_from_gradients,
         )

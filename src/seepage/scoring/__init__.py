@@ -3,7 +3,7 @@
 from seepage.scoring.baselines import baseline_scores, draw_guess, mean_guess
 from seepage.scoring.catalogue import METRICS, applicable, catalogue
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
-from seepage.scoring.label import LabelAccuracy
+from seepage.scoring.label import LabelAccuracy, count_error
 from seepage.scoring.lpips import LPIPS
 from seepage.scoring.pairing import pair
 from seepage.scoring.scores import Scores, score
@@ -23,6 +23,7 @@ __all__ = [
     "applicable",
     "baseline_scores",
     "catalogue",
+    "count_error",
     "draw_guess",
     "mean_guess",
     "pair",

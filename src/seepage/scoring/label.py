@@ -1,4 +1,4 @@
-"""Whether the attack knows what class a person belongs to."""
+"""Whether the attack knows what class people belong to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Paired
+from seepage.core.errors import InvalidValue
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,32 @@ class LabelAccuracy:
         right = _classes(paired.guessed_labels) == _classes(paired.labels)
         has_guess = torch.tensor(paired.assignment) >= 0
         return (right & has_guess).double()
+
+
+def count_error(guessed: Tensor, labels: Tensor) -> int:
+    """People counted in a wrong class, of two multisets of B labels: sum_k |n'_k - n_k| / 2.
+
+    B minus the size of the overlap, so that it is 0 for the right labels in any order and at most
+    B. It belongs to a batch and not to a person, hence it is no metric.
+
+    Args:
+        guessed: Labels `(B,)` in any order.
+        labels: The true ones, `(B,)`.
+
+    Example:
+        >>> count_error(torch.tensor([1, 1, 4]), torch.tensor([4, 1, 7]))
+        1
+
+    References: Ma et al., 2023 (ma2023instance)
+    """
+    if guessed.shape != labels.shape or labels.ndim != 1:
+        raise InvalidValue(
+            f"expected as many guessed labels as there are, {tuple(labels.shape)}, got "
+            f"{tuple(guessed.shape)}; give classes, not probabilities"
+        )
+    classes = 1 + int(torch.cat([guessed, labels]).max())
+    ours, theirs = (torch.bincount(each.cpu(), minlength=classes) for each in (guessed, labels))
+    return int((ours - theirs).abs().sum()) // 2
 
 
 def _classes(labels: Tensor) -> Tensor:

@@ -1,0 +1,120 @@
+"""The parts of label counting against naive computations."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks.labels.equations import People, visible_people, write_equations
+from seepage.attacks.labels.evidence import read_evidence
+from seepage.attacks.labels.gain import measure_gain
+from seepage.attacks.labels.peeling import _cost_with, peel
+from seepage.attacks.labels.rounding import nearest_counts
+from seepage.domains import Signal
+from seepage.scoring import count_error
+
+
+def linear_task(*, bias=True, scale=1.0):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6, bias=bias))
+    with torch.no_grad():
+        model[1].weight.mul_(scale)
+    return sp.Task(model, sp.cross_entropy, Signal((1, 12)), name="linear")
+
+
+def observed(task, labels, local=None):
+    batch = sp.Batch(task.domain.sample(len(labels), rng=sp.rng(0)), torch.tensor(labels))
+    client = sp.Client(local or sp.Gradient())
+    return batch, sp.Threat().observe(client, task, batch, rng=sp.rng(0))
+
+
+def supposed(equations, labels):
+    features = sp.rng(2).normal((len(labels), equations.weight.shape[1])).double()
+    return People(features, torch.tensor(labels))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rounding_finds_the_nearest_counts(seed):
+    estimate = 2 * sp.rng(seed).normal((4,)).double() + 1
+    ours = nearest_counts(estimate, 5)
+    every = [torch.tensor(n) for n in product(range(6), repeat=4) if sum(n) == 5]
+    best = min((n - estimate).square().sum() for n in every)
+    assert ours.sum() == 5
+    assert ours.min() >= 0
+    assert torch.isclose((ours - estimate).square().sum(), best)
+
+
+@pytest.mark.parametrize(
+    ("local", "factor"),
+    [
+        (sp.Gradient(), 1.0),
+        (sp.Gradient(reduction="sum"), 4.0),
+        (sp.FedAvg(lr=0.01, steps=1), 0.01),
+        (sp.FedAvg(lr=1e-4, steps=5), 5e-4),
+    ],
+    ids=str,
+)
+def test_the_gain_is_what_the_client_multiplies_by(local, factor):
+    _, seen = observed(linear_task(), [0, 1, 2, 3], local)
+    gain = measure_gain(seen, 4)
+    assert gain.factor == pytest.approx(factor, rel=1e-3)
+    assert gain.error < 1e-2
+
+
+def test_the_jacobian_is_the_derivative():
+    _, seen = observed(linear_task(scale=2.0), [0, 3, 5])
+    equations = write_equations(read_evidence(seen), 3)
+    people = supposed(equations, [0, 3, 5])
+
+    def explained(features):
+        return equations.target - equations.residual(People(features, people.labels))
+
+    exact = torch.autograd.functional.jacobian(explained, people.features)
+    assert torch.allclose(equations.jacobian(people), exact, atol=1e-10)
+
+
+def test_the_cost_of_one_more_person_is_that_of_all_together():
+    _, seen = observed(linear_task(scale=2.0), [0, 3, 5])
+    equations = write_equations(read_evidence(seen), 3)
+    people = supposed(equations, [0, 3])
+    more = sp.rng(3).normal((4, 3)).double()
+    quick = _cost_with(equations, people, equations.residual(people), more)
+    for feature, label in product(range(4), range(6)):
+        everybody = people.joined(more[feature], label)
+        accuracy = equations.accuracy(everybody)
+        slow = equations.cost(equations.residual(everybody), accuracy).sum()
+        assert torch.isclose(quick[feature, label], slow)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_rank_counts_people_while_there_are_fewer_than_classes(size, bias):
+    _, seen = observed(linear_task(bias=bias), [0, 1, 1, 0][:size])
+    assert visible_people(read_evidence(seen)) == size
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_peeling_finds_the_labels_of_all_people(bias):
+    _, seen = observed(linear_task(scale=20.0, bias=bias), [0, 3, 3])
+    found = peel(write_equations(read_evidence(seen), 3), limit=3)
+    assert sorted(found.people.labels.tolist()) == [0, 3, 3]
+
+
+def test_a_solution_holds_the_features_of_the_people():
+    batch, seen = observed(linear_task(scale=20.0), [0, 3, 3])
+    evidence = read_evidence(seen)
+    equations = write_equations(evidence, 3)
+    found = peel(equations, limit=3)
+    assert found.solved
+    assert not peel(equations, limit=2).solved
+    truth = torch.cat([batch.inputs.flatten(1).double(), torch.ones(3, 1).double()], dim=1)
+    ours, theirs = found.people.features @ equations.weight.T, truth @ evidence.weight.T
+    assert torch.allclose(ours[ours[:, 0].argsort()], theirs[theirs[:, 0].argsort()], atol=1e-3)
+
+
+@pytest.mark.parametrize(("guessed", "wrong"), [([1, 2, 2], 0), ([2, 1, 2], 0), ([1, 1, 5], 2)])
+def test_the_count_error_is_what_the_overlap_lacks(guessed, wrong):
+    assert count_error(torch.tensor(guessed), torch.tensor([2, 2, 1])) == wrong
