@@ -1,0 +1,145 @@
+"""The system of a layer, without its matrix, is the system with its matrix."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seepage.attacks.linear_systems.activations import Identity
+from seepage.attacks.linear_systems.layer import Layer
+from seepage.attacks.linear_systems.operator import LinearSystem, covered
+
+
+def layer_of(axes, *, channels, filters, size, kernel, stride, padding, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [size + axis for axis in range(axes)]
+    positions = [(length + 2 * padding - kernel) // stride + 1 for length in sizes]
+    weight = torch.randn(filters, channels, *[kernel] * axes, generator=generator).double()
+    return Layer(
+        "layer",
+        (channels, *sizes),
+        (filters, *positions),
+        (kernel,) * axes,
+        (stride,) * axes,
+        (padding,) * axes,
+        weight,
+        torch.randn(filters, generator=generator).double(),
+        Identity(),
+    )
+
+
+@st.composite
+def layers(draw):
+    kernel = draw(st.integers(1, 4))
+    return layer_of(
+        draw(st.integers(0, 2)),
+        channels=draw(st.integers(1, 3)),
+        filters=draw(st.integers(1, 4)),
+        size=draw(st.integers(kernel, 7)),
+        kernel=kernel,
+        stride=draw(st.integers(1, 3)),
+        padding=draw(st.integers(0, kernel - 1)),
+        seed=draw(st.integers(0, 9)),
+    )
+
+
+def noise(*shape, seed=5):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def dense(system):
+    """The matrix by the definition of Eq. 6: a loop over weights and window positions."""
+    layer = system.layer
+    column = torch.arange(layer.inputs).reshape(layer.input_shape)
+    row_of_z = torch.arange(layer.outputs).reshape(layer.output_shape)
+    row_of_w = layer.outputs + torch.arange(layer.weight.numel()).reshape(layer.weight.shape)
+    matrix = torch.zeros(system.shape, dtype=torch.float64)
+    for weight in product(*map(range, layer.weight.shape)):
+        o, c, *offset = weight
+        for position in product(*map(range, layer.output_shape[1:])):
+            steps = zip(layer.stride, position, offset, layer.padding, strict=True)
+            place = tuple(s * i + p - pad for s, i, p, pad in steps)
+            if all(0 <= a < n for a, n in zip(place, layer.input_shape[1:], strict=True)):
+                matrix[row_of_z[(o, *position)], column[(c, *place)]] += layer.weight[weight]
+                matrix[row_of_w[weight], column[(c, *place)]] += system.delta[(o, *position)]
+    return matrix
+
+
+def system_of(layer):
+    return LinearSystem(layer, noise(*layer.output_shape))
+
+
+@settings(max_examples=40, deadline=None)
+@given(layers())
+def test_applying_the_system_is_multiplying_with_its_matrix(layer):
+    system = system_of(layer)
+    matrix = dense(system)
+    x, rows = noise(layer.inputs), noise(len(matrix), seed=6)
+    torch.testing.assert_close(system.apply(x), matrix @ x)
+    torch.testing.assert_close(system.adjoint(rows), matrix.T @ rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layers())
+def test_the_adjoint_is_the_adjoint(layer):
+    system = system_of(layer)
+    x, rows = noise(layer.inputs), noise(system.shape[0], seed=6)
+    left, right = system.apply(x) @ rows, x @ system.adjoint(rows)
+    torch.testing.assert_close(left, right)
+
+
+@settings(max_examples=20, deadline=None)
+@given(layers())
+def test_a_batch_of_vectors_is_applied_one_by_one(layer):
+    system = system_of(layer)
+    x, rows = noise(2, 3, layer.inputs), noise(2, 3, system.shape[0])
+    one = torch.stack([torch.stack([system.apply(v) for v in row]) for row in x])
+    torch.testing.assert_close(system.apply(x), one)
+    back = torch.stack([torch.stack([system.adjoint(v) for v in row]) for row in rows])
+    torch.testing.assert_close(system.adjoint(rows), back)
+
+
+@settings(max_examples=30, deadline=None)
+@given(layers())
+def test_forward_and_backward_pass_satisfy_the_system(layer):
+    x = noise(1, *layer.input_shape)
+    weight = layer.weight.clone().requires_grad_()
+    z = replace(layer, weight=weight).linear(x)
+    delta = noise(*z.shape[1:])
+    (gradient,) = torch.autograd.grad((z[0] * delta).sum(), weight)
+    system = LinearSystem(layer, delta)
+    expected = system.right_hand_side(z[0].detach(), gradient)
+    torch.testing.assert_close(system.apply(x.flatten()), expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(layers())
+def test_every_pair_of_filters_makes_one_row_redundant(layer):
+    system = system_of(layer)
+    for a, b in product(range(layer.channels), repeat=2):
+        z, gradient = torch.zeros_like(system.delta), torch.zeros_like(layer.weight)
+        z[a], gradient[b] = -system.delta[b], layer.weight[a]
+        combination = system.adjoint(torch.cat([z.flatten(), gradient.flatten()]))
+        torch.testing.assert_close(combination, torch.zeros_like(combination))
+
+
+def test_unknown_outputs_have_no_rows():
+    layer = layer_of(2, channels=2, filters=3, size=5, kernel=3, stride=1, padding=0)
+    known = noise(*layer.output_shape) > 0
+    system = LinearSystem(layer, noise(*layer.output_shape), known)
+    x = noise(layer.inputs)
+    forward = system.apply(x)[: layer.outputs].reshape(layer.output_shape)
+    assert bool((forward[~known] == 0).all())
+    assert bool((forward[known] != 0).all())
+    rows = noise(system.shape[0])
+    torch.testing.assert_close(system.apply(x) @ rows, x @ system.adjoint(rows))
+
+
+@pytest.mark.parametrize("axes", [0, 1, 2])
+def test_covered_counts_the_columns_that_are_not_zero(axes):
+    layer = layer_of(axes, channels=2, filters=2, size=8, kernel=2, stride=3, padding=1)
+    touched = int((dense(system_of(layer)).abs().sum(0) > 0).sum())
+    assert covered(layer) == touched
