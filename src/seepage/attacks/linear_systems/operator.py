@@ -1,17 +1,18 @@
 """The linear system that a layer's forward and backward pass impose on its input.
 
-All of it is one trilinear form T(x, w, dz) = <dz, w * x>, with * the convolution: fixing two
-arguments gives the forward pass, the weight gradient or the input gradient of the layer.
+With X the windows that a convolution reads, one column per position, its forward pass is W X and
+its weight gradient dZ X^T: both are linear in the input, and share X.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, conv_transpose2d
+from torch.nn.functional import fold, unfold
 
 from seepage.attacks.linear_systems.layer import Layer
 
@@ -20,7 +21,7 @@ from seepage.attacks.linear_systems.layer import Layer
 class LinearSystem:
     """The matrix u of a layer, applied and transposed without ever being formed.
 
-        u x = [ w * x ; d<dz, w * x>/dw ] = [ z - b ; dL/dw ] = v
+        u x = [ W X ; dZ X^T ] = [ z - b ; dL/dw ] = v
 
     It has |z| + |w| rows and n columns; vectors may have leading batch axes.
 
@@ -39,7 +40,7 @@ class LinearSystem:
 
     References:
         Chen and Campbell, 2022, Eq. 6 and 7 (chen2022analysing); Zhu and Blaschko, 2021
-        (zhu2021rgap)
+        (zhu2021recursive)
     """
 
     layer: Layer
@@ -53,34 +54,18 @@ class LinearSystem:
 
     def apply(self, x: Tensor) -> Tensor:
         """U x: `(..., n)` to `(..., |z| + |w|)`."""
-        frame = _Frame(self.layer)
-        planes = x.reshape(-1, *frame.inputs)
-        forward = conv2d(planes, frame.weight, stride=frame.stride, padding=frame.padding)
-        forward = self._where_known(forward.flatten(1))
-        # Every channel of x against every channel of dz: a convolution whose kernel is dz, with
-        # the stride as its dilation. Positions that no window reaches are cut off.
-        lone = planes.reshape(-1, 1, *frame.inputs[1:])
-        delta = self.delta.reshape(-1, 1, *frame.outputs[1:])
-        products = conv2d(lone, delta, padding=frame.padding, dilation=frame.stride)
-        height, width = frame.kernel
-        gradient = products[..., :height, :width].reshape(
-            len(planes), frame.inputs[0], -1, height, width
-        )
-        rows = torch.cat([forward, gradient.transpose(1, 2).flatten(1)], dim=1)
-        return rows.reshape(*x.shape[:-1], -1)
+        windows = self._frame.windows(x.reshape(-1, x.shape[-1]))
+        forward = self._where_known((self._weight @ windows).flatten(1))
+        gradient = self._delta @ windows.mT
+        return torch.cat([forward, gradient.flatten(1)], dim=1).reshape(*x.shape[:-1], -1)
 
     def adjoint(self, rows: Tensor) -> Tensor:
         """U^T r: `(..., |z| + |w|)` to `(..., n)`."""
-        frame = _Frame(self.layer)
         flat = rows.reshape(-1, rows.shape[-1])
         forward, gradient = flat[:, : self.layer.outputs], flat[:, self.layer.outputs :]
-        z = self._where_known(forward).reshape(-1, *frame.outputs)
-        from_forward = frame.transposed(z, frame.weight)
-        # One group per vector, because each brings a kernel of its own.
-        delta = self.delta.reshape(frame.outputs).repeat(len(flat), 1, 1)[None]
-        kernels = gradient.reshape(-1, *frame.weight.shape[1:])
-        from_gradient = frame.transposed(delta, kernels, groups=len(flat))
-        x = from_forward + from_gradient.reshape(from_forward.shape)
+        z = self._where_known(forward).reshape(len(flat), *self._delta.shape)
+        kernels = gradient.reshape(len(flat), *self._weight.shape)
+        x = self._frame.sums(self._weight.T @ z + kernels.mT @ self._delta)
         return x.reshape(*rows.shape[:-1], -1)
 
     def right_hand_side(self, z: Tensor, gradient: Tensor) -> Tensor:
@@ -90,37 +75,45 @@ class LinearSystem:
             linear = linear - self.layer.bias[:, None]
         return torch.cat([self._where_known(linear.flatten()), gradient.flatten()])
 
+    @property
+    def _weight(self) -> Tensor:
+        """One row per filter: `(o, c k k)`."""
+        return self.layer.weight.flatten(1)
+
+    @property
+    def _delta(self) -> Tensor:
+        """One row per filter: `(o, positions)`."""
+        return self.delta.reshape(self.layer.channels, -1)
+
+    @cached_property
+    def _frame(self) -> _Frame:
+        return _Frame(self.layer)
+
     def _where_known(self, forward: Tensor) -> Tensor:
         return forward if self.known is None else forward * self.known.flatten()
 
 
 class _Frame:
-    """The layer seen as a convolution over two axes, of which missing ones have length one."""
+    """The layer's windows, with axes that it has not as axes of length one."""
 
     def __init__(self, layer: Layer) -> None:
         missing = 2 - len(layer.kernel)
-        ones = (1,) * missing
         channels, *sizes = layer.input_shape
-        filters, *positions = layer.output_shape
-        self.inputs = (channels, *ones, *sizes)
-        self.outputs = (filters, *ones, *positions)
-        self.kernel = (*ones, *layer.kernel)
-        self.stride = (*ones, *layer.stride)
-        self.padding = (*(0,) * missing, *layer.padding)
-        self.weight = layer.weight.reshape(filters, channels, *self.kernel)
+        self._shape = (channels, *(1,) * missing, *sizes)
+        self._kernel = (*(1,) * missing, *layer.kernel)
+        self._stride = (*(1,) * missing, *layer.stride)
+        self._padding = (*(0,) * missing, *layer.padding)
 
-    def transposed(self, z: Tensor, kernels: Tensor, groups: int = 1) -> Tensor:
-        """The transpose of a convolution in its input, with the rows no window reached as zeros."""
-        reached = [
-            (length - 1) * stride - 2 * padding + kernel
-            for length, stride, padding, kernel in zip(
-                self.outputs[1:], self.stride, self.padding, self.kernel, strict=True
-            )
-        ]
-        left = [size - have for size, have in zip(self.inputs[1:], reached, strict=True)]
-        return conv_transpose2d(
-            z, kernels, stride=self.stride, padding=self.padding, output_padding=left, groups=groups
-        )
+    def windows(self, x: Tensor) -> Tensor:
+        """What each position reads: `(R, n)` to `(R, c k k, positions)`."""
+        planes = x.reshape(-1, *self._shape)
+        return unfold(planes, self._kernel, stride=self._stride, padding=self._padding)
+
+    def sums(self, windows: Tensor) -> Tensor:
+        """The transpose: add every window back where it was read, `(R, n)`."""
+        size = self._shape[1:]
+        planes = fold(windows, size, self._kernel, stride=self._stride, padding=self._padding)
+        return planes.flatten(1)
 
 
 def covered(layer: Layer) -> int:
