@@ -89,6 +89,11 @@ ATTACKED = {
         one_photo_normalised_by_itself(),
         42.0,
     ),
+    "hybrid": (
+        sp.attacks.hybrid(steps=(100, 10, 10), step_size=1e-2),
+        one_photo("cnn2-v2", pixels=16),
+        21.0,
+    ),
     "inverting_gradients": (
         sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-4),
         one_photo("cnn2-v1"),
@@ -99,6 +104,7 @@ ATTACKED = {
         one_photo("cnn2-v1", pixels=16),
         45.0,
     ),
+    "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
 }
 
 

@@ -5,8 +5,10 @@ from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
     gradattack_strongest,
+    hybrid,
     inverting_gradients,
     learn_from_gradients,
+    rgap,
 )
 
 __all__ = [
@@ -14,6 +16,8 @@ __all__ = [
     "analytic_fc",
     "dlg",
     "gradattack_strongest",
+    "hybrid",
     "inverting_gradients",
     "learn_from_gradients",
+    "rgap",
 ]

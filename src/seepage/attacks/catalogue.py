@@ -9,8 +9,10 @@ from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
     gradattack_strongest,
+    hybrid,
     inverting_gradients,
     learn_from_gradients,
+    rgap,
 )
 from seepage.core import Attack
 
@@ -21,8 +23,10 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             analytic_fc,
             dlg,
             gradattack_strongest,
+            hybrid,
             inverting_gradients,
             learn_from_gradients,
+            rgap,
         )
     }
 )

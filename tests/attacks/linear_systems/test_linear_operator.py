@@ -1,16 +1,19 @@
-"""The system of a layer, without its matrix, is the system with its matrix."""
+"""The system of a layer and its solutions, without a matrix, are those of the matrix."""
 
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from seepage.attacks.linear_systems.activations import Identity
 from seepage.attacks.linear_systems.layer import Layer
+from seepage.attacks.linear_systems.least_squares import minimum_norm, nearest_solution
 from seepage.attacks.linear_systems.operator import LinearSystem, covered
+from seepage.attacks.linear_systems.rank import determined
 
 
 def layer_of(axes, *, channels, filters, size, kernel, stride, padding, seed=0):
@@ -33,12 +36,12 @@ def layer_of(axes, *, channels, filters, size, kernel, stride, padding, seed=0):
 
 @st.composite
 def layers(draw):
-    kernel = draw(st.integers(1, 4))
+    kernel = draw(st.integers(1, 3))
     return layer_of(
         draw(st.integers(0, 2)),
         channels=draw(st.integers(1, 3)),
         filters=draw(st.integers(1, 4)),
-        size=draw(st.integers(kernel, 7)),
+        size=draw(st.integers(kernel, 6)),
         kernel=kernel,
         stride=draw(st.integers(1, 3)),
         padding=draw(st.integers(0, kernel - 1)),
@@ -72,7 +75,7 @@ def system_of(layer):
     return LinearSystem(layer, noise(*layer.output_shape))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(layers())
 def test_applying_the_system_is_multiplying_with_its_matrix(layer):
     system = system_of(layer)
@@ -82,7 +85,7 @@ def test_applying_the_system_is_multiplying_with_its_matrix(layer):
     torch.testing.assert_close(system.adjoint(rows), matrix.T @ rows)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(layers())
 def test_the_adjoint_is_the_adjoint(layer):
     system = system_of(layer)
@@ -91,7 +94,7 @@ def test_the_adjoint_is_the_adjoint(layer):
     torch.testing.assert_close(left, right)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(layers())
 def test_a_batch_of_vectors_is_applied_one_by_one(layer):
     system = system_of(layer)
@@ -102,7 +105,7 @@ def test_a_batch_of_vectors_is_applied_one_by_one(layer):
     torch.testing.assert_close(system.adjoint(rows), back)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(layers())
 def test_forward_and_backward_pass_satisfy_the_system(layer):
     x = noise(1, *layer.input_shape)
@@ -115,7 +118,7 @@ def test_forward_and_backward_pass_satisfy_the_system(layer):
     torch.testing.assert_close(system.apply(x.flatten()), expected)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(layers())
 def test_every_pair_of_filters_makes_one_row_redundant(layer):
     system = system_of(layer)
@@ -143,3 +146,65 @@ def test_covered_counts_the_columns_that_are_not_zero(axes):
     layer = layer_of(axes, channels=2, filters=2, size=8, kernel=2, stride=3, padding=1)
     touched = int((dense(system_of(layer)).abs().sum(0) > 0).sum())
     assert covered(layer) == touched
+
+
+def rank_of(matrix):
+    """The rank, of matrices whose singular values leave no doubt about it."""
+    values = np.linalg.svd(matrix.numpy(), compute_uv=False)
+    relative = values / values[0]
+    assume(not ((relative > 1e-12) & (relative < 1e-3)).any())
+    return int((relative > 1e-3).sum())
+
+
+def least_norm(matrix, target):
+    return torch.from_numpy(np.linalg.lstsq(matrix.numpy(), target.numpy(), rcond=1e-10)[0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(layers(), st.booleans())
+def test_the_solution_is_that_of_a_dense_factorisation(layer, consistent):
+    system = system_of(layer)
+    matrix = dense(system)
+    rank_of(matrix)
+    target = matrix @ noise(layer.inputs) if consistent else noise(len(matrix), seed=7)
+    expected = least_norm(matrix, target)
+    found = minimum_norm(system, target)
+    assert (found - expected).norm() <= 1e-6 * expected.norm()
+
+
+@settings(max_examples=15, deadline=None)
+@given(layers(), st.sampled_from([0.1, 1.0]))
+def test_damping_is_tikhonovs(layer, damping):
+    system = system_of(layer)
+    matrix, target = dense(system), noise(system.shape[0], seed=7)
+    normal = matrix.T @ matrix + damping**2 * torch.eye(layer.inputs, dtype=torch.float64)
+    expected = torch.linalg.solve(normal, matrix.T @ target)
+    torch.testing.assert_close(minimum_norm(system, target, damping=damping), expected)
+
+
+@settings(max_examples=15, deadline=None)
+@given(layers())
+def test_the_nearest_solution_keeps_what_the_system_does_not_see(layer):
+    system = system_of(layer)
+    matrix, x = dense(system), noise(layer.inputs, seed=8)
+    rank_of(matrix)
+    target = matrix @ noise(layer.inputs)
+    expected = x + least_norm(matrix, target - matrix @ x)
+    found = nearest_solution(system, target, x, iterations=3 * layer.inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_solved_system_stays_solved():
+    layer = layer_of(2, channels=1, filters=2, size=4, kernel=2, stride=1, padding=0)
+    system, x = system_of(layer), noise(layer.inputs)
+    found = nearest_solution(system, system.apply(x), x, iterations=20)
+    torch.testing.assert_close(found, x)
+    zero = minimum_norm(system, torch.zeros(system.shape[0], dtype=torch.float64))
+    assert bool((zero == 0).all())
+
+
+@settings(max_examples=25, deadline=None)
+@given(layers())
+def test_determined_means_full_column_rank(layer):
+    system = system_of(layer)
+    assert determined(system) == (rank_of(dense(system)) == layer.inputs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +12,10 @@ from torch import Tensor
 
 class Activation(Protocol):
     """An element-wise map alpha, undone as far as it can be."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Bounds of what it gives."""
 
     def __call__(self, z: Tensor) -> Tensor:
         """alpha(z)."""
@@ -28,6 +33,8 @@ class Activation(Protocol):
 @dataclass(frozen=True)
 class Identity:
     """alpha(z) = z."""
+
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Return z."""
@@ -55,6 +62,8 @@ class Tanh:
         0.5493
     """
 
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
     def __call__(self, z: Tensor) -> Tensor:
         """Return tanh z."""
         return torch.tanh(z)
@@ -75,6 +84,8 @@ class Tanh:
 @dataclass(frozen=True)
 class Sigmoid:
     """alpha(z) = 1 / (1 + exp(-z))."""
+
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Return sigma(z)."""
@@ -105,6 +116,8 @@ class LeakyReLU:
         [2.0, -2.0]
     """
 
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+
     slope: float
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -133,6 +146,8 @@ class ReLU:
         [True, False]
     """
 
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
     def __call__(self, z: Tensor) -> Tensor:
         """Return z or zero."""
         return z.clamp(min=0)
@@ -155,8 +170,7 @@ _ROUNDING = 1e-6
 
 
 def _inside(x: Tensor, low: float, high: float) -> Tensor:
-    margin = torch.finfo(x.dtype).eps
-    return x.clamp(low + margin, high - margin)
+    return x.clamp(low + _ROUNDING, high - _ROUNDING)
 
 
 def recognise(z: Tensor, x: Tensor) -> Activation | None:

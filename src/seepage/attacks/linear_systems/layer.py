@@ -57,6 +57,12 @@ class Layer:
         return convolve(values, self.weight, self.bias, self.stride, self.padding)
 
     @property
+    def parameters(self) -> tuple[str, str]:
+        """What an update calls the weight and the bias."""
+        prefix = f"{self.name}." if self.name else ""
+        return f"{prefix}weight", f"{prefix}bias"
+
+    @property
     def convolutional(self) -> bool:
         """Whether weights are shared between positions."""
         return bool(self.kernel)

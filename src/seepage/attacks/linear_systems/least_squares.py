@@ -1,8 +1,8 @@
-"""Minimum-norm least squares without a matrix."""
+"""Least squares without a matrix, by conjugate gradients on the normal equations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,59 +10,77 @@ from torch import Tensor
 from seepage.attacks.linear_systems.operator import LinearSystem
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """A least-squares solution.
-
-    Args:
-        x: `(n,)`.
-        residual: ||u x - v|| / ||v||.
-        iterations: How many it took.
-    """
-
-    x: Tensor
-    residual: float
-    iterations: int
-
-
 def minimum_norm(
     system: LinearSystem,
-    v: Tensor,
+    target: Tensor,
     *,
     damping: float = 0.0,
     tolerance: float = 1e-13,
     iterations: int = 5_000,
-) -> Solution:
+) -> Tensor:
     """The x of least norm among those that minimise ||u x - v||^2 + damping^2 ||x||^2.
 
-    Conjugate gradients on the normal equations, from zero: every iterate lies in the row space of
-    u, which is where the solution of least norm is.
+    From zero, every iterate lies in the row space of u, where the solution of least norm is.
 
     Args:
         system: u.
-        v: `(|z| + |w|,)`.
-        damping: Tikhonov's: for a v with noise in it.
+        target: v, `(|z| + |w|,)`.
+        damping: Tikhonov's, for a v with noise in it.
         tolerance: Stop when the gradient of the objective has fallen by this factor.
         iterations: Stop after so many.
 
     References:
-        Hestenes and Stiefel, 1952 (hestenes1952methods); Golub and Van Loan, 2013, Sec. 11.3
+        Hestenes and Stiefel, 1952, Sec. 10 (hestenes1952methods)
     """
-    x = v.new_zeros(system.shape[1])
-    rest = v.clone()
-    gradient = system.adjoint(rest)
-    direction = gradient.clone()
-    power = first = gradient.square().sum()
-    taken = 0
-    while taken < iterations and power > tolerance**2 * first:
-        image = system.apply(direction)
-        curvature = image.square().sum() + damping**2 * direction.square().sum()
-        step = power / curvature
-        x = x + step * direction
-        rest = rest - step * image
-        gradient = system.adjoint(rest) - damping**2 * x
-        before, power = power, gradient.square().sum()
-        direction = gradient + power / before * direction
-        taken += 1
-    scale = torch.linalg.vector_norm(v).clamp(min=torch.finfo(v.dtype).tiny)
-    return Solution(x, float(torch.linalg.vector_norm(system.apply(x) - v) / scale), taken)
+    state = _begin(system, target, damping, target.new_zeros(system.shape[1]))
+    enough = tolerance**2 * state.power
+    for _ in range(iterations):
+        if not state.power > enough:
+            break
+        state = _advance(system, state, damping)
+    return state.x
+
+
+def nearest_solution(system: LinearSystem, target: Tensor, x: Tensor, *, iterations: int) -> Tensor:
+    """Move x towards the nearest solution of u x = v, by a fixed number of iterations.
+
+    What is added lies in the row space of u, so the part of x that the system does not see stays.
+
+    Args:
+        system: u.
+        target: v, `(|z| + |w|,)`.
+        x: Where to start, `(n,)`.
+        iterations: How many; nothing on the way depends on values, so it can be captured.
+    """
+    state = _begin(system, target, 0.0, x)
+    for _ in range(iterations):
+        state = _advance(system, state, 0.0)
+    return state.x
+
+
+class _State(NamedTuple):
+    x: Tensor
+    rest: Tensor
+    direction: Tensor
+    power: Tensor
+
+
+def _begin(system: LinearSystem, target: Tensor, damping: float, x: Tensor) -> _State:
+    rest = target - system.apply(x)
+    gradient = system.adjoint(rest) - damping**2 * x
+    return _State(x, rest, gradient, gradient.square().sum())
+
+
+def _advance(system: LinearSystem, state: _State, damping: float) -> _State:
+    image = system.apply(state.direction)
+    curvature = image.square().sum() + damping**2 * state.direction.square().sum()
+    pace = _ratio(state.power, curvature)
+    x, rest = state.x + pace * state.direction, state.rest - pace * image
+    gradient = system.adjoint(rest) - damping**2 * x
+    power = gradient.square().sum()
+    return _State(x, rest, gradient + _ratio(power, state.power) * state.direction, power)
+
+
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
+    """A quotient that is zero, not NaN, once both are: a solved system stays solved."""
+    return above / below.clamp(min=torch.finfo(below.dtype).tiny)

@@ -7,7 +7,7 @@ its weight gradient dZ X^T: both are linear in the input, and share X.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -47,6 +47,11 @@ class LinearSystem:
     delta: Tensor
     known: Tensor | None = None
 
+    def __repr__(self) -> str:
+        """Name the layer and the size."""
+        rows, columns = self.shape
+        return f"LinearSystem({self.layer.name!r}, {rows} x {columns})"
+
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
@@ -74,6 +79,15 @@ class LinearSystem:
         if self.layer.bias is not None:
             linear = linear - self.layer.bias[:, None]
         return torch.cat([self._where_known(linear.flatten()), gradient.flatten()])
+
+    def to(self, like: Tensor) -> LinearSystem:
+        """The same system in the precision and on the device of a tensor."""
+        layer = replace(self.layer, weight=self.layer.weight.to(like), bias=None)
+        return replace(self, layer=layer, delta=self.delta.to(like))
+
+    def input_gradient(self) -> Tensor:
+        """dL/dx = W^T dL/dz, `(n,)`."""
+        return self._frame.sums(self._weight.T @ self._delta[None]).flatten()
 
     @property
     def _weight(self) -> Tensor:

@@ -115,7 +115,7 @@ def _broken(task: Task, side: str, between: Iterable[Visit], name: str) -> NotAp
 
 def _layer(task: Task, visit: Visit, activation: Activation) -> Layer:
     bias = visit.module.bias
-    weight = task.parameters.get(f"{visit.name}.weight".lstrip("."))
+    weight = task.parameters.get(f"{visit.name}.weight" if visit.name else "weight")
     if weight is None:
         raise NotApplicable(
             f"the layer {visit.name!r} of {task.name} is frozen, so the update does not hold its "
