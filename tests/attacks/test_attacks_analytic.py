@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.linear_systems.analytic_fc import _weighted
+from seepage.attacks.linear_systems.closed_form import layer_input
 from seepage.attacks.linear_systems.input_layer import input_layer
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Signal
@@ -65,7 +65,7 @@ def test_all_rows_together_beat_any_one_row_under_noise(photos):
     layer = input_layer(task)
     weight, bias = (seen.update.tensors[f"{layer}.{part}"] for part in ("weight", "bias"))
     truth = task.domain.normalise(batch.inputs).flatten()
-    ours = (_weighted(weight, bias) - truth).norm()
+    ours = (layer_input(weight, bias, name=layer) - truth).norm()
     each_row = (weight / bias[:, None] - truth).norm(dim=1)
     assert ours < each_row.min()
 

@@ -1,6 +1,7 @@
 """Attacks that compute the input instead of searching for it, or before they do."""
 
 from seepage.attacks.linear_systems.analytic_fc import AnalyticFC
+from seepage.attacks.linear_systems.closed_form import features
 from seepage.attacks.linear_systems.correction import Correction
 from seepage.attacks.linear_systems.hybrid import Hybrid
 from seepage.attacks.linear_systems.operator import LinearSystem
@@ -14,5 +15,6 @@ __all__ = [
     "Hybrid",
     "LinearSystem",
     "Stack",
+    "features",
     "read_stack",
 ]
