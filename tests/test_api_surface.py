@@ -44,6 +44,7 @@ PROMISED = {
     "attacks.gradattack_strongest",
     "attacks.inverting_gradients",
     "attacks.learn_from_gradients",
+    "certify",
     "chain",
     "cross_entropy",
     "data",
