@@ -30,37 +30,47 @@ def input_readers(task: Task) -> list[str]:
     for any module, not only for `nn.Sequential`.
     """
     probe = _probe(task)
-    width = probe[0].numel()
-    return [
-        name
-        for name, inputs in linear_calls(task, probe)
-        if inputs.shape[-1] == width and torch.equal(inputs.flatten(), probe.flatten())
-    ]
+    # A layer that reads slices of the input at several positions has fewer columns.
+    flat = probe.flatten(1)
+    return [name for name, inputs in calls(task, nn.Linear, probe) if _same(inputs, flat)]
+
+
+def convolutional_reader(task: Task) -> str | None:
+    """Name of the convolution that reads the input as it is, if there is one."""
+    probe = _probe(task)
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return next((name for name, inputs in calls(task, kinds, probe) if _same(inputs, probe)), None)
 
 
 def reads_one_vector(task: Task, name: str) -> bool:
     """Whether this is a linear layer that reads one vector `(n,)` of each example."""
-    calls = [inputs for called, inputs in linear_calls(task, _probe(task)) if called == name]
-    return len(calls) == 1 and calls[0].ndim == 2
+    read = [inputs for called, inputs in calls(task, nn.Linear, _probe(task)) if called == name]
+    return len(read) == 1 and read[0].ndim == 2
 
 
-def linear_calls(task: Task, normalised: Tensor) -> list[tuple[str, Tensor]]:
-    """Every call of a linear layer in the order of the forward pass: its name, and what it read."""
-    calls: list[tuple[str, Tensor]] = []
+def calls(
+    task: Task, kinds: type[nn.Module] | tuple[type[nn.Module], ...], normalised: Tensor
+) -> list[tuple[str, Tensor]]:
+    """Every call of such a layer in the order of the forward pass: its name, and what it read."""
+    seen: list[tuple[str, Tensor]] = []
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _, arguments: calls.append((name, arguments[0].clone()))
+        return lambda _, arguments: seen.append((name, arguments[0].clone()))
 
     network = task.in_mode("eval").network
-    linear = {name: m for name, m in network.named_modules() if isinstance(m, nn.Linear)}
-    handles = [layer.register_forward_pre_hook(watch(name)) for name, layer in linear.items()]
+    layers = {name: m for name, m in network.named_modules() if isinstance(m, kinds)}
+    handles = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
     try:
         with torch.no_grad():
             network(normalised)
     finally:
         for handle in handles:
             handle.remove()
-    return calls
+    return seen
+
+
+def _same(inputs: Tensor, wanted: Tensor) -> bool:
+    return inputs.shape == wanted.shape and torch.equal(inputs, wanted)
 
 
 def _probe(task: Task) -> Tensor:

@@ -36,15 +36,14 @@ def visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tensor]:
 
     def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         def hook(module: nn.Module, arguments: tuple[Tensor, ...], outputs: Tensor) -> None:
-            # Copied: an activation may work in place.
-            seen.append(Visit(name, module, before.pop(), outputs.clone()))
+            seen.append(Visit(name, module, before.pop(), _copy(outputs)))
 
         return hook
 
     before: list[Tensor] = []
 
     def remember(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        before.append(arguments[0].clone())
+        before.append(_copy(*arguments[:1]))
 
     innermost = {n: m for n, m in network.named_modules() if not any(m.children())}
     handles = [m.register_forward_hook(record(n)) for n, m in innermost.items()]
@@ -56,3 +55,8 @@ def visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tensor]:
         for handle in handles:
             handle.remove()
     return seen, outputs
+
+
+def _copy(value: object = None) -> Tensor:
+    """A copy, since activations may work in place; nothing of what is no tensor, as cells give."""
+    return value.clone() if isinstance(value, Tensor) else torch.empty(0)
