@@ -134,7 +134,7 @@ class LeakyReLU:
 
     def derivative(self, z: Tensor) -> Tensor:
         """One or the slope."""
-        return torch.where(z > 0, 1.0, self.slope).to(z)
+        return torch.where(z > 0, torch.ones_like(z), self.slope)
 
 
 @dataclass(frozen=True)
