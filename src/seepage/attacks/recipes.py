@@ -39,14 +39,14 @@ _STEPS_PER_ITERATION = 20
 
 
 def analytic_fc() -> Attack:
-    """Closed-form input of a first fully connected layer with bias.
+    """Closed-form input of a network that begins with fully connected layers, one with a bias.
 
     Example:
         >>> analytic_fc()
         AnalyticFC()
 
     References:
-        Geiping et al., 2020, Proposition 1 (geiping2020inverting)
+        Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting)
     """
     return AnalyticFC()
 
