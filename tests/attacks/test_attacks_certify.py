@@ -7,13 +7,8 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.uniqueness import (
-    Jacobian,
-    dense_full_rank,
-    full_column_rank,
-    lanczos_full_rank,
-    update_jacobian,
-)
+from seepage.attacks.jacobian import Jacobian, update_jacobian
+from seepage.attacks.uniqueness import dense_full_rank, full_column_rank, lanczos_full_rank
 from seepage.core.errors import MissingKnowledge
 
 
@@ -131,6 +126,29 @@ def test_a_singular_value_counts_from_a_millionth_of_the_largest(decide, least, 
     values = torch.cat([torch.tensor([least]), torch.linspace(0.1, 1, columns - 1)]).double()
     matrix = left @ torch.diag(values) @ right
     assert decide(Jacobian(lambda x: matrix @ x, torch.zeros(columns).double())) is expected
+
+
+@pytest.mark.parametrize("decide", [dense_full_rank, lanczos_full_rank])
+@pytest.mark.parametrize("least", [1e-2, 1e-4])
+def test_one_silent_direction_among_hundreds_that_speak_softly_is_found(decide, least):
+    values = torch.logspace(0, torch.tensor(least).log10().item(), 400).double()
+    values[7] = 0.0
+    assert decide(Jacobian(lambda x: values * x, torch.zeros(400).double())) is False
+
+
+def test_a_map_that_only_scales_is_settled_though_no_second_direction_comes_of_it():
+    assert lanczos_full_rank(Jacobian(lambda x: 2 * x, torch.zeros(50).double())) is True
+
+
+def test_behind_a_defense_that_rounds_nothing_is_claimed():
+    certificate = sp.certify(*scene("mlp", hidden=[16], defense=sp.Sign()))
+    assert certificate.residual < 1e-6
+    assert certificate.unique is None
+
+
+def test_behind_pruning_what_is_left_decides():
+    assert sp.certify(*scene("mlp", hidden=[16], defense=sp.Prune(0.5))).unique is True
+    assert sp.certify(*scene("mlp", hidden=[16], defense=sp.Prune(0.99))).unique is False
 
 
 def test_too_few_steps_leave_it_unknown():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.attacks.uniqueness import full_column_rank, update_jacobian
+from seepage.attacks.jacobian import update_jacobian
+from seepage.attacks.uniqueness import full_column_rank
 from seepage.core import Certificate, Observation, Reconstruction
 from seepage.core.errors import MissingKnowledge
 from seepage.core.precision import precision
@@ -21,9 +22,10 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
 
     The residual is computed in the precision the client computed in, since that is what was
     observed. The Jacobian is computed in double precision, whatever that was: singular values far
-    below the largest are the question, and float32 has no digits for them. Uniqueness is local: a
-    guess far away may explain the update as well. It is said of the guess as an explanation, so
-    where the residual exceeds 1e-3 it stays unknown.
+    below the largest are the question, and float32 has no digits for them. It takes about two
+    gradients for each unknown. Uniqueness is local: a guess far away may explain the update as
+    well. It stays unknown where the residual exceeds 1e-3, since the guess is then no explanation,
+    and behind a defense that rounds, whose slope is made up.
 
     Args:
         observation: What was seen.
@@ -47,10 +49,13 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
     inputs = reconstruction.inputs
     labels = _labels(observation, reconstruction)
     difference = residual(observation, inputs, labels)
-    if not difference <= EXPLAINED:
-        return Certificate(residual=difference)
+    unique = _unique(observation, inputs, labels) if difference <= EXPLAINED else None
+    return Certificate(difference, unique)
+
+
+def _unique(observation: Observation, inputs: Tensor, labels: Tensor) -> bool | None:
     jacobian = update_jacobian(observation, inputs, labels)
-    return Certificate(difference, None if jacobian is None else full_column_rank(jacobian))
+    return full_column_rank(jacobian) if jacobian is not None and jacobian.is_true() else None
 
 
 def residual(observation: Observation, inputs: Tensor, labels: Tensor) -> float:

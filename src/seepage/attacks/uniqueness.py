@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import cast
-
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
 
-from seepage.core import Observation, Rng
-from seepage.core.task import batchnorm_layers
-from seepage.threats import Simulation
+from seepage.attacks.jacobian import Jacobian
+from seepage.core import Rng
 
 # The squared problem J^T J is computed to sixteen digits, so singular values below 1e-8 of the
 # largest are rounding; a hundred times more is told from zero with a margin.
@@ -24,86 +17,8 @@ DENSE = 4_096
 STEPS, ASKED_EVERY = 600, 10
 # Share of a Ritz value that its error may be before it counts as an eigenvalue.
 SETTLED = 0.1
-# Numbers held at once while columns of the Jacobian pass by.
-HELD = 2**24
-
-Linear = Callable[[Tensor], Tensor]
-Pullback = Callable[[Tensor], tuple[Tensor]]
-
-
-@dataclass(frozen=True, eq=False)
-class Jacobian:
-    """The derivative J `(P, n)` of a function at a point, never held as a whole.
-
-    Args:
-        function: `(n,) -> (P,)`, made of differentiable torch operations.
-        at: The point `(n,)`.
-        vectorised: Whether `torch.func.vmap` may run several directions at once.
-
-    Example:
-        >>> double = Jacobian(lambda x: 2 * x, torch.ones(3))
-        >>> double.squared(torch.eye(3)[:1])
-        tensor([[4., 0., 0.]])
-    """
-
-    function: Callable[[Tensor], Tensor]
-    at: Tensor
-    vectorised: bool = True
-
-    @cached_property
-    def _value_and_adjoint(self) -> tuple[Tensor, Linear]:
-        value, pull = cast(tuple[Tensor, Pullback], vjp(self.function, self.at))
-        return value, lambda rows: pull(rows)[0]
-
-    @cached_property
-    def _forward(self) -> Linear:
-        # J^T is linear, so the derivative of v -> J^T v is J^T itself, and its transpose J.
-        value, adjoint = self._value_and_adjoint
-        _, pull = cast(tuple[Tensor, Pullback], vjp(adjoint, torch.zeros_like(value)))
-        return lambda direction: pull(direction)[0]
-
-    @property
-    def unknowns(self) -> int:
-        """Number n of columns."""
-        return self.at.numel()
-
-    @property
-    def equations(self) -> int:
-        """Number P of rows."""
-        return self._value_and_adjoint[0].numel()
-
-    def squared(self, directions: Tensor) -> Tensor:
-        """J^T J d for every row d of `(k, n)`."""
-        over = vmap(self._squared) if self.vectorised else _in_turn(self._squared)
-        room = max(1, HELD // self.equations)
-        return torch.cat([over(some) for some in torch.split(directions, room)])
-
-    def _squared(self, direction: Tensor) -> Tensor:
-        return self._value_and_adjoint[1](self._forward(direction))
-
-
-def _in_turn(function: Linear) -> Linear:
-    return lambda rows: torch.stack([function(row) for row in rows])
-
-
-def update_jacobian(observation: Observation, inputs: Tensor, labels: Tensor) -> Jacobian | None:
-    """The derivative of the simulated update in the inputs, in double precision.
-
-    None if the simulation is not the library's own, whose precision can be raised.
-    """
-    simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
-        return None
-    task = simulation.task.to(dtype=torch.float64)
-    exact = replace(simulation, task=task)
-    soft = labels.double() if labels.is_floating_point() else labels
-
-    def update(flat: Tensor) -> Tensor:
-        return exact(flat.reshape(inputs.shape), soft).flat()
-
-    # torch differentiates a batch's own statistics to three digits only under vmap.
-    mixing = task.mode == "train" and bool(batchnorm_layers(task.model))
-    return Jacobian(update, inputs.double().flatten(), vectorised=not mixing)
+# Share of the largest Ritz value below which a new direction is rounding and nothing new.
+EXHAUSTED = 1e-12
 
 
 def full_column_rank(jacobian: Jacobian) -> bool | None:
@@ -152,7 +67,8 @@ def lanczos_full_rank(jacobian: Jacobian, *, steps: int = STEPS) -> bool | None:
         for _ in range(2):
             image = image - known.T @ (known @ image)
         beside.append(image.norm())
-        if step % ASKED_EVERY == 0 or step == steps:
+        exhausted = float(beside[-1]) <= EXHAUSTED * float(max(diagonal))
+        if exhausted or step % ASKED_EVERY == 0 or step == steps:
             settled = _settled(diagonal, beside)
             if settled is not None:
                 return settled

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import seepage as sp
+from seepage.attacks.jacobian import update_jacobian
 from seepage.attacks.linear_systems import rank_metric
 from seepage.attacks.linear_systems.activations import Identity
 from seepage.attacks.linear_systems.layer import Layer
 from seepage.attacks.linear_systems.operator import LinearSystem
 from seepage.attacks.linear_systems.system_rank import counted_rank, numerical_rank
-from seepage.attacks.uniqueness import update_jacobian
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
 
