@@ -57,7 +57,10 @@ def test_where_equations_lack_the_certificate_says_so(model, options):
     assert certificate.unique is False
 
 
-@pytest.mark.parametrize(("model", "options"), [*UNIQUE, *AMBIGUOUS], ids=str)
+SMALL = [(model, options) for model, options in [*UNIQUE, *AMBIGUOUS] if "pixels" not in options]
+
+
+@pytest.mark.parametrize(("model", "options"), SMALL, ids=str)
 def test_lanczos_and_all_eigenvalues_give_the_same_answer(model, options):
     jacobian = jacobian_at(*scene(model, **options))
     assert lanczos_full_rank(jacobian) is dense_full_rank(jacobian)
@@ -89,7 +92,7 @@ def naive_jacobian(seen, guess):
 
 
 @pytest.mark.parametrize(
-    ("model", "options"), [("cnn3-v3", {"pixels": 6}), ("fc", {"hidden": 3, "size": 2})], ids=str
+    ("model", "options"), [("cnn3-v3", {"pixels": 5}), ("fc", {"hidden": 3, "size": 2})], ids=str
 )
 def test_products_with_the_jacobian_are_those_of_the_whole_matrix(model, options):
     seen, guess = scene(model, **options)
@@ -101,11 +104,11 @@ def test_products_with_the_jacobian_are_those_of_the_whole_matrix(model, options
 
 
 def test_a_network_that_mixes_its_batch_is_differentiated_as_exactly():
-    photos = sp.data.load("photos", pixels=6)
+    photos = sp.data.load("photos", pixels=5)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten()
-        task = sp.Task(nn.Sequential(*layers, nn.Linear(64, 10)), sp.cross_entropy, photos.domain)
+        task = sp.Task(nn.Sequential(*layers, nn.Linear(36, 10)), sp.cross_entropy, photos.domain)
     batch = photos.batch(2)
     threat = sp.Threat(batchnorm="unknown")
     seen = threat.observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
@@ -131,9 +134,9 @@ def test_a_singular_value_counts_from_a_millionth_of_the_largest(decide, least, 
 @pytest.mark.parametrize("decide", [dense_full_rank, lanczos_full_rank])
 @pytest.mark.parametrize("least", [1e-2, 1e-4])
 def test_one_silent_direction_among_hundreds_that_speak_softly_is_found(decide, least):
-    values = torch.logspace(0, torch.tensor(least).log10().item(), 400).double()
+    values = torch.logspace(0, torch.tensor(least).log10().item(), 200).double()
     values[7] = 0.0
-    assert decide(Jacobian(lambda x: values * x, torch.zeros(400).double())) is False
+    assert decide(Jacobian(lambda x: values * x, torch.zeros(200).double())) is False
 
 
 def test_a_map_that_only_scales_is_settled_though_no_second_direction_comes_of_it():

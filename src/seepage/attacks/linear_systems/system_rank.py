@@ -31,8 +31,9 @@ def counted_rank(layer: Layer) -> int:
     equations for the n inputs they reach, of which min(b m, n) are independent. In a layer that is
     not tiny this is min(covered, |z| + |w| - o^2).
 
-    An upper bound for any weights. Almost all reach it without padding, if along some axis there
-    are more windows than the kernel has strides; with padding, unless maps are few pixels wide.
+    Almost all weights and gradients reach it without padding, if along some axis there are more
+    windows than the kernel has strides; with padding, unless maps are few pixels wide. None that
+    are of full rank themselves exceed it.
 
     Example:
         >>> from seepage.attacks.linear_systems.stack import read_stack
