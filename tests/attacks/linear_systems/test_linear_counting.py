@@ -64,6 +64,10 @@ def test_inspection_counts_the_layer_that_reads_the_input():
     dense = inspection(sp.zoo.fc(hidden=8, domain=MNIST), batches=(8, 1000))
     assert [(c.needed, c.enough) for c in dense.first.counts] == [(9, False), (None, False)]
     assert dense.closed_form == "hidden1"
+    # The layer behind counts too, whether or not its activation can be undone.
+    smooth = sp.zoo.mlp(hidden=(9, 30), activation="gelu", domain=Signal((1, 20)))
+    [count] = inspection(smooth, batches=(8,)).first.counts
+    assert count.needed == hidden_units_needed(8, inputs=20, outputs=30) == 9
 
 
 def test_filters_are_not_enough_where_the_head_does_not_determine_the_features():

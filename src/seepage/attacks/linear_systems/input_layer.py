@@ -29,7 +29,7 @@ def input_readers(task: Task) -> list[str]:
     Found by running a noise input and looking for layers that receive exactly that, so it works
     for any module, not only for `nn.Sequential`.
     """
-    probe = _probe(task)
+    probe = noise(task)
     # A layer that reads slices of the input at several positions has fewer columns.
     flat = probe.flatten(1)
     return [name for name, inputs in calls(task, nn.Linear, probe) if _same(inputs, flat)]
@@ -37,14 +37,14 @@ def input_readers(task: Task) -> list[str]:
 
 def convolutional_reader(task: Task) -> str | None:
     """Name of the convolution that reads the input as it is, if there is one."""
-    probe = _probe(task)
+    probe = noise(task)
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     return next((name for name, inputs in calls(task, kinds, probe) if _same(inputs, probe)), None)
 
 
 def reads_one_vector(task: Task, name: str) -> bool:
     """Whether this is a linear layer that reads one vector `(n,)` of each example."""
-    read = [inputs for called, inputs in calls(task, nn.Linear, _probe(task)) if called == name]
+    read = [inputs for called, inputs in calls(task, nn.Linear, noise(task)) if called == name]
     return len(read) == 1 and read[0].ndim == 2
 
 
@@ -73,7 +73,8 @@ def _same(inputs: Tensor, wanted: Tensor) -> bool:
     return inputs.shape == wanted.shape and torch.equal(inputs, wanted)
 
 
-def _probe(task: Task) -> Tensor:
+def noise(task: Task) -> Tensor:
+    """Two normalised inputs of noise to run a network on."""
     # Two examples: with one, a layer applied at every position would look like one applied once.
     reference = next(iter(task.parameters.values()))
     return task.domain.normalise(task.domain.sample(2, rng=Rng(0)).to(reference))

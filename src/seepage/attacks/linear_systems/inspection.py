@@ -15,9 +15,11 @@ from seepage.attacks.linear_systems.counting import (
     hidden_units_needed,
 )
 from seepage.attacks.linear_systems.input_layer import (
+    calls,
     convolutional_reader,
     input_layer,
     input_readers,
+    noise,
 )
 from seepage.attacks.linear_systems.rank_metric import RankMetric, rank_metric
 from seepage.attacks.linear_systems.stack import Stack, read_stack
@@ -117,15 +119,21 @@ def _first_layer(task: Task, batches: Sequence[int]) -> FirstLayer | None:
 
 def _fully_connected(task: Task, name: str, layer: nn.Module, batches: Sequence[int]) -> FirstLayer:
     assert isinstance(layer, nn.Linear)
-    after = _widths(task)[1:]
-    # The rule counts the equations of the next layer too; a lone layer has none.
-    outputs = after[0] if after else 0
+    outputs = _units_after(task, name)
     counts = []
     for batch in batches:
         needed = hidden_units_needed(batch, inputs=layer.in_features, outputs=outputs)
         enough = needed is not None and layer.out_features >= needed
         counts.append(Count(batch, needed, enough))
     return FirstLayer(name, "hidden units", layer.out_features, tuple(counts))
+
+
+def _units_after(task: Task, name: str) -> int:
+    """Units of the next fully connected layer; none behind a lone one."""
+    units = {n: m.out_features for n, m in task.model.named_modules() if isinstance(m, nn.Linear)}
+    order = [called for called, _ in calls(task, nn.Linear, noise(task))]
+    after = order[order.index(name) + 1 :]
+    return units[after[0]] if after else 0
 
 
 def _convolution(task: Task, name: str, layer: nn.Module, batches: Sequence[int]) -> FirstLayer:
