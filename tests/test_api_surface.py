@@ -46,6 +46,7 @@ PROMISED = {
     "attacks.idlg",
     "attacks.inverting_gradients",
     "attacks.learn_from_gradients",
+    "certify",
     "chain",
     "cross_entropy",
     "data",

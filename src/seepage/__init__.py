@@ -15,6 +15,7 @@ Example:
 """
 
 from seepage import attacks, data, domains, zoo
+from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
     Batch,
@@ -72,6 +73,7 @@ __all__ = [
     "Trace",
     "Update",
     "attacks",
+    "certify",
     "chain",
     "cross_entropy",
     "data",

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.linear_systems.analytic_fc import _weighted
+from seepage.attacks.linear_systems import features
+from seepage.attacks.linear_systems.closed_form import layer_input
 from seepage.attacks.linear_systems.input_layer import input_layer
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.domains import Signal
 
 
@@ -35,11 +36,167 @@ def test_photos_come_back_through_fully_connected_stacks(photos, hidden, i):
     assert guess.certificate.unique
 
 
-def test_double_precision_gives_nine_digits(photos):
-    task = sp.zoo.mlp(hidden=(64,)).to(dtype=torch.float64)
+def dense(data, hidden, *, biased, activation=nn.ReLU, loss=sp.cross_entropy):
+    """Fully connected layers, each with a bias where `biased` says so."""
+    sizes = [data.inputs[0].numel(), *hidden, data.classes]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [
+            nn.Linear(a, b, bias=c) for a, b, c in zip(sizes, sizes[1:], biased, strict=False)
+        ]
+        parts = [part for layer in layers for part in (layer, activation())]
+    return sp.Task(nn.Sequential(nn.Flatten(), *parts[:-1]), loss, data.domain)
+
+
+def trained(task, data, *, steps=60):
+    """The same network after a few steps on examples nobody attacks."""
+    from dataclasses import replace
+
+    model = task.model.train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=3e-4)
+    for step in range(steps):
+        batch = data.batch(32, start=100 + 5 * step)
+        loss = task.loss(model(task.domain.normalise(batch.inputs)), batch.labels).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return replace(task, model=model)
+
+
+def squared(outputs, labels):
+    return (outputs - nn.functional.one_hot(labels, outputs.shape[1])).square().mean(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "loss"),
+    [
+        ("cifar10", False, sp.cross_entropy),
+        ("cifar10", True, squared),
+        ("ecg", False, squared),
+        ("ecg", True, sp.cross_entropy),
+        ("fmri", False, sp.cross_entropy),
+    ],
+    ids=["cifar10", "cifar10 trained", "ecg", "ecg trained", "fmri"],
+)
+@pytest.mark.parametrize(
+    ("hidden", "biased"),
+    [
+        ((), (True,)),
+        ((32,), (True, True)),
+        ((32,), (False, True)),
+        ((32, 16), (False, True, False)),
+        ((32, 16), (False, False, True)),
+    ],
+    ids=str,
+)
+def test_real_inputs_come_back_to_rounding(data_root, name, hidden, biased, training, loss):
+    data = sp.data.load(name)
+    task = dense(data, hidden, biased=biased, loss=loss)
+    if training:
+        task = trained(task, data)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        for i in range(2):
+            batch = data.batch(1, start=i).to(dtype=dtype)
+            seen = observe(task.to(dtype=dtype), batch)
+            guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+            assert guess.inputs.dtype == dtype
+            assert relative_error(guess, batch) < tolerance
+            assert guess.certificate.unique
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.Tanh, nn.Sigmoid, lambda: nn.LeakyReLU(0.1)],
+    ids=["tanh", "sigmoid", "leaky"],
+)
+def test_biases_above_are_enough_behind_any_activation_that_can_be_undone(photos, activation):
+    data = sp.data.load("photos")
+    task = dense(data, (32, 16), biased=(False, False, True), activation=activation)
     batch = person(photos, 0).to(dtype=torch.float64)
-    guess = sp.attacks.analytic_fc()(observe(task, batch), rng=sp.rng(1))
-    assert relative_error(guess, batch) < 1e-9
+    seen = observe(task.to(dtype=torch.float64), batch, defense=sp.Clip(1e-4))
+    assert relative_error(sp.attacks.analytic_fc()(seen, rng=sp.rng(1)), batch) < 1e-12
+
+
+def test_below_a_bias_one_local_step_is_inverted_and_the_residual_tells_of_several(photos):
+    task = dense(sp.data.load("photos"), (32,), biased=(False, True))
+    batch = person(photos, 0)
+    one, many = (
+        sp.attacks.analytic_fc()(
+            observe(task, batch, local=sp.FedAvg(lr=0.01, steps=steps)), rng=sp.rng(1)
+        )
+        for steps in (1, 20)
+    )
+    assert relative_error(one, batch) < 1e-4
+    assert one.certificate.unique
+    assert relative_error(many, batch) > 1e-3
+    assert many.certificate.unique is None
+
+
+def test_a_layer_whose_units_are_all_asleep_gives_nothing_away(photos):
+    task = dense(sp.data.load("photos"), (8,), biased=(True, True))
+    with torch.no_grad():
+        task.model[1].bias.fill_(-1e3)
+    asleep = sp.Task(task.model, sp.cross_entropy, task.domain)
+    with pytest.raises(NotApplicable, match="output of '1' is zero"):
+        sp.attacks.analytic_fc()(observe(asleep, person(photos, 0)), rng=sp.rng(1))
+
+
+def test_a_network_without_any_bias_is_refused_with_what_to_use(photos):
+    task = dense(sp.data.load("photos"), (32,), biased=(False, False))
+    with pytest.raises(NotApplicable, match=r"expected a bias.*use gradient matching"):
+        sp.attacks.analytic_fc()(observe(task, person(photos, 0)), rng=sp.rng(1))
+
+
+def test_an_activation_that_cannot_be_undone_stops_the_recursion_by_name(photos):
+    task = dense(sp.data.load("photos"), (32,), biased=(False, True), activation=nn.GELU)
+    with pytest.raises(NotApplicable, match="GELU"):
+        sp.attacks.analytic_fc()(observe(task, person(photos, 0)), rng=sp.rng(1))
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "options"),
+    [
+        ("lenet", "head", {}),
+        ("convnet", "fc", {"width": 4}),
+        ("resnet20", "fc", {}),
+        ("mlp", "hidden2", {"hidden": [24, 12], "activation": "tanh"}),
+    ],
+)
+def test_what_any_fully_connected_layer_reads_comes_back(photos, model, layer, options):
+    task = sp.zoo.build(model, options=options)
+    layer = next(
+        n for n, m in task.model.named_modules() if isinstance(m, nn.Linear) and n >= layer
+    )
+    read = []
+    network = task.in_mode("eval").network
+    handle = network.get_submodule(layer).register_forward_pre_hook(lambda _, x: read.append(x[0]))
+    task.outputs(task.parameters, photos.inputs[:1])
+    handle.remove()
+    found = features(observe(task, person(photos, 0), labels=False), layer=layer)
+    assert float((found - read[0][0]).norm() / read[0].norm()) < 1e-5
+
+
+class Positions(nn.Module):
+    """A linear layer that is applied at every position of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.Linear(4, 3)
+        self.head = nn.Linear(9, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.each(x.reshape(len(x), 3, 4))).flatten(1))
+
+
+def test_features_are_refused_where_rows_mix_them(photos):
+    batch = sp.Batch(torch.rand(1, 1, 12, generator=torch.manual_seed(0)), torch.tensor([1]))
+    seen = observe(sp.Task(Positions(), sp.cross_entropy, Signal((1, 12))), batch)
+    with pytest.raises(NotApplicable, match="reads one vector per example"):
+        features(seen, layer="each")
+    with pytest.raises(UnknownName, match="did you mean 'head'"):
+        features(seen, layer="heads")
+    with pytest.raises(NotApplicable, match="mixture of 4 inputs"):
+        features(observe(sp.zoo.mlp(hidden=(8,)), photos), layer="hidden1")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +222,7 @@ def test_all_rows_together_beat_any_one_row_under_noise(photos):
     layer = input_layer(task)
     weight, bias = (seen.update.tensors[f"{layer}.{part}"] for part in ("weight", "bias"))
     truth = task.domain.normalise(batch.inputs).flatten()
-    ours = (_weighted(weight, bias) - truth).norm()
+    ours = (layer_input(weight, bias, name=layer) - truth).norm()
     each_row = (weight / bias[:, None] - truth).norm(dim=1)
     assert ours < each_row.min()
 
@@ -84,13 +241,6 @@ def test_no_label_is_needed_and_then_nothing_is_certified(photos):
     assert relative_error(guess, batch) < 1e-4
     assert guess.labels is None
     assert guess.certificate is None
-
-
-def test_a_heart_beat_comes_back(data_root):
-    beats = sp.data.load("ecg").batch(1)
-    task = sp.zoo.mlp(hidden=(20,), classes=5, domain=sp.data.load("ecg").domain)
-    guess = sp.attacks.analytic_fc()(observe(task, beats), rng=sp.rng(1))
-    assert relative_error(guess, beats) < 1e-4
 
 
 def test_a_batch_gives_one_mixture_per_person(photos):

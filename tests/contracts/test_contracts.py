@@ -95,6 +95,11 @@ ATTACKED = {
         42.0,
     ),
     "idlg": (sp.attacks.idlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
+    "hybrid": (
+        sp.attacks.hybrid(steps=(100, 10, 10), step_size=1e-2),
+        one_photo("cnn2-v2", pixels=16),
+        21.0,
+    ),
     "inverting_gradients": (
         sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-4),
         one_photo("cnn2-v1"),
@@ -105,6 +110,7 @@ ATTACKED = {
         one_photo("cnn2-v1", pixels=16),
         45.0,
     ),
+    "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
 }
 
 

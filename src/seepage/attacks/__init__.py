@@ -6,9 +6,11 @@ from seepage.attacks.recipes import (
     dlg,
     grad_inversion,
     gradattack_strongest,
+    hybrid,
     idlg,
     inverting_gradients,
     learn_from_gradients,
+    rgap,
 )
 
 __all__ = [
@@ -17,7 +19,9 @@ __all__ = [
     "dlg",
     "grad_inversion",
     "gradattack_strongest",
+    "hybrid",
     "idlg",
     "inverting_gradients",
     "learn_from_gradients",
+    "rgap",
 ]

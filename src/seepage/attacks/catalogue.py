@@ -10,9 +10,11 @@ from seepage.attacks.recipes import (
     dlg,
     grad_inversion,
     gradattack_strongest,
+    hybrid,
     idlg,
     inverting_gradients,
     learn_from_gradients,
+    rgap,
 )
 from seepage.core import Attack
 
@@ -25,8 +27,10 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             grad_inversion,
             gradattack_strongest,
             idlg,
+            hybrid,
             inverting_gradients,
             learn_from_gradients,
+            rgap,
         )
     }
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from seepage.attacks.gradient_matching import (
@@ -30,9 +31,10 @@ from seepage.attacks.gradient_matching import (
     WarmUp,
 )
 from seepage.attacks.labels import IDLG, InferLabels, YinMinimum
-from seepage.attacks.linear_systems import AnalyticFC
+from seepage.attacks.linear_systems import RGAP, AnalyticFC, Correction, Hybrid
+from seepage.attacks.linear_systems.hybrid import Constraint
 from seepage.core import Attack
-from seepage.core.errors import UnknownName
+from seepage.core.errors import InvalidValue, UnknownName
 
 _ENGINE = Engine()
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.
@@ -43,14 +45,14 @@ _STEPS_PER_ITERATION = 20
 
 
 def analytic_fc() -> Attack:
-    """Closed-form input of a first fully connected layer with bias.
+    """Closed-form input of a network that begins with fully connected layers, one with a bias.
 
     Example:
         >>> analytic_fc()
         AnalyticFC()
 
     References:
-        Geiping et al., 2020, Proposition 1 (geiping2020inverting)
+        Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting)
     """
     return AnalyticFC()
 
@@ -333,3 +335,74 @@ def gradattack_strongest(
         restarts=restarts,
     )
     return GradientMatching(search, engine)
+
+
+def rgap(*, damping: float = 0.0) -> Attack:
+    """Recursive gradient attack: every layer's input by linear least squares, last layer first.
+
+    For one example and a chain of convolutions and fully connected layers whose activations can be
+    undone. Needs the label only where the last layer has no bias.
+
+    Args:
+        damping: Tikhonov damping of the least squares, for noisy updates.
+
+    Example:
+        >>> rgap()
+        RGAP(damping=0.0)
+
+    Deviations:
+        Least squares by conjugate gradients, without the matrix. Any loss will do: the gradient at
+        the logits is read off the last bias, or found from the loss itself, trying every solution.
+
+    References:
+        Zhu and Blaschko, 2021 (zhu2021recursive)
+    """
+    return RGAP(damping=damping)
+
+
+# Steps are an option; the weights are those of the released code, for the input and for features.
+_CORRECTIONS = (
+    Correction(steps=10_000, matching=1.0, tv=1.0, system=0.05),
+    Correction(steps=8_000, matching=1.0, tv=1.0, system=0.1),
+    Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0),
+)
+
+
+def hybrid(
+    *,
+    constraint: Constraint = "auto",
+    steps: Sequence[int] = (10_000, 8_000, 1_000),
+    step_size: float = 1e-3,
+    damping: float = 0.0,
+    engine: Engine = _EXACT,
+) -> Attack:
+    """R-GAP whose solutions are corrected, layer by layer, by gradient matching.
+
+    Args:
+        constraint: "soft" as in the paper's experiments, "hard" as in its Algorithm 1; "auto"
+            takes "hard" for systems that hold no error from layers above, "soft" for others.
+        steps: Of the correction of the first layer, the second, and all deeper ones.
+        step_size: Of Adam, in normalised coordinates.
+        damping: Tikhonov damping of the least squares, for noisy updates.
+        engine: How it is computed.
+
+    Deviations:
+        A layer whose solution is certain is not corrected. Features stay within the range of the
+        activation that made them. The paper's weights are for images in [-0.5, 0.5].
+
+    References:
+        Chen and Campbell, 2022, Algorithm 1 (chen2022analysing)
+    """
+    if len(steps) != len(_CORRECTIONS):
+        raise InvalidValue(f"expected {len(_CORRECTIONS)} numbers of steps, got {steps!r}")
+    corrections = tuple(
+        replace(correction, steps=count)
+        for correction, count in zip(_CORRECTIONS, steps, strict=True)
+    )
+    return Hybrid(
+        corrections=corrections,
+        constraint=constraint,
+        step_size=step_size,
+        damping=damping,
+        engine=engine,
+    )

@@ -14,6 +14,7 @@ from rich.table import Table
 from seepage import __version__
 from seepage.cli.audit import audit as run_audit
 from seepage.cli.catalogues import Kind, catalogue
+from seepage.cli.inspect import inspect_models
 from seepage.core.errors import SeepageError
 
 DONE, CASE_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -77,6 +78,44 @@ def audit(
         console=Console(),
     )
     raise typer.Exit(DONE if complete else CASE_FAILED)
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    text = "text"
+    json = "json"
+
+
+@app.command()
+def inspect(
+    models: Annotated[
+        list[str], typer.Argument(help="Networks of the zoo, or package.module:factory.")
+    ],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="An argument of the networks, as key=value; may be repeated."
+        ),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Of one input: 3x32x32 if not given, 1x140 for signals.")
+    ] = None,
+    numerical: Annotated[
+        bool, typer.Option("--numerical", help="Compute ranks, which takes memory and minutes.")
+    ] = False,
+    form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+) -> None:
+    """Say what an architecture gives away: its rank metric, and counts of its first layer."""
+    sys.path.insert(0, str(Path.cwd()))
+    inspect_models(
+        models,
+        options=option or [],
+        shape=shape,
+        numerical=numerical,
+        as_json=form is Format.json,
+        console=Console(),
+    )
 
 
 @app.command(name="list")

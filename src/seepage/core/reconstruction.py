@@ -46,7 +46,8 @@ class Certificate:
     Args:
         residual: Relative difference between the update recomputed at the guess and the
             observed one.
-        unique: Whether no other input explains the update; None where this is not known.
+        unique: Whether no other input, at least none nearby, explains the update; None where this
+            is not known.
     """
 
     residual: float

@@ -1,4 +1,4 @@
-"""The input of a fully connected layer, read off its gradient."""
+"""The input of a network that begins with fully connected layers, read off its gradient."""
 
 from __future__ import annotations
 
@@ -8,47 +8,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.certify import residual
-from seepage.attacks.linear_systems.input_layer import input_layer
+from seepage.attacks.certify import EXPLAINED, residual
+from seepage.attacks.linear_systems.closed_form import features, layer_gradients
+from seepage.attacks.linear_systems.input_layer import input_layer, input_readers
 from seepage.attacks.usable import require_usable
-from seepage.core import Certificate, Observation, Reconstruction, Rng, Trace
+from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
 
 
 @dataclass(frozen=True)
 class AnalyticFC:
-    """Closed-form inversion of a network whose first layer is fully connected and has a bias.
+    """Closed-form inversion of a network whose first layer is fully connected.
 
-    For z = A v + b every row gives dL/dA_i = (dL/db_i) v, so v = (dL/dA_i) / (dL/db_i). All rows
-    are used at once, weighted by how much they say, which is least squares:
+    For z = A v + b every row gives dL/dA_i = (dL/dz_i) v, and `features` solves all rows at once;
+    the first layer needs a bias of its own, or one in a fully connected layer above it. For a
+    batch each row holds a mixture of the inputs; the rows of the B largest bias gradients are then
+    returned as they are.
 
-        v = (dL/dA)^T (dL/db) / ||dL/db||^2
-
-    The sign and scale of the update cancel, so it also inverts a FedAvg difference of one example
-    and a clipped update. For a batch each row holds a mixture of the inputs; the rows of the B
-    largest bias gradients are then returned as they are.
-
-    Deviations: the proposition takes any one row with a non-zero bias gradient; weighting all of
-    them is the same without noise and better with it.
+    The guess is clamped to the domain. That never moves it away from the truth, which lies in
+    there, and is nothing beyond rounding where the closed form is exact.
 
     References:
-        Geiping et al., 2020, Proposition 1 (geiping2020inverting); Phong et al., 2018
-        (phong2018privacy)
+        Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting); Phong et
+        al., 2018 (phong2018privacy)
     """
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Compute the input; nothing is random."""
         began = time.perf_counter()
-        task, update = observation.task, observation.update
-        require_usable(update, task)
-        weight, bias = _first_layer_gradient(observation)
+        task = observation.task
+        require_usable(observation.update, task)
         size = observation.batch_size or 1
-        if size > len(bias):
-            raise NotApplicable(
-                f"the first layer has {len(bias)} rows, too few for {size} inputs; "
-                "closed-form inversion needs at least one row per input"
-            )
-        vectors = _weighted(weight, bias) if size == 1 else _strongest_rows(weight, bias, size)
+        vectors = _one(observation) if size == 1 else _strongest_rows(observation, size)
         normalised = vectors.reshape(size, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
         labels = observation.labels if size == 1 else None
@@ -56,38 +47,42 @@ class AnalyticFC:
         return Reconstruction(
             inputs,
             labels,
-            Trace(seconds=seconds, device=str(weight.device)),
+            Trace(seconds=seconds, device=str(vectors.device)),
             _certificate(observation, inputs, labels),
         )
 
 
-def _first_layer_gradient(observation: Observation) -> tuple[Tensor, Tensor]:
-    task, tensors = observation.task, observation.update.tensors
-    name = input_layer(task)
-    if name is None:
+def _one(observation: Observation) -> Tensor:
+    task = observation.task
+    layer = input_layer(task) or next(iter(input_readers(task)), None)
+    if layer is None:
+        raise _nothing_to_read(task)
+    return features(observation, layer=layer)
+
+
+def _strongest_rows(observation: Observation, size: int) -> Tensor:
+    layer = input_layer(observation.task)
+    if layer is None:
+        raise _nothing_to_read(observation.task, "with a bias ")
+    weight, bias = layer_gradients(observation.update, layer)
+    if bias is None:
+        raise NotApplicable(f"the bias of {layer!r} is frozen, so the update does not hold it")
+    if size > len(bias):
         raise NotApplicable(
-            f"{task.name} has no fully connected layer with a bias that reads its input, so "
-            "Proposition 1 does not apply; use gradient matching"
+            f"the first layer has {len(bias)} rows, too few for {size} inputs; "
+            "closed-form inversion needs at least one row per input"
         )
-    weight, bias = tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias")
-    if weight is None or bias is None:
-        raise NotApplicable(f"the first layer {name!r} is frozen, so the update does not hold it")
-    if not bool(bias.any()):
-        raise NotApplicable("the first layer's bias gradient is zero, so no row can be solved")
-    return weight, bias
-
-
-def _weighted(weight: Tensor, bias: Tensor) -> Tensor:
-    # Scaling first keeps the squares of tiny gradients from underflowing in float32.
-    scale = bias / bias.abs().max()
-    return (weight.T / bias.abs().max() @ scale) / scale.square().sum()
-
-
-def _strongest_rows(weight: Tensor, bias: Tensor, size: int) -> Tensor:
     rows = bias.abs().topk(size).indices
     ratios = torch.einsum("rn,r->rn", weight[rows], 1 / bias[rows])
     # A row pruned away entirely leaves 0 / 0, which says nothing about its input.
     return torch.nan_to_num(ratios, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _nothing_to_read(task: Task, kind: str = "") -> NotApplicable:
+    return NotApplicable(
+        f"{task.name} has no fully connected layer {kind}that reads its input, so the closed form "
+        "does not apply; use gradient matching"
+    )
 
 
 def _certificate(
@@ -97,4 +92,4 @@ def _certificate(
     if labels is None:
         return None
     difference = residual(observation, inputs, labels)
-    return Certificate(residual=difference, unique=True if difference < 1e-3 else None)
+    return Certificate(residual=difference, unique=True if difference <= EXPLAINED else None)

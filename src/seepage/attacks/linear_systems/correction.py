@@ -1,0 +1,71 @@
+"""The search that corrects the solution of one layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seepage.attacks.gradient_matching import (
+    Adam,
+    Constant,
+    Engine,
+    GradientMatching,
+    LayerwiseCosine,
+    Optimiser,
+    Search,
+    Term,
+    TotalVariation,
+    WarmStart,
+)
+from seepage.attacks.linear_systems.constraint import OnSolutions, SystemResidual
+from seepage.attacks.linear_systems.recursion import Step
+from seepage.core import Attack, Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """How far and with which weights the solution of one layer is corrected.
+
+    Args:
+        steps: Of the search.
+        matching: mu1, of the cosine of each tensor from this layer on.
+        tv: mu2, of the total variation.
+        system: mu3, of the linear system's residual, where it is a soft constraint.
+    """
+
+    steps: int
+    matching: float
+    tv: float
+    system: float
+
+    def attack(
+        self, tail: Observation, step: Step, *, hard: bool, step_size: float, engine: Engine
+    ) -> Attack:
+        """Gradient matching from the solution of one layer on.
+
+        Args:
+            tail: What is seen of this layer and those behind it.
+            step: What is known of the layer.
+            hard: Whether candidates stay solutions of its system.
+            step_size: Of Adam.
+            engine: How it is computed.
+        """
+        like, domain = next(iter(tail.update)), tail.task.domain
+        system, target = step.system.to(like), step.target.to(like)
+        terms: tuple[Term, ...] = (
+            # A mean over the tensors, of which the paper takes the sum.
+            LayerwiseCosine(weight=self.matching * len(tail.update.tensors), weighting="equal"),
+            TotalVariation(weight=self.tv),
+        )
+        optimiser: Optimiser = Adam(step_size=step_size, sign="none")
+        if hard:
+            optimiser = OnSolutions(optimiser=optimiser, system=system, target=target)
+        else:
+            terms += (SystemResidual(weight=self.system, system=system, target=target),)
+        search = Search(
+            terms=terms,
+            optimiser=optimiser,
+            schedule=Constant(),
+            steps=self.steps,
+            start=WarmStart(domain.denormalise(step.x.reshape(1, *domain.shape)).to(like)),
+        )
+        return GradientMatching(search, engine)

@@ -1,0 +1,86 @@
+"""Least squares without a matrix, by conjugate gradients on the normal equations."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.linear_systems.operator import LinearSystem
+
+
+def minimum_norm(
+    system: LinearSystem,
+    target: Tensor,
+    *,
+    damping: float = 0.0,
+    tolerance: float = 1e-13,
+    iterations: int = 5_000,
+) -> Tensor:
+    """The x of least norm among those that minimise ||u x - v||^2 + damping^2 ||x||^2.
+
+    From zero, every iterate lies in the row space of u, where the solution of least norm is.
+
+    Args:
+        system: u.
+        target: v, `(|z| + |w|,)`.
+        damping: Tikhonov's, for a v with noise in it.
+        tolerance: Stop when the gradient of the objective has fallen by this factor.
+        iterations: Stop after so many.
+
+    References:
+        Hestenes and Stiefel, 1952, Sec. 10 (hestenes1952methods)
+    """
+    state = _begin(system, target, damping, target.new_zeros(system.shape[1]))
+    enough = tolerance**2 * state.power
+    for _ in range(iterations):
+        if not state.power > enough:
+            break
+        state = _advance(system, state, damping)
+    return state.x
+
+
+def nearest_solution(system: LinearSystem, target: Tensor, x: Tensor, *, iterations: int) -> Tensor:
+    """Move x towards the nearest solution of u x = v, by a fixed number of iterations.
+
+    What is added lies in the row space of u, so the part of x that the system does not see stays.
+
+    Args:
+        system: u.
+        target: v, `(|z| + |w|,)`.
+        x: Where to start, `(n,)`.
+        iterations: How many; nothing on the way depends on values, so it can be captured.
+    """
+    state = _begin(system, target, 0.0, x)
+    for _ in range(iterations):
+        state = _advance(system, state, 0.0)
+    return state.x
+
+
+class _State(NamedTuple):
+    x: Tensor
+    rest: Tensor
+    direction: Tensor
+    power: Tensor
+
+
+def _begin(system: LinearSystem, target: Tensor, damping: float, x: Tensor) -> _State:
+    rest = target - system.apply(x)
+    gradient = system.adjoint(rest) - damping**2 * x
+    return _State(x, rest, gradient, gradient.square().sum())
+
+
+def _advance(system: LinearSystem, state: _State, damping: float) -> _State:
+    image = system.apply(state.direction)
+    curvature = image.square().sum() + damping**2 * state.direction.square().sum()
+    pace = _ratio(state.power, curvature)
+    x, rest = state.x + pace * state.direction, state.rest - pace * image
+    gradient = system.adjoint(rest) - damping**2 * x
+    power = gradient.square().sum()
+    return _State(x, rest, gradient + _ratio(power, state.power) * state.direction, power)
+
+
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
+    """A quotient that is zero, not NaN, once both are: a solved system stays solved."""
+    return above / below.clamp(min=torch.finfo(below.dtype).tiny)

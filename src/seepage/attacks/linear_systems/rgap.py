@@ -1,0 +1,46 @@
+"""R-GAP: the input of every layer from its linear system, last layer first."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from seepage.attacks.linear_systems.single import best_walk, read_single, reconstruction
+from seepage.core import Observation, Reconstruction, Rng, Trace
+from seepage.core.errors import InvalidValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class RGAP:
+    """Backward recursion over linear systems, of one example.
+
+    Each layer's input solves u x = v, with the layer's forward pass and its weight gradient as
+    rows; of several solutions the one of least norm is taken. The certificate says `unique` where
+    every layer left only one. Behind a ReLU only the rows of positive outputs are known.
+
+    Args:
+        damping: Tikhonov damping of the least squares, for noisy updates.
+
+    Deviations:
+        All rows of a fully connected layer are used, weighted by what they say, where the paper
+        averages their quotients; the same without noise and better with it. The gradient at the
+        logits is read off the last bias where there is one.
+
+    References:
+        Zhu and Blaschko, 2021 (zhu2021recursive)
+    """
+
+    damping: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the damping."""
+        if not self.damping >= 0:
+            raise InvalidValue(f"expected damping >= 0, got {self.damping!r}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Compute the input; nothing is random."""
+        began = time.perf_counter()
+        stack = read_single(observation)
+        step = best_walk(observation, stack, damping=self.damping)
+        trace = Trace(seconds=time.perf_counter() - began, device=str(step.x.device))
+        return reconstruction(observation, step, trace)

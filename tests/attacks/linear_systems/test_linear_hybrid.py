@@ -1,0 +1,134 @@
+"""The hybrid chooses among the solutions of linear systems, and chooses better than R-GAP."""
+
+import pytest
+import torch
+
+import seepage as sp
+from seepage.attacks.linear_systems.hybrid import Hybrid
+from seepage.attacks.linear_systems.recursion import walk_back
+from seepage.attacks.linear_systems.stack import read_stack
+from seepage.attacks.linear_systems.tail import observe_tail
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
+from seepage.domains import Image
+
+QUICK = {"steps": (60, 30, 10), "step_size": 2e-2}
+
+
+def shifted(pixels):
+    return Image((3, pixels, pixels), mean=(0.5, 0.5, 0.5))
+
+
+def observe(task, batch, *, labels=True, defense=None):
+    client = sp.Client(sp.Gradient(), defense or sp.chain())
+    return sp.Threat(knows_labels=labels).observe(client, task, batch, rng=sp.rng(0))
+
+
+def photo(pixels):
+    return sp.data.load("photos", pixels=pixels).batch(1)
+
+
+def psnr(guess, batch):
+    return sp.score(guess, batch)["psnr"].item()
+
+
+def test_a_cifar_image_is_better_than_the_solution_of_least_norm(data_root, monkeypatch):
+    monkeypatch.setenv("SEEPAGE_DATA", str(data_root))
+    batch = sp.data.load("cifar10").batch(1)
+    seen = observe(sp.zoo.cnn(variant="cnn2-v2", domain=shifted(32)), batch)
+    least = psnr(sp.attacks.rgap()(seen, rng=sp.rng(1)), batch)
+    assert psnr(sp.attacks.hybrid(**QUICK)(seen, rng=sp.rng(1)), batch) > least + 3
+
+
+@pytest.mark.parametrize(
+    ("variant", "gain"), [("cnn3-v1", 1.0), ("cnn3-v2", 0.3), ("cnn3-v4", 0.0)]
+)
+def test_errors_from_the_layers_above_do_not_undo_the_gain(variant, gain):
+    batch = photo(16)
+    seen = observe(sp.zoo.cnn(variant=variant, domain=shifted(16)), batch)
+    least = psnr(sp.attacks.rgap()(seen, rng=sp.rng(1)), batch)
+    assert psnr(sp.attacks.hybrid(**QUICK)(seen, rng=sp.rng(1)), batch) > least + gain
+
+
+def test_what_is_certain_is_not_corrected():
+    batch = photo(12)
+    seen = observe(sp.zoo.cnn(variant="cnn3-v3", domain=shifted(12)), batch)
+    guess = sp.attacks.hybrid(**QUICK)(seen, rng=sp.rng(1))
+    assert torch.equal(guess.inputs, sp.attacks.rgap()(seen, rng=sp.rng(1)).inputs)
+    assert guess.certificate.unique
+    assert guess.trace.steps == 0
+
+
+@pytest.mark.parametrize(("constraint", "gain"), [("hard", 3.0), ("soft", 1.0)])
+def test_either_constraint_beats_least_norm(constraint, gain):
+    batch = photo(16)
+    seen = observe(sp.zoo.cnn(variant="cnn2-v2", domain=shifted(16)), batch)
+    guess = sp.attacks.hybrid(constraint=constraint, **QUICK)(seen, rng=sp.rng(1))
+    assert psnr(guess, batch) > psnr(sp.attacks.rgap()(seen, rng=sp.rng(1)), batch) + gain
+    assert guess.trace.steps == 60
+
+
+def test_the_hard_constraint_keeps_the_system_solved():
+    batch = photo(16)
+    seen = observe(sp.zoo.cnn(variant="cnn2-v2", domain=shifted(16)), batch)
+    stack = read_stack(seen.task)
+    step = walk_back(stack, seen.update, seen.update.tensors["head.bias"].double(), damping=0.0)
+    off = {}
+    for constraint in ("hard", "soft"):
+        guess = sp.attacks.hybrid(constraint=constraint, **QUICK)(seen, rng=sp.rng(1))
+        x = seen.task.domain.normalise(guess.inputs).double().flatten()
+        off[constraint] = (step.system.apply(x) - step.target).norm() / step.target.norm()
+    assert off["hard"] < 1e-2
+    assert off["hard"] < off["soft"]
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_the_tail_at_the_true_features_shares_what_was_observed(index):
+    batch = photo(16)
+    seen = observe(sp.zoo.cnn(variant="cnn4-v1", domain=shifted(16)), batch)
+    stack = read_stack(seen.task)
+    tail = observe_tail(seen, stack, index)
+    features = seen.task.domain.normalise(batch.inputs).double()
+    for layer in stack.layers[:index]:
+        features = layer(features)
+    features = tail.task.domain.denormalise(features.float())
+    again = tail.simulate(features, batch.labels)
+    torch.testing.assert_close(again.flat(), tail.update.flat(), rtol=1e-4, atol=1e-6)
+    sizes = [t.numel() for t in seen.update][index:]
+    assert [t.numel() for t in tail.update] == sizes
+
+
+def test_features_stay_in_the_range_of_their_activation():
+    seen = observe(sp.zoo.cnn(variant="cnn3-v1", domain=shifted(16)), photo(16))
+    assert observe_tail(seen, read_stack(seen.task), 1).task.domain.bounds == (-1.0, 1.0)
+
+
+def test_noise_gives_a_finite_guess_and_an_honest_certificate():
+    seen = observe(
+        sp.zoo.cnn(variant="cnn2-v2", domain=shifted(16)), photo(16), defense=sp.AddGaussian(1e-2)
+    )
+    guess = sp.attacks.hybrid(steps=(20, 5, 5), step_size=1e-2)(seen, rng=sp.rng(1))
+    assert bool(guess.inputs.isfinite().all())
+    assert guess.certificate.residual > 1e-2
+    assert guess.certificate.unique is None
+
+
+def test_it_needs_the_label_and_usable_options():
+    task, batch = sp.zoo.cnn(variant="cnn2-v2", domain=shifted(16)), photo(16)
+    with pytest.raises(MissingKnowledge, match="labels"):
+        sp.attacks.hybrid()(observe(task, batch, labels=False), rng=sp.rng(1))
+    with pytest.raises(UnknownName, match="did you mean 'soft'"):
+        sp.attacks.hybrid(constraint="softer")
+    with pytest.raises(InvalidValue, match="expected 3 numbers of steps"):
+        sp.attacks.hybrid(steps=(100,))
+    with pytest.raises(InvalidValue, match="expected damping >= 0"):
+        sp.attacks.hybrid(damping=-0.1)
+    with pytest.raises(NotApplicable, match="inverting_gradients"):
+        sp.attacks.hybrid()(observe(sp.zoo.convnet(width=4), photo(32)), rng=sp.rng(1))
+
+
+def test_its_default_is_the_papers_numbers():
+    attack = sp.attacks.hybrid()
+    assert isinstance(attack, Hybrid)
+    weights = [(c.steps, c.matching, c.tv, c.system) for c in attack.corrections]
+    assert weights == [(10_000, 1, 1, 0.05), (8_000, 1, 1, 0.1), (1_000, 10, 0.1, 1)]
+    assert attack.step_size == 1e-3

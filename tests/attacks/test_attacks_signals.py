@@ -1,0 +1,70 @@
+"""Heart beats and brain activity: the attacks and the theory on signals of one axis."""
+
+import pytest
+import torch
+
+import seepage as sp
+from seepage.attacks.linear_systems import rank_metric
+
+SIGNALS = ["ecg", "ecg:mitbih", "fmri"]
+
+
+def scene(name, model, *, size=1, **options):
+    data = sp.data.load(name)
+    task = sp.zoo.build(model, options={"domain": data.domain, "classes": data.classes, **options})
+    batch = data.batch(size)
+    threat = sp.Threat(knows_labels=True)
+    return threat.observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0)), batch
+
+
+def relative_error(guess, batch):
+    return float((guess.inputs - batch.inputs).norm() / batch.inputs.norm())
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("options", [{"hidden": 1}, {"hidden": 20}], ids=str)
+def test_one_hidden_unit_gives_a_signal_away(data_root, name, options):
+    seen, batch = scene(name, "fc", **options)
+    guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+    assert relative_error(guess, batch) < 1e-4
+    assert guess.certificate.unique
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_convolution_with_filters_enough_determines_a_signal_and_one_with_few_does_not(
+    data_root, name
+):
+    for filters, expected in ((2, True), (1, False)):
+        seen, batch = scene(name, "single_conv", filters=filters)
+        certificate = sp.certify(seen, sp.Reconstruction(batch.inputs, batch.labels))
+        assert certificate.unique is expected
+        [layer] = rank_metric(seen.task).layers
+        assert (layer.deficiency == 0) is expected
+
+
+@pytest.mark.parametrize("name", ["ecg", "fmri"])
+def test_matching_finds_a_signal_behind_a_convolution(data_root, name):
+    seen, batch = scene(name, "single_conv", filters=4)
+    attack = sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", weight=1e-3, every=5)
+    guess = attack(seen, rng=sp.rng(1))
+    assert relative_error(guess, batch) < 1e-2
+    assert sp.certify(seen, guess).unique
+
+
+def test_a_batch_of_beats_needs_as_many_hidden_units_as_people(data_root):
+    for hidden, expected in ((3, False), (6, True)):
+        seen, batch = scene("ecg", "fc", hidden=hidden, size=5)
+        certificate = sp.certify(seen, sp.Reconstruction(batch.inputs, batch.labels))
+        assert certificate.residual < 1e-6
+        assert certificate.unique is expected
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_every_beat_keeps_its_digits_in_double_precision(data_root, name):
+    data = sp.data.load(name)
+    task = sp.zoo.mlp(hidden=(16, 8), domain=data.domain, classes=data.classes)
+    task = task.to(dtype=torch.float64)
+    for person in range(5):
+        batch = data.batch(1, start=person).to(dtype=torch.float64)
+        seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
+        assert relative_error(sp.attacks.analytic_fc()(seen, rng=sp.rng(1)), batch) < 1e-12

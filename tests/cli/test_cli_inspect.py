@@ -1,0 +1,110 @@
+"""`seepage inspect`, run as a user runs it."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from seepage.cli import app, main
+
+TABLE_1 = {
+    "cnn2-v1": 0,
+    "cnn2-v2": -1470,
+    "cnn3-v1": -2266,
+    "cnn3-v2": -1995,
+    "cnn3-v3": 0,
+    "cnn3-v4": -2146,
+    "cnn4-v1": -2772,
+    "cnn4-v2": -6211,
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def inspect(*arguments):
+    result = CliRunner().invoke(app, ["inspect", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def parsed(*arguments):
+    return json.loads(inspect(*arguments, "--format", "json"))
+
+
+def test_table_1_of_chen_and_campbell_is_printed():
+    said = inspect(*TABLE_1)
+    for name, value in TABLE_1.items():
+        assert f"cnn(variant='{name}')   c(M) = {value}\n" in said
+    assert [one["metric"]["rounded"] for one in parsed(*TABLE_1)] == list(TABLE_1.values())
+
+
+def test_each_layer_is_shown_with_unknowns_equations_rank_and_deficiency():
+    rows = [line.split() for line in inspect("cnn3-v1").splitlines()]
+    assert ["layer", "unknowns", "equations", "rank", "deficiency"] in rows
+    assert ["conv1", "3072", "5562", "3072", "0"] in rows
+    assert ["conv2", "5400", "876", "867", "-4533"] in rows
+
+
+def test_computed_ranks_are_the_counted_ones():
+    small = ("cnn3-v2", "cnn2-v2", "--shape", "3x16x16")
+    assert parsed(*small) == parsed(*small, "--numerical")
+
+
+def test_a_first_fully_connected_layer_is_said_to_leak_by_construction():
+    said = inspect("mlp", "--option", "hidden=[40]", "-o", "activation=tanh")
+    assert "mlp(hidden=(40,), activation='tanh')" in said
+    assert "leaks by construction: hidden1" in said
+    assert "enough for a batch of 32 (33 needed)" in said
+
+
+def test_a_network_outside_the_theory_gets_its_reason_and_its_counts():
+    said = inspect("resnet20")
+    assert "c(M) does not apply" in said
+    assert "BatchNorm2d 'bn1'" in said
+    assert "16 filters are enough for a batch of 1 (3 needed), too few" in said
+
+
+def test_signals_are_inspected_by_their_shape():
+    [found] = parsed("single_conv", "--shape", "1x140", "-o", "filters=2")
+    assert found["first"]["counts"][0] == {"batch": 1, "needed": 2, "enough": True}
+    assert found["metric"]["layers"][0]["unknowns"] == 140
+
+
+def test_a_network_of_ones_own_is_found_beside_the_command(place):
+    (place / "inspected_network.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(72, 4))\n"
+    )
+    [found] = parsed("inspected_network:build", "--shape", "3x8x8")
+    assert found["metric"]["layers"][0]["rank"] == 72 + 54 - 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cnn2-v9"], "did you mean 'cnn2-v"),
+        (["mlp", "--shape", "32"], "such as 3x32x32"),
+        (["mlp", "--shape", "3xx32"], "such as 3x32x32"),
+        (["mlp", "--option", "hidden"], "key=value"),
+        (["mlp", "--option", "hiden=[3]"], "did you mean 'hidden'?"),
+        (["torch.nn:LSTMCell"], "expected 'torch.nn:LSTMCell' to build a network"),
+        (["torch.nn:Softmax2d"], "no trainable parameter"),
+    ],
+    ids=str,
+)
+def test_bad_usage_is_one_sentence(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["seepage", "inspect", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    complained = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert said in complained
+    assert "Traceback" not in complained
