@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 import seepage as sp
 from seepage.attacks.gradient_matching import GradientMatching
+from seepage.core.errors import NotApplicable
 from seepage.domains import Image
 from seepage.scoring import METRICS, pair
 from seepage.zoo.cnn import CNN_VARIANTS
@@ -93,7 +94,7 @@ def attacked(
     row: Row = {"variant": variant, "weights": weights, "attack": name, "c": METRIC[variant]}
     try:
         guesses = run(attack, seen)
-    except sp.core.errors.NotApplicable as error:
+    except NotApplicable as error:
         return row | {"failed": str(error)}
     psnr = [
         float(METRICS["psnr"](pair(sp.Reconstruction(guess.inputs.cpu(), batch.labels), batch)))

@@ -78,7 +78,7 @@ def _advance(system: LinearSystem, state: _State, damping: float) -> _State:
     image = system.apply(state.direction)
     curvature = image.square().sum() + damping**2 * state.direction.square().sum()
     # Beyond rounding the recurrence only amplifies it, so what is solved stays as it is.
-    pace = torch.where(state.power > state.enough, _ratio(state.power, curvature), 0.0)
+    pace = _ratio(state.power, curvature).masked_fill(state.power <= state.enough, 0.0)
     x, rest = state.x + pace * state.direction, state.rest - pace * image
     gradient = system.adjoint(rest) - damping**2 * x
     power = gradient.square().sum()
