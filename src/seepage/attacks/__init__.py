@@ -4,6 +4,7 @@ from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
+    exact_batch,
     gradattack_strongest,
     inverting_gradients,
     learn_from_gradients,
@@ -13,6 +14,7 @@ __all__ = [
     "ATTACKS",
     "analytic_fc",
     "dlg",
+    "exact_batch",
     "gradattack_strongest",
     "inverting_gradients",
     "learn_from_gradients",

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
+    exact_batch,
     gradattack_strongest,
     inverting_gradients,
     learn_from_gradients,
@@ -20,6 +21,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         for recipe in (
             analytic_fc,
             dlg,
+            exact_batch,
             gradattack_strongest,
             inverting_gradients,
             learn_from_gradients,
