@@ -41,6 +41,7 @@ PROMISED = {
     "attacks",
     "attacks.analytic_fc",
     "attacks.dlg",
+    "attacks.exact_batch",
     "attacks.gradattack_strongest",
     "attacks.inverting_gradients",
     "attacks.learn_from_gradients",

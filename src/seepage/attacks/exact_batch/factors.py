@@ -66,7 +66,8 @@ def factorise(weight: Tensor, bias: Tensor, *, people: int | None) -> Factors:
     rank, noisy = numerical_rank(values, _rounding(weight))
     people = _people(people, rank, noisy, len(values))
     span = left[:, :people]
-    spread = values[people:].square().sum() / max(1, weight.numel() - people * sum(weight.shape))
+    freedom = max(1, (weight.shape[0] - people) * (weight.shape[1] - people))
+    spread = values[people:].square().sum() / freedom
     noise = float((spread * len(weight)).sqrt() / values[people - 1])
     mixtures = values[:people, None] * right[:people]
     return Factors(span, mixtures, span.T @ bias.double(), noise)
