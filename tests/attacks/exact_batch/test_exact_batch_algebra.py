@@ -141,6 +141,11 @@ def test_greedy_choice_is_the_best_of_all_independent_choices(seed):
     assert float(chosen.scores.sum()) == pytest.approx(min(sums))
 
 
+def test_candidates_that_got_nowhere_are_never_chosen():
+    found = Candidates(torch.eye(2), torch.tensor([torch.inf, 0.5])).independent()
+    assert found.directions.tolist() == [[0.0, 1.0]]
+
+
 def test_settling_removes_what_noise_put_into_a_direction():
     private = Network(4, neurons=120)
     noisy = private.directions + 0.02 * draw(4, 4, seed=7)

@@ -9,7 +9,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.exact_batch import Complementarity, ExactBatch, KernelSampling
 from seepage.attacks.exact_batch.rectified import Rectified, rectified_layer
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Signal
 from seepage.scoring import pair
 
@@ -179,6 +179,23 @@ def test_noise_costs_digits_and_the_certificate_owns_up(digits):
     assert errors[1] < 1e-3
     assert errors[2] < 0.05
     assert guess.certificate.residual > 0.1
+
+
+def test_behind_strong_noise_or_pruning_it_still_makes_its_best_effort(digits):
+    batch = private(digits, 3)
+    few = ExactBatch(searches=(Complementarity(rounds=1), KernelSampling(rounds=1)))
+    for defense in (sp.AddGaussian(0.3), sp.Prune(0.9)):
+        guess = invert(observe(network(digits, 64), batch, defense=defense), few)
+        assert guess.inputs.shape == batch.inputs.shape
+        assert bool(guess.inputs.isfinite().all())
+        assert guess.certificate.residual > 0.1
+        assert guess.certificate.unique is None
+
+
+@pytest.mark.parametrize("option", ["starts", "samples"])
+def test_a_search_that_would_not_search_is_refused(option):
+    with pytest.raises(InvalidValue, match=f"expected {option} >= 1, got 0"):
+        sp.attacks.exact_batch(**{option: 0})
 
 
 def test_the_same_key_gives_the_same_guess(photos):

@@ -79,11 +79,11 @@ def _factors(observation: Observation, rectified: Rectified) -> Factors:
             f"the first layer {rectified.layer!r} is frozen, so the update does not hold it"
         )
     factors = factorise(weight, bias, people=observation.batch_size)
-    above = gradient.get(f"{rectified.above}.weight")
-    if above is None:
+    name = f"{rectified.above}.weight"
+    if rectified.above is None or name not in gradient:
         return factors
-    sent = column_space(above, at_most=factors.people)
-    return factors.below(task.parameters[f"{rectified.above}.weight"].double().T @ sent)
+    sent = column_space(gradient[name], at_most=factors.people)
+    return factors.below(task.parameters[name].double().T @ sent)
 
 
 def _promising(searches: Sequence[DirectionSearch], factors: Factors) -> list[DirectionSearch]:

@@ -17,7 +17,7 @@ class Candidates:
 
     Args:
         directions: One per row.
-        scores: `(N,)`, lower is better.
+        scores: `(N,)`, lower is better; infinite where the search got nowhere.
     """
 
     directions: Tensor

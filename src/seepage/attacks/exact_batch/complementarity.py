@@ -10,6 +10,7 @@ from torch import Tensor
 from seepage.attacks.exact_batch.candidates import Candidates
 from seepage.attacks.exact_batch.factors import Factors
 from seepage.attacks.exact_batch.odds import determined_probability
+from seepage.attacks.exact_batch.search import at_least_one
 from seepage.core import Rng
 
 # A start that ends this low has found somebody; those that have not end near 1e-2.
@@ -42,6 +43,10 @@ class Complementarity:
     starts: int = 64
     steps: int = 40
     rounds: int = 24
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        at_least_one(starts=self.starts, steps=self.steps, rounds=self.rounds)
 
     def probability(self, factors: Factors) -> float:
         """That everybody is determined; zero where the layer above is not known."""
@@ -83,7 +88,7 @@ def _levenberg_marquardt(span: Tensor, above: Tensor, starts: Tensor, steps: int
         e = torch.where(better[:, None], there[1], e)
         objective = torch.where(better, value, objective)
         damping = torch.where(better, damping / 4, damping * 4).clamp(1e-9, 1e6)
-    return Candidates(p, objective)
+    return Candidates(p, torch.nan_to_num(objective, nan=torch.inf))
 
 
 def _objective(span: Tensor, above: Tensor, p: Tensor, e: Tensor) -> Tensor:

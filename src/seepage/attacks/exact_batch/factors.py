@@ -45,8 +45,8 @@ class Factors:
     @property
     def live(self) -> Tensor:
         """Which neurons `(m,)` say anything: those that were active for somebody."""
-        floor = 3 * max(self.noise, 1e-12) * (self.people / len(self.span)) ** 0.5
-        live: Tensor = self.span.norm(dim=1) > floor
+        usual = (self.people / len(self.span)) ** 0.5
+        live: Tensor = self.span.norm(dim=1) > usual * min(max(3 * self.noise, 1e-12), 0.3)
         return live
 
     def below(self, above: Tensor) -> Factors:

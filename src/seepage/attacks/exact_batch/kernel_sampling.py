@@ -10,6 +10,7 @@ from torch import Tensor
 from seepage.attacks.exact_batch.candidates import Candidates
 from seepage.attacks.exact_batch.factors import Factors
 from seepage.attacks.exact_batch.odds import success_probability
+from seepage.attacks.exact_batch.search import at_least_one
 from seepage.core import Rng
 
 
@@ -37,6 +38,10 @@ class KernelSampling:
     samples: int = 8_192
     rounds: int = 32
 
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        at_least_one(samples=self.samples, rounds=self.rounds)
+
     def probability(self, factors: Factors) -> float:
         """That all rounds together find everybody."""
         return success_probability(
@@ -61,8 +66,8 @@ def kernels(rows: Tensor) -> Tensor:
     """The unit vectors `(N, B)` that rows `(N, B - 1, B)` map to zero.
 
     Example:
-        >>> kernels(torch.tensor([[[3.0, 4.0]]])).tolist()
-        [[-0.800000011920929, 0.6000000238418579]]
+        >>> kernels(torch.tensor([[[3.0, 4.0]]])).allclose(torch.tensor([-0.8, 0.6]))
+        True
     """
     # With the last entry set to one, the others solve a square system; LU is fast in batches.
     others = torch.linalg.solve_ex(rows[..., :-1], -rows[..., -1:])[0][..., 0]

@@ -11,7 +11,7 @@ from seepage.attacks.exact_batch.candidates import Candidates, none_yet
 from seepage.attacks.exact_batch.factors import Factors
 from seepage.attacks.exact_batch.separation import Layer, Separation, separate, settle
 from seepage.core import Rng
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
 
 
@@ -62,3 +62,10 @@ def find_everybody(
             "exact inversion needs a wider layer or a smaller batch"
         )
     return best, tuple(trail)
+
+
+def at_least_one(**numbers: int) -> None:
+    """Refuse the options of a search that would not search."""
+    for name, value in numbers.items():
+        if value < 1:
+            raise InvalidValue(f"expected {name} >= 1, got {value!r}")
