@@ -91,6 +91,14 @@ def test_least_squares_reaches_batches_and_widths_that_sampling_does_not(images)
         invert(seen, SAMPLING)
 
 
+@pytest.mark.parametrize("images", ["mnist"], indirect=True)
+def test_a_neuron_hardly_anybody_activates_does_not_upset_the_others(images):
+    # Of this network one neuron is 250 times as quiet as the rest.
+    batch = private(images, 16, start=112)
+    guess = invert(observe(network(images, 64, seed=7), batch))
+    assert largest_error(guess, batch) < 1e-10
+
+
 def test_photos_of_the_package_come_back_whoever_counts_them(photos):
     task = sp.zoo.mlp(hidden=(64,))
     for knows in (True, False):

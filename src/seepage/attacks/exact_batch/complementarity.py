@@ -15,6 +15,7 @@ from seepage.core import Rng
 
 # A start that ends this low has found somebody; those that have not end near 1e-2.
 _SETTLED = 1e-4
+_QUIET = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +56,18 @@ class Complementarity:
         return determined_probability(neurons=int(factors.live.sum()), people=factors.people)
 
     def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
-        """One round of starts, half of them away from what is found."""
+        """One round of starts, each some way off from what is found."""
         if factors.above is None:
             raise AssertionError("Complementarity was asked where it does not apply")
-        starts = rng.normal((self.starts, factors.people), like=factors.span)
-        known = found.directions[found.scores < _SETTLED]
-        if len(known) < factors.people:
-            basis = torch.linalg.qr(known.T).Q
-            away = starts[1::2]
-            starts[1::2] = away - (away @ basis) @ basis.T
+        starts = rng.fork("starts").normal((self.starts, factors.people), like=factors.span)
+        away = rng.fork("away").uniform((self.starts, 1), like=factors.span)
+        known = torch.linalg.qr(found.directions[found.scores < _SETTLED].T).Q
+        starts = starts - away * (starts @ known) @ known.T
         live = factors.live
-        # Unit rows: every neuron counts the same, however loud it is.
+        # Every neuron counts about the same, however loud it is; the quietest not quite as much,
+        # for what it is sent is out of proportion to what it passes.
         loudness = factors.span[live].norm(dim=1, keepdim=True)
+        loudness = loudness.clamp_min(_QUIET * factors.loudness)
         span, above = factors.span[live] / loudness, factors.above[live] / loudness
         return _levenberg_marquardt(span, torch.linalg.qr(above).Q, starts, self.steps)
 

@@ -43,10 +43,15 @@ class Factors:
         return self.span.shape[1]
 
     @property
+    def loudness(self) -> float:
+        """The root mean square over neurons of their rows of the span."""
+        return float((self.people / len(self.span)) ** 0.5)
+
+    @property
     def live(self) -> Tensor:
         """Which neurons `(m,)` say anything: those that were active for somebody."""
-        usual = (self.people / len(self.span)) ** 0.5
-        live: Tensor = self.span.norm(dim=1) > usual * min(max(3 * self.noise, 1e-12), 0.3)
+        floor = self.loudness * min(max(3 * self.noise, 1e-12), 0.3)
+        live: Tensor = self.span.norm(dim=1) > floor
         return live
 
     def below(self, above: Tensor) -> Factors:

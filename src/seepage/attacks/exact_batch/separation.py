@@ -83,30 +83,35 @@ def settle(factors: Factors, layer: Layer, separation: Separation) -> Separation
     """Solve anew with the silent neurons known, until they no longer change.
 
     Given which neurons are silent for a person, the direction is linear: the one that lets least
-    through them. All of them are used here, and not only the few that first pointed there.
+    through them. All of them are used here, and not only the few that first pointed there. Where
+    they leave more than one direction to somebody, the separation stays as it is.
     """
     for _ in range(_SETTLING):
         energy, directions = torch.linalg.eigh(_through_silent(factors, separation))
-        found = Candidates(directions[..., 0], energy[:, 0])
-        again = separate(factors, layer, found)
+        if not _one_direction_each(energy, factors.noise):
+            break
+        again = separate(factors, layer, Candidates(directions[..., 0], energy[:, 0]))
         if again.leak > separation.leak:
-            return separation
-        settled = torch.equal(again.silent, separation.silent)
+            break
+        changed = not torch.equal(again.silent, separation.silent)
         separation = again
-        if settled:
+        if not changed:
             break
     return separation
 
 
 def determined(factors: Factors, separation: Separation) -> bool:
     """Whether everybody's silent neurons leave no second direction: each kernel is a line."""
-    if factors.people == 1:
-        return True
     energy = torch.linalg.eigvalsh(_through_silent(factors, separation))
-    return bool((energy[:, 1] > max(1e-10, (10 * factors.noise) ** 2)).all())
+    return _one_direction_each(energy, factors.noise)
 
 
 def _through_silent(factors: Factors, separation: Separation) -> Tensor:
     """Each person's quadratic form `(B, B, B)`: how much a direction lets through the silent."""
     silent = separation.silent.to(factors.span)
     return torch.einsum("pm,mi,mj->pij", silent, factors.span, factors.span)
+
+
+def _one_direction_each(energy: Tensor, noise: float) -> bool:
+    """Whether the second smallest of everybody's eigenvalues `(B, B)` is not zero."""
+    return bool((energy[:, 1:2] > max(1e-10, (3 * noise) ** 2)).all())
