@@ -19,6 +19,7 @@ from seepage.attacks.exact_batch.separation import Layer, Separation, determined
 from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
+from seepage.core.precision import precision
 
 _HOPELESS = 0.01
 
@@ -49,6 +50,11 @@ class ExactBatch:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Separate the batch."""
+        # Layers are known by what they compute, which rounding on a card would blur.
+        with precision("float32"):
+            return self._separated(observation, rng)
+
+    def _separated(self, observation: Observation, rng: Rng) -> Reconstruction:
         began = time.perf_counter()
         task = observation.task
         require_usable(observation.update, task)

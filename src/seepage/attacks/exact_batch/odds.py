@@ -33,8 +33,7 @@ def success_probability(*, neurons: int, people: int, samples: int, silent: floa
 
         Prob(determined) (1 - (1 - s^(B-1))^N)^B
 
-    The expected number of draws that are needed grows as 2^B; this is what limits batches to
-    about 16 people on a CPU and 24 on a card.
+    The draws that are needed grow as 2^B: a quarter of a million serves 16 people, and not 20.
 
     Args:
         neurons: Width m of the layer, less those nobody activates.
