@@ -42,6 +42,7 @@ PROMISED = {
     "attacks.analytic_fc",
     "attacks.dlg",
     "attacks.grad_inversion",
+    "attacks.exact_batch",
     "attacks.gradattack_strongest",
     "attacks.idlg",
     "attacks.inverting_gradients",

@@ -60,10 +60,14 @@ def test_every_metric_keeps_its_laws(metric):
         pytest.skip(str(error))
 
 
-def one_photo(model, *, pixels=32, **options):
+def photos(model, people, *, pixels=32, **options):
     photos = sp.data.load("photos", pixels=pixels)
     task = sp.zoo.build(model, options={"domain": photos.domain, **options})
-    return {"task": task, "batch": photos.batch(1)}
+    return {"task": task, "batch": photos.batch(people)}
+
+
+def one_photo(model, *, pixels=32, **options):
+    return photos(model, 1, pixels=pixels, **options)
 
 
 def one_photo_normalised_by_itself():
@@ -89,6 +93,7 @@ ATTACKED = {
         one_photo_normalised_by_itself(),
         18.0,
     ),
+    "exact_batch": (sp.attacks.exact_batch(), photos("mlp", 4, hidden=[64]), 120.0),
     "gradattack_strongest": (
         sp.attacks.gradattack_strongest(steps=300, tv=1e-3),
         one_photo_normalised_by_itself(),

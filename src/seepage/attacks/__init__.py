@@ -4,6 +4,7 @@ from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
+    exact_batch,
     grad_inversion,
     gradattack_strongest,
     hybrid,
@@ -17,6 +18,7 @@ __all__ = [
     "ATTACKS",
     "analytic_fc",
     "dlg",
+    "exact_batch",
     "grad_inversion",
     "gradattack_strongest",
     "hybrid",

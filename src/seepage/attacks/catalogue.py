@@ -8,6 +8,7 @@ from types import MappingProxyType
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
+    exact_batch,
     grad_inversion,
     gradattack_strongest,
     hybrid,
@@ -25,6 +26,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             analytic_fc,
             dlg,
             grad_inversion,
+            exact_batch,
             gradattack_strongest,
             idlg,
             hybrid,

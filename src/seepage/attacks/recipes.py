@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from seepage.attacks.exact_batch import Complementarity, ExactBatch, KernelSampling
 from seepage.attacks.gradient_matching import (
     L2,
     LBFGS,
@@ -132,6 +133,29 @@ _SETTINGS = {
     "B": _Setting(steps=12_000, restarts=16, tv=1e-4, top=10),
     "C": _Setting(steps=12_000, restarts=16, tv=1e-4, top=10),
 }
+
+
+def exact_batch(*, starts: int = 64, samples: int = 8_192) -> Attack:
+    """The whole batch behind a fully connected first layer with bias and ReLU, exactly.
+
+    Args:
+        starts: Of each round of least squares, which comes first and needs a fully connected
+            second layer.
+        samples: Of each round of kernel sampling, which comes where that fails: after several
+            local steps, or where the second layer is of another kind.
+
+    Deviations:
+        The paper samples only, and so is limited to about 25 people. Least squares on the
+        equations "silent or passing" (`Complementarity`) is ours; kernel sampling is the paper's.
+
+    Example:
+        >>> exact_batch(starts=128).searches[0]
+        Complementarity(starts=128, steps=40, rounds=24)
+
+    References:
+        Dimitrov et al., 2024 (dimitrov2024spear)
+    """
+    return ExactBatch(searches=(Complementarity(starts=starts), KernelSampling(samples=samples)))
 
 
 def inverting_gradients(

@@ -1,0 +1,132 @@
+"""The whole batch behind a rectified first layer, exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from seepage.attacks.certify import residual
+from seepage.attacks.exact_batch.complementarity import Complementarity
+from seepage.attacks.exact_batch.factors import Factors, column_space, factorise
+from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
+from seepage.attacks.exact_batch.labels import read_labels
+from seepage.attacks.exact_batch.rectified import Rectified, rectified_layer
+from seepage.attacks.exact_batch.search import DirectionSearch, find_everybody
+from seepage.attacks.exact_batch.separation import Layer, Separation, determined
+from seepage.attacks.usable import require_usable
+from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core.errors import NotApplicable
+from seepage.core.precision import precision
+
+_HOPELESS = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactBatch:
+    """Inverts the gradient of a batch through a fully connected first layer with bias and ReLU.
+
+    The gradient dL/dW = D X has the rank of the batch, so its factors leave only a B x B matrix
+    unknown (see `Factors`). Its columns are found one by one: ReLU zeroes the entries of
+    D = dL/dZ at silent neurons, which singles out the directions that belong to a person. The bias
+    gradient gives their scale, the inputs follow, and a forward pass through the layer checks
+    them: nothing may have come through a neuron that the recovered input leaves silent.
+
+    Neither labels nor the batch size are needed. The scale of the update cancels, and so do
+    differing scales of the people in it, so that clipping and one local step change nothing.
+    Where the update is noisy the guess is the best effort, and the certificate says so.
+
+    Args:
+        searches: For the directions; tried in order until the forward pass agrees.
+
+    References:
+        Dimitrov et al., 2024 (dimitrov2024spear); Huang et al., 2021, Lemma B.1
+        (huang2021evaluating)
+    """
+
+    searches: tuple[DirectionSearch, ...] = (Complementarity(), KernelSampling())
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Separate the batch."""
+        # Layers are known by what they compute, which rounding on a card would blur.
+        with precision("float32"):
+            return self._separated(observation, rng)
+
+    def _separated(self, observation: Observation, rng: Rng) -> Reconstruction:
+        began = time.perf_counter()
+        task = observation.task
+        require_usable(observation.update, task)
+        rectified = rectified_layer(task)
+        factors = _factors(observation, rectified)
+        promising = _promising(self.searches, factors)
+        separation, trail = find_everybody(
+            promising, factors, _layer(task, rectified.layer), rng=rng
+        )
+        inputs = _natural(task, separation.inputs)
+        labels = read_labels(
+            task, rectified.layer, inputs, separation.gradients, observation.labels
+        )
+        seconds = time.perf_counter() - began
+        return Reconstruction(
+            inputs,
+            labels,
+            Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device)),
+            _certificate(observation, inputs, labels, factors, separation),
+        )
+
+
+def _factors(observation: Observation, rectified: Rectified) -> Factors:
+    task, gradient = observation.task, observation.update.descent().tensors
+    weight, bias = (gradient.get(f"{rectified.layer}.{part}") for part in ("weight", "bias"))
+    if weight is None or bias is None:
+        raise NotApplicable(
+            f"the first layer {rectified.layer!r} is frozen, so the update does not hold it"
+        )
+    factors = factorise(weight, bias, people=observation.batch_size)
+    name = f"{rectified.above}.weight"
+    if rectified.above is None or name not in gradient:
+        return factors
+    sent = column_space(gradient[name], at_most=factors.people)
+    return factors.below(task.parameters[name].double().T @ sent)
+
+
+def _promising(searches: Sequence[DirectionSearch], factors: Factors) -> list[DirectionSearch]:
+    """The searches worth trying, or a refusal that says how unlikely success is."""
+    odds = [search.probability(factors) for search in searches]
+    if max(odds) < _HOPELESS:
+        raise NotApplicable(
+            f"{factors.people} people through {int(factors.live.sum())} neurons that say anything "
+            f"come back with probability {max(odds):.1g} at most; exact inversion needs a wider "
+            "layer or a smaller batch"
+        )
+    return [search for search, chance in zip(searches, odds, strict=True) if chance >= _HOPELESS]
+
+
+def _layer(task: Task, name: str) -> Layer:
+    parameters = task.parameters
+    return Layer(parameters[f"{name}.weight"].double(), parameters[f"{name}.bias"].double())
+
+
+def _natural(task: Task, flat: Tensor) -> Tensor:
+    """Inputs as the layer reads them, in the precision of the task and in natural units."""
+    reference = next(iter(task.parameters.values()))
+    normalised = flat.reshape(-1, *task.domain.shape)
+    return task.domain.project(task.domain.denormalise(normalised)).to(reference.dtype)
+
+
+def _certificate(
+    observation: Observation,
+    inputs: Tensor,
+    labels: Tensor,
+    factors: Factors,
+    separation: Separation,
+) -> Certificate:
+    """Unique if the silent neurons agree with the inputs and fix everybody's direction.
+
+    All other equations are then linear and regular: no input nearby explains the update.
+    """
+    difference = residual(observation, inputs, labels)
+    holds = separation.consistent(factors.noise) and determined(factors, separation)
+    return Certificate(residual=difference, unique=True if holds and difference < 1e-3 else None)

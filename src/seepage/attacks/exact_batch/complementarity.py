@@ -1,0 +1,121 @@
+"""Directions by least squares: every neuron is either silent or passes all it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.exact_batch.candidates import Candidates
+from seepage.attacks.exact_batch.factors import Factors
+from seepage.attacks.exact_batch.odds import determined_probability
+from seepage.attacks.exact_batch.search import at_least_one
+from seepage.core import Rng
+
+# A start that ends this low has found somebody; those that have not end near 1e-2.
+_SETTLED = 1e-4
+_QUIET = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Complementarity:
+    """Solves for one person at a time, in B + r unknowns, without labels.
+
+    The layer above sends v = above e down to the neurons, with e of its rank r. An active neuron
+    passes it on and a silent one passes nothing, so d = span p, the person's column of dL/dZ, has
+
+        d_j (d_j - v_j) = 0   for every neuron j.
+
+    These m quadratic equations in (p, e) hold for the B people of the batch and, as soon as m is
+    a few times B + r, for nobody else. They are solved by Levenberg-Marquardt on the sphere
+    ||p|| = 1 from many random starts at once; most of them end at some person.
+
+    Args:
+        starts: In each round.
+        steps: Of Levenberg-Marquardt.
+        rounds: At most.
+
+    References:
+        Levenberg, 1944 (levenberg1944method); Dimitrov et al., 2024 (dimitrov2024spear) for the
+        setting. The equations and their use are ours.
+    """
+
+    starts: int = 64
+    steps: int = 40
+    rounds: int = 24
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        at_least_one(starts=self.starts, steps=self.steps, rounds=self.rounds)
+
+    def probability(self, factors: Factors) -> float:
+        """That everybody is determined; zero where the layer above is not known."""
+        if factors.above is None:
+            return 0.0
+        return determined_probability(neurons=int(factors.live.sum()), people=factors.people)
+
+    def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
+        """One round of starts, each some way off from what is found."""
+        if factors.above is None:
+            raise AssertionError("Complementarity was asked where it does not apply")
+        starts = rng.fork("starts").normal((self.starts, factors.people), like=factors.span)
+        away = rng.fork("away").uniform((self.starts, 1), like=factors.span)
+        known = torch.linalg.qr(found.directions[found.scores < _SETTLED].T).Q
+        starts = starts - away * (starts @ known) @ known.T
+        live = factors.live
+        # Every neuron counts about the same, however loud it is; the quietest not quite as much,
+        # for what it is sent is out of proportion to what it passes.
+        loudness = factors.span[live].norm(dim=1, keepdim=True)
+        loudness = loudness.clamp_min(_QUIET * factors.loudness)
+        span, above = factors.span[live] / loudness, factors.above[live] / loudness
+        return _levenberg_marquardt(span, torch.linalg.qr(above).Q, starts, self.steps)
+
+
+def _levenberg_marquardt(span: Tensor, above: Tensor, starts: Tensor, steps: int) -> Candidates:
+    people = span.shape[1]
+    p = starts / starts.norm(dim=1, keepdim=True)
+    e = _best_above(span, above, p)
+    objective = _objective(span, above, p, e)
+    damping = torch.full_like(objective, 0.1)
+    for _ in range(steps):
+        move = _move(span, above, p, e, damping)
+        size = (p + move[:, :people]).norm(dim=1, keepdim=True)
+        there = (p + move[:, :people]) / size, (e + move[:, people:]) / size
+        value = _objective(span, above, *there)
+        # Comparison with NaN is false, so that a step into nowhere is not taken.
+        better = value < objective
+        p = torch.where(better[:, None], there[0], p)
+        e = torch.where(better[:, None], there[1], e)
+        objective = torch.where(better, value, objective)
+        damping = torch.where(better, damping / 4, damping * 4).clamp(1e-9, 1e6)
+    return Candidates(p, torch.nan_to_num(objective, nan=torch.inf))
+
+
+def _objective(span: Tensor, above: Tensor, p: Tensor, e: Tensor) -> Tensor:
+    """Scale-free: m sum_j (d_j (d_j - v_j))^2 / (sum_j d_j^2)^2, one per start."""
+    d, v = p @ span.T, e @ above.T
+    return len(span) * (d * (d - v)).square().sum(1) / d.square().sum(1).square()
+
+
+def _best_above(span: Tensor, above: Tensor, p: Tensor) -> Tensor:
+    """The e that fits a direction best, which is linear."""
+    d = p @ span.T
+    rows = d[:, :, None] * above
+    normal = rows.mT @ rows
+    e: Tensor = torch.linalg.solve_ex(normal, rows.mT @ d.square()[..., None])[0]
+    return e[..., 0]
+
+
+def _move(span: Tensor, above: Tensor, p: Tensor, e: Tensor, damping: Tensor) -> Tensor:
+    """The damped Gauss-Newton step of every start, `(N, B + r)`, held near the sphere."""
+    d, v = p @ span.T, e @ above.T
+    jacobian = torch.cat([(2 * d - v)[..., None] * span, -d[..., None] * above], dim=2)
+    normal = jacobian.mT @ jacobian
+    slope = jacobian.mT @ (d * (d - v))[..., None]
+    scale = normal.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    radial = torch.cat([p, torch.zeros_like(e)], dim=1)[..., None]
+    identity = torch.eye(normal.shape[1], dtype=p.dtype, device=p.device)
+    held = normal + scale * (radial @ radial.mT + damping[:, None, None] * identity)
+    downhill: Tensor = torch.linalg.solve_ex(held, -slope)[0]
+    return downhill[..., 0]
