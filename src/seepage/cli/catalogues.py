@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from seepage import data, scoring, zoo
 from seepage.attacks import ATTACKS
+from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 
 
@@ -15,6 +16,7 @@ class Kind(StrEnum):
 
     attacks = "attacks"
     defenses = "defenses"
+    locals = "locals"
     models = "models"
     data = "data"
     metrics = "metrics"
@@ -32,6 +34,7 @@ def _first_lines(parts: Mapping[str, object]) -> dict[str, str]:
 _SOURCES: Mapping[Kind, Callable[[], dict[str, str]]] = {
     Kind.attacks: lambda: _first_lines(ATTACKS),
     Kind.defenses: lambda: _first_lines(DEFENSES),
+    Kind.locals: lambda: _first_lines(LOCALS),
     Kind.models: zoo.catalogue,
     Kind.data: data.catalogue,
     Kind.metrics: scoring.catalogue,

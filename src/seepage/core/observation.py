@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from seepage.core.lesson import Mixing
 from seepage.core.task import Task
 from seepage.core.update import Update
 
@@ -36,8 +37,10 @@ class Observation:
         update: What the client shared.
         simulate: The client's computation, with the defense if the adversary knows it.
         batch_size: Number of private inputs.
-        labels: Their labels, sorted: the order would be a hint that no server has.
-        statistics: What each batch-normalisation layer measured on the private batch.
+        labels: Those the client trained with, sorted: the order would be a hint that no server has.
+        statistics: What each batch-normalisation layer measured on the batch.
+        mixing: How the client made what it trained on from its private inputs, one row for each
+            label.
     """
 
     task: Task
@@ -46,3 +49,4 @@ class Observation:
     batch_size: int | None = None
     labels: Tensor | None = None
     statistics: Mapping[str, Statistics] | None = None
+    mixing: Mixing | None = None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from seepage.core.batch import Batch
+from seepage.core.lesson import Lesson
 from seepage.core.observation import Observation
 from seepage.core.paired import Paired
 from seepage.core.reconstruction import Reconstruction
@@ -45,6 +48,38 @@ class Defense(Protocol):
 
     def expected(self, update: Update) -> Update:
         """The deterministic part: what an informed adversary simulates, differentiable."""
+
+
+@runtime_checkable
+class Preparation(Protocol):
+    """A defense that acts before there is an update: on the data, the network, or both."""
+
+    @property
+    def hides(self) -> bool:
+        """Whether an adversary's candidate stands for what it gives, not for what it takes."""
+
+    def broadcast(self, task: Task) -> Task:
+        """The network that everybody holds under this defense."""
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """What the client trains, and on what."""
+
+    def rehearse(self, lesson: Lesson) -> Lesson:
+        """The deterministic part: what an informed adversary does with its own candidate."""
+
+
+@runtime_checkable
+class Aggregation(Protocol):
+    """A defense by company: of several clients, only a combination is seen."""
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Deal the private data to the clients."""
+
+    def combine(self, updates: Sequence[Update], sizes: Sequence[int]) -> Update:
+        """Combine the clients' updates, given how many examples each holds."""
+
+
+Protection = Defense | Preparation | Aggregation
 
 
 @runtime_checkable

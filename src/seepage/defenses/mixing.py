@@ -1,0 +1,154 @@
+"""Training on mixtures: what leaves the client was computed on no single person's input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from seepage.core import Batch, Lesson, Mixing, Rng
+from seepage.core.errors import InvalidValue
+from seepage.defenses.link import OnLesson
+
+# A row is drawn anew until it respects the bound; one in this many trials is rare enough to refuse.
+TRIALS = 1000
+
+
+@dataclass(frozen=True, repr=False)
+class MixUp(OnLesson):
+    """Train on mixtures of k private inputs, with their labels mixed alike.
+
+        e_i = sum_j W_ij x_j,   W_i ~ Dirichlet(3, 1, ..., 1) given that no entry exceeds the bound
+
+    Every input leads one mixture, with k - 1 distinct partners from the same batch; partners and
+    coefficients are drawn anew in every round. A server that knows them can solve for the inputs:
+    see `seepage.attacks.unmix`.
+
+    Args:
+        k: How many inputs are in each mixture.
+        bound: The largest coefficient allowed.
+
+    Deviations:
+        Partners come from the client's batch, which here is all of its data.
+
+    References:
+        Zhang et al., 2018 (zhang2018mixup); Huang et al., 2021, Sec. A.3 (huang2021evaluating) for
+        k and the bound; the Dirichlet law is that of their code
+    """
+
+    hides: ClassVar[bool] = True
+
+    k: int
+    bound: float = field(default=0.65, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check(self.k, self.bound)
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """Mix."""
+        return _mixed(lesson, coefficients(self, len(lesson.batch), rng=rng))
+
+
+@dataclass(frozen=True, repr=False)
+class InstaHide(OnLesson):
+    """Mix as `MixUp` does, then flip the sign of every entry at random.
+
+        e_i = c + s * (sum_j W_ij x_j - c),   s uniform in {-1, 1} for every entry of every mixture
+
+    c is the middle of the inputs' range, so that an encoding is a valid input. Partners come from
+    the client's own data, which the paper calls Intra-InstaHide.
+
+    Args:
+        k: How many inputs are in each mixture.
+        bound: The largest coefficient allowed.
+
+    References:
+        Huang et al., 2020 (huang2020instahide); Huang et al., 2021, Sec. A.3 (huang2021evaluating)
+    """
+
+    hides: ClassVar[bool] = True
+
+    k: int
+    bound: float = field(default=0.65, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        _check(self.k, self.bound)
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """Mix, and flip signs."""
+        mixed = _mixed(lesson, coefficients(self, len(lesson.batch), rng=rng.fork("mixing")))
+        centre = sum(lesson.task.domain.bounds) / 2
+        signs = rng.fork("signs").uniform(mixed.batch.inputs.shape, like=mixed.batch.inputs)
+        mirrored = torch.where(signs < 0.5, 2 * centre - mixed.batch.inputs, mixed.batch.inputs)
+        encodings = replace(mixed.batch, inputs=mirrored)
+        mixing = None if mixed.mixing is None else replace(mixed.mixing, flipped_about=centre)
+        return replace(mixed, batch=encodings, sought=encodings, mixing=mixing)
+
+
+def coefficients(defense: MixUp | InstaHide, size: int, *, rng: Rng) -> Tensor:
+    """Draw the matrix W `(B, B)` of a batch of this size, in double precision.
+
+    Example:
+        >>> from seepage.core import rng
+        >>> drawn = coefficients(MixUp(4), 6, rng=rng(0))
+        >>> drawn.shape, (drawn > 0).sum(1).tolist(), bool(drawn.max() <= 0.65)
+        (torch.Size([6, 6]), [4, 4, 4, 4, 4, 4], True)
+    """
+    if size < defense.k:
+        raise InvalidValue(
+            f"{defense} mixes {defense.k} inputs, but the batch has {size}; use a larger batch or "
+            "a smaller k"
+        )
+    order = rng.fork("partners").uniform((size, size)).fill_diagonal_(-1.0).argsort(1)
+    drawn = _bounded(defense, size, rng=rng.fork("coefficients"))
+    return torch.zeros(size, size, dtype=drawn.dtype).scatter(1, order[:, : defense.k], drawn)
+
+
+def _bounded(defense: MixUp | InstaHide, size: int, *, rng: Rng) -> Tensor:
+    """Rows of k coefficients that sum to 1 and respect the bound, `(B, k)`."""
+    rows = torch.zeros(size, defense.k, dtype=torch.float64)
+    todo = torch.ones(size, dtype=torch.bool)
+    for trial in range(TRIALS):
+        drawn = _dirichlet(size, defense.k, rng=rng.fork(trial))
+        accepted = todo & (drawn.amax(1) <= defense.bound)
+        rows[accepted] = drawn[accepted]
+        todo &= ~accepted
+        if not todo.any():
+            return rows
+    raise InvalidValue(
+        f"hardly any {defense.k} coefficients that sum to 1 stay below {defense.bound!r}; use a "
+        "larger bound"
+    )
+
+
+def _dirichlet(size: int, k: int, *, rng: Rng) -> Tensor:
+    """Dirichlet(3, 1, ..., 1): shares of exponential draws, of which the first has three."""
+    double = torch.zeros(0, dtype=torch.float64)
+    parts = -torch.log1p(-rng.uniform((size, k + 2), like=double))
+    shares = torch.cat([parts[:, :3].sum(1, keepdim=True), parts[:, 3:]], dim=1)
+    return shares / shares.sum(1, keepdim=True)
+
+
+def _mixed(lesson: Lesson, drawn: Tensor) -> Lesson:
+    """The lesson on the mixtures that these coefficients make."""
+    batch, classes = lesson.batch, lesson.task.classes
+    weights = drawn.to(batch.inputs)
+    labels = batch.labels if batch.labels.ndim == 2 else one_hot(batch.labels, classes)
+    inputs = torch.einsum("eb,b...->e...", weights, batch.inputs)
+    encodings = Batch(inputs, weights @ labels.to(weights))
+    mixing = Mixing(drawn.to(batch.inputs.device))
+    return replace(lesson, batch=encodings, sought=encodings, mixing=mixing)
+
+
+def _check(k: int, bound: float) -> None:
+    if k < 2:
+        raise InvalidValue(f"expected k >= 2 inputs in a mixture, got {k!r}")
+    if not 1 / k < bound <= 1:
+        raise InvalidValue(
+            f"expected a bound in (1/k, 1], since {k} coefficients sum to 1, got {bound!r}"
+        )
