@@ -8,6 +8,7 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
 )
+from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
@@ -16,4 +17,5 @@ __all__ = [
     "gradattack_strongest",
     "inverting_gradients",
     "learn_from_gradients",
+    "unmix",
 ]

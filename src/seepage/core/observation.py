@@ -36,11 +36,12 @@ class Observation:
         task: The broadcast network, in the mode the client ran it.
         update: What the client shared.
         simulate: The client's computation, with the defense if the adversary knows it.
-        batch_size: Number of private inputs.
-        labels: Those the client trained with, sorted: the order would be a hint that no server has.
+        batch_size: Number of inputs to search for.
+        labels: Their labels, sorted: the order would be a hint that no server has.
         statistics: What each batch-normalisation layer measured on the batch.
-        mixing: How the client made what it trained on from its private inputs, one row for each
-            label.
+        mixing: How the client mixed its inputs, where that is known. What is searched for is then
+            the private inputs, one column for each label, and `simulate` mixes them; only where
+            signs were flipped it is the encodings, one row for each label.
     """
 
     task: Task

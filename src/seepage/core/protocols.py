@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -15,6 +15,9 @@ from seepage.core.reconstruction import Reconstruction
 from seepage.core.rng import Rng
 from seepage.core.task import Task
 from seepage.core.update import Granularity, Update
+
+# To mix the data, so that candidates stand for mixtures; to add to it; to change the network.
+Stage = Literal["mixing", "data", "network"]
 
 
 @runtime_checkable
@@ -55,8 +58,8 @@ class Preparation(Protocol):
     """A defense that acts before there is an update: on the data, the network, or both."""
 
     @property
-    def hides(self) -> bool:
-        """Whether an adversary's candidate stands for what it gives, not for what it takes."""
+    def stage(self) -> Stage:
+        """What it acts on; a chain goes through the stages in this order."""
 
     def broadcast(self, task: Task) -> Task:
         """The network that everybody holds under this defense."""

@@ -7,7 +7,7 @@ from seepage.defenses.chain import Chain, chain
 from seepage.defenses.clip import Clip, ClipEach, Mean
 from seepage.defenses.dp_sgd import dp_sgd
 from seepage.defenses.dropout import Dropout
-from seepage.defenses.mixing import InstaHide, MixUp
+from seepage.defenses.mixing import InstaHide, MixUp, mix
 from seepage.defenses.noise import AddGaussian, AddLaplace
 from seepage.defenses.oasis import Oasis
 from seepage.defenses.precode import Precode
@@ -39,4 +39,5 @@ __all__ = [
     "dp_sgd",
     "epsilon",
     "gaussian_epsilon",
+    "mix",
 ]

@@ -32,7 +32,7 @@ def epsilon(
         MissingExtra: Opacus is not installed; `gaussian_epsilon` needs no extra.
 
     References:
-        Abadi et al., 2016 (abadi2016deep); Mironov et al., 2019 (mironov2019renyi); Gopi et al.,
+        Abadi et al., 2016 (abadi2016deep); Mironov et al., 2019 (mironov2019sampled); Gopi et al.,
         2021 (gopi2021numerical)
     """
     _check(noise_multiplier, steps, delta)

@@ -21,8 +21,9 @@ from seepage.core import (
 from seepage.core.errors import InvalidValue
 from seepage.core.update import Granularity
 
-# In the order of the data flow: before the update, on it, and with other clients.
-_KINDS = (Preparation, Defense, Aggregation)
+# The order of the data flow; what stands at either end of it happens once.
+_MIXING, _DATA, _NETWORK, _UPDATE, _AGGREGATION = range(5)
+_STAGES = {"mixing": _MIXING, "data": _DATA, "network": _NETWORK}
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,12 @@ class Chain:
     def __post_init__(self) -> None:
         """Refuse an impossible order."""
         for first, then in pairwise(self.links):
-            if _kind(then) < _kind(first) or isinstance(first, Aggregation):
+            once = _rank(first) in (_MIXING, _AGGREGATION)
+            if _rank(then) < _rank(first) + once:
                 raise InvalidValue(
-                    f"{then} cannot come after {first}; what acts on the data or the network comes "
-                    "first, then what acts on the update, then one aggregation"
-                )
-        for link in self.preparations[1:]:
-            if link.hides:
-                raise InvalidValue(
-                    f"{link} cannot come after {self.preparations[0]}; private data is mixed once, "
-                    "and before anything else"
+                    f"{then} cannot come after {first}; data is mixed first, and once, then added "
+                    "to, then the network is changed, then the update, and in the end the updates "
+                    "of several clients are aggregated, once"
                 )
         for first, then in pairwise(self.guards):
             if first.produces != then.consumes:
@@ -153,11 +150,14 @@ Mean() before it gives aggregate ones; per-example links come first, then Mean()
     """
     links: list[Protection] = []
     for defense in defenses:
-        if not isinstance(defense, _KINDS):
+        if not isinstance(defense, Preparation | Defense | Aggregation):
             raise InvalidValue(f"expected defenses in a chain, got {defense!r}")
         links.extend(defense.links if isinstance(defense, Chain) else [defense])
     return links[0] if len(links) == 1 else Chain(tuple(links))
 
 
-def _kind(link: Protection) -> int:
-    return next(rank for rank, kind in enumerate(_KINDS) if isinstance(link, kind))
+def _rank(link: Protection) -> int:
+    """The place of a link in the data flow."""
+    if isinstance(link, Preparation):
+        return _STAGES[link.stage]
+    return _UPDATE if isinstance(link, Defense) else _AGGREGATION

@@ -19,12 +19,12 @@ def dp_sgd(*, max_norm: float, noise_multiplier: float, batch_size: int) -> Defe
     Args:
         max_norm: C, the most one person can move the sum.
         noise_multiplier: sigma, the standard deviation of the noise on the sum in units of C.
-        batch_size: B, a number fixed in advance: noise that depended on how many people came would
-            tell how many came.
+        batch_size: B, the expected number of examples, fixed in advance. Were it the number that
+            came, one person more or less would also move what the others contribute.
 
     Example:
         >>> dp_sgd(max_norm=1.0, noise_multiplier=2.0, batch_size=4)
-        chain(ClipEach(1.0), Mean(), AddGaussian(0.5))
+        chain(ClipEach(1.0), Mean(over=4), AddGaussian(0.5))
 
     References:
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
@@ -33,4 +33,5 @@ def dp_sgd(*, max_norm: float, noise_multiplier: float, batch_size: int) -> Defe
         raise InvalidValue(f"expected noise_multiplier >= 0, got {noise_multiplier!r}")
     if batch_size < 1:
         raise InvalidValue(f"expected batch_size >= 1, got {batch_size!r}")
-    return chain(ClipEach(max_norm), Mean(), AddGaussian(noise_multiplier * max_norm / batch_size))
+    std = noise_multiplier * max_norm / batch_size
+    return chain(ClipEach(max_norm), Mean(over=batch_size), AddGaussian(std))

@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from typing import Any, ClassVar
 
 from seepage.core import Lesson, Rng, Task
+from seepage.core.protocols import Stage
 from seepage.core.update import Granularity
 
 
@@ -33,7 +34,7 @@ class OnAggregate(Link):
 class OnLesson(Link):
     """Abstract: a defense that acts before the update; each says what it does otherwise."""
 
-    hides: ClassVar[bool] = False
+    stage: ClassVar[Stage]
 
     def broadcast(self, task: Task) -> Task:
         """The network as it is."""

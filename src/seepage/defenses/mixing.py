@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from seepage.core import Batch, Lesson, Mixing, Rng
 from seepage.core.errors import InvalidValue
+from seepage.core.protocols import Stage
 from seepage.defenses.link import OnLesson
 
 # A row is drawn anew until it respects the bound; one in this many trials is rare enough to refuse.
@@ -24,8 +25,8 @@ class MixUp(OnLesson):
         e_i = sum_j W_ij x_j,   W_i ~ Dirichlet(3, 1, ..., 1) given that no entry exceeds the bound
 
     Every input leads one mixture, with k - 1 distinct partners from the same batch; partners and
-    coefficients are drawn anew in every round. A server that knows them can solve for the inputs:
-    see `seepage.attacks.unmix`.
+    coefficients are drawn anew in every round. A server that knows them simulates the mixing, and
+    searches for the inputs themselves.
 
     Args:
         k: How many inputs are in each mixture.
@@ -39,7 +40,7 @@ class MixUp(OnLesson):
         k and the bound; the Dirichlet law is that of their code
     """
 
-    hides: ClassVar[bool] = True
+    stage: ClassVar[Stage] = "mixing"
 
     k: int
     bound: float = field(default=0.65, kw_only=True)
@@ -50,7 +51,9 @@ class MixUp(OnLesson):
 
     def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
         """Mix."""
-        return _mixed(lesson, coefficients(self, len(lesson.batch), rng=rng))
+        mixing = Mixing(coefficients(self, lesson.batch, rng=rng))
+        mixtures = mix(lesson.batch, mixing, classes=lesson.task.classes)
+        return replace(lesson, batch=mixtures, sought=mixtures, mixing=mixing)
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +63,8 @@ class InstaHide(OnLesson):
         e_i = c + s * (sum_j W_ij x_j - c),   s uniform in {-1, 1} for every entry of every mixture
 
     c is the middle of the inputs' range, so that an encoding is a valid input. Partners come from
-    the client's own data, which the paper calls Intra-InstaHide.
+    the client's own data, which the paper calls Intra-InstaHide. A server that knows the mixing of
+    several rounds can solve for the inputs: see `seepage.attacks.unmix`.
 
     Args:
         k: How many inputs are in each mixture.
@@ -70,7 +74,7 @@ class InstaHide(OnLesson):
         Huang et al., 2020 (huang2020instahide); Huang et al., 2021, Sec. A.3 (huang2021evaluating)
     """
 
-    hides: ClassVar[bool] = True
+    stage: ClassVar[Stage] = "mixing"
 
     k: int
     bound: float = field(default=0.65, kw_only=True)
@@ -81,24 +85,27 @@ class InstaHide(OnLesson):
 
     def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
         """Mix, and flip signs."""
-        mixed = _mixed(lesson, coefficients(self, len(lesson.batch), rng=rng.fork("mixing")))
         centre = sum(lesson.task.domain.bounds) / 2
-        signs = rng.fork("signs").uniform(mixed.batch.inputs.shape, like=mixed.batch.inputs)
-        mirrored = torch.where(signs < 0.5, 2 * centre - mixed.batch.inputs, mixed.batch.inputs)
-        encodings = replace(mixed.batch, inputs=mirrored)
-        mixing = None if mixed.mixing is None else replace(mixed.mixing, flipped_about=centre)
-        return replace(mixed, batch=encodings, sought=encodings, mixing=mixing)
+        drawn = coefficients(self, lesson.batch, rng=rng.fork("mixing"))
+        mixing = Mixing(drawn, flipped_about=centre)
+        mixtures = mix(lesson.batch, mixing, classes=lesson.task.classes)
+        coins = rng.fork("signs").uniform(mixtures.inputs.shape, like=mixtures.inputs)
+        flipped = torch.where(coins < 0.5, 2 * centre - mixtures.inputs, mixtures.inputs)
+        encodings = replace(mixtures, inputs=flipped)
+        return replace(lesson, batch=encodings, sought=encodings, mixing=mixing)
 
 
-def coefficients(defense: MixUp | InstaHide, size: int, *, rng: Rng) -> Tensor:
-    """Draw the matrix W `(B, B)` of a batch of this size, in double precision.
+def coefficients(defense: MixUp | InstaHide, batch: Batch, *, rng: Rng) -> Tensor:
+    """Draw the matrix W `(B, B)` for a batch, in double precision.
 
     Example:
         >>> from seepage.core import rng
-        >>> drawn = coefficients(MixUp(4), 6, rng=rng(0))
+        >>> batch = Batch(torch.zeros(6, 2), torch.arange(6))
+        >>> drawn = coefficients(MixUp(4), batch, rng=rng(0))
         >>> drawn.shape, (drawn > 0).sum(1).tolist(), bool(drawn.max() <= 0.65)
         (torch.Size([6, 6]), [4, 4, 4, 4, 4, 4], True)
     """
+    size = len(batch)
     if size < defense.k:
         raise InvalidValue(
             f"{defense} mixes {defense.k} inputs, but the batch has {size}; use a larger batch or "
@@ -106,7 +113,8 @@ def coefficients(defense: MixUp | InstaHide, size: int, *, rng: Rng) -> Tensor:
         )
     order = rng.fork("partners").uniform((size, size)).fill_diagonal_(-1.0).argsort(1)
     drawn = _bounded(defense, size, rng=rng.fork("coefficients"))
-    return torch.zeros(size, size, dtype=drawn.dtype).scatter(1, order[:, : defense.k], drawn)
+    spread = torch.zeros(size, size, dtype=drawn.dtype).scatter(1, order[:, : defense.k], drawn)
+    return spread.to(batch.inputs.device)
 
 
 def _bounded(defense: MixUp | InstaHide, size: int, *, rng: Rng) -> Tensor:
@@ -134,15 +142,12 @@ def _dirichlet(size: int, k: int, *, rng: Rng) -> Tensor:
     return shares / shares.sum(1, keepdim=True)
 
 
-def _mixed(lesson: Lesson, drawn: Tensor) -> Lesson:
-    """The lesson on the mixtures that these coefficients make."""
-    batch, classes = lesson.batch, lesson.task.classes
-    weights = drawn.to(batch.inputs)
+def mix(batch: Batch, mixing: Mixing, *, classes: int) -> Batch:
+    """The mixtures that these coefficients make, before any sign is flipped; differentiable."""
+    weights = mixing.coefficients.to(batch.inputs)
     labels = batch.labels if batch.labels.ndim == 2 else one_hot(batch.labels, classes)
     inputs = torch.einsum("eb,b...->e...", weights, batch.inputs)
-    encodings = Batch(inputs, weights @ labels.to(weights))
-    mixing = Mixing(drawn.to(batch.inputs.device))
-    return replace(lesson, batch=encodings, sought=encodings, mixing=mixing)
+    return Batch(inputs, weights @ labels.to(weights))
 
 
 def _check(k: int, bound: float) -> None:

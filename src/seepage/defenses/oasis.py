@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from seepage.core import Batch, Lesson
 from seepage.core.errors import InvalidValue
+from seepage.core.protocols import Stage
 from seepage.defenses.link import OnLesson
 
 
@@ -36,6 +38,8 @@ class Oasis(OnLesson):
     References:
         Jeter et al., 2024 (jeter2024oasis)
     """
+
+    stage: ClassVar[Stage] = "data"
 
     rotations: bool = field(default=True, kw_only=True)
     flips: bool = field(default=False, kw_only=True)

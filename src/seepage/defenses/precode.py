@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from seepage.core import Lesson, Rng, Task
 from seepage.core.errors import InvalidValue
+from seepage.core.protocols import Stage
 from seepage.defenses.head import head_of
 from seepage.defenses.link import OnLesson
 
@@ -63,6 +65,8 @@ class Precode(OnLesson):
     References:
         Scheliga et al., 2022 (scheliga2022precode)
     """
+
+    stage: ClassVar[Stage] = "network"
 
     code: int = 256
     seed: int = field(default=0, kw_only=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from seepage.core import Lesson, Rng
 from seepage.core.errors import InvalidValue
+from seepage.core.protocols import Stage
 from seepage.defenses.head import head_of, representation
 from seepage.defenses.link import OnLesson
 
@@ -40,6 +42,8 @@ class Soteria(OnLesson):
     References:
         Sun et al., 2021 (sun2021soteria); the sum over the batch is that of their code
     """
+
+    stage: ClassVar[Stage] = "network"
 
     ratio: float
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from seepage.clients import Client, Shared, batch_statistics
-from seepage.core import Batch, Mixing, Observation, Rng, Statistics, Task
+from seepage.core import Batch, Observation, Rng, Statistics, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import precision
 from seepage.defenses import chain
+from seepage.threats.goal import goal
 from seepage.threats.simulation import Simulation
 
 BatchNorm = Literal["exact", "running", "unknown"]
@@ -24,8 +24,8 @@ class Threat:
     """What an honest-but-curious server knows besides the update it receives.
 
     Args:
-        knows_labels: The labels trained with, mixed ones where data is mixed, as a multiset: they
-            are handed over sorted.
+        knows_labels: The labels as a multiset: they are handed over sorted. Of data that was mixed
+            in a way the server does not know, these are the mixed ones.
         knows_batch_size: How many people are in the batch.
         knows_defense: The defense, so that its deterministic part is simulated.
         batchnorm: "running": the client normalises with the broadcast statistics. "exact": it
@@ -93,16 +93,15 @@ class Threat:
             shared = client.share(task, batch, rng=rng)
             statistics = self._statistics(client, shared)
         known = client if self.knows_defense else replace(client, defense=chain())
-        labels = torch.cat([lesson.sought.labels for lesson in shared.lessons])
-        order = _order(labels)
+        sought = goal(shared, batch, knows_mixing=self.knows_mixing)
         return Observation(
             task=task,
             update=shared.update,
-            simulate=Simulation(known, task),
-            batch_size=len(labels) if self.knows_batch_size else None,
-            labels=labels[order] if self.knows_labels else None,
+            simulate=Simulation(known, task, sought.simulated),
+            batch_size=len(sought.labels) if self.knows_batch_size else None,
+            labels=sought.labels if self.knows_labels else None,
             statistics=statistics,
-            mixing=_mixing(shared, order) if self.knows_mixing else None,
+            mixing=sought.mixing,
         )
 
     def _statistics(self, client: Client, shared: Shared) -> Mapping[str, Statistics] | None:
@@ -116,21 +115,3 @@ class Threat:
         (lesson,) = shared.lessons
         with torch.no_grad():
             return batch_statistics(lesson.task, lesson.batch.inputs)
-
-
-def _order(labels: Tensor) -> Tensor:
-    """The order that sorts labels, so that it says nothing about the order of the inputs."""
-    if labels.ndim == 1:
-        return labels.argsort(stable=True)
-    rows = sorted(range(len(labels)), key=lambda row: labels[row].tolist())
-    return torch.tensor(rows, device=labels.device)
-
-
-def _mixing(shared: Shared, order: Tensor) -> Mixing | None:
-    """The mixing of all the clients' data, with one row for each label."""
-    known = [lesson.mixing for lesson in shared.lessons if lesson.mixing is not None]
-    if not known:
-        return None
-    parts = (mixing.coefficients for mixing in known)
-    whole: Tensor = torch.block_diag(*parts)  # type: ignore[no-untyped-call]
-    return Mixing(whole[order], known[0].flipped_about)

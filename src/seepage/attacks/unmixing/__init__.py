@@ -1,5 +1,5 @@
 """From encodings back to private inputs, where the mixing is known."""
 
-from seepage.attacks.unmixing.unmix import Unmix, unmix
+from seepage.attacks.unmixing.unmix import unmix
 
-__all__ = ["Unmix", "unmix"]
+__all__ = ["unmix"]

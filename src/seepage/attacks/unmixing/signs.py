@@ -10,9 +10,7 @@ from seepage.core import Rng
 STEPS = 60
 
 
-def retrieve_signs(
-    magnitudes: Tensor, coefficients: Tensor, *, restarts: int, rng: Rng
-) -> Tensor:
+def retrieve_signs(magnitudes: Tensor, coefficients: Tensor, *, restarts: int, rng: Rng) -> Tensor:
     """Solve |W u| = a for every entry apart, each up to its sign: real phase retrieval.
 
         s = sign(W u),   u = W^+ (s * a),   until the signs no longer change

@@ -58,6 +58,8 @@ def shared_simulation(observation: Observation) -> Shared | str:
     local = simulation.client.local
     if not isinstance(local, Gradient):
         return f"{local} takes local steps, after which rows no longer share weights"
+    if simulation.mixing is not None:
+        return "candidates are mixed before the network sees them"
     chain = simulation.client.chain
     if chain.consumes != "aggregate" or chain.aggregation is not None:
         return f"{simulation.client.defense} works on updates of examples or clients apart"
