@@ -152,6 +152,8 @@ KNOWN = [
     (sp.Dropout(0.3), 0.5),
     (sp.Sign(), 0.5),
     (sp.Quantize(4), 0.5),
+    (sp.TopK(16_000), -3.0),
+    (sp.Oasis(rotations=False, flips=True), -3.0),
 ]
 
 

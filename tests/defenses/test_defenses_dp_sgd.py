@@ -109,20 +109,22 @@ def test_without_opacus_the_account_says_what_to_install():
         pytest.skip("Opacus is installed")
 
 
-def test_epsilon_is_that_of_opacus():
+@pytest.mark.parametrize("name", ["rdp", "prv"])
+def test_epsilon_is_that_of_opacus(name):
     accountants = pytest.importorskip("opacus.accountants", reason="needs the extra dp")
-    theirs = accountants.RDPAccountant()
-    for _ in range(50):
-        theirs.step(noise_multiplier=1.1, sample_rate=0.02)
-    ours = sp.epsilon(noise_multiplier=1.1, sample_rate=0.02, steps=50, delta=1e-5)
-    assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-9)
+    theirs = accountants.create_accountant(name)
+    theirs.history = [(1.1, 0.02, 50)]
+    options = {"noise_multiplier": 1.1, "sample_rate": 0.02, "steps": 50, "delta": 1e-5}
+    assert sp.epsilon(**options, accountant=name) == pytest.approx(theirs.get_epsilon(1e-5))
 
 
-def test_the_account_of_opacus_never_undercuts_the_exact_one():
+@pytest.mark.filterwarnings("ignore:divide by zero")  # of Opacus, where everybody takes part
+@pytest.mark.parametrize(("name", "slack"), [("rdp", 1.25), ("prv", 1.02)])
+def test_the_accounts_of_opacus_bound_the_exact_one_from_above(name, slack):
     pytest.importorskip("opacus", reason="needs the extra dp")
     exact = gaussian_epsilon(noise_multiplier=2.0, steps=20, delta=1e-5)
-    renyi = sp.epsilon(noise_multiplier=2.0, sample_rate=1.0, steps=20, delta=1e-5)
-    assert exact <= renyi <= 1.25 * exact
+    options = {"noise_multiplier": 2.0, "sample_rate": 1.0, "steps": 20, "delta": 1e-5}
+    assert exact <= sp.epsilon(**options, accountant=name) <= slack * exact
 
 
 def test_the_clipped_mean_is_that_of_opacus(photos):
@@ -139,7 +141,8 @@ def test_the_clipped_mean_is_that_of_opacus(photos):
         max_grad_norm=0.7,
         expected_batch_size=4,
     )
-    logits = model(task.domain.normalise(photos.inputs))
+    # Hooks warn about inputs that need no gradient.
+    logits = model(task.domain.normalise(photos.inputs).requires_grad_())
     torch.nn.functional.cross_entropy(logits, photos.labels).backward()
     optimiser.pre_step()
     theirs = torch.cat([p.grad.flatten() for p in model.parameters()])

@@ -15,10 +15,6 @@ from seepage.defenses.mixing import coefficients
 MIXERS = [sp.MixUp, sp.InstaHide]
 
 
-def people(size: int) -> sp.Batch:
-    return sp.Batch(torch.zeros(size, 2), torch.arange(size))
-
-
 def lesson_of(defense, batch, seed=0):
     task = sp.zoo.mlp(hidden=(4,))
     return defense.prepare(Lesson.plain(task, batch), rng=sp.rng(seed))
@@ -31,7 +27,7 @@ def psnr(guess: torch.Tensor, truth: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("k", [2, 4, 6])
 def test_every_row_mixes_k_inputs_led_by_its_own_within_the_bound(k):
-    drawn = coefficients(sp.MixUp(k), people(40), rng=sp.rng(0))
+    drawn = coefficients(40, k=k, bound=0.65, rng=sp.rng(0))
     assert torch.allclose(drawn.sum(1), torch.ones(40).double())
     assert ((drawn > 0).sum(1) == k).all()
     assert (drawn.diagonal() > 0).all()
@@ -42,7 +38,7 @@ def test_every_row_mixes_k_inputs_led_by_its_own_within_the_bound(k):
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_coefficients_follow_the_dirichlet_law_given_the_bound(k):
-    drawn = coefficients(sp.MixUp(k), people(1500), rng=sp.rng(1))
+    drawn = coefficients(1500, k=k, bound=0.65, rng=sp.rng(1))
     independent = np.random.default_rng(0).dirichlet([3, *[1] * (k - 1)], size=60_000)
     independent = independent[independent.max(1) <= 0.65]
     leading = drawn.diagonal().numpy()
@@ -52,10 +48,10 @@ def test_coefficients_follow_the_dirichlet_law_given_the_bound(k):
 
 
 def test_partners_are_drawn_evenly_and_anew_in_every_round():
-    rounds = [coefficients(sp.MixUp(4), people(8), rng=sp.rng(i)) > 0 for i in range(600)]
+    rounds = [coefficients(8, k=4, bound=0.65, rng=sp.rng(i)) > 0 for i in range(300)]
     share = torch.stack(rounds).double().mean(0)
     off = share[~torch.eye(8, dtype=torch.bool)]
-    assert (off - 3 / 7).abs().max() < 5 * math.sqrt(3 / 7 * 4 / 7 / 600)
+    assert (off - 3 / 7).abs().max() < 5 * math.sqrt(3 / 7 * 4 / 7 / 300)
     assert not torch.equal(rounds[0], rounds[1])
 
 
@@ -205,10 +201,10 @@ def test_impossible_mixtures_are_refused_at_construction(mixer, options, said):
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_batch_smaller_than_k_is_refused_at_first_sight(mixer, photos):
     client = sp.Client(sp.Gradient(), mixer(6))
-    with pytest.raises(InvalidValue, match="mixes 6 inputs, but the batch has 4"):
+    with pytest.raises(InvalidValue, match="at least k = 6 inputs to mix, got 4"):
         client(sp.zoo.mlp(hidden=(4,)), photos, rng=sp.rng(0))
 
 
 def test_a_bound_that_hardly_any_coefficients_meet_is_refused():
     with pytest.raises(InvalidValue, match=r"stay below 0.2501; use a larger bound"):
-        coefficients(sp.MixUp(4, bound=0.2501), people(4), rng=sp.rng(0))
+        coefficients(4, k=4, bound=0.2501, rng=sp.rng(0))

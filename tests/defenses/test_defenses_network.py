@@ -172,9 +172,9 @@ def test_oasis_trains_on_every_turn_and_mirror_image(small):
     assert torch.allclose(shared.update.flat(), naive)
 
 
-def test_the_informed_adversary_augments_its_candidate_alike(small):
+def test_the_informed_adversary_mirrors_its_candidate_alike(small):
     task, batch = small
-    client = sp.Client(sp.FedAvg(lr=0.1, steps=2), sp.Oasis())
+    client = sp.Client(sp.FedAvg(lr=0.1, steps=2), sp.Oasis(rotations=False, flips=True))
     informed, ignorant = (
         sp.Threat(knows_labels=True, knows_defense=known).observe(client, task, batch, rng=KEY)
         for known in (True, False)
@@ -184,6 +184,16 @@ def test_the_informed_adversary_augments_its_candidate_alike(small):
     assert torch.allclose(at_truth.flat(), informed.update.flat())
     plain = ignorant.simulate(batch.inputs, ignorant.labels)
     assert not torch.allclose(plain.flat(), ignorant.update.flat(), atol=1e-3)
+
+
+def test_an_update_of_all_rotations_does_not_tell_which_way_up_an_image_is(small):
+    task, batch = small
+    turned = sp.Batch(batch.inputs.rot90(1, (-2, -1)), batch.labels)
+    client = sp.Client(sp.Gradient(), sp.Oasis())
+    one, other = (client(task, b, rng=KEY).flat() for b in (batch, turned))
+    assert torch.allclose(one, other)
+    plain = sp.Gradient()(task, batch.inputs, batch.labels).flat()
+    assert torch.equal(client.expected(task, batch.inputs, batch.labels).flat(), plain)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
 from seepage.defenses.link import OnLesson
 
-# A row is drawn anew until it respects the bound; one in this many trials is rare enough to refuse.
+# A row beyond the bound is drawn again, and a bound that so many rows in a row miss is refused.
 TRIALS = 1000
 
 
@@ -47,12 +47,20 @@ class MixUp(OnLesson):
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        _check(self.k, self.bound)
+        if self.k < 2:
+            raise InvalidValue(f"expected k >= 2 inputs in a mixture, got {self.k!r}")
+        if not 1 / self.k < self.bound <= 1:
+            raise InvalidValue(
+                f"expected a bound in (1/k, 1], since {self.k} coefficients sum to 1, got "
+                f"{self.bound!r}"
+            )
 
     def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
         """Mix."""
-        mixing = Mixing(coefficients(self, lesson.batch, rng=rng))
-        mixtures = mix(lesson.batch, mixing, classes=lesson.task.classes)
+        batch = lesson.batch
+        drawn = coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
+        mixing = Mixing(drawn.to(batch.inputs.device))
+        mixtures = mix(batch, mixing, classes=lesson.task.classes)
         return replace(lesson, batch=mixtures, sought=mixtures, mixing=mixing)
 
 
@@ -81,65 +89,21 @@ class InstaHide(OnLesson):
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        _check(self.k, self.bound)
+        self._mix_up()
 
     def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
         """Mix, and flip signs."""
+        mixed = self._mix_up().prepare(lesson, rng=rng.fork("mixing"))
+        mixtures = mixed.batch.inputs
         centre = sum(lesson.task.domain.bounds) / 2
-        drawn = coefficients(self, lesson.batch, rng=rng.fork("mixing"))
-        mixing = Mixing(drawn, flipped_about=centre)
-        mixtures = mix(lesson.batch, mixing, classes=lesson.task.classes)
-        coins = rng.fork("signs").uniform(mixtures.inputs.shape, like=mixtures.inputs)
-        flipped = torch.where(coins < 0.5, 2 * centre - mixtures.inputs, mixtures.inputs)
-        encodings = replace(mixtures, inputs=flipped)
-        return replace(lesson, batch=encodings, sought=encodings, mixing=mixing)
+        coins = rng.fork("signs").uniform(mixtures.shape, like=mixtures)
+        flipped = torch.where(coins < 0.5, 2 * centre - mixtures, mixtures)
+        encodings = replace(mixed.batch, inputs=flipped)
+        mixing = None if mixed.mixing is None else replace(mixed.mixing, flipped_about=centre)
+        return replace(mixed, batch=encodings, sought=encodings, mixing=mixing)
 
-
-def coefficients(defense: MixUp | InstaHide, batch: Batch, *, rng: Rng) -> Tensor:
-    """Draw the matrix W `(B, B)` for a batch, in double precision.
-
-    Example:
-        >>> from seepage.core import rng
-        >>> batch = Batch(torch.zeros(6, 2), torch.arange(6))
-        >>> drawn = coefficients(MixUp(4), batch, rng=rng(0))
-        >>> drawn.shape, (drawn > 0).sum(1).tolist(), bool(drawn.max() <= 0.65)
-        (torch.Size([6, 6]), [4, 4, 4, 4, 4, 4], True)
-    """
-    size = len(batch)
-    if size < defense.k:
-        raise InvalidValue(
-            f"{defense} mixes {defense.k} inputs, but the batch has {size}; use a larger batch or "
-            "a smaller k"
-        )
-    order = rng.fork("partners").uniform((size, size)).fill_diagonal_(-1.0).argsort(1)
-    drawn = _bounded(defense, size, rng=rng.fork("coefficients"))
-    spread = torch.zeros(size, size, dtype=drawn.dtype).scatter(1, order[:, : defense.k], drawn)
-    return spread.to(batch.inputs.device)
-
-
-def _bounded(defense: MixUp | InstaHide, size: int, *, rng: Rng) -> Tensor:
-    """Rows of k coefficients that sum to 1 and respect the bound, `(B, k)`."""
-    rows = torch.zeros(size, defense.k, dtype=torch.float64)
-    todo = torch.ones(size, dtype=torch.bool)
-    for trial in range(TRIALS):
-        drawn = _dirichlet(size, defense.k, rng=rng.fork(trial))
-        accepted = todo & (drawn.amax(1) <= defense.bound)
-        rows[accepted] = drawn[accepted]
-        todo &= ~accepted
-        if not todo.any():
-            return rows
-    raise InvalidValue(
-        f"hardly any {defense.k} coefficients that sum to 1 stay below {defense.bound!r}; use a "
-        "larger bound"
-    )
-
-
-def _dirichlet(size: int, k: int, *, rng: Rng) -> Tensor:
-    """Dirichlet(3, 1, ..., 1): shares of exponential draws, of which the first has three."""
-    double = torch.zeros(0, dtype=torch.float64)
-    parts = -torch.log1p(-rng.uniform((size, k + 2), like=double))
-    shares = torch.cat([parts[:, :3].sum(1, keepdim=True), parts[:, 3:]], dim=1)
-    return shares / shares.sum(1, keepdim=True)
+    def _mix_up(self) -> MixUp:
+        return MixUp(self.k, bound=self.bound)
 
 
 def mix(batch: Batch, mixing: Mixing, *, classes: int) -> Batch:
@@ -150,10 +114,44 @@ def mix(batch: Batch, mixing: Mixing, *, classes: int) -> Batch:
     return Batch(inputs, weights @ labels.to(weights))
 
 
-def _check(k: int, bound: float) -> None:
-    if k < 2:
-        raise InvalidValue(f"expected k >= 2 inputs in a mixture, got {k!r}")
-    if not 1 / k < bound <= 1:
+def coefficients(size: int, *, k: int, bound: float, rng: Rng) -> Tensor:
+    """Draw the matrix W `(B, B)` for a batch of this size, in double precision.
+
+    Example:
+        >>> from seepage.core import rng
+        >>> drawn = coefficients(6, k=4, bound=0.65, rng=rng(0))
+        >>> drawn.shape, (drawn > 0).sum(1).tolist(), bool(drawn.max() <= 0.65)
+        (torch.Size([6, 6]), [4, 4, 4, 4, 4, 4], True)
+    """
+    if size < k:
         raise InvalidValue(
-            f"expected a bound in (1/k, 1], since {k} coefficients sum to 1, got {bound!r}"
+            f"expected a batch of at least k = {k} inputs to mix, got {size}; use a larger batch "
+            "or a smaller k"
         )
+    order = rng.fork("partners").uniform((size, size)).fill_diagonal_(-1.0).argsort(1)
+    drawn = _bounded(size, k, bound, rng=rng.fork("coefficients"))
+    return torch.zeros(size, size, dtype=drawn.dtype).scatter(1, order[:, :k], drawn)
+
+
+def _bounded(size: int, k: int, bound: float, *, rng: Rng) -> Tensor:
+    """Rows of k coefficients that sum to 1 and respect the bound, `(B, k)`."""
+    rows = torch.zeros(size, k, dtype=torch.float64)
+    todo = torch.ones(size, dtype=torch.bool)
+    for trial in range(TRIALS):
+        drawn = _dirichlet(size, k, rng=rng.fork(trial))
+        accepted = todo & (drawn.amax(1) <= bound)
+        rows[accepted] = drawn[accepted]
+        todo &= ~accepted
+        if not todo.any():
+            return rows
+    raise InvalidValue(
+        f"hardly any {k} coefficients that sum to 1 stay below {bound!r}; use a larger bound"
+    )
+
+
+def _dirichlet(size: int, k: int, *, rng: Rng) -> Tensor:
+    """Dirichlet(3, 1, ..., 1): shares of exponential draws, of which the first has three."""
+    double = torch.zeros(0, dtype=torch.float64)
+    parts = -torch.log1p(-rng.uniform((size, k + 2), like=double))
+    shares = torch.cat([parts[:, :3].sum(1, keepdim=True), parts[:, 3:]], dim=1)
+    return shares / shares.sum(1, keepdim=True)

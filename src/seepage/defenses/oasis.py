@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.core import Batch, Lesson
+from seepage.core import Batch, Lesson, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
 from seepage.defenses.link import OnLesson
@@ -22,7 +22,9 @@ class Oasis(OnLesson):
 
     Against servers that plant weights to isolate one input: an input and its copies excite the same
     neurons, so that what is isolated is their sum. There is no randomness, and a server that knows
-    the defense augments its own candidate alike.
+    of the flips mirrors its own candidate alike. With the rotations, a candidate and its turns give
+    the same update, a search ends turned or between turns, and not simulating them brought back
+    more.
 
     Args:
         rotations: Add the three turned images; they must be square.
@@ -49,8 +51,16 @@ class Oasis(OnLesson):
         if not (self.rotations or self.flips):
             raise InvalidValue("expected rotations, flips or both, got neither; use chain()")
 
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """Augment; there is no randomness."""
+        return self.augment(lesson)
+
     def rehearse(self, lesson: Lesson) -> Lesson:
-        """Augment; what is sought is still the batch without its copies."""
+        """Augment, unless that would leave open which way up an image is."""
+        return lesson if self.rotations else self.augment(lesson)
+
+    def augment(self, lesson: Lesson) -> Lesson:
+        """Add the copies; what is sought is still the batch without them."""
         inputs = lesson.batch.inputs
         self._check(inputs)
         copies = [inputs, *(view(inputs) for view in self._views())]

@@ -19,16 +19,16 @@ CHUNK = 64
 
 @dataclass(frozen=True, repr=False)
 class Soteria(OnLesson):
-    """Zero the columns of the last layer's gradient whose features say most about the input.
+    """Prune from the last layer's gradient the features that mislead a reconstruction most.
 
-    A feature r_i of the representation before the last layer gives the input away where a small
-    change of the input changes it little compared with its size. With
+    That gradient spells out the representation r before the last layer. Setting a feature r_i to
+    zero there moves the input that fits it by about |r_i| / ||dr_i/dx||. With
 
         s_i = sum over the batch of ||dr_i/dx|| / |r_i|
 
     the fraction `ratio` of features with the smallest s_i is pruned from the gradient of the last
-    layer's weights, and from no other. A feature that is zero has no column to prune and counts as
-    largest.
+    layer's weights, column by column, and from no other. A feature that is zero for somebody has
+    an infinite s_i.
 
     An onlooker sees which columns are zero; `rehearse` does not imitate them, since the choice
     depends on the private data.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from seepage.clients import Client, Gradient
-from seepage.core import Aggregation, Batch, Lesson, Preparation, Rng, Task, Update
+from seepage.core import Aggregation, Batch, Preparation, Rng, Task, Update
 from seepage.testing.value import check_value
 from seepage.testing.violation import require
 
@@ -15,8 +15,7 @@ def check_preparation(preparation: Preparation, *, task: Task, batch: Batch) -> 
 
     Laws: deterministic under a fixed key; arguments untouched; a frozen dataclass whose fields
     rebuild it; what is trained on is valid for the network; what is sought has one input for each
-    private one; an adversary who knows the defense and finds what is sought rehearses inputs and
-    labels as they were trained on.
+    private one, and rehearses to a finite update of the same form.
 
     Args:
         preparation: The defense to check.
@@ -40,10 +39,9 @@ def check_preparation(preparation: Preparation, *, task: Task, batch: Batch) -> 
     (lesson,) = shared.lessons
     held.check(lesson.batch)
     require(len(lesson.sought) == len(batch), preparation, "it seeks one input per private one")
-    rehearsed = preparation.rehearse(Lesson.plain(held, lesson.sought)).batch
-    found = torch.equal(rehearsed.inputs, lesson.batch.inputs)
-    alike = torch.equal(rehearsed.labels, lesson.batch.labels)
-    require(found and alike, preparation, "what is sought rehearses to what was trained on")
+    rehearsed = client.expected(held, lesson.sought.inputs, lesson.sought.labels)
+    alike = _form(rehearsed) == _form(shared.update) and bool(rehearsed.flat().isfinite().all())
+    require(alike, preparation, "what is sought rehearses to a finite update of the same form")
 
 
 def check_aggregation(aggregation: Aggregation, *, batch: Batch) -> None:
@@ -80,3 +78,7 @@ def check_aggregation(aggregation: Aggregation, *, batch: Batch) -> None:
 def _numbers(task: Task, batch: Batch) -> torch.Tensor:
     tensors = [*task.parameters.values(), batch.inputs, batch.labels]
     return torch.cat([t.flatten().double() for t in tensors])
+
+
+def _form(update: Update) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in update.tensors.items()}

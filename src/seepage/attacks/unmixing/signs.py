@@ -63,22 +63,21 @@ def agree_with_neighbours(values: Tensor) -> Tensor:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
-    shape = values.shape[1:]
-    flat = values.flatten(1)
-    first, second = _neighbours(shape)
-    products = (flat[:, first] * flat[:, second]).sum(0).cpu()
+    flat = values.flatten(1).cpu()
+    first, second = _neighbours(values.shape[1:])
+    products = (flat[:, first] * flat[:, second]).sum(0)
     # A pair without a product would be no edge at all, and the entry would be lost.
     clarity = -(products.abs().double() + 1e-12).numpy()
     size = flat.shape[1]
     graph = coo_array((clarity, (first.numpy(), second.numpy())), shape=(size, size))
     tree = minimum_spanning_tree(graph.tocsr())
     order, parents = breadth_first_order(tree, 0, directed=False)
-    agreement = (flat[:, order[1:]] * flat[:, parents[order[1:]]]).sum(0).cpu().tolist()
+    agreement = (flat[:, order[1:]] * flat[:, parents[order[1:]]]).sum(0).tolist()
     signs = torch.ones(size, dtype=torch.float64)
     for entry, parent, agrees in zip(order[1:], parents[order[1:]], agreement, strict=True):
         signs[entry] = signs[parent] * (-1.0 if agrees < 0 else 1.0)
     whole = flat * signs.to(flat)
-    return (whole if whole.sum() <= 0 else -whole).reshape(values.shape)
+    return (whole if whole.sum() <= 0 else -whole).reshape(values.shape).to(values)
 
 
 def _neighbours(shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -89,5 +88,5 @@ def _neighbours(shape: torch.Size) -> tuple[Tensor, Tensor]:
         for axis, length in enumerate(shape)
         if length > 1
     ]
-    first, second = zip(*pairs, strict=True)
+    first, second = zip((numbers[:0], numbers[:0]), *pairs, strict=True)
     return torch.cat([a.flatten() for a in first]), torch.cat([b.flatten() for b in second])

@@ -62,7 +62,7 @@ def shared_simulation(observation: Observation) -> Shared | str:
         return "candidates are mixed before the network sees them"
     chain = simulation.client.chain
     if chain.consumes != "aggregate" or chain.aggregation is not None:
-        return f"{simulation.client.defense} works on updates of examples or clients apart"
+        return f"{simulation.client.defense} works on per-example updates, or on several clients'"
     network = _with_rows(simulation.task)
     if isinstance(network, str):
         return network
