@@ -3,6 +3,7 @@
 import json
 import sys
 import tomllib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -68,6 +69,66 @@ def test_a_spec_maps_one_to_one_to_constructors(written):
     assert audit.metrics == tuple(METRICS[name] for name in ("psnr", "ssim", "l1"))
     assert [who.people for who in part.batches] == [(1, 2), (3, 4)]
     assert len(audit.cases(part.batches)) == 2 * 2 * 3 * 2 * 1 * 2 * 2
+
+
+EVERY_DEFENSE = """
+[[scenario]]
+data = { name = "photos", people = 4, batch_size = 4, pixels = 16 }
+models = { name = "cnn2-v2" }
+threats = [{ name = "strongest" }, { name = "realistic" }, { knows_mixing = true }]
+attacks = { name = "inverting_gradients", steps = 2, restarts = 1 }
+defenses = [
+  { name = "dp_sgd", max_norm = 1.0, noise_multiplier = 2.0, batch_size = 4 },
+  [{ name = "InstaHide", k = 4 }, { name = "Prune", ratio = 0.9 }],
+  [{ name = "MixUp", k = 2, bound = 0.7 }, { name = "SecureAggregation", clients = 2 }],
+  [{ name = "Oasis" }, { name = "Precode", code = 8 }, { name = "Soteria", ratio = 0.5 }],
+  { name = "TopK", k = 100 },
+]
+"""
+
+
+def test_defenses_of_every_kind_are_named_chained_and_run_like_the_others(written):
+    [part] = load_spec(written(EVERY_DEFENSE)).parts
+    audit = part.audit
+    assert audit.threats == [
+        sp.Threat.strongest(),
+        sp.Threat.realistic(),
+        sp.Threat(knows_mixing=True),
+    ]
+    assert audit.defenses == [
+        sp.chain(sp.ClipEach(1.0), sp.Mean(over=4), sp.AddGaussian(0.5)),
+        sp.chain(sp.InstaHide(4), sp.Prune(0.9)),
+        sp.chain(sp.MixUp(2, bound=0.7), sp.SecureAggregation(2)),
+        sp.chain(sp.Oasis(), sp.Precode(8), sp.Soteria(0.5)),
+        sp.TopK(100),
+    ]
+    realistic = replace(audit, threats=[sp.Threat.realistic()])
+    outcomes = list(realistic.run(part.batches))
+    assert [outcome.record.error for outcome in outcomes] == [None] * 5
+    kept = outcomes[1].record
+    assert kept.defense == "chain(InstaHide(4), Prune(0.9))"
+    assert "knows_mixing=False" in kept.threat
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ('{ name = "MixUp", k = 1 }', "defenses: expected k >= 2 inputs in a mixture, got 1"),
+        ('{ name = "MixUp", ratio = 1 }', "unknown option 'ratio' of MixUp"),
+        ('{ name = "Mixup", k = 4 }', "did you mean 'MixUp'"),
+        ('[{ name = "TopK", k = 3 }, { name = "MixUp", k = 4 }]', "cannot come after TopK"),
+    ],
+)
+def test_a_defense_that_cannot_be_is_refused_where_it_stands(written, wrong, said):
+    text = EVERY_DEFENSE.replace('{ name = "TopK", k = 100 }', wrong)
+    with pytest.raises(SeepageError, match=said):
+        load_spec(written(text))
+
+
+def test_a_preset_of_threats_has_no_options(written):
+    text = EVERY_DEFENSE.replace('"realistic" }', '"realistic", knows_labels = false }')
+    with pytest.raises(UnknownName, match="unknown option 'knows_labels' of realistic"):
+        load_spec(written(text))
 
 
 def test_what_a_spec_leaves_out_has_a_default(written):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from seepage.attacks import ATTACKS
 from seepage.audit import entries
 from seepage.cli import app, main
 from seepage.cli.catalogues import Kind
+from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.scoring import METRICS
 from seepage.zoo import MODELS
@@ -73,6 +75,7 @@ def test_without_a_command_the_help_is_shown():
 CATALOGUES = {
     "attacks": set(ATTACKS),
     "defenses": set(DEFENSES),
+    "locals": set(LOCALS),
     "models": set(MODELS),
     "data": set(sp.data.catalogue()),
     "metrics": set(METRICS),
@@ -87,6 +90,13 @@ def test_each_catalogue_lists_every_name_with_a_line_about_it(kind, monkeypatch)
     listed = dict(line.split(maxsplit=1) for line in result.output.splitlines() if line.strip())
     assert set(listed) == CATALOGUES[kind]
     assert all(len(about.strip()) > 10 for about in listed.values())
+
+
+@pytest.mark.parametrize("kind", ["attacks", "defenses", "locals"])
+def test_each_part_is_listed_with_its_paper(kind, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = CliRunner().invoke(app, ["list", kind]).output.strip().splitlines()
+    assert all(re.search(r"\([a-z]+\d{4}[a-z]+", line) for line in lines)
 
 
 def test_an_audit_leaves_records_pictures_spec_and_environment(audit, place):

@@ -14,7 +14,14 @@ from seepage.attacks import ATTACKS
 from seepage.core.errors import MissingExtra
 from seepage.defenses import DEFENSES, Chain
 from seepage.scoring import METRICS
-from seepage.testing import check_attack, check_defense, check_knowledge, check_metric
+from seepage.testing import (
+    check_aggregation,
+    check_attack,
+    check_defense,
+    check_knowledge,
+    check_metric,
+    check_preparation,
+)
 
 # Each defense beside itself at zero strength, where it has one.
 DEFENDED = [
@@ -27,19 +34,34 @@ DEFENDED = [
     (sp.Dropout(0.3), sp.Dropout(0)),
     (sp.Dropout(0.3, rescale=True), sp.Dropout(0, rescale=True)),
     (sp.Mean(), None),
+    (sp.Mean(over=5), None),
     (sp.Sign(), None),
+    (sp.TopK(5), sp.TopK(25)),
     (sp.chain(), sp.chain()),
-    (sp.chain(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.1)), None),
+    (sp.dp_sgd(max_norm=1.0, noise_multiplier=0.3, batch_size=3), None),
     (sp.chain(sp.Clip(1.0), sp.Prune(0.5)), sp.chain(sp.Clip(math.inf), sp.Prune(0.0))),
 ]
 # Rounding strays from its `expected` by up to half a step of the grid.
 ROUNDED = [(sp.Quantize(bits), 0.5 / (2 ** (bits - 1) - 1)) for bits in (2, 4, 8)]
+# Those that act before there is an update, and those that act with other clients.
+PREPARED = [
+    sp.MixUp(4),
+    sp.MixUp(2, bound=0.9),
+    sp.InstaHide(4),
+    sp.Oasis(),
+    sp.Oasis(rotations=False, flips=True),
+    sp.Soteria(0.5),
+    sp.Precode(8),
+]
+AGGREGATED = [sp.SecureAggregation(3), sp.SecureAggregation(4, average=False)]
+# Recipes that are chains of others.
+COMPOSED = {"dp_sgd"}
 
 
 def test_every_defense_has_a_row():
-    defenses = [defense for defense, _ in [*DEFENDED, *ROUNDED]]
+    defenses = [*(d for d, _ in [*DEFENDED, *ROUNDED]), *PREPARED, *AGGREGATED]
     links = [d.links if isinstance(d, Chain) else (d,) for d in defenses]
-    assert {type(link).__name__ for row in links for link in row} == set(DEFENSES)
+    assert {type(link).__name__ for row in links for link in row} | COMPOSED == set(DEFENSES)
 
 
 @pytest.mark.parametrize(("defense", "neutral"), DEFENDED, ids=repr)
@@ -50,6 +72,16 @@ def test_every_defense_keeps_its_laws(defense, neutral):
 @pytest.mark.parametrize(("defense", "rounding"), ROUNDED, ids=repr)
 def test_every_rounding_keeps_the_laws_up_to_half_a_step(defense, rounding):
     check_defense(defense, rounding=rounding)
+
+
+@pytest.mark.parametrize("preparation", PREPARED, ids=repr)
+def test_every_defense_before_the_update_keeps_its_laws(preparation, photos):
+    check_preparation(preparation, task=sp.zoo.cnn(variant="cnn2-v2"), batch=photos)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATED, ids=repr)
+def test_every_aggregation_keeps_its_laws(aggregation, photos):
+    check_aggregation(aggregation, batch=photos)
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
@@ -137,6 +169,8 @@ KNOWN = [
     (sp.Dropout(0.3), 0.5),
     (sp.Sign(), 0.5),
     (sp.Quantize(4), 0.5),
+    (sp.TopK(16_000), -3.0),
+    (sp.Oasis(rotations=False, flips=True), -3.0),
 ]
 
 

@@ -151,6 +151,7 @@ def test_nested_chains_are_flattened():
         (lambda: sp.ClipEach(-1.0), "max_norm > 0, got -1.0"),
         (lambda: sp.AddGaussian(-0.1), "std >= 0, got -0.1"),
         (lambda: sp.AddLaplace(math.inf), "scale >= 0, got inf"),
+        (lambda: sp.Mean(over=0), "over >= 1 examples, got 0"),
         (lambda: sp.Dropout(1.0), r"in \[0, 1\), got 1.0"),
         (lambda: sp.Quantize(1), r"use Sign\(\) for one"),
         (lambda: sp.chain(sp.Mean(), sp.ClipEach(1.0)), "per-example links come first"),

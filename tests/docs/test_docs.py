@@ -17,6 +17,7 @@ import seepage as sp
 from seepage.attacks import ATTACKS
 from seepage.audit import load_spec
 from seepage.cli import app
+from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.report.words import decibels, defense_words
 from seepage.scoring import METRICS
@@ -187,7 +188,7 @@ def test_the_recorded_run_is_of_the_bundled_quickstart():
 
 
 def test_the_readme_names_no_part_that_does_not_exist():
-    known = {*ATTACKS, *DEFENSES, *METRICS, *sp.zoo.MODELS, *sp.data.catalogue()}
+    known = {*ATTACKS, *DEFENSES, *LOCALS, *METRICS, *sp.zoo.MODELS, *sp.data.catalogue()}
     known |= {"package.module:factory"}
     rows = re.findall(r"^\| (`[^|]*) \|", section("README.md", "What is in it"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}

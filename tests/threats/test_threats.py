@@ -164,3 +164,34 @@ def test_contradictory_knowledge_is_refused():
         sp.Threat(knows_labels=True, knows_batch_size=False)
     with pytest.raises(InvalidValue, match="got 'train'"):
         sp.Threat(batchnorm="train")
+    with pytest.raises(InvalidValue, match="includes the defense"):
+        sp.Threat(knows_mixing=True, knows_defense=False)
+
+
+def test_the_ladder_of_knowledge_goes_up_to_the_strongest():
+    strongest, realistic = sp.Threat.strongest(), sp.Threat.realistic()
+    assert strongest == sp.Threat(knows_labels=True, batchnorm="exact", knows_mixing=True)
+    assert realistic == sp.Threat(knows_labels=True, batchnorm="unknown")
+
+
+@pytest.mark.parametrize("defense", [sp.MixUp(4), sp.InstaHide(4), sp.Oasis()], ids=repr)
+def test_no_private_picture_is_in_the_observation_of_prepared_data(photos, defense):
+    client = sp.Client(sp.Gradient(), defense)
+    seen = sp.Threat.strongest().observe(client, sp.zoo.convnet(width=2), photos, rng=sp.rng(0))
+    for tensor in reachable_tensors(seen):
+        assert tensor.shape[1:] != photos.inputs.shape[1:]
+
+
+@pytest.mark.parametrize("defense", [sp.MixUp(4), sp.InstaHide(4), sp.Oasis()], ids=repr)
+def test_exact_statistics_are_those_of_what_was_trained_on(photos, defense):
+    task = sp.zoo.convnet(width=2)
+    client = sp.Client(sp.Gradient(), defense)
+    seen = sp.Threat.strongest().observe(client, task, photos, rng=sp.rng(0))
+    (lesson,) = client.share(task.in_mode("train"), photos, rng=sp.rng(0)).lessons
+    first = next(iter(seen.statistics.values()))
+    convolved = task.model.get_submodule("conv1")(task.domain.normalise(lesson.batch.inputs))
+    assert torch.allclose(first.mean, convolved.detach().mean((0, 2, 3)), atol=1e-5)
+    if seen.simulate.mixing is not None:
+        assert torch.allclose(
+            seen.simulate.trained_on(photos.inputs), lesson.batch.inputs, atol=1e-6
+        )

@@ -13,6 +13,7 @@ from seepage.attacks.recipes import (
     learn_from_gradients,
     rgap,
 )
+from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
@@ -26,4 +27,5 @@ __all__ = [
     "inverting_gradients",
     "learn_from_gradients",
     "rgap",
+    "unmix",
 ]

@@ -11,7 +11,7 @@ from seepage.audit.case import Case
 from seepage.audit.run import Outcome, run_case
 from seepage.audit.victims import Victims
 from seepage.clients import Client, Gradient
-from seepage.core import Attack, Defense, LocalComputation, Metric, Task
+from seepage.core import Attack, LocalComputation, Metric, Protection, Task
 from seepage.defenses import chain
 from seepage.threats import Threat
 
@@ -52,7 +52,7 @@ class Audit:
     tasks: Sequence[Task]
     attacks: Mapping[str, Attack]
     locals: Sequence[LocalComputation] = (Gradient(),)
-    defenses: Sequence[Defense] = (chain(),)
+    defenses: Sequence[Protection] = (chain(),)
     threats: Sequence[Threat] = (Threat(knows_labels=True),)
     metrics: Sequence[Metric] | None = None
     seeds: Sequence[int] = (0,)

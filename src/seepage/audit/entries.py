@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from seepage.attacks import ATTACKS
 from seepage.audit.victims import Victims, victims
-from seepage.clients import FedAvg, Gradient
-from seepage.core import Attack, Defense, LocalComputation, Metric, Paired, Task
+from seepage.clients import LOCALS
+from seepage.core import Attack, LocalComputation, Metric, Paired, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
 from seepage.data import Dataset, load
@@ -23,7 +23,11 @@ from seepage.zoo import build, load_weights
 T = TypeVar("T")
 Table = Mapping[str, Any]
 
-LOCALS: Mapping[str, Callable[..., LocalComputation]] = {"Gradient": Gradient, "FedAvg": FedAvg}
+THREATS: Mapping[str, Callable[..., Threat]] = {
+    "Threat": Threat,
+    "strongest": Threat.strongest,
+    "realistic": Threat.realistic,
+}
 
 
 @contextmanager
@@ -102,7 +106,7 @@ def local(table: Table) -> LocalComputation:
         return _made("local computation", LOCALS, {"name": "Gradient", **table})
 
 
-def defenses(listed: object) -> list[Defense]:
+def defenses(listed: object) -> list[Protection]:
     """Every defense, at least one."""
     found = [listed] if isinstance(listed, Mapping) else listed
     if not isinstance(found, list) or not found:
@@ -113,7 +117,7 @@ def defenses(listed: object) -> list[Defense]:
     return [defense(links) for links in found]
 
 
-def defense(links: object) -> Defense:
+def defense(links: object) -> Protection:
     """A defense: one table, or a list of them to be chained; an empty list defends nothing."""
     with located("defenses"):
         listed = [links] if isinstance(links, Mapping) else links
@@ -125,12 +129,12 @@ def defense(links: object) -> Defense:
 
 
 def threat(table: Table) -> Threat:
-    """What the adversary knows."""
+    """What the adversary knows, item by item or by the name of a preset."""
     with located("threats"):
         for key, value in table.items():
             if key.startswith("knows") and not isinstance(value, bool):
                 raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
-        return construct("Threat", Threat, table)
+        return _made("threat", THREATS, {"name": "Threat", **table})
 
 
 def attack(table: Table) -> tuple[str, Attack]:

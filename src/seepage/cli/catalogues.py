@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from seepage import data, scoring, zoo
 from seepage.attacks import ATTACKS
+from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 
 
@@ -15,6 +17,7 @@ class Kind(StrEnum):
 
     attacks = "attacks"
     defenses = "defenses"
+    locals = "locals"
     models = "models"
     data = "data"
     metrics = "metrics"
@@ -25,13 +28,21 @@ def catalogue(kind: Kind) -> dict[str, str]:
     return _SOURCES[kind]()
 
 
-def _first_lines(parts: Mapping[str, object]) -> dict[str, str]:
-    return {name: (part.__doc__ or "").strip().splitlines()[0] for name, part in parts.items()}
+def _described(parts: Mapping[str, object]) -> dict[str, str]:
+    """The first line about each part, and the key of every paper it cites."""
+    return {name: _line(part.__doc__ or "") for name, part in parts.items()}
+
+
+def _line(documentation: str) -> str:
+    first = documentation.strip().splitlines()[0]
+    keys = dict.fromkeys(re.findall(r"\(([a-z]+\d{4}[a-z]+)\)", documentation))
+    return f"{first} ({', '.join(keys)})" if keys else first
 
 
 _SOURCES: Mapping[Kind, Callable[[], dict[str, str]]] = {
-    Kind.attacks: lambda: _first_lines(ATTACKS),
-    Kind.defenses: lambda: _first_lines(DEFENSES),
+    Kind.attacks: lambda: _described(ATTACKS),
+    Kind.defenses: lambda: _described(DEFENSES),
+    Kind.locals: lambda: _described(LOCALS),
     Kind.models: zoo.catalogue,
     Kind.data: data.catalogue,
     Kind.metrics: scoring.catalogue,

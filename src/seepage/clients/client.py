@@ -1,14 +1,29 @@
-"""The client: a local computation followed by a defense."""
+"""The client: a local computation between the defenses before it and those after it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor
 
-from seepage.core import Batch, Defense, LocalComputation, Rng, Task, Update
+from seepage.core import Batch, Lesson, LocalComputation, Protection, Rng, Task, Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses import chain
+from seepage.defenses import Chain, chain
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What leaves a client, beside what it was made from; `Threat` decides who sees what.
+
+    Args:
+        update: What crosses the wire.
+        lessons: What was trained, and on what: one, or one for each client whose updates were
+            aggregated.
+    """
+
+    update: Update
+    lessons: tuple[Lesson, ...]
 
 
 @dataclass(frozen=True)
@@ -20,33 +35,59 @@ class Client:
 
     Args:
         local: What is computed.
-        defense: What is done to it before it leaves; nothing by default.
+        defense: What is done before it, and to it before it leaves; nothing by default.
     """
 
     local: LocalComputation
-    defense: Defense = field(default_factory=chain)
+    defense: Protection = field(default_factory=chain)
 
     def __post_init__(self) -> None:
         """Refuse a defense that this computation cannot feed."""
-        if self.defense.consumes not in self.local.produces:
+        if self.chain.consumes not in self.local.produces:
             raise InvalidValue(
-                f"{self.defense} takes {self.defense.consumes} updates, but {self.local} produces "
+                f"{self.defense} takes {self.chain.consumes} updates, but {self.local} produces "
                 f"only {' or '.join(self.local.produces)}; use Gradient(), or Clip for ClipEach"
             )
-        if self.defense.produces != "aggregate":
+        if self.chain.produces != "aggregate":
             raise InvalidValue(
                 f"{self.defense} leaves one update per example, which would be shared as it is; "
                 "end the chain with Mean()"
             )
 
+    @cached_property
+    def chain(self) -> Chain:
+        """The defense, seen as a chain."""
+        return Chain.of(self.defense)
+
     def __call__(self, task: Task, batch: Batch, *, rng: Rng) -> Update:
-        """Compute and defend; what crosses the wire."""
+        """Prepare, compute and defend; what crosses the wire."""
+        return self.share(task, batch, rng=rng).update
+
+    def broadcast(self, task: Task) -> Task:
+        """The network that everybody holds under this defense; `task` is this one elsewhere."""
+        return self.chain.broadcast(task)
+
+    def share(self, task: Task, batch: Batch, *, rng: Rng) -> Shared:
+        """Do what a call does, and keep what it was made from."""
         task.check(batch)
-        return self.defense(self._compute(task, batch.inputs, batch.labels), rng=rng).detach()
+        parts = self.chain.split(batch)
+        keys = [rng] if len(parts) == 1 else [rng.fork("client", i) for i in range(len(parts))]
+        lessons, updates = [], []
+        for part, key in zip(parts, keys, strict=True):
+            lesson = self.chain.prepare(Lesson.plain(task, part), rng=key)
+            lessons.append(lesson)
+            updates.append(self.chain(self._compute(lesson), rng=key).detach())
+        return Shared(self.chain.combine(updates, [len(part) for part in parts]), tuple(lessons))
 
     def expected(self, task: Task, inputs: Tensor, labels: Tensor) -> Update:
         """The update without its randomness, differentiable in the inputs."""
-        return self.defense.expected(self._compute(task, inputs, labels))
+        parts = self.chain.split(Batch(inputs, labels))
+        lessons = [self.chain.rehearse(Lesson.plain(task, part)) for part in parts]
+        updates = [self.chain.expected(self._compute(lesson)) for lesson in lessons]
+        return self.chain.combine(updates, [len(part) for part in parts])
 
-    def _compute(self, task: Task, inputs: Tensor, labels: Tensor) -> Update:
-        return self.local(task, inputs, labels, granularity=self.defense.consumes)
+    def _compute(self, lesson: Lesson) -> Update:
+        batch, wanted = lesson.batch, self.chain.consumes
+        update = self.local(lesson.task, batch.inputs, batch.labels, granularity=wanted)
+        masked = {n: t * lesson.masks[n] for n, t in update.tensors.items() if n in lesson.masks}
+        return replace(update, tensors={**update.tensors, **masked})

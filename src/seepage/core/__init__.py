@@ -2,24 +2,38 @@
 
 from seepage.core.batch import Batch
 from seepage.core.domain import Domain
+from seepage.core.lesson import Lesson, Mixing
 from seepage.core.observation import Observation, Simulate, Statistics
 from seepage.core.paired import Paired
-from seepage.core.protocols import Attack, Defense, LocalComputation, Metric
+from seepage.core.protocols import (
+    Aggregation,
+    Attack,
+    Defense,
+    LocalComputation,
+    Metric,
+    Preparation,
+    Protection,
+)
 from seepage.core.reconstruction import Certificate, Reconstruction, Trace
 from seepage.core.rng import Rng, rng
 from seepage.core.task import Task, cross_entropy
 from seepage.core.update import Update
 
 __all__ = [
+    "Aggregation",
     "Attack",
     "Batch",
     "Certificate",
     "Defense",
     "Domain",
+    "Lesson",
     "LocalComputation",
     "Metric",
+    "Mixing",
     "Observation",
     "Paired",
+    "Preparation",
+    "Protection",
     "Reconstruction",
     "Rng",
     "Simulate",

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from seepage.core.lesson import Mixing
 from seepage.core.task import Task
 from seepage.core.update import Update
 
@@ -35,9 +36,12 @@ class Observation:
         task: The broadcast network, in the mode the client ran it.
         update: What the client shared.
         simulate: The client's computation, with the defense if the adversary knows it.
-        batch_size: Number of private inputs.
+        batch_size: Number of inputs to search for.
         labels: Their labels, sorted: the order would be a hint that no server has.
-        statistics: What each batch-normalisation layer measured on the private batch.
+        statistics: What each batch-normalisation layer measured on the batch.
+        mixing: How the client mixed its inputs, where that is known. What is searched for is then
+            the private inputs, one column for each label, and `simulate` mixes them; only where
+            signs were flipped it is the encodings, one row for each label.
     """
 
     task: Task
@@ -46,3 +50,4 @@ class Observation:
     batch_size: int | None = None
     labels: Tensor | None = None
     statistics: Mapping[str, Statistics] | None = None
+    mixing: Mixing | None = None

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from seepage.core.batch import Batch
+from seepage.core.lesson import Lesson
 from seepage.core.observation import Observation
 from seepage.core.paired import Paired
 from seepage.core.reconstruction import Reconstruction
 from seepage.core.rng import Rng
 from seepage.core.task import Task
 from seepage.core.update import Granularity, Update
+
+# To mix the data, so that candidates stand for mixtures; to add to it; to change the network.
+Stage = Literal["mixing", "data", "network"]
 
 
 @runtime_checkable
@@ -45,6 +51,38 @@ class Defense(Protocol):
 
     def expected(self, update: Update) -> Update:
         """The deterministic part: what an informed adversary simulates, differentiable."""
+
+
+@runtime_checkable
+class Preparation(Protocol):
+    """A defense that acts before there is an update: on the data, the network, or both."""
+
+    @property
+    def stage(self) -> Stage:
+        """What it acts on; a chain goes through the stages in this order."""
+
+    def broadcast(self, task: Task) -> Task:
+        """The network that everybody holds under this defense."""
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """What the client trains, and on what."""
+
+    def rehearse(self, lesson: Lesson) -> Lesson:
+        """The deterministic part: what an informed adversary does with its own candidate."""
+
+
+@runtime_checkable
+class Aggregation(Protocol):
+    """A defense by company: of several clients, only a combination is seen."""
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Deal the private data to the clients."""
+
+    def combine(self, updates: Sequence[Update], sizes: Sequence[int]) -> Update:
+        """Combine the clients' updates, given how many examples each holds."""
+
+
+Protection = Defense | Preparation | Aggregation
 
 
 @runtime_checkable

@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from seepage.core import Defense
+from seepage.core import Protection
+from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.clip import Clip, ClipEach, Mean
+from seepage.defenses.dp_sgd import dp_sgd
 from seepage.defenses.dropout import Dropout
+from seepage.defenses.mixing import InstaHide, MixUp
 from seepage.defenses.noise import AddGaussian, AddLaplace
+from seepage.defenses.oasis import Oasis
+from seepage.defenses.precode import Precode
 from seepage.defenses.prune import Prune
 from seepage.defenses.quantize import Quantize, Sign
+from seepage.defenses.soteria import Soteria
+from seepage.defenses.topk import TopK
 
-DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
+DEFENSES: Mapping[str, Callable[..., Protection]] = MappingProxyType(
     {
-        defense.__name__: defense
-        for defense in (
-            AddGaussian,
-            AddLaplace,
-            Clip,
-            ClipEach,
-            Dropout,
-            Mean,
-            Prune,
-            Quantize,
-            Sign,
-        )
+        "AddGaussian": AddGaussian,
+        "AddLaplace": AddLaplace,
+        "Clip": Clip,
+        "ClipEach": ClipEach,
+        "Dropout": Dropout,
+        "InstaHide": InstaHide,
+        "Mean": Mean,
+        "MixUp": MixUp,
+        "Oasis": Oasis,
+        "Precode": Precode,
+        "Prune": Prune,
+        "Quantize": Quantize,
+        "SecureAggregation": SecureAggregation,
+        "Sign": Sign,
+        "Soteria": Soteria,
+        "TopK": TopK,
+        "dp_sgd": dp_sgd,
     }
 )

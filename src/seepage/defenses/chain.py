@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import overload
 
-from seepage.core import Defense, Rng, Update
+from seepage.core import (
+    Aggregation,
+    Batch,
+    Defense,
+    Lesson,
+    Preparation,
+    Protection,
+    Rng,
+    Task,
+    Update,
+)
 from seepage.core.errors import InvalidValue
 from seepage.core.update import Granularity
+
+# The order of the data flow; what stands at either end of it happens once.
+_MIXING, _DATA, _NETWORK, _UPDATE, _AGGREGATION = range(5)
+_STAGES = {"mixing": _MIXING, "data": _DATA, "network": _NETWORK}
 
 
 @dataclass(frozen=True)
 class Chain:
     """Defenses applied from left to right; built by `chain`."""
 
-    links: tuple[Defense, ...] = ()
+    links: tuple[Protection, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an impossible order."""
         for first, then in pairwise(self.links):
+            once = _rank(first) in (_MIXING, _AGGREGATION)
+            if _rank(then) < _rank(first) + once:
+                raise InvalidValue(
+                    f"{then} cannot come after {first}; data is mixed first, and once, then added "
+                    "to, then the network is changed, then the update, and in the end the updates "
+                    "of several clients are aggregated, once"
+                )
+        for first, then in pairwise(self.guards):
             if first.produces != then.consumes:
                 raise InvalidValue(
                     f"{then} takes {then.consumes} updates, but {first} before it gives "
@@ -30,30 +54,88 @@ class Chain:
         """Read like the call that made it."""
         return f"chain({', '.join(map(repr, self.links))})"
 
+    @classmethod
+    def of(cls, defense: Protection) -> Chain:
+        """Any defense as a chain."""
+        return defense if isinstance(defense, Chain) else cls((defense,))
+
+    @property
+    def preparations(self) -> tuple[Preparation, ...]:
+        """The links that act before the update."""
+        return tuple(link for link in self.links if isinstance(link, Preparation))
+
+    @property
+    def guards(self) -> tuple[Defense, ...]:
+        """The links that act on the update."""
+        return tuple(link for link in self.links if isinstance(link, Defense))
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """The link that hides the client among others, if there is one."""
+        last = self.links[-1] if self.links else None
+        return last if isinstance(last, Aggregation) else None
+
     @property
     def consumes(self) -> Granularity:
-        """What the first link takes."""
-        return self.links[0].consumes if self.links else "aggregate"
+        """What the first link on the update takes."""
+        return self.guards[0].consumes if self.guards else "aggregate"
 
     @property
     def produces(self) -> Granularity:
-        """What the last link gives."""
-        return self.links[-1].produces if self.links else "aggregate"
+        """What the last link on the update gives."""
+        return self.guards[-1].produces if self.guards else "aggregate"
+
+    def broadcast(self, task: Task) -> Task:
+        """The network that everybody holds."""
+        for link in self.preparations:
+            task = link.broadcast(task)
+        return task
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Deal the data to the clients; all of it to one if there is no aggregation."""
+        return [batch] if self.aggregation is None else self.aggregation.split(batch)
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """Apply every link that acts before the update."""
+        for link, key in self._keyed(rng):
+            if isinstance(link, Preparation):
+                lesson = link.prepare(lesson, rng=key)
+        return lesson
+
+    def rehearse(self, lesson: Lesson) -> Lesson:
+        """Apply the deterministic part of every link that acts before the update."""
+        for link in self.preparations:
+            lesson = link.rehearse(lesson)
+        return lesson
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Apply every link, each with a key of its own."""
-        for index, link in enumerate(self.links):
-            update = link(update, rng=rng.fork(index))
+        """Apply every link that acts on the update, each with a key of its own."""
+        for link, key in self._keyed(rng):
+            if isinstance(link, Defense):
+                update = link(update, rng=key)
         return update
 
     def expected(self, update: Update) -> Update:
-        """Apply the deterministic part of every link."""
-        for link in self.links:
+        """Apply the deterministic part of every link that acts on the update."""
+        for link in self.guards:
             update = link.expected(update)
         return update
 
+    def combine(self, updates: Sequence[Update], sizes: Sequence[int]) -> Update:
+        """What is seen of all the clients."""
+        return updates[0] if self.aggregation is None else self.aggregation.combine(updates, sizes)
 
-def chain(*defenses: Defense) -> Defense:
+    def _keyed(self, rng: Rng) -> list[tuple[Protection, Rng]]:
+        """Every link with its key; a chain of one draws what that one draws alone."""
+        keys = [rng] if len(self.links) == 1 else [rng.fork(i) for i in range(len(self.links))]
+        return list(zip(self.links, keys, strict=True))
+
+
+@overload
+def chain(*defenses: Defense) -> Defense: ...
+@overload
+def chain(*defenses: Protection) -> Protection: ...
+def chain(*defenses: Protection) -> Protection:
     """Compose defenses; nested chains are flattened and a chain of one is that one.
 
     Example:
@@ -66,9 +148,16 @@ def chain(*defenses: Defense) -> Defense:
         seepage.core.errors.InvalidValue: ClipEach(1.0) takes per_example updates, but \
 Mean() before it gives aggregate ones; per-example links come first, then Mean(), then the rest
     """
-    links: list[Defense] = []
+    links: list[Protection] = []
     for defense in defenses:
-        if not isinstance(defense, Defense):
+        if not isinstance(defense, Preparation | Defense | Aggregation):
             raise InvalidValue(f"expected defenses in a chain, got {defense!r}")
         links.extend(defense.links if isinstance(defense, Chain) else [defense])
     return links[0] if len(links) == 1 else Chain(tuple(links))
+
+
+def _rank(link: Protection) -> int:
+    """The place of a link in the data flow."""
+    if isinstance(link, Preparation):
+        return _STAGES[link.stage]
+    return _UPDATE if isinstance(link, Defense) else _AGGREGATION

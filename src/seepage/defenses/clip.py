@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -76,6 +76,9 @@ class Mean(Link):
 
     The second link of DP-SGD, between clipping and noise.
 
+    Args:
+        over: Divide the sum by this number instead of by how many examples there are.
+
     References:
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
     """
@@ -83,13 +86,21 @@ class Mean(Link):
     consumes: ClassVar[Granularity] = "per_example"
     produces: ClassVar[Granularity] = "aggregate"
 
+    over: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.over is not None and self.over < 1:
+            raise InvalidValue(f"expected a mean over >= 1 examples, got {self.over!r}")
+
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Average; there is no randomness."""
         return self.expected(update)
 
     def expected(self, update: Update) -> Update:
         """Average over the examples."""
-        return replace(update.map(lambda t: t.mean(0)), granularity="aggregate")
+        mean = update.map(lambda t: t.mean(0) if self.over is None else t.sum(0) / self.over)
+        return replace(mean, granularity="aggregate")
 
 
 def _check_norm(max_norm: float) -> None:

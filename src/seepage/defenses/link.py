@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any, ClassVar
 
+from seepage.core import Lesson, Rng, Task
+from seepage.core.protocols import Stage
 from seepage.core.update import Granularity
 
 
@@ -27,6 +29,24 @@ class OnAggregate(Link):
 
     consumes: ClassVar[Granularity] = "aggregate"
     produces: ClassVar[Granularity] = "aggregate"
+
+
+class OnLesson(Link):
+    """Abstract: a defense that acts before the update; each says what it does otherwise."""
+
+    stage: ClassVar[Stage]
+
+    def broadcast(self, task: Task) -> Task:
+        """The network as it is."""
+        return task
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """What the informed adversary could do as well."""
+        return self.rehearse(lesson)
+
+    def rehearse(self, lesson: Lesson) -> Lesson:
+        """The lesson as it is."""
+        return lesson
 
 
 def _arguments(value: Any) -> list[str]:  # noqa: ANN401

@@ -8,12 +8,15 @@ Example:
 from seepage.testing.attack import check_attack, check_knowledge
 from seepage.testing.defense import check_defense
 from seepage.testing.metric import check_metric
+from seepage.testing.preparation import check_aggregation, check_preparation
 from seepage.testing.violation import ContractError
 
 __all__ = [
     "ContractError",
+    "check_aggregation",
     "check_attack",
     "check_defense",
     "check_knowledge",
     "check_metric",
+    "check_preparation",
 ]

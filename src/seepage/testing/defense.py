@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields, is_dataclass
-from typing import Any
-
 import torch
 
 from seepage.core import Defense, Rng, Update
 from seepage.defenses import chain
+from seepage.testing.value import check_value
 from seepage.testing.violation import require
 
 DRAWS = 400
@@ -47,7 +45,7 @@ def check_defense(
     require(shared.granularity == defense.produces, defense, "it gives what it says it produces")
     require(shared.kind == update.kind, defense, "a gradient stays a gradient")
     require(_form(shared) == _form(update, defense), defense, "names, shapes and dtype are kept")
-    _check_value(defense)
+    check_value(defense)
     _check_expected(defense, update, slack=rounding * float(before.abs().max()))
     if neutral is not None:
         require(
@@ -66,20 +64,6 @@ def _form(update: Update, defense: Defense | None = None) -> dict[str, tuple[obj
     """Name to shape and dtype, after the batch axis is gone if the defense removes it."""
     combined = defense is not None and defense.consumes != defense.produces
     return {n: (t.shape[combined:], t.dtype) for n, t in update.tensors.items()}
-
-
-def _check_value(defense: Any) -> None:  # noqa: ANN401
-    require(is_dataclass(defense) and _frozen(defense), defense, "it is a frozen dataclass")
-    options = {f.name: getattr(defense, f.name) for f in fields(defense) if f.init}
-    require(defense == type(defense)(**options), defense, "its fields rebuild it")
-
-
-def _frozen(value: Any) -> bool:  # noqa: ANN401
-    try:
-        value.changed = True
-    except FrozenInstanceError:
-        return True
-    return False
 
 
 def _equal(a: Update, b: Update) -> bool:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
-from seepage.clients import Client, batch_statistics
+from seepage.clients import Client, Shared, batch_statistics
 from seepage.core import Batch, Observation, Rng, Statistics, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import precision
 from seepage.defenses import chain
+from seepage.threats.goal import goal
 from seepage.threats.simulation import Simulation
 
 BatchNorm = Literal["exact", "running", "unknown"]
@@ -24,16 +24,19 @@ class Threat:
     """What an honest-but-curious server knows besides the update it receives.
 
     Args:
-        knows_labels: The labels of the batch, as a multiset: they are handed over sorted.
+        knows_labels: The labels as a multiset: they are handed over sorted. Of data that was mixed
+            in a way the server does not know, these are the mixed ones.
         knows_batch_size: How many people are in the batch.
         knows_defense: The defense, so that its deterministic part is simulated.
         batchnorm: "running": the client normalises with the broadcast statistics. "exact": it
             normalises with its batch's statistics, and the server knows them. "unknown": it
             normalises with its batch's statistics, and the server does not.
+        knows_mixing: Where data is mixed, who was mixed with whom and how much of each; never the
+            flipped signs.
 
     Example:
-        >>> Threat(knows_labels=True).batchnorm
-        'running'
+        >>> Threat.strongest().batchnorm, Threat.realistic().batchnorm
+        ('exact', 'unknown')
 
     References:
         Huang et al., 2021, Sec. 3 (huang2021evaluating) on what batch statistics and labels are
@@ -44,6 +47,25 @@ class Threat:
     knows_batch_size: bool = True
     knows_defense: bool = True
     batchnorm: BatchNorm = "running"
+    knows_mixing: bool = False
+
+    @classmethod
+    def strongest(cls) -> Threat:
+        """Knows labels, exact batch statistics and the mixing: the upper end of the ladder.
+
+        References:
+            Huang et al., 2021 (huang2021evaluating), "the strongest attack"
+        """
+        return cls(knows_labels=True, batchnorm="exact", knows_mixing=True)
+
+    @classmethod
+    def realistic(cls) -> Threat:
+        """Knows labels, which can often be restored, but neither batch statistics nor mixing.
+
+        References:
+            Huang et al., 2021, Table 5 (huang2021evaluating), "a more realistic attack"
+        """
+        return cls(knows_labels=True, batchnorm="unknown")
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
@@ -53,6 +75,8 @@ class Threat:
             )
         if self.knows_labels and not self.knows_batch_size:
             raise InvalidValue("knowing the labels includes the batch size; set knows_batch_size")
+        if self.knows_mixing and not self.knows_defense:
+            raise InvalidValue("knowing the mixing includes the defense; set knows_defense")
 
     def observe(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
         """Let the client share its update, and return all the adversary sees of it.
@@ -63,31 +87,31 @@ class Threat:
             batch: What is private; nothing of it enters the result but what this threat grants.
             rng: The client's randomness; the adversary's is another.
         """
-        task = task.in_mode("eval" if self.batchnorm == "running" else "train")
+        task = client.broadcast(task.in_mode("eval" if self.batchnorm == "running" else "train"))
         # In full precision: rounding by a card would hide from the adversary what others see.
         with precision("float32"):
-            update = client(task, batch, rng=rng)
-            statistics = self._statistics(task, batch)
+            shared = client.share(task, batch, rng=rng)
+            statistics = self._statistics(client, shared)
         known = client if self.knows_defense else replace(client, defense=chain())
+        sought = goal(shared, batch, knows_mixing=self.knows_mixing)
         return Observation(
             task=task,
-            update=update,
-            simulate=Simulation(known, task),
-            batch_size=len(batch) if self.knows_batch_size else None,
-            labels=_without_order(batch.labels) if self.knows_labels else None,
+            update=shared.update,
+            simulate=Simulation(known, task, sought.simulated),
+            batch_size=len(sought.labels) if self.knows_batch_size else None,
+            labels=sought.labels if self.knows_labels else None,
             statistics=statistics,
+            mixing=sought.mixing,
         )
 
-    def _statistics(self, task: Task, batch: Batch) -> Mapping[str, Statistics] | None:
+    def _statistics(self, client: Client, shared: Shared) -> Mapping[str, Statistics] | None:
         if self.batchnorm != "exact":
             return None
+        if len(shared.lessons) > 1:
+            raise InvalidValue(
+                f"batchnorm='exact' is of one client, but {client.defense} aggregates "
+                f"{len(shared.lessons)}; use 'running' or 'unknown'"
+            )
+        (lesson,) = shared.lessons
         with torch.no_grad():
-            return batch_statistics(task, batch.inputs)
-
-
-def _without_order(labels: Tensor) -> Tensor:
-    """Sort labels, so that their order says nothing about the order of the inputs."""
-    if labels.ndim == 1:
-        return labels.sort().values
-    order = sorted(range(len(labels)), key=lambda row: labels[row].tolist())
-    return labels[torch.tensor(order, device=labels.device)]
+            return batch_statistics(lesson.task, lesson.batch.inputs)

@@ -12,6 +12,7 @@ from seepage.clients import batch_statistics
 from seepage.core import Observation, Statistics
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.task import batchnorm_layers
+from seepage.threats import Simulation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,9 @@ class BatchNormStatistics:
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Sum the distances over the layers, in the order they are run."""
-        measured = batch_statistics(observation.task, candidate.inputs)
+        simulate, inputs = observation.simulate, candidate.inputs
+        seen = simulate.trained_on(inputs) if isinstance(simulate, Simulation) else inputs
+        measured = batch_statistics(observation.task, seen)
         if not measured:
             raise NotApplicable(
                 f"{observation.task.name} runs no batch normalisation, so BatchNormStatistics has "

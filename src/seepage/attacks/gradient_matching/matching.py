@@ -42,6 +42,11 @@ class GradientMatching:
         """
         for observation in observations:
             require_usable(observation.update, observation.task)
+            if observation.mixing is not None and len(observations) > 1:
+                raise NotApplicable(
+                    "every client mixes in its own way, so that they cannot be simulated side by "
+                    "side; attack them one by one"
+                )
         layout = self._layout(observations[0])
         outcomes = self.engine.run(self.search, tuple(observations), tuple(rngs), layout)
         return [

@@ -41,7 +41,7 @@ class Shared:
         return self._defended(dict(zip(leaves, gradients, strict=True)))
 
     def _defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        defense = self.simulation.client.defense
+        defense = self.simulation.client.chain
 
         def one(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             return dict(defense.expected(Update(tensors)).tensors)
@@ -58,13 +58,16 @@ def shared_simulation(observation: Observation) -> Shared | str:
     local = simulation.client.local
     if not isinstance(local, Gradient):
         return f"{local} takes local steps, after which rows no longer share weights"
-    if simulation.client.defense.consumes != "aggregate":
-        return f"{simulation.client.defense} works on per-example updates"
+    if simulation.mixing is not None:
+        return "candidates are mixed before the network sees them"
+    chain = simulation.client.chain
+    if chain.consumes != "aggregate" or chain.aggregation is not None:
+        return f"{simulation.client.defense} works on per-example updates, or on several clients'"
     network = _with_rows(simulation.task)
     if isinstance(network, str):
         return network
     made = Shared(simulation, network, local.reduction == "mean")
-    return made if _agrees(made, observation) else "the network mixes the examples of a batch"
+    return made if _agrees(made, observation) else "the client or its network mixes the examples"
 
 
 def _with_rows(task: Task) -> nn.Module | str:

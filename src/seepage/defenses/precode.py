@@ -1,0 +1,98 @@
+"""A variational bottleneck before the last layer: what is shared was computed on a random code."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core import Lesson, Rng, Task
+from seepage.core.errors import InvalidValue
+from seepage.core.protocols import Stage
+from seepage.defenses.head import head_of
+from seepage.defenses.link import OnLesson
+
+
+class Bottleneck(nn.Module):
+    """A layer behind a random code: r -> (mu, log var) -> z = mu + std * noise -> layer(decode(z)).
+
+    Args:
+        layer: What comes after the code; it takes as many features as before.
+        code: Length of the code.
+    """
+
+    noise: Tensor
+
+    def __init__(self, layer: nn.Linear, code: int) -> None:
+        """Put an encoder and a decoder before the layer."""
+        super().__init__()
+        self.encoder = nn.Linear(layer.in_features, 2 * code)
+        self.decoder = nn.Linear(code, layer.in_features)
+        self.layer = layer
+        self.register_buffer("noise", torch.zeros(1, code), persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Encode, add the noise that is set, decode."""
+        if len(self.noise) not in (1, len(features)):
+            raise InvalidValue(
+                f"PRECODE drew noise for {len(self.noise)} examples, but {len(features)} came; "
+                "it does not fit ClipEach or local batches"
+            )
+        mean, log_variance = self.encoder(features).chunk(2, dim=1)
+        decoded: Tensor = self.decoder(mean + torch.exp(log_variance / 2) * self.noise)
+        logits: Tensor = self.layer(decoded)
+        return logits
+
+
+@dataclass(frozen=True, repr=False)
+class Precode(OnLesson):
+    """Put a variational bottleneck before the last layer of the network everybody holds.
+
+    The client draws z ~ N(mu(x), var(x)) afresh for every example. The server knows the bottleneck
+    but not the draw, and simulates the mean code.
+
+    Args:
+        code: Length of the code.
+        seed: Of the bottleneck's weights.
+
+    Deviations:
+        The divergence of the code from its prior is left out of the loss, which sees outputs alone;
+        the paper weighs it with 1e-3. Local steps share one draw.
+
+    References:
+        Scheliga et al., 2022 (scheliga2022precode)
+    """
+
+    stage: ClassVar[Stage] = "network"
+
+    code: int = 256
+    seed: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the length."""
+        if self.code < 1:
+            raise InvalidValue(f"expected a code of length >= 1, got {self.code!r}")
+
+    def broadcast(self, task: Task) -> Task:
+        """The network with the bottleneck in it, without noise."""
+        name, head = head_of(task, needed_by=self)
+        model = copy.deepcopy(task.model)
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(self.seed)
+            bottleneck = Bottleneck(copy.deepcopy(head), self.code)
+        model.set_submodule(name, bottleneck.to(head.weight))
+        return replace(task, model=model, name=f"{task.name} behind {self}")
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """Draw the noise of every example."""
+        model = copy.deepcopy(lesson.task.model)
+        found = [m for m in model.modules() if isinstance(m, Bottleneck)]
+        if not found:
+            raise InvalidValue(f"{lesson.task.name} has no bottleneck; use client.broadcast(task)")
+        bottleneck = found[-1]
+        shape = (len(lesson.batch), self.code)
+        bottleneck.noise = rng.normal(shape, like=bottleneck.noise)
+        return replace(lesson, task=replace(lesson.task, model=model))

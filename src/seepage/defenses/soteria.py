@@ -1,0 +1,81 @@
+"""Pruning the representation that the last layer's gradient spells out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from seepage.core import Lesson, Rng
+from seepage.core.errors import InvalidValue
+from seepage.core.protocols import Stage
+from seepage.defenses.head import head_of, representation
+from seepage.defenses.link import OnLesson
+
+CHUNK = 64
+
+
+@dataclass(frozen=True, repr=False)
+class Soteria(OnLesson):
+    """Prune from the last layer's gradient the features that mislead a reconstruction most.
+
+    That gradient spells out the representation r before the last layer. Setting a feature r_i to
+    zero there moves the input that fits it by about |r_i| / ||dr_i/dx||. With
+
+        s_i = sum over the batch of ||dr_i/dx|| / |r_i|
+
+    the fraction `ratio` of features with the smallest s_i is pruned from the gradient of the last
+    layer's weights, column by column, and from no other. A feature that is zero for somebody has
+    an infinite s_i.
+
+    An onlooker sees which columns are zero; `rehearse` does not imitate them, since the choice
+    depends on the private data.
+
+    Args:
+        ratio: Fraction of features pruned, in [0, 1].
+
+    Deviations:
+        Local steps use the choice made at the first.
+
+    References:
+        Sun et al., 2021 (sun2021soteria); the sum over the batch is that of their code
+    """
+
+    stage: ClassVar[Stage] = "network"
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        """Check the ratio."""
+        if not 0 <= self.ratio <= 1:
+            raise InvalidValue(f"expected a pruning ratio in [0, 1], got {self.ratio!r}")
+
+    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+        """Choose the columns; the client's update is multiplied with the mask."""
+        name, _ = head_of(lesson.task, needed_by=self)
+        scores = self.sensitivity(lesson)
+        mask = torch.ones_like(scores)
+        mask[scores.argsort()[: int(self.ratio * len(scores))]] = 0.0
+        return replace(lesson, masks={**lesson.masks, f"{name}.weight": mask})
+
+    def sensitivity(self, lesson: Lesson) -> Tensor:
+        """s_i of every feature, `(D,)`."""
+        _, head = head_of(lesson.task, needed_by=self)
+        inputs = lesson.batch.inputs.detach().requires_grad_()
+        features = representation(lesson.task, inputs, head)
+        basis = torch.eye(features.shape[1]).to(features)
+        norms = torch.cat([_slopes(features, inputs, part) for part in torch.split(basis, CHUNK)])
+        sizes = features.detach().abs().T
+        return torch.where(sizes > 0, norms / sizes, torch.inf).sum(1)
+
+
+def _slopes(features: Tensor, inputs: Tensor, chosen: Tensor) -> Tensor:
+    """||dr_i/dx|| of some features, for each example, `(N, B)`."""
+    towards = chosen.unsqueeze(1).expand(-1, len(features), -1)
+    (slopes,) = torch.autograd.grad(
+        features, inputs, towards, is_grads_batched=True, retain_graph=True
+    )
+    norms: Tensor = slopes.flatten(2).norm(dim=2)
+    return norms

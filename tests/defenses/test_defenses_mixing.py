@@ -1,0 +1,210 @@
+"""MixUp and InstaHide: how data is mixed, what is trained on, and how it comes apart."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import seepage as sp
+from seepage.core import Lesson, Mixing
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.defenses.mixing import coefficients
+
+MIXERS = [sp.MixUp, sp.InstaHide]
+
+
+def lesson_of(defense, batch, seed=0):
+    task = sp.zoo.mlp(hidden=(4,))
+    return defense.prepare(Lesson.plain(task, batch), rng=sp.rng(seed))
+
+
+def psnr(guess: torch.Tensor, truth: torch.Tensor) -> float:
+    """Of the worst-off person."""
+    return float(-10 * (guess - truth).square().flatten(1).mean(1).max().log10())
+
+
+@pytest.mark.parametrize("k", [2, 4, 6])
+def test_every_row_mixes_k_inputs_led_by_its_own_within_the_bound(k):
+    drawn = coefficients(40, k=k, bound=0.65, rng=sp.rng(0))
+    assert torch.allclose(drawn.sum(1), torch.ones(40).double())
+    assert ((drawn > 0).sum(1) == k).all()
+    assert (drawn.diagonal() > 0).all()
+    assert drawn.max() <= 0.65
+    # The leading coefficient has three parts of k + 2, the others one each.
+    assert drawn.diagonal().mean() > drawn[drawn > 0].mean()
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_coefficients_follow_the_dirichlet_law_given_the_bound(k):
+    drawn = coefficients(1500, k=k, bound=0.65, rng=sp.rng(1))
+    independent = np.random.default_rng(0).dirichlet([3, *[1] * (k - 1)], size=60_000)
+    independent = independent[independent.max(1) <= 0.65]
+    leading = drawn.diagonal().numpy()
+    assert stats.ks_2samp(leading, independent[:, 0]).pvalue > 0.01
+    others = drawn[(drawn > 0) & ~torch.eye(1500, dtype=torch.bool)].numpy()
+    assert stats.ks_2samp(others[:: k - 1], independent[:, 1]).pvalue > 0.01
+
+
+def test_partners_are_drawn_evenly_and_anew_in_every_round():
+    rounds = [coefficients(8, k=4, bound=0.65, rng=sp.rng(i)) > 0 for i in range(300)]
+    share = torch.stack(rounds).double().mean(0)
+    off = share[~torch.eye(8, dtype=torch.bool)]
+    assert (off - 3 / 7).abs().max() < 5 * math.sqrt(3 / 7 * 4 / 7 / 300)
+    assert not torch.equal(rounds[0], rounds[1])
+
+
+def test_mixtures_and_their_labels_are_those_of_a_naive_loop(photos):
+    lesson = lesson_of(sp.MixUp(3), photos)
+    weights = lesson.mixing.coefficients
+    for row in range(4):
+        image = sum(float(weights[row, i]) * photos.inputs[i].double() for i in range(4))
+        label = np.zeros(10)
+        for i in range(4):
+            label[int(photos.labels[i])] += float(weights[row, i])
+        assert torch.allclose(lesson.batch.inputs[row].double(), image, atol=1e-6)
+        assert np.allclose(lesson.batch.labels[row].numpy(), label, atol=1e-6)
+
+
+def test_instahide_flips_half_of_the_entries_about_the_middle(photos):
+    lesson = lesson_of(sp.InstaHide(4), photos)
+    plain = torch.einsum("eb,b...->e...", lesson.mixing.coefficients.float(), photos.inputs)
+    off, away = lesson.batch.inputs - 0.5, plain - 0.5
+    assert torch.allclose(off.abs(), away.abs(), atol=1e-6)
+    clear = away.abs() > 1e-3
+    flipped = (off.sign() != away.sign())[clear].double()
+    assert abs(float(flipped.mean()) - 0.5) < 5 * 0.5 / math.sqrt(len(flipped))
+    assert 0 <= lesson.batch.inputs.min() <= lesson.batch.inputs.max() <= 1
+    again = lesson_of(sp.InstaHide(4), photos, seed=1)
+    assert not torch.equal(again.batch.inputs, lesson.batch.inputs)
+
+
+def test_the_client_shares_the_gradient_of_its_mixtures(photos):
+    task = sp.zoo.mlp(hidden=(4,))
+    defense = sp.chain(sp.InstaHide(4), sp.Prune(0.9))
+    shared = sp.Client(sp.Gradient(), defense).share(task, photos, rng=sp.rng(3))
+    (lesson,) = shared.lessons
+    mixed = sp.Gradient()(task, lesson.batch.inputs, lesson.batch.labels)
+    assert torch.allclose(shared.update.flat(), sp.Prune(0.9).expected(mixed).flat())
+    assert not torch.allclose(
+        mixed.flat(), sp.Gradient()(task, photos.inputs, photos.labels).flat()
+    )
+
+
+@pytest.mark.parametrize("k", [4, 6])
+def test_unmixing_perfect_mixtures_gives_the_inputs_back(k):
+    batch = sp.data.bundled("photos", size=8)
+    lesson = lesson_of(sp.MixUp(k), batch)
+    solved = sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
+    assert psnr(solved, batch.inputs) > 100
+
+
+def instahide_rounds(batch, rounds):
+    lessons = [lesson_of(sp.InstaHide(4), batch, seed=seed) for seed in range(rounds)]
+    rows = torch.cat([lesson.mixing.coefficients for lesson in lessons])
+    encodings = torch.cat([lesson.batch.inputs for lesson in lessons])
+    return encodings, Mixing(rows, flipped_about=0.5)
+
+
+def test_ten_rounds_of_instahide_give_the_inputs_back(photos):
+    encodings, mixing = instahide_rounds(photos, rounds=10)
+    solved = sp.attacks.unmix(encodings, mixing, rng=sp.rng(0))
+    assert psnr(solved, photos.inputs) > 100
+
+
+def test_instahide_comes_apart_from_imperfect_encodings_too(photos):
+    encodings, mixing = instahide_rounds(photos, rounds=10)
+    noisy = encodings + 0.02 * sp.rng(5).normal(encodings.shape)
+    solved = sp.attacks.unmix(noisy, mixing, rng=sp.rng(0))
+    assert psnr(solved, photos.inputs) > 24
+    # Taking encodings for mixtures, as if no sign had been flipped, gives nothing like it.
+    ignorant = sp.attacks.unmix(noisy, Mixing(mixing.coefficients), rng=sp.rng(0))
+    assert psnr(ignorant, photos.inputs) < 15
+
+
+def test_one_round_of_instahide_does_not_determine_the_inputs(photos):
+    encodings, mixing = instahide_rounds(photos, rounds=1)
+    with pytest.raises(NotApplicable, match="got 4 for 4; add those of other rounds"):
+        sp.attacks.unmix(encodings, mixing, rng=sp.rng(0))
+    with pytest.raises(InvalidValue, match="got 4 rows and 3 encodings"):
+        sp.attacks.unmix(encodings[:3], mixing, rng=sp.rng(0))
+
+
+def observed(threat, defense, batch, task):
+    return threat.observe(sp.Client(sp.Gradient(), defense), task, batch, rng=sp.rng(0))
+
+
+def test_who_knows_the_mixing_simulates_it_on_private_inputs(photos):
+    order = torch.tensor([2, 0, 3, 1])
+    shuffled = sp.Batch(photos.inputs[order], photos.labels[order])
+    seen = observed(sp.Threat.strongest(), sp.MixUp(4), shuffled, sp.zoo.mlp(hidden=(4,)))
+    assert seen.labels.tolist() == [0, 1, 2, 3]
+    at_truth = seen.simulate(photos.inputs, seen.labels)
+    assert torch.allclose(at_truth.flat(), seen.update.flat(), atol=1e-6)
+    swapped = seen.simulate(photos.inputs.flip(0), seen.labels)
+    assert not torch.allclose(swapped.flat(), seen.update.flat(), atol=1e-3)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_who_does_not_know_the_mixing_searches_for_the_mixtures(mixer, photos):
+    task = sp.zoo.mlp(hidden=(4,))
+    seen = observed(sp.Threat.realistic(), mixer(4), photos, task)
+    assert seen.mixing is None
+    assert seen.labels.shape == (4, 10)
+    client = sp.Client(sp.Gradient(), mixer(4))
+    (lesson,) = client.share(task.in_mode("train"), photos, rng=sp.rng(0)).lessons
+    at_mixtures = seen.simulate(lesson.batch.inputs, lesson.batch.labels)
+    assert torch.allclose(at_mixtures.flat(), seen.update.flat(), atol=1e-6)
+
+
+def test_rows_of_a_known_mixing_go_with_the_labels_behind_flipped_signs(photos):
+    seen = observed(sp.Threat.strongest(), sp.InstaHide(4), photos, sp.zoo.mlp(hidden=(4,)))
+    hard = torch.nn.functional.one_hot(photos.labels, 10).double()
+    assert torch.allclose(seen.mixing.coefficients @ hard, seen.labels.double(), atol=1e-6)
+
+
+def test_knowing_the_mixing_brings_the_inputs_back():
+    data = sp.data.load("photos", pixels=8)
+    batch = data.batch(4)
+    task = sp.zoo.build("cnn2-v1", options={"domain": data.domain})
+    attack = sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-3)
+    known, unknown = (
+        sp.score(attack(observed(threat, sp.MixUp(4), batch, task), rng=sp.rng(1)), batch)["psnr"]
+        for threat in (sp.Threat.strongest(), sp.Threat.realistic())
+    )
+    assert known.min() > 22
+    assert known.min() > unknown.max()
+
+
+def test_clients_who_mix_apart_are_not_attacked_side_by_side(photos):
+    seen = observed(sp.Threat.strongest(), sp.MixUp(4), photos, sp.zoo.mlp(hidden=(4,)))
+    attack = sp.attacks.inverting_gradients(steps=1, restarts=1)
+    with pytest.raises(NotApplicable, match="attack them one by one"):
+        attack.many((seen, seen), rngs=(sp.rng(0), sp.rng(1)))
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"k": 1}, "k >= 2 inputs in a mixture, got 1"),
+        ({"k": 4, "bound": 0.25}, r"bound in \(1/k, 1\], .* got 0.25"),
+        ({"k": 4, "bound": 1.5}, "got 1.5"),
+    ],
+)
+def test_impossible_mixtures_are_refused_at_construction(mixer, options, said):
+    with pytest.raises(InvalidValue, match=said):
+        mixer(**options)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_batch_smaller_than_k_is_refused_at_first_sight(mixer, photos):
+    client = sp.Client(sp.Gradient(), mixer(6))
+    with pytest.raises(InvalidValue, match="at least k = 6 inputs to mix, got 4"):
+        client(sp.zoo.mlp(hidden=(4,)), photos, rng=sp.rng(0))
+
+
+def test_a_bound_that_hardly_any_coefficients_meet_is_refused():
+    with pytest.raises(InvalidValue, match=r"stay below 0.2501; use a larger bound"):
+        coefficients(4, k=4, bound=0.2501, rng=sp.rng(0))
