@@ -16,10 +16,10 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 import torch
-from benchmarks.provenance import save
 from torch import Tensor, nn
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.core.errors import NotApplicable
 from seepage.data import Dataset
 

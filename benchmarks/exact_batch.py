@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from benchmarks.provenance import save
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.attacks.exact_batch import Complementarity, ExactBatch, KernelSampling
 from seepage.core import Defense, LocalComputation
 from seepage.scoring import METRICS, pair

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from benchmarks.linear_solver import compare
-from benchmarks.provenance import save
 from safetensors.torch import save_file
 
 import seepage as sp
+from benchmarks.linear_solver import compare
+from benchmarks.provenance import save
 from seepage.attacks.gradient_matching import GradientMatching
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.provenance import save
-
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.attacks.linear_systems import RankMetric, rank_metric
 
 PUBLISHED = {

@@ -53,7 +53,7 @@ class Correction:
         system, target = step.system.to(like), step.target.to(like)
         terms: tuple[Term, ...] = (
             # A mean over the tensors, of which the paper takes the sum.
-            LayerwiseCosine(weight=self.matching * len(tail.update.tensors), weighting="equal"),
+            LayerwiseCosine(weight=self.matching * len(tail.update.tensors), weighting=0),
             TotalVariation(weight=self.tv),
         )
         optimiser: Optimiser = Adam(step_size=step_size, sign="none")
