@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,27 +27,22 @@ Array = NDArray[np.float64]
 Solved = tuple[Array, float, float]
 
 
-def compare(variant: str, domain: Domain) -> list[dict[str, object]]:
+def compare(variant: str, domain: Domain) -> Iterator[dict[str, object]]:
     """Time, memory and difference of both ways, for each convolution of a variant."""
-    rows: list[dict[str, object]] = []
     for index in range(len(CNN_VARIANTS[variant])):
         x, seconds, peak = _apart(_without_matrix, variant, domain, index)
         reference, dense_seconds, dense_peak = _apart(_with_matrix, variant, domain, index)
-        rows.append(
-            {
-                "variant": variant,
-                "layer": index + 1,
-                "seconds": round(seconds, 3),
-                "dense_seconds": round(dense_seconds, 3),
-                "faster": round(dense_seconds / seconds, 1),
-                "mib": round(peak, 1),
-                "dense_mib": round(dense_peak, 1),
-                "less_memory": round(dense_peak / peak, 1),
-                "difference": float(np.linalg.norm(x - reference) / np.linalg.norm(reference)),
-            }
-        )
-        print(rows[-1], flush=True)
-    return rows
+        yield {
+            "variant": variant,
+            "layer": index + 1,
+            "seconds": round(seconds, 3),
+            "dense_seconds": round(dense_seconds, 3),
+            "faster": round(dense_seconds / seconds, 1),
+            "mib": round(peak, 1),
+            "dense_mib": round(dense_peak, 1),
+            "less_memory": round(dense_peak / peak, 1),
+            "difference": float(np.linalg.norm(x - reference) / np.linalg.norm(reference)),
+        }
 
 
 def _apart(solve: Callable[[str, Domain, int], Solved], *arguments: object) -> Solved:
