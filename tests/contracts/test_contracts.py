@@ -90,7 +90,7 @@ ATTACKED = {
         42.0,
     ),
     "hybrid": (
-        sp.attacks.hybrid(steps=(100, 10, 10), step_size=1e-2),
+        sp.attacks.hybrid(steps=(60, 1, 1), step_size=5e-2),
         one_photo("cnn2-v2", pixels=16),
         21.0,
     ),

@@ -102,7 +102,7 @@ def test_networks_that_leave_one_solution_give_the_photo_back(name):
 
 
 def test_relu_with_few_filters_leaves_freedom_and_nothing_is_claimed():
-    modules = (make(nn.Conv2d, 3, 6, 3), make(nn.ReLU), FLAT, make(nn.Linear, 384, 10))
+    modules = (make(nn.Conv2d, 3, 3, 3), make(nn.ReLU), FLAT, make(nn.Linear, 192, 10))
     batch = photo(10)
     guess = sp.attacks.rgap()(observe(task_of(*modules, domain=TINY), batch), rng=sp.rng(1))
     assert bool(guess.inputs.isfinite().all())
@@ -134,7 +134,7 @@ def test_a_heart_beat_comes_back_through_convolutions_over_time(data_root, monke
     assert guess.certificate.unique
 
 
-@pytest.mark.parametrize("variant", ["cnn2-v2", "cnn3-v1", "cnn3-v4"])
+@pytest.mark.parametrize("variant", ["cnn2-v2", "cnn3-v4"])
 def test_deficient_variants_claim_nothing(variant):
     batch = photo(16)
     task = sp.zoo.cnn(variant=variant, domain=Image((3, 16, 16)))
@@ -211,13 +211,13 @@ def test_noise_degrades_gracefully_and_the_certificate_says_so():
     assert guess.certificate.unique is None
 
 
-def test_damping_helps_against_noise():
-    task, batch = sp.zoo.cnn(variant="cnn2-v1", domain=TINY), photo(10)
-    seen = observe(task, batch, defense=sp.AddGaussian(1e-3))
+def test_damping_helps_against_strong_noise():
+    batch = photo(10)
+    seen = observe(sp.zoo.cnn(variant="cnn3-v3", domain=TINY), batch, defense=sp.AddGaussian(0.03))
     plain, damped = (
-        psnr(sp.attacks.rgap(damping=damping)(seen, rng=sp.rng(1)), batch) for damping in (0, 0.1)
+        psnr(sp.attacks.rgap(damping=damping)(seen, rng=sp.rng(1)), batch) for damping in (0.0, 0.3)
     )
-    assert damped > plain + 1
+    assert damped > plain + 3
 
 
 def test_with_a_bias_no_label_is_needed_and_nothing_is_certified():
@@ -246,8 +246,8 @@ def test_a_batch_a_convolutional_head_and_negative_damping_are_refused():
         sp.attacks.rgap(damping=-1)
 
 
-def test_a_network_with_pooling_is_refused_with_what_to_use():
-    with pytest.raises(NotApplicable, match=r"MaxPool2d.*inverting_gradients"):
+def test_a_network_with_batch_normalisation_is_refused_with_what_to_use():
+    with pytest.raises(NotApplicable, match=r"BatchNorm2d.*inverting_gradients"):
         sp.attacks.rgap()(observe(sp.zoo.convnet(width=4), photo(32)), rng=sp.rng(1))
 
 

@@ -15,7 +15,7 @@ def minimum_norm(
     target: Tensor,
     *,
     damping: float = 0.0,
-    tolerance: float = 1e-13,
+    tolerance: float = 1e-12,
     iterations: int = 5_000,
 ) -> Tensor:
     """The x of least norm among those that minimise ||u x - v||^2 + damping^2 ||x||^2.
@@ -32,10 +32,9 @@ def minimum_norm(
     References:
         Hestenes and Stiefel, 1952, Sec. 10 (hestenes1952methods)
     """
-    state = _begin(system, target, damping, target.new_zeros(system.shape[1]))
-    enough = tolerance**2 * state.power
+    state = _begin(system, target, damping, target.new_zeros(system.shape[1]), tolerance)
     for _ in range(iterations):
-        if not state.power > enough:
+        if not state.power > state.enough:
             break
         state = _advance(system, state, damping)
     return state.x
@@ -52,7 +51,7 @@ def nearest_solution(system: LinearSystem, target: Tensor, x: Tensor, *, iterati
         x: Where to start, `(n,)`.
         iterations: How many; nothing on the way depends on values, so it can be captured.
     """
-    state = _begin(system, target, 0.0, x)
+    state = _begin(system, target, 0.0, x, torch.finfo(x.dtype).eps)
     for _ in range(iterations):
         state = _advance(system, state, 0.0)
     return state.x
@@ -63,24 +62,29 @@ class _State(NamedTuple):
     rest: Tensor
     direction: Tensor
     power: Tensor
+    enough: Tensor
 
 
-def _begin(system: LinearSystem, target: Tensor, damping: float, x: Tensor) -> _State:
+def _begin(
+    system: LinearSystem, target: Tensor, damping: float, x: Tensor, tolerance: float
+) -> _State:
     rest = target - system.apply(x)
     gradient = system.adjoint(rest) - damping**2 * x
-    return _State(x, rest, gradient, gradient.square().sum())
+    power = gradient.square().sum()
+    return _State(x, rest, gradient, power, tolerance**2 * power)
 
 
 def _advance(system: LinearSystem, state: _State, damping: float) -> _State:
     image = system.apply(state.direction)
     curvature = image.square().sum() + damping**2 * state.direction.square().sum()
-    pace = _ratio(state.power, curvature)
+    # Beyond rounding the recurrence only amplifies it, so what is solved stays as it is.
+    pace = _ratio(state.power, curvature).masked_fill(state.power <= state.enough, 0.0)
     x, rest = state.x + pace * state.direction, state.rest - pace * image
     gradient = system.adjoint(rest) - damping**2 * x
     power = gradient.square().sum()
-    return _State(x, rest, gradient + _ratio(power, state.power) * state.direction, power)
+    direction = gradient + _ratio(power, state.power) * state.direction
+    return _State(x, rest, direction, power, state.enough)
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """A quotient that is zero, not NaN, once both are: a solved system stays solved."""
     return above / below.clamp(min=torch.finfo(below.dtype).tiny)

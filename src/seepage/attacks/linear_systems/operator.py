@@ -58,14 +58,14 @@ class LinearSystem:
         return self.layer.outputs + self.layer.weight.numel(), self.layer.inputs
 
     def apply(self, x: Tensor) -> Tensor:
-        """U x: `(..., n)` to `(..., |z| + |w|)`."""
+        """Multiply by u: `(..., n)` to `(..., |z| + |w|)`."""
         windows = self._frame.windows(x.reshape(-1, x.shape[-1]))
         forward = self._where_known((self._weight @ windows).flatten(1))
         gradient = self._delta @ windows.mT
         return torch.cat([forward, gradient.flatten(1)], dim=1).reshape(*x.shape[:-1], -1)
 
     def adjoint(self, rows: Tensor) -> Tensor:
-        """U^T r: `(..., |z| + |w|)` to `(..., n)`."""
+        """Multiply by the transpose of u: `(..., |z| + |w|)` to `(..., n)`."""
         flat = rows.reshape(-1, rows.shape[-1])
         forward, gradient = flat[:, : self.layer.outputs], flat[:, self.layer.outputs :]
         z = self._where_known(forward).reshape(len(flat), *self._delta.shape)
@@ -74,7 +74,7 @@ class LinearSystem:
         return x.reshape(*rows.shape[:-1], -1)
 
     def right_hand_side(self, z: Tensor, gradient: Tensor) -> Tensor:
-        """V: what the system must equal, from z and dL/dw."""
+        """Join z, less the bias, and dL/dw to v, `(|z| + |w|,)`."""
         linear = z.reshape(self.layer.channels, -1)
         if self.layer.bias is not None:
             linear = linear - self.layer.bias[:, None]

@@ -20,8 +20,7 @@ def determined(system: LinearSystem) -> bool:
     if not system.layer.convolutional:
         return bool(system.delta.any())
     rows, columns = system.shape
-    # Each pair of filters makes one row redundant, which settles most cases.
-    if rows - system.layer.channels**2 < columns or covered(system.layer) < columns:
+    if rows < columns or covered(system.layer) < columns:
         return False
     r = Rng(0).normal((columns,), like=system.delta)
     lost = minimum_norm(system, system.apply(r)) - r

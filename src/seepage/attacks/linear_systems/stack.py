@@ -40,11 +40,11 @@ class Stack:
     layers: tuple[Layer, ...]
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Run the stack on normalised inputs `(B, ...)`."""
+        """The logits `(B, K)` of normalised inputs `(B, ...)`."""
         values = inputs
         for layer in self.layers:
             values = layer(values)
-        return values
+        return values.flatten(1)
 
 
 def read_stack(task: Task) -> Stack:

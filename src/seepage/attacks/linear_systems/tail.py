@@ -40,7 +40,7 @@ def observe_tail(observation: Observation, stack: Stack, index: int) -> Observat
     )
     seen = observation.update.tensors
     tensors = {
-        f"modules_.{place}.{part}": seen[name]
+        f"parts.{place}.{part}": seen[name]
         for place, layer in enumerate(stack.layers[index:])
         for part, name in zip(("weight", "bias"), layer.parameters, strict=True)
         if name in seen
@@ -59,11 +59,11 @@ class _Tail(nn.Module):
     def __init__(self, model: nn.Module, stack: Stack) -> None:
         super().__init__()
         self.stack = stack
-        self.modules_ = nn.ModuleList(
+        self.parts = nn.ModuleList(
             copy.deepcopy(model.get_submodule(layer.name)) for layer in stack.layers
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer, module in zip(self.stack.layers, self.modules_, strict=True):
+        for layer, module in zip(self.stack.layers, self.parts, strict=True):
             x = layer.activation(module(x.reshape(-1, *layer.input_shape)))
         return x
