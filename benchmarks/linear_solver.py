@@ -1,13 +1,14 @@
 """The linear systems of one network, solved with their matrices and without.
 
 Each solution is computed in a process of its own, whose peak of memory is read from the kernel.
+Seconds are of processor time, summed over the threads: others may be using the machine.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,27 +28,22 @@ Array = NDArray[np.float64]
 Solved = tuple[Array, float, float]
 
 
-def compare(variant: str, domain: Domain) -> list[dict[str, object]]:
+def compare(variant: str, domain: Domain) -> Iterator[dict[str, object]]:
     """Time, memory and difference of both ways, for each convolution of a variant."""
-    rows: list[dict[str, object]] = []
-    for index in range(len(CNN_VARIANTS[variant])):
+    for index in reversed(range(len(CNN_VARIANTS[variant]))):
         x, seconds, peak = _apart(_without_matrix, variant, domain, index)
         reference, dense_seconds, dense_peak = _apart(_with_matrix, variant, domain, index)
-        rows.append(
-            {
-                "variant": variant,
-                "layer": index + 1,
-                "seconds": round(seconds, 3),
-                "dense_seconds": round(dense_seconds, 3),
-                "faster": round(dense_seconds / seconds, 1),
-                "mib": round(peak, 1),
-                "dense_mib": round(dense_peak, 1),
-                "less_memory": round(dense_peak / peak, 1),
-                "difference": float(np.linalg.norm(x - reference) / np.linalg.norm(reference)),
-            }
-        )
-        print(rows[-1], flush=True)
-    return rows
+        yield {
+            "variant": variant,
+            "layer": index + 1,
+            "seconds": round(seconds, 3),
+            "dense_seconds": round(dense_seconds, 3),
+            "faster": round(dense_seconds / seconds, 1),
+            "mib": round(peak, 1),
+            "dense_mib": round(dense_peak, 1),
+            "less_memory": round(dense_peak / peak, 1),
+            "difference": float(np.linalg.norm(x - reference) / np.linalg.norm(reference)),
+        }
 
 
 def _apart(solve: Callable[[str, Domain, int], Solved], *arguments: object) -> Solved:
@@ -58,9 +54,9 @@ def _apart(solve: Callable[[str, Domain, int], Solved], *arguments: object) -> S
 def _without_matrix(variant: str, domain: Domain, index: int) -> Solved:
     step = _step(variant, domain, index)
     with _Peak() as peak:
-        began = time.perf_counter()
+        began = time.process_time()
         x = minimum_norm(step.system, step.target)
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
     return x.numpy(), seconds, peak.mib
 
 
@@ -69,9 +65,9 @@ def _with_matrix(variant: str, domain: Domain, index: int) -> Solved:
     with _Peak() as peak:
         columns = torch.eye(step.system.shape[1], dtype=torch.float64).split(64)
         matrix = np.concatenate([step.system.apply(c).numpy() for c in columns]).T
-        began = time.perf_counter()
+        began = time.process_time()
         x = np.linalg.lstsq(matrix, step.target.numpy(), rcond=1e-10)[0]
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
     return x, seconds, peak.mib
 
 

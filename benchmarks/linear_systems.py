@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 import seepage as sp
-from benchmarks.linear_solver import compare
+from benchmarks.linear_solver import THREADS, compare
 from benchmarks.provenance import save
 from seepage.attacks.gradient_matching import GradientMatching
 from seepage.core.errors import NotApplicable
@@ -163,10 +163,12 @@ def train(task: sp.Task, path: Path, device: str) -> None:
 
 def solver(options: argparse.Namespace) -> None:
     """Matrix-free against dense least squares, on every layer of the largest network."""
-    rows = compare("cnn4-v2", SHIFTED)
-    for row in rows:
+    rows: list[Row] = []
+    for row in compare("cnn4-v2", SHIFTED):
+        rows.append(row)
         print(row, flush=True)
-    print(save("linear_systems-solver", "cpu", {"rows": rows}, options.out))
+        path = save("linear_systems-solver", "cpu", {"threads": THREADS, "rows": rows}, options.out)
+    print(path)
 
 
 def consistency(options: argparse.Namespace) -> None:

@@ -95,6 +95,30 @@ class Twice(nn.Module):
         return self.head(self.conv(self.conv(x)).flatten(1))
 
 
+class Recurrent(nn.Module):
+    """An innermost module that gives more than one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(24, 4, batch_first=True)
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        states, _ = self.lstm(x.transpose(1, 2).flatten(2))
+        return self.head(states.flatten(1))
+
+
+class Keyword(nn.Module):
+    """A layer whose input cannot be seen among its positional arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(192, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(input=x.flatten(1))
+
+
 class Switching(nn.Module):
     """Tanh on the inputs of the probe, something else on others."""
 
@@ -140,6 +164,8 @@ def test_pooling_normalisation_and_strange_activations_are_refused_by_name():
     ("model", "said"),
     [
         (Residual, "outside any module, such as a residual addition"),
+        (Recurrent, "before 'head' of mine, got LSTM 'lstm'"),
+        (Keyword, "before 'head' of mine"),
         (Twice, "'conv' of mine runs more than once"),
         (Switching, "something else on some inputs"),
     ],

@@ -33,21 +33,20 @@ class Visit:
 def visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tensor]:
     """Run a network once; return the calls of its innermost modules in order, and its output."""
     seen: list[Visit] = []
+    read: list[Tensor] = []
 
-    def record(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(module: nn.Module, arguments: tuple[Tensor, ...], outputs: Tensor) -> None:
-            seen.append(Visit(name, module, before.pop(), _copy(outputs)))
+    def before(module: nn.Module, arguments: tuple[object, ...]) -> None:
+        read.append(_copied(arguments[0] if arguments else None))
+
+    def after(name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
+        def hook(module: nn.Module, arguments: tuple[object, ...], outputs: object) -> None:
+            seen.append(Visit(name, module, read.pop(), _copied(outputs)))
 
         return hook
 
-    before: list[Tensor] = []
-
-    def remember(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        before.append(_copy(*arguments[:1]))
-
     innermost = {n: m for n, m in network.named_modules() if not any(m.children())}
-    handles = [m.register_forward_hook(record(n)) for n, m in innermost.items()]
-    handles += [m.register_forward_pre_hook(remember) for m in innermost.values()]
+    handles = [m.register_forward_pre_hook(before) for m in innermost.values()]
+    handles += [m.register_forward_hook(after(n)) for n, m in innermost.items()]
     try:
         with torch.no_grad():
             outputs = network(probe)
@@ -57,6 +56,6 @@ def visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tensor]:
     return seen, outputs
 
 
-def _copy(value: object = None) -> Tensor:
-    """A copy, since activations may work in place; nothing of what is no tensor, as cells give."""
-    return value.clone() if isinstance(value, Tensor) else torch.empty(0)
+def _copied(value: object) -> Tensor:
+    """A tensor as it was, for the next module may work in place; what is none, as an empty one."""
+    return value.clone() if isinstance(value, Tensor) else torch.empty(0, 0)
