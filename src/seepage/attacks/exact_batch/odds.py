@@ -33,7 +33,9 @@ def success_probability(*, neurons: int, people: int, samples: int, silent: floa
 
         Prob(determined) (1 - (1 - s^(B-1))^N)^B
 
-    The draws that are needed grow as 2^B: a quarter of a million serves 16 people, and not 20.
+    The draws that are needed grow as s^-B: a quarter of a million serves 16 people, and not 20. It
+    is an estimate for inputs that all leave half of the neurons silent; one that leaves fewer is
+    much harder to hit.
 
     Args:
         neurons: Width m of the layer, less those nobody activates.
@@ -44,7 +46,9 @@ def success_probability(*, neurons: int, people: int, samples: int, silent: floa
     Example:
         >>> round(success_probability(neurons=256, people=16, samples=2**18), 3)
         0.995
-        >>> round(success_probability(neurons=256, people=20, samples=2**18), 6)
+        >>> round(success_probability(neurons=256, people=16, samples=2**18, silent=0.45), 3)
+        0.033
+        >>> round(success_probability(neurons=256, people=20, samples=2**18), 3)
         0.0
 
     References:
