@@ -1,5 +1,6 @@
 """MixUp and InstaHide: how data is mixed, what is trained on, and how it comes apart."""
 
+import json
 import math
 
 import numpy as np
@@ -8,8 +9,11 @@ import torch
 from scipy import stats
 
 import seepage as sp
+from seepage.attacks.local_steps import EpochAgnostic
+from seepage.attacks.local_steps.surrogate import _at as seen_from
 from seepage.core import Lesson, Mixing
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.serial import serialise
 from seepage.defenses.mixing import coefficients
 
 MIXERS = [sp.MixUp, sp.InstaHide]
@@ -175,6 +179,32 @@ def test_knowing_the_mixing_brings_the_inputs_back():
     )
     assert known.min() > 22
     assert known.min() > unknown.max()
+
+
+def test_attacks_on_local_steps_keep_the_mixing_or_say_that_they_cannot(photos):
+    task, threat = sp.zoo.mlp(hidden=(4,)), sp.Threat(knows_labels=True, knows_mixing=True)
+    walker = sp.Client(sp.FedAvg(lr=0.5, steps=1), sp.MixUp(4))
+    seen = threat.observe(walker, task, photos, rng=sp.rng(0))
+    at_start = seen_from(seen, position=0.0)
+    simulated = at_start.simulate(photos.inputs, photos.labels).flat()
+    assert torch.allclose(0.5 * simulated, at_start.update.flat(), atol=1e-6)
+    runner = sp.Client(sp.FedAvg(lr=0.5, epochs=2), sp.MixUp(4))
+    seen = threat.observe(runner, task, photos, rng=sp.rng(0))
+    attack = EpochAgnostic(sp.attacks.inverting_gradients(steps=1, restarts=1))
+    with pytest.raises(NotApplicable, match="expected data that was not mixed"):
+        attack(seen, rng=sp.rng(1))
+
+
+def test_a_chain_of_every_kind_has_a_serial_form():
+    mixed = sp.chain(sp.MixUp(4), sp.Soteria(0.5), sp.Prune(0.9), sp.SecureAggregation(2))
+    plain = json.loads(json.dumps(serialise(mixed)))
+    assert [link["name"] for link in plain["links"]] == [
+        "MixUp",
+        "Soteria",
+        "Prune",
+        "SecureAggregation",
+    ]
+    assert plain["links"][0] == {"name": "MixUp", "k": 4, "bound": 0.65}
 
 
 def test_clients_who_mix_apart_are_not_attacked_side_by_side(photos):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import overload
 
@@ -59,17 +60,17 @@ class Chain:
         """Any defense as a chain."""
         return defense if isinstance(defense, Chain) else cls((defense,))
 
-    @property
+    @cached_property
     def preparations(self) -> tuple[Preparation, ...]:
         """The links that act before the update."""
         return tuple(link for link in self.links if isinstance(link, Preparation))
 
-    @property
+    @cached_property
     def guards(self) -> tuple[Defense, ...]:
         """The links that act on the update."""
         return tuple(link for link in self.links if isinstance(link, Defense))
 
-    @property
+    @cached_property
     def aggregation(self) -> Aggregation | None:
         """The link that hides the client among others, if there is one."""
         last = self.links[-1] if self.links else None

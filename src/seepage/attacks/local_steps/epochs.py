@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.gradient_matching import Candidate, GradientMatching
-from seepage.attacks.local_steps.known import known_client
+from seepage.attacks.local_steps.known import known_simulation
 from seepage.clients import Client, FedAvg
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
@@ -71,11 +71,16 @@ class EpochAgnostic:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Unroll the epochs, search, pair and average."""
-        client = known_client(observation)
-        local = client.local
+        known = known_simulation(observation)
+        client, local = known.client, known.client.local
         if not isinstance(local, FedAvg) or local.epochs is None:
             raise NotApplicable(
                 f"expected a client that trains for epochs, got {local}; use the attack as it is"
+            )
+        if known.mixing is not None:
+            raise NotApplicable(
+                "expected data that was not mixed, since every epoch has candidates of its own; "
+                "use the attack as it is"
             )
         if observation.labels is None:
             raise MissingKnowledge(

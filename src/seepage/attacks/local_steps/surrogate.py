@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from seepage.attacks.local_steps.known import known_client
+from seepage.attacks.local_steps.known import known_simulation
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.threats import Simulation
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,13 @@ class SurrogateModel:
 def _at(observation: Observation, position: float) -> Observation:
     """The observation of a client that shares one gradient at the surrogate."""
     task = _between(observation.task, observation.update, position)
-    client = Client(Gradient(), known_client(observation).defense)
+    known = known_simulation(observation)
+    client = Client(Gradient(), known.client.defense)
     return replace(
         observation,
         task=task,
         update=observation.update.descent(),
-        simulate=Simulation(client, task),
+        simulate=replace(known, client=client, task=task),
     )
 
 
