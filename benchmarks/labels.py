@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 import torch
-from benchmarks.provenance import save
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.attacks.labels import IDLG, CountAware, LabelRule, SignRule, YinMinimum
 from seepage.data.root import data_root
 from seepage.scoring import count_error

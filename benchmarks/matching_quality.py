@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from benchmarks.provenance import save
 from torch import Tensor
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.attacks.gradient_matching import (
     L2,
     LBFGS,
