@@ -43,7 +43,8 @@ class CountAware:
 def count_classes(observation: Observation) -> Tensor:
     """Estimated number of people of each class, `(K,)`, with the batch size as their sum.
 
-    From the strongest evidence to the weakest:
+    One person has the class whose bias gradient is lowest. For more, from the strongest evidence
+    to the weakest:
 
     1. Prototypes, one feature vector per class, if they explain the gradient: so it is while the
        network is untrained.
@@ -64,6 +65,8 @@ def count_classes(observation: Observation) -> Tensor:
     """
     size = required_size(observation, "counting labels")
     evidence = measure_gain(observation, size).undo(read_evidence(observation))
+    if size == 1:
+        return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
     fit = fit_prototypes(evidence, size)
     return nearest_counts(fit.counts, size) if fit.explained else _peeled(evidence, size)
 
