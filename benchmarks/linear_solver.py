@@ -95,8 +95,8 @@ class _Peak:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A page is the least that can be told from nothing.
-        self.mib = max(_kib("VmHWM") - self._before, 4) / 1024
+        # The kernel counts in batches of pages: below a MiB nothing can be told from something.
+        self.mib = max(_kib("VmHWM") - self._before, 1024) / 1024
 
 
 def _kib(name: str) -> int:
