@@ -6,6 +6,7 @@ Seconds are of processor time, summed over the threads: others may be using the 
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 import seepage as sp
 from seepage.attacks.linear_systems.least_squares import minimum_norm
 from seepage.attacks.linear_systems.recursion import Step, walk_back
-from seepage.attacks.linear_systems.stack import read_stack
+from seepage.attacks.linear_systems.stack import Stack, read_stack
 from seepage.core import Domain
 from seepage.zoo.cnn import CNN_VARIANTS
 
@@ -77,15 +78,8 @@ def _step(variant: str, domain: Domain, index: int) -> Step:
     task = sp.zoo.cnn(variant=variant, domain=domain).to(dtype=torch.float64)
     batch = sp.data.load("cifar10").batch(1).to(dtype=torch.float64)
     seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
-    met: dict[int, Step] = {}
-
-    def note(step: Step) -> torch.Tensor:
-        met[step.index] = step
-        return step.x
-
-    delta = seen.update.tensors["head.bias"]
-    walk_back(read_stack(task), seen.update, delta, damping=0.0, correct=note)
-    return met[index]
+    rest = Stack(read_stack(task).layers[index:])
+    return walk_back(rest, seen.update, seen.update.tensors["head.bias"], damping=0.0)
 
 
 class _Peak:
@@ -94,13 +88,15 @@ class _Peak:
     mib: float
 
     def __enter__(self) -> _Peak:
+        # What was freed before must not serve as room for what is measured.
+        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         self._before = _kib("VmRSS")
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A page is the least that can be told from nothing.
-        self.mib = max(_kib("VmHWM") - self._before, 4) / 1024
+        # The kernel counts in batches of pages: below a MiB nothing can be told from something.
+        self.mib = max(_kib("VmHWM") - self._before, 1024) / 1024
 
 
 def _kib(name: str) -> int:

@@ -17,16 +17,12 @@ from seepage.core.rng import Rng
 
 INSTEAD = "use gradient matching, such as inverting_gradients()"
 
+Axes = tuple[int, ...]
+
 _PROBES = 4
-_TRANSPARENT = (
-    nn.Flatten,
-    nn.Identity,
-    nn.Dropout,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.ReLU,
-    nn.LeakyReLU,
-)
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+# What messages need not name.
+_HARMLESS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Tanh, nn.Sigmoid, nn.ReLU, nn.LeakyReLU)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +101,7 @@ def _layers(task: Task, seen: list[Visit], inputs: Tensor, outputs: Tensor) -> I
 
 
 def _broken(task: Task, side: str, between: Iterable[Visit], name: str) -> NotApplicable:
-    strange = [str(visit) for visit in between if not isinstance(visit.module, _TRANSPARENT)]
+    strange = [str(visit) for visit in between if not isinstance(visit.module, _HARMLESS)]
     found = " and ".join(strange) or "a computation outside any module, such as a residual addition"
     return NotApplicable(
         f"expected an activation that can be undone (identity, tanh, sigmoid, leaky ReLU, ReLU) "
@@ -133,9 +129,6 @@ def _layer(task: Task, visit: Visit, activation: Activation) -> Layer:
         bias=bias.detach() if isinstance(bias, Tensor) else None,
         activation=activation,
     )
-
-
-Axes = tuple[int, ...]
 
 
 def _windows(task: Task, visit: Visit) -> tuple[Axes, Axes, Axes]:
@@ -168,6 +161,3 @@ def _padding(task: Task, visit: Visit, module: nn.Conv1d | nn.Conv2d) -> Axes:
             f"the layer {visit.name!r} of {task.name} pads one side more than the other; {INSTEAD}"
         )
     return tuple(k // 2 for k in module.kernel_size)
-
-
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
