@@ -127,8 +127,11 @@ def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, ca
         "from seepage.cli import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, "audit", "spec.toml", "--out", "out", "--executor", "ray"]
-        + ["--workers", "2", "--plain"],
+        [
+            *(sys.executable, "-c", script),
+            *("audit", "spec.toml", "--out", "out", "--plain"),
+            *("--executor", "ray", "--workers", "2"),
+        ],
         env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
