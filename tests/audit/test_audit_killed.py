@@ -55,12 +55,6 @@ def server():
     return context
 
 
-def wait(until, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not until() and time.monotonic() < deadline:
-        time.sleep(0.005)
-
-
 def begun(place):
     path = place / "begun"
     return path.read_text().split() if path.exists() else []
@@ -87,7 +81,8 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_records(
         process.start()
         # One or two cases further, so that it gets somewhere; then at any moment.
         further = before + moments.randint(1, 2)
-        wait(lambda further=further: len(begun(tmp_path)) >= further or not process.is_alive())
+        while len(begun(tmp_path)) < further and process.is_alive():
+            time.sleep(0.005)
         time.sleep(moments.random() * whole / len(cases))
         process.kill()
         process.join()
