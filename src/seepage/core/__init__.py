@@ -13,6 +13,7 @@ from seepage.core.protocols import (
     Metric,
     Preparation,
     Protection,
+    SideBySide,
 )
 from seepage.core.reconstruction import Certificate, Reconstruction, Trace
 from seepage.core.rng import Rng, rng
@@ -36,6 +37,7 @@ __all__ = [
     "Protection",
     "Reconstruction",
     "Rng",
+    "SideBySide",
     "Simulate",
     "Statistics",
     "Task",

@@ -94,6 +94,16 @@ class Attack(Protocol):
 
 
 @runtime_checkable
+class SideBySide(Protocol):
+    """An attack that can take several observations at once, which uses a card better."""
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Attack them all; the result is what attacking them one by one gives."""
+
+
+@runtime_checkable
 class Metric(Protocol):
     """One number per person, never reduced."""
 
