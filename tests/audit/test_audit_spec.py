@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from seepage.core.errors import (
     UnknownName,
 )
 from seepage.scoring import METRICS
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
 
 EVERYTHING = """
 title = "Everything a spec can say"
@@ -238,3 +241,14 @@ def test_the_environment_is_told_from_a_source_tree_too(monkeypatch):
         sys.modules[environment.__module__], "PACKAGES", ("no-such-package-at-all",)
     )
     assert environment("cpu")["packages"] == {"no-such-package-at-all": "not installed"}
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_spec_that_ships_loads(path, monkeypatch):
+    monkeypatch.chdir(SPECS.parent)
+    monkeypatch.syspath_prepend(str(SPECS.parent))
+    assert load_spec(path).cases
+
+
+def test_the_quickstart_stands_among_the_specs_too():
+    assert (SPECS / "quickstart.toml").read_text() == QUICKSTART.read_text()
