@@ -22,12 +22,12 @@ from torch.nn.functional import one_hot
 
 import seepage as sp
 from seepage.attacks import adaptive, unmix
-from seepage.core import Attack
+from seepage.core import Attack, Protection
 from seepage.threats import Simulation
 
 Row = dict[str, object]
 
-GUARDED: Mapping[str, sp.core.Protection] = {
+GUARDED: Mapping[str, Protection] = {
     "pruning": sp.Prune(0.9),
     "dropout": sp.Dropout(0.7),
     "noise": sp.AddGaussian(0.1),
@@ -51,7 +51,7 @@ class Bench:
         self.squares = sp.attacks.dlg(iterations=max(1, steps // 20))
         self.rows: list[Row] = []
 
-    def guarded(self, defense: sp.core.Protection, attack: Attack, name: str) -> None:
+    def guarded(self, defense: Protection, attack: Attack, name: str) -> None:
         """One person at a time behind one defense, attacked by all three."""
         batches = [self.images.batch(1, start=i) for i in range(self.people)]
         arms = {
@@ -60,9 +60,7 @@ class Bench:
             "adapted": (sp.Threat(knows_labels=True), adaptive(attack, defense)),
         }
         for arm, (threat, chosen) in arms.items():
-            began = time.perf_counter()
-            psnr = [self._attacked(defense, threat, chosen, b, i) for i, b in enumerate(batches)]
-            self._keep(name, defense, arm, sum(psnr, []), began)
+            self._attacked(name, defense, arm, threat, chosen, batches)
 
     def mixed(self) -> None:
         """Four people at a time behind MixUp, searched for directly or by way of the mixtures."""
@@ -76,9 +74,7 @@ class Bench:
             "mixtures found, then unmixed": (knowing, self._by_way_of_mixtures),
         }
         for arm, (threat, chosen) in arms.items():
-            began = time.perf_counter()
-            psnr = [self._attacked(defense, threat, chosen, b, i) for i, b in enumerate(batches)]
-            self._keep("inverting_gradients", defense, arm, sum(psnr, []), began)
+            self._attacked("inverting_gradients", defense, arm, threat, chosen, batches)
 
     def _by_way_of_mixtures(self, observation: sp.Observation, *, rng: sp.Rng) -> sp.Reconstruction:
         mixing, simulation = observation.mixing, observation.simulate
@@ -98,31 +94,24 @@ class Bench:
 
     def _attacked(
         self,
-        defense: sp.core.Protection,
+        name: str,
+        defense: Protection,
+        adversary: str,
         threat: sp.Threat,
         attack: Attack,
-        batch: sp.Batch,
-        seed: int,
-    ) -> list[float]:
-        client = sp.Client(sp.Gradient(), defense)
-        seen = threat.observe(client, self.task, batch, rng=sp.rng(seed))
-        guess = attack(seen, rng=sp.rng(1000 + seed))
-        return [round(value, 2) for value in sp.score(guess, batch)["psnr"].tolist()]
-
-    def _keep(
-        self,
-        attack: str,
-        defense: sp.core.Protection,
-        arm: str,
-        psnr: Sequence[float],
-        began: float,
+        batches: Sequence[sp.Batch],
     ) -> None:
+        client, began, psnr = sp.Client(sp.Gradient(), defense), time.perf_counter(), []
+        for seed, batch in enumerate(batches):
+            seen = threat.observe(client, self.task, batch, rng=sp.rng(seed))
+            guess = attack(seen, rng=sp.rng(1000 + seed))
+            psnr += [round(value, 2) for value in sp.score(guess, batch)["psnr"].tolist()]
         row: Row = {
-            "attack": attack,
+            "attack": name,
             "defense": repr(defense),
-            "adversary": arm,
+            "adversary": adversary,
             "psnr_mean": round(sum(psnr) / len(psnr), 2),
-            "psnr": list(psnr),
+            "psnr": psnr,
             "seconds": round(time.perf_counter() - began, 1),
         }
         self.rows.append(row)
