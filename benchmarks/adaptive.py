@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from benchmarks.provenance import save
 from torch.nn.functional import one_hot
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.attacks import adaptive, unmix
 from seepage.core import Attack, Protection
 from seepage.threats import Simulation

@@ -1,4 +1,4 @@
-"""What single entries tell: which survived a sparse defense, and in which cell others lie."""
+"""What single entries tell: which survived a sparse defense, and how small the others were."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from seepage.attacks.adaptive.plan import Plan
 from seepage.attacks.adaptive.within import Within
 from seepage.core import Update
-from seepage.defenses import Clip, Dropout, Prune, TopK
+from seepage.defenses import Clip, Dropout, Prune, TopK, chain
 
 Sparse = Prune | TopK | Dropout
 
@@ -17,15 +17,18 @@ def read_survivors(link: Sparse, plan: Plan) -> Plan:
     """Compare what survived; what was pruned for being small must only be as small.
 
     Only what keeps zeros may follow: behind noise, or in a sum over clients, nobody sees which
-    entries survived, and the defense is simulated as it stands.
+    entries survived, and the defense is simulated as it stands. Fewer survivors of pruning than
+    unknowns leave the input open; there all entries are compared, since zero is nearly right for
+    those that were pruned, and that brought back more.
     """
     after = plan.after(link)
-    if not all(isinstance(later, Sparse | Clip) for later in after):
+    if not all(isinstance(later, Sparse | Clip | Within) for later in after):
         return plan
     observed = plan.observation.update
-    others = (guard for guard in plan.defense.guards if guard is not link)
-    alone = not after and not any(isinstance(guard, Sparse | Within) for guard in others)
-    bound = _bound(link, observed) if alone else _unbounded(observed)
+    if not isinstance(link, Dropout) and int((observed.flat() != 0).sum()) < plan.unknowns:
+        return plan.standing_in(link, chain())
+    sole = len(plan.defense.guards) == 1
+    bound = _bound(link, observed) if sole else _unbounded(observed)
     limit = torch.where(observed.flat() != 0, 0.0, bound)
     factor = 1 / (1 - link.rate) if isinstance(link, Dropout) and link.rescale else 1.0
     return plan.standing_in(link, Within(observed, observed.unflatten(limit), factor=factor))

@@ -40,11 +40,10 @@ def read_noise(link: AddGaussian | AddLaplace, plan: Plan) -> Plan:
     noise = std**2 * _entries(plan.observation.update)
     if noise < STRONG * energy:
         return plan
-    inputs = math.prod(plan.observation.task.domain.shape) * (plan.observation.batch_size or 1)
     # In the units of a cosine, half a squared distance over the energy, which other terms keep to.
     unit = std**2 / max(energy - noise, std**2)
     likelihood = GaussianLikelihood(std=std, weight=unit)
-    prior = ROUGHNESS * inputs * unit
+    prior = ROUGHNESS * plan.unknowns * unit
     return replace(plan, attack=_weighed(plan.attack, likelihood, prior))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,12 @@ class Plan:
     def defense(self) -> Chain:
         """What is simulated of the defense."""
         return self.simulation.client.chain
+
+    @property
+    def unknowns(self) -> int:
+        """How many numbers are sought; one input where the batch size is unknown."""
+        size = self.observation.batch_size or 1
+        return size * math.prod(self.observation.task.domain.shape)
 
     def after(self, link: Protection) -> Sequence[Protection]:
         """The links that come after one; what they hide cannot be read off."""
