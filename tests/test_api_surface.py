@@ -46,6 +46,7 @@ PROMISED = {
     "Trace",
     "Update",
     "attacks",
+    "attacks.adaptive",
     "attacks.analytic_fc",
     "attacks.dlg",
     "attacks.grad_inversion",

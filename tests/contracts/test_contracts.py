@@ -178,3 +178,45 @@ KNOWN = [
 def test_knowing_the_defense_never_hurts_the_attacker(defense, slack):
     attack, scenario, _ = ATTACKED["inverting_gradients"]
     check_knowledge(attack, client=sp.Client(sp.Gradient(), defense), slack=slack, **scenario)
+
+
+def some_photos(people):
+    return photos("cnn2-v2", people, pixels=16)
+
+
+# Every defense, with as many people as it needs, and what the adversary knows besides it.
+ADAPTED = [
+    (sp.AddGaussian(0.2), 1),
+    (sp.AddLaplace(0.15), 1),
+    (sp.Clip(0.1), 1),
+    (sp.chain(sp.ClipEach(0.1), sp.Mean()), 2),
+    (sp.Dropout(0.7), 1),
+    (sp.InstaHide(2), 2),
+    (sp.MixUp(2), 2),
+    (sp.Oasis(), 1),
+    (sp.Precode(16), 1),
+    (sp.Prune(0.9), 1),
+    (sp.Quantize(4), 1),
+    (sp.SecureAggregation(2), 2),
+    (sp.Sign(), 1),
+    (sp.Soteria(0.8), 1),
+    (sp.TopK(1_000), 1),
+    (sp.dp_sgd(max_norm=1.0, noise_multiplier=0.05, batch_size=1), 1),
+]
+
+
+def test_every_defense_is_adapted_to():
+    links = [d.links if isinstance(d, Chain) else (d,) for d, _ in ADAPTED]
+    assert {type(link).__name__ for row in links for link in row} | COMPOSED == set(DEFENSES)
+
+
+@pytest.mark.parametrize(("defense", "people"), ADAPTED, ids=repr)
+def test_adapting_to_the_defense_never_hurts_the_attacker(defense, people):
+    search = sp.attacks.inverting_gradients(steps=40, restarts=1, tv=1e-4)
+    knowing = sp.Threat(knows_labels=True, knows_mixing=isinstance(defense, sp.MixUp))
+    check_knowledge(
+        sp.attacks.adaptive(search),
+        client=sp.Client(sp.Gradient(), defense),
+        threat=knowing,
+        **some_photos(people),
+    )

@@ -1,5 +1,6 @@
 """Observation to reconstruction. Nothing here can import scoring, or see the truth."""
 
+from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.recipes import (
     analytic_fc,
@@ -17,6 +18,7 @@ from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
+    "adaptive",
     "analytic_fc",
     "dlg",
     "exact_batch",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from seepage.attacks import ATTACKS
+from seepage.attacks import ATTACKS, adaptive
 from seepage.audit.victims import Victims, victims
 from seepage.clients import LOCALS
 from seepage.core import Attack, LocalComputation, Metric, Paired, Protection, Task
@@ -141,9 +141,14 @@ def threat(table: Table) -> Threat:
 
 
 def attack(table: Table) -> tuple[str, Attack]:
-    """What the adversary does, and what records call it."""
-    made = _made("attack", ATTACKS, table)
-    return described(*_split(table)), made
+    """What the adversary does, and what records call it; `adaptive = true` adapts it."""
+    name, options = _split(table)
+    adapts = options.pop("adaptive", False)
+    if not isinstance(adapts, bool):
+        with located("adaptive"):
+            raise InvalidValue(f"expected adaptive to be true or false, got {adapts!r}")
+    made = _made("attack", ATTACKS, {"name": name, **options})
+    return described(*_split(table)), adaptive(made) if adapts else made
 
 
 def metrics(names: object) -> tuple[Metric, ...] | None:

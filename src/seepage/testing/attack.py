@@ -56,9 +56,18 @@ def check_attack(
 
 
 def check_knowledge(
-    attack: Attack, *, client: Client, task: Task, batch: Batch, slack: float = 0.5
+    attack: Attack,
+    *,
+    client: Client,
+    task: Task,
+    batch: Batch,
+    slack: float = 0.5,
+    threat: Threat = LABELLED,
 ) -> None:
     """Raise `ContractError` if knowing the defense lowers the leakage an attack reports.
+
+    An attack wrapped by `seepage.attacks.adaptive` adapts to the defense where it is known, and
+    is the attack as it stands where it is not.
 
     Args:
         attack: The attack to check.
@@ -67,10 +76,12 @@ def check_knowledge(
         batch: The private batch.
         slack: How many dB of optimisation noise to forgive, on the mean over people; 40 dB and
             more count as 40.
+        threat: What the adversary knows, the defense among it; to be compared with the same
+            without the defense and the mixing that is part of it.
     """
+    ignorance = replace(threat, knows_defense=False, knows_mixing=False)
     informed, ignorant = (
-        Threat(knows_labels=True, knows_defense=known).observe(client, task, batch, rng=Rng(0))
-        for known in (True, False)
+        known.observe(client, task, batch, rng=Rng(0)) for known in (threat, ignorance)
     )
     with_it = float(_psnr(attack(informed, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())
     without = float(_psnr(attack(ignorant, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())

@@ -4,7 +4,12 @@ from seepage.attacks.gradient_matching.batchnorm import BatchNormStatistics
 from seepage.attacks.gradient_matching.candidate import Candidate
 from seepage.attacks.gradient_matching.decay import Decaying
 from seepage.attacks.gradient_matching.engine import Engine
-from seepage.attacks.gradient_matching.fidelity import L2, Cosine, LayerwiseCosine
+from seepage.attacks.gradient_matching.fidelity import (
+    L2,
+    Cosine,
+    GaussianLikelihood,
+    LayerwiseCosine,
+)
 from seepage.attacks.gradient_matching.kernel import GaussianKernel
 from seepage.attacks.gradient_matching.langevin import Langevin
 from seepage.attacks.gradient_matching.lbfgs import LBFGS
@@ -41,6 +46,7 @@ __all__ = [
     "Decaying",
     "Engine",
     "GaussianKernel",
+    "GaussianLikelihood",
     "GradientDescent",
     "GradientMatching",
     "GroupConsistency",

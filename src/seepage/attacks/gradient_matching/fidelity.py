@@ -40,6 +40,36 @@ class L2:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GaussianLikelihood:
+    """Minus the logarithm of the likelihood of Gaussian noise of known size, up to a constant.
+
+        || g(x) - g* ||^2 / (2 sigma^2)
+
+    In nats, so that a prior in nats beside it makes the posterior.
+
+    Args:
+        std: sigma, of the noise on every entry.
+        weight: Factor in the objective.
+
+    References:
+        Balunovic et al., 2022, Sec. 4 (balunovic2022bayesian)
+    """
+
+    std: float
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the deviation."""
+        if not self.std > 0:
+            raise InvalidValue(f"expected std > 0, got {self.std!r}")
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Sum the squared differences, in deviations."""
+        away = (candidate.update.flat() - observation.update.flat()) / self.std
+        return away.square().sum() / 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cosine:
     """One minus the cosine between simulated and observed update, over all tensors jointly.
 

@@ -1,0 +1,84 @@
+"""Any attack that simulates the client, adapted to the client's defense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seepage.attacks.adaptive.readings import adapted
+from seepage.core import Attack, Observation, Protection, Reconstruction, Rng
+from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.defenses import chain
+from seepage.threats import Simulation
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Read off the update what the client did with its defense, then attack with that simulated.
+
+    Attacks that never simulate the client, such as the closed form, are left as they are, and so
+    is every attack where the threat withholds the defense.
+
+    Args:
+        attack: What attacks.
+        defense: What it is adapted to, and to no other; None adapts it to whatever the threat
+            reveals.
+    """
+
+    attack: Attack
+    defense: Protection | None = None
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Adapt the simulation, and attack."""
+        if self.defense is not None:
+            self._require(self.defense, observation)
+        plan = adapted(self.attack, observation)
+        return plan.attack(plan.observation, rng=rng)
+
+    def _require(self, defense: Protection, observation: Observation) -> None:
+        simulation = observation.simulate
+        known = simulation.client.chain if isinstance(simulation, Simulation) else chain()
+        if chain(known) == chain(defense):
+            return
+        if known == chain():
+            raise MissingKnowledge(
+                "defense",
+                needed_by=f"an attack adapted to {defense}",
+                hint="use Threat(knows_defense=True), or the attack as it is",
+            )
+        raise NotApplicable(
+            f"expected a client behind {defense}, which the attack is adapted to, got one behind "
+            f"{chain(known)}; adapt it to that, or to whatever the threat reveals"
+        )
+
+
+def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:
+    """The attack of an adversary who knows the defense and adapts to it.
+
+    A threat with `knows_defense` has every attack simulate the deterministic part of the defense.
+    What was random or chosen by private data often stands in the update itself: `READINGS` has,
+    for each defense, what is read off and simulated in its place.
+
+    Args:
+        attack: What attacks; one that never simulates the client is left as it is.
+        defense: What it is adapted to, and to no other; None adapts it to whatever the threat
+            reveals.
+
+    Example:
+        >>> import seepage as sp
+        >>> photo, task = sp.data.bundled("photos", size=1), sp.zoo.cnn(variant="cnn2-v2")
+        >>> client = sp.Client(sp.Gradient(), sp.Dropout(0.7))
+        >>> seen = sp.Threat(knows_labels=True).observe(client, task, photo, rng=sp.rng(0))
+        >>> search = sp.attacks.inverting_gradients(steps=2, restarts=1)
+        >>> tuple(adaptive(search, sp.Dropout(0.7))(seen, rng=sp.rng(1)).inputs.shape)
+        (1, 3, 32, 32)
+        >>> adaptive(search, sp.Prune(0.9))(seen, rng=sp.rng(1))
+        Traceback (most recent call last):
+        ...
+        seepage.core.errors.NotApplicable: expected a client behind Prune(0.9), which the attack \
+is adapted to, got one behind Dropout(0.7); adapt it to that, or to whatever the threat reveals
+
+    References:
+        Balunovic et al., 2022 (balunovic2022bayesian) on attacks as inference under the defense;
+        Huang et al., 2021 (huang2021evaluating)
+    """
+    return Adaptive(attack, defense)
