@@ -29,14 +29,16 @@ def noise_multiplier(defense: Protection) -> float | None:
             return None
 
 
-def promised(defense: Protection, plan: Plan, *, examples: int, delta: float) -> float | None:
+def promised(
+    defense: Protection, plan: Plan, *, examples: int, delta: float | None
+) -> float | None:
     """Epsilon of the whole training, or None where no account covers it.
 
     Raises:
         MissingExtra: It applies, but Opacus is not installed.
     """
     multiplier, rate = noise_multiplier(defense), plan.sample_rate(examples)
-    if multiplier is None or rate is None:
+    if multiplier is None or rate is None or delta is None:
         return None
     steps = plan.count_steps(examples)
     return epsilon(noise_multiplier=multiplier, sample_rate=rate, steps=steps, delta=delta)

@@ -36,7 +36,7 @@ def train(
     plan: Plan,
     defense: Protection | None = None,
     precision: Rounding = "float32",
-    delta: float = 1e-5,
+    delta: float | None = 1e-5,
     rng: Rng,
 ) -> Utility:
     """Train a network behind a defense, and measure what it is worth.
@@ -53,7 +53,7 @@ def train(
         plan: `Training` or `Federated`.
         defense: What clients do; nothing by default.
         precision: "tf32" and "bf16" round on a card, to 11 and 8 bits; nothing does on a CPU.
-        delta: For epsilon.
+        delta: For epsilon; None makes no account, which would need Opacus.
         rng: All randomness. Defenses draw on the device, since draws on the CPU would take longer
             than training on a card.
 
@@ -89,7 +89,8 @@ def train(
     for batch in (data, held_out):
         task.check(batch)
     epsilon = promised(defense, plan, examples=len(data), delta=delta)
-    name = _fingerprint(task, data, held_out, (plan, defense, precision, rng))
+    settings = (plan, defense, precision, rng)
+    name = _fingerprint(task, data, held_out, settings) if checkpoints() else ""
     with _rounded(precision, reference.device):
         course = Course.begin(task, data, plan=plan, defense=defense, rng=rng)
         slowdown = overhead(task, data, plan=plan, defense=defense, rng=rng)
