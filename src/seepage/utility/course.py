@@ -10,7 +10,8 @@ from torch import Tensor
 from seepage.clients import Client
 from seepage.core import Batch, Lesson, Protection, Rng, Task, Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses import SecureAggregation, chain
+from seepage.defenses import InstaHide, SecureAggregation, chain
+from seepage.utility.evaluate import Quality, evaluate
 from seepage.utility.local import as_trained
 from seepage.utility.plan import Deal, Plan
 from seepage.utility.trainee import Trainee
@@ -55,6 +56,12 @@ class Course:
     def steps(self) -> int:
         """How many there are."""
         return self.plan.count_steps(len(self.data))
+
+    def judge(self, data: Batch) -> Quality:
+        """How good the trainee is by now, asked the way it was taught."""
+        taught = any(isinstance(link, InstaHide) for link in self.client.chain.links)
+        flips = self.rng.fork("evaluation") if taught else None
+        return evaluate(self.trainee.task, data, flips=flips)
 
     def advance(self, step: int) -> None:
         """Let the clients of this step share, and the trainee learn from what the server sees."""

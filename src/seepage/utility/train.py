@@ -19,7 +19,7 @@ from seepage.core.precision import precision as card_precision
 from seepage.core.progress import report
 from seepage.defenses import chain
 from seepage.utility.course import Course
-from seepage.utility.evaluate import Quality, evaluate
+from seepage.utility.evaluate import Quality
 from seepage.utility.overhead import overhead
 from seepage.utility.plan import Plan
 from seepage.utility.promise import promised
@@ -97,8 +97,7 @@ def train(
         began = time.perf_counter()
         curve = _run(course, held_out, name)
         seconds = time.perf_counter() - began
-        trained = course.trainee.snapshot()
-        training_loss = evaluate(trained, data).loss
+        training_loss = course.judge(data).loss
     return Utility(
         defense=repr(defense),
         accuracy=tuple(quality.accuracy for _, quality in curve),
@@ -109,7 +108,7 @@ def train(
         overhead=slowdown,
         seconds=seconds,
         device=str(reference.device),
-        task=trained,
+        task=course.trainee.snapshot(),
     )
 
 
@@ -126,7 +125,7 @@ def _run(course: Course, held_out: Batch, name: str) -> Curve:
         done = step + 1
         evaluated = done % every == 0 or done == course.steps
         if evaluated:
-            curve.append((done, evaluate(course.trainee.task, held_out)))
+            curve.append((done, course.judge(held_out)))
         report(done, course.steps, curve[-1][1].loss if curve else math.inf)
         if saved and done < course.steps and (evaluated or done % saved.every == 0):
             saved.save(name, [torch.tensor(done), _rows(curve), *course.trainee.tensors()])
