@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from benchmarks.provenance import save
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.domains import Image
 
 Row = dict[str, object]

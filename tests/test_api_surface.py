@@ -73,6 +73,11 @@ PROMISED = {
     "epsilon",
     "rng",
     "score",
+    "utility",
+    "utility.Dirichlet",
+    "utility.Federated",
+    "utility.Training",
+    "utility.train",
     "zoo",
     "zoo.cnn",
     "zoo.convnet",
@@ -95,7 +100,9 @@ def test_what_was_promised_is_there(name):
     assert value is not None
 
 
-@pytest.mark.parametrize("package", [sp, sp.attacks, sp.data, sp.domains, sp.zoo], ids=str)
+@pytest.mark.parametrize(
+    "package", [sp, sp.attacks, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+)
 def test_all_lists_exactly_the_public_names(package):
     public = {
         name

@@ -14,7 +14,7 @@ Example:
     True
 """
 
-from seepage import attacks, data, domains, zoo
+from seepage import attacks, data, domains, utility, zoo
 from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
@@ -97,5 +97,6 @@ __all__ = [
     "epsilon",
     "rng",
     "score",
+    "utility",
     "zoo",
 ]

@@ -2,11 +2,12 @@
 
 from seepage.audit.audit import Audit
 from seepage.audit.case import Case
+from seepage.audit.choices import Choice, Leak, Leakage, leakages, pareto_front, ranked, strongest
 from seepage.audit.database import Planned
 from seepage.audit.environment import environment
 from seepage.audit.estimate import estimate
 from seepage.audit.execution import Executor, serial, side_by_side
-from seepage.audit.gate import Gate, Leak
+from seepage.audit.gate import Breach, Gate
 from seepage.audit.outcome import Outcome
 from seepage.audit.pool import Pool
 from seepage.audit.ray_cluster import RayCluster
@@ -23,10 +24,13 @@ __all__ = [
     "Audit",
     "AuditResult",
     "AuditStore",
+    "Breach",
     "Case",
+    "Choice",
     "Executor",
     "Gate",
     "Leak",
+    "Leakage",
     "Outcome",
     "Part",
     "Planned",
@@ -39,10 +43,14 @@ __all__ = [
     "build_spec",
     "environment",
     "estimate",
+    "leakages",
     "load_audit",
     "load_spec",
+    "pareto_front",
+    "ranked",
     "run_case",
     "serial",
     "side_by_side",
+    "strongest",
     "victims",
 ]

@@ -12,7 +12,7 @@ from seepage.scoring import METRICS
 
 
 @dataclass(frozen=True)
-class Leak:
+class Breach:
     """A person whose data came back better than a gate allows.
 
     Args:
@@ -59,11 +59,11 @@ class Gate:
             raise InvalidValue(f"expected --fail-above METRIC=NUMBER, got {text!r}")
         return cls(metric, threshold)
 
-    def leaks(self, records: Iterable[Record]) -> list[Leak]:
+    def leaks(self, records: Iterable[Record]) -> list[Breach]:
         """Everybody beyond the threshold, the worst first."""
         sign = 1 if METRICS[self.metric].higher_leaks_more else -1
         found = [
-            Leak(self, record, person, value)
+            Breach(self, record, person, value)
             for record in records
             for person, value in zip(
                 record.people, record.scores.get(self.metric, ()), strict=False

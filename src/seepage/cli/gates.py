@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from seepage.audit import Gate, Leak, Record, Spec
+from seepage.audit import Breach, Gate, Record, Spec
 from seepage.core.errors import InvalidValue
 from seepage.report import defense_words
 
@@ -27,7 +27,7 @@ def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
 def leaked(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
     """Name who leaked through what, and tell whether anybody did."""
     done = [record for record in records if record.error is None]
-    found: list[Leak] = []
+    found: list[Breach] = []
     for gate in gates:
         if done and not any(gate.metric in record.scores for record in done):
             raise InvalidValue(
@@ -44,7 +44,7 @@ def leaked(gates: Sequence[Gate], records: Sequence[Record], console: Console) -
     return bool(found)
 
 
-def _sentence(leak: Leak) -> str:
+def _sentence(leak: Breach) -> str:
     record, gate = leak.record, leak.gate
     return (
         f"leaked: {record.data} #{leak.person} through {record.attack} on {record.model} behind "

@@ -1,0 +1,120 @@
+"""Training in a federation: rounds, in which some clients share an update each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from seepage.clients import Gradient
+from seepage.core import LocalComputation, Rng
+from seepage.core.errors import InvalidValue
+from seepage.utility.augment import CropAndFlip
+from seepage.utility.checks import descent, whole
+from seepage.utility.schedules import Constant, Schedule
+from seepage.utility.split import Dirichlet, Split, shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federated:
+    """Rounds in which every sampled client shares one defended update, and the server averages.
+
+    Clients weigh as much as the examples they bring. Behind `SecureAggregation` the cohort of the
+    round takes the place of the clients that the defense would otherwise cut one batch into.
+
+    Args:
+        clients: How many hold the data.
+        rounds: How many updates the server takes.
+        sampled: How many take part in a round, chosen at random; None takes all.
+        local: What a client computes on what it brings.
+        split: "iid", or `Dirichlet(alpha)` for clients that hold different classes.
+        batch_size: Examples a client brings to a round, drawn anew; None or too many brings all.
+        lr: Learning rate of the server: 1 averages models, as federated averaging does.
+        momentum: Of the server.
+        weight_decay: Of the server.
+        schedule: Factor of the server's learning rate in every round.
+        augment: What a client does to its examples first; nothing by default.
+        evaluate_every: Rounds between two evaluations.
+
+    Example:
+        >>> plan = Federated(clients=10, sampled=4, rounds=20, split=Dirichlet(0.5))
+        >>> plan.local, plan.count_steps(examples=1000)
+        (Gradient(reduction='mean'), 20)
+
+    References:
+        McMahan et al., 2017, Algorithm 1 (mcmahan2017communication)
+    """
+
+    clients: int
+    rounds: int
+    sampled: int | None = None
+    local: LocalComputation = field(default_factory=Gradient)
+    split: Split = "iid"
+    batch_size: int | None = None
+    lr: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Schedule = field(default_factory=Constant)
+    augment: CropAndFlip | None = None
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("clients", "rounds", "sampled", "batch_size", "evaluate_every"):
+            whole(name, getattr(self, name))
+        if self.cohort > self.clients:
+            raise InvalidValue(
+                f"expected sampled <= clients = {self.clients}, got {self.sampled!r}"
+            )
+        if self.split != "iid" and not isinstance(self.split, Dirichlet):
+            raise InvalidValue(f"expected split 'iid' or Dirichlet(alpha), got {self.split!r}")
+        descent(self.lr, self.momentum, self.weight_decay)
+
+    @property
+    def cohort(self) -> int:
+        """How many take part in a round."""
+        return self.sampled or self.clients
+
+    def count_steps(self, examples: int) -> int:
+        """One for every round."""
+        return self.rounds
+
+    def evaluated_every(self, examples: int) -> int:
+        """As asked for."""
+        return self.evaluate_every
+
+    def sample_rate(self, examples: int) -> float | None:
+        """None: clients are drawn, not examples."""
+        return None
+
+    def deal(self, labels: Tensor, *, rng: Rng) -> Cohorts:
+        """Split the data once."""
+        dealt = shares(labels, clients=self.clients, split=self.split, rng=rng.fork("split"))
+        return Cohorts(tuple(dealt), self.cohort, self.batch_size, rng.fork("rounds"))
+
+
+@dataclass(frozen=True, eq=False)
+class Cohorts:
+    """Some clients every round, each with some of its examples."""
+
+    shares: tuple[Tensor, ...]
+    sampled: int
+    batch_size: int | None
+    rng: Rng
+
+    @property
+    def fewest(self) -> int:
+        """What the poorest client brings."""
+        least = min(map(len, self.shares))
+        return min(least, self.batch_size or least)
+
+    def __call__(self, step: int) -> list[Tensor]:
+        """What the clients of a round bring."""
+        key = self.rng.fork(step)
+        chosen = key.permutation(len(self.shares))[: self.sampled].tolist()
+        return [self._brought(client, key.fork(client)) for client in sorted(chosen)]
+
+    def _brought(self, client: int, key: Rng) -> Tensor:
+        share = self.shares[client]
+        order = key.permutation(len(share))
+        return share[order[: self.batch_size]]

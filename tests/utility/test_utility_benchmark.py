@@ -1,0 +1,43 @@
+"""The benchmark of defenses, at a scale for a CPU."""
+
+import json
+
+import pytest
+from benchmarks import defenses
+
+import seepage as sp
+from seepage.core.task import batchnorm_layers
+
+
+def test_accuracy_stands_beside_the_strongest_attack(tmp_path, data_root):
+    common = ["--scale", "small", "--out", str(tmp_path)]
+    defenses.main(["--part", "utility", "--only", "none", *common])
+    defenses.main(["--part", "utility", "--only", "prune 0.99,DP-SGD 1.0", *common])
+    defenses.main(["--part", "attack", "--only", "none,prune 0.99", *common])
+    defenses.main(["--part", "table", *common])
+    kept = json.loads((tmp_path / "defenses-utility-small.json").read_text())
+    assert list(kept["rows"]) == ["none", "prune 0.99", "DP-SGD 1.0"]
+    assert kept["rows"]["DP-SGD 1.0"]["noise_multiplier"] == pytest.approx(1.0)
+    table = json.loads((tmp_path / "defenses-small.json").read_text())
+    none, pruned = (table["rows"][name] for name in ("none", "prune 0.99"))
+    assert none["accuracy"] > max(0.6, pruned["accuracy"])
+    assert none["psnr_mean"] > pruned["psnr_mean"] + 1
+    assert table["front"] == ["prune 0.99", "none"]
+    assert {"command", "commit", "machine"} <= table.keys()
+
+
+def test_group_normalisation_takes_the_place_of_batch_normalisation():
+    task = sp.zoo.resnet20(width=2)
+    grouped = defenses.with_group_norm(task)
+    assert batchnorm_layers(task.model)
+    assert not batchnorm_layers(grouped.model)
+    assert set(grouped.parameters) == set(task.parameters)
+    photos = sp.data.bundled("photos", size=2)
+    client = sp.Client(sp.Gradient(), sp.dp_sgd(max_norm=1.0, noise_multiplier=0.0, batch_size=2))
+    assert client(grouped, photos, rng=sp.rng(0)).norm() <= 1 + 1e-5
+
+
+def test_every_row_is_a_client_at_both_sizes():
+    for row in defenses.ROWS.values():
+        for size in (defenses.FULL.batch_size, defenses.FULL.attacked):
+            assert sp.Client(sp.Gradient(), row.defend(size))
