@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable, Sequence
 
 
 def defense_words(defense: str) -> str:
@@ -30,3 +32,68 @@ def decibels(value: float | None, *, unit: bool = True) -> str:
     if value is None or value == -math.inf:
         return "-"
     return "exact" if value == math.inf else f"{value:.1f}{' dB' if unit else ''}"
+
+
+def enumerated(words: Sequence[str]) -> str:
+    """Words in a row, as a sentence has them.
+
+    Example:
+        >>> enumerated(["clipping", "noise", "pruning"])
+        'clipping, noise and pruning'
+    """
+    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> counted(1, "case"), counted(2, "case"), counted(3, "person", "people")
+        ('1 case', '2 cases', '3 people')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Each call without its options, where that still tells it from the others.
+
+    Example:
+        >>> short_names(["dlg(steps=3)", "mlp(hidden=(8,))", "mlp(hidden=(9,))"])["dlg(steps=3)"]
+        'dlg'
+        >>> short_names(["mlp(hidden=(8,))", "mlp(hidden=(9,))"])["mlp(hidden=(8,))"]
+        'mlp(hidden=(8,))'
+    """
+    every = list(dict.fromkeys(names))
+    heads = [name.partition("(")[0] for name in every]
+    return {
+        name: head if heads.count(head) == 1 else name
+        for name, head in zip(every, heads, strict=True)
+    }
+
+
+_KNOWN = {
+    "knows_labels": "the labels",
+    "knows_batch_size": "the batch size",
+    "knows_defense": "the defense",
+}
+_STATISTICS = {
+    "exact": "the batch statistics",
+    "running": "the broadcast batch statistics",
+    "unknown": "no batch statistics",
+}
+
+
+def threat_words(threat: str) -> str:
+    """What the adversary had, as a clause after "the adversary had".
+
+    Example:
+        >>> threat_words("Threat(knows_labels=True, knows_defense=False, batchnorm='exact')")
+        'the update, the labels and the batch statistics, but not the defense'
+    """
+    fields = dict(re.findall(r"(\w+)=([^,()]+)", threat))
+    statistics = fields.pop("batchnorm", "").strip("'")
+    had = ["the update", *(_KNOWN[n] for n, v in fields.items() if n in _KNOWN and v == "True")]
+    had += [_STATISTICS[statistics]] * (statistics in _STATISTICS)
+    had += [f"{name} = {value}" for name, value in fields.items() if name not in _KNOWN]
+    lacked = [_KNOWN[n] for n, v in fields.items() if n in _KNOWN and v != "True"]
+    return enumerated(had) + (f", but not {enumerated(lacked)}" if lacked else "")

@@ -1,0 +1,129 @@
+"""`seepage report`: what an audit found, as a page or in another format, at any time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console
+
+from seepage.audit import AuditResult, load_audit
+from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.report import (
+    as_csv,
+    as_parquet,
+    audit_markdown,
+    audit_page,
+    change_rows,
+    changes,
+    comparison_markdown,
+    comparison_page,
+    comparison_verdict,
+    missing,
+    result_rows,
+    verdict,
+)
+from seepage.report.verdict import Verdict
+
+PAGE = "report.html"
+
+
+class Format(StrEnum):
+    """What to write."""
+
+    html = "html"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+SUFFIX = {Format.markdown: "md"}
+
+
+def report(paths: Sequence[Path], *, form: Format, out: Path | None, console: Console) -> None:
+    """Write the report of one audit, or of how a second differs from a first.
+
+    Args:
+        paths: One or two directories of audits.
+        form: What to write.
+        out: Where; by default `report.*` or `comparison.*` in the last directory.
+        console: Where the verdict is said.
+    """
+    if len(paths) > 2:
+        raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
+    audits = [load_audit(path) for path in paths]
+    name = "report" if len(audits) == 1 else "comparison"
+    target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form.value)}"
+    content = _audit(audits[0], form) if len(audits) == 1 else _comparison(*audits, form=form)
+    write(target, content)
+    _say(audits, target, console)
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, complete or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode())
+        partial.replace(path)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot write the report to {str(path)!r}: {error.strerror}; choose another --out"
+        ) from error
+
+
+def _audit(audit: AuditResult, form: Format) -> str | bytes:
+    match form:
+        case Format.html:
+            return audit_page(audit)
+        case Format.markdown:
+            return audit_markdown(audit)
+        case Format.csv:
+            return as_csv(result_rows(audit.records))
+        case Format.parquet:
+            return as_parquet(result_rows(audit.records))
+        case Format.json:
+            return _json(
+                verdict(audit.records),
+                title=audit.title,
+                missing=missing(audit),
+                environment=dict(audit.environment),
+                spec=audit.spec,
+                records=[record.plain() for record in audit.records],
+            )
+
+
+def _comparison(before: AuditResult, after: AuditResult, *, form: Format) -> str | bytes:
+    found = changes(before.records, after.records)
+    match form:
+        case Format.html:
+            return comparison_page(before, after)
+        case Format.markdown:
+            return comparison_markdown(before.path.name, after.path.name, found)
+        case Format.csv:
+            return as_csv(change_rows(found))
+        case Format.parquet:
+            return as_parquet(change_rows(found))
+        case Format.json:
+            rows = json.loads(json.dumps(change_rows(found)), parse_constant=str)
+            return _json(comparison_verdict(found), changes=rows)
+
+
+def _json(judged: Verdict, **content: object) -> str:
+    said = {"verdict": [judged.headline + ".", *judged.details], **content}
+    return json.dumps(said, indent=1, allow_nan=False) + "\n"
+
+
+def _say(audits: Sequence[AuditResult], target: Path, console: Console) -> None:
+    judged = (
+        verdict(audits[0].records)
+        if len(audits) == 1
+        else comparison_verdict(changes(audits[0].records, audits[1].records))
+    )
+    lacks = [said for audit in audits if (said := missing(audit))]
+    console.print(f"{judged.headline}.", style="bold", markup=False, highlight=False)
+    for line in (*judged.details, *lacks):
+        console.print(line, markup=False, highlight=False)
+    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,81 @@
+"""Section: what protection costs: leakage against utility, and the choices worth making."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seepage.report.page.axis import spanning
+from seepage.report.page.line_chart import Curve, Labels, Mark, line_chart
+from seepage.report.page.section import Section
+from seepage.report.words import decibels
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One defense, by what it lets through and what it costs.
+
+    Args:
+        label: Its name.
+        leakage: PSNR in dB of the worst-off person; less is better.
+        utility: What the model is worth, e.g. test accuracy; more is better.
+    """
+
+    label: str
+    leakage: float
+    utility: float
+
+
+def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
+    """The choices that no other beats in both respects, the least leaking first.
+
+    Example:
+        >>> a, b, c = Choice("a", 10, 0.5), Choice("b", 30, 0.9), Choice("c", 35, 0.8)
+        >>> [choice.label for choice in pareto_front([c, b, a])]
+        ['a', 'b']
+    """
+    front: list[Choice] = []
+    for choice in sorted(choices, key=lambda c: (c.leakage, -c.utility)):
+        if not front or choice.utility > front[-1].utility:
+            front.append(choice)
+    return front
+
+
+def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> Section | None:
+    """Draw every choice and the front, or None where no utility was measured.
+
+    Args:
+        choices: One per defense.
+        utility: What utility is, with its unit.
+    """
+    if not choices:
+        return None
+    front = pareto_front(choices)
+    across = spanning([c.utility for c in choices], room=0.1)
+    up = spanning([min(c.leakage, 60.0) for c in choices], room=0.15)
+    labels = Labels(
+        utility,
+        "worst-off person, dB",
+        [(tick, f"{tick:g}") for tick in across.ticks()],
+        [(tick, f"{tick:g}") for tick in up.ticks()],
+    )
+    marks = [
+        Mark(
+            choice.utility,
+            choice.leakage,
+            f"{choice.label}: {decibels(choice.leakage)} leaked at {utility} {choice.utility:g}",
+            choice.label,
+            "safe" if choice in front else "none",
+        )
+        for choice in choices
+    ]
+    stairs = Curve([(c.utility, c.leakage) for c in front], "", "front", "")
+    return Section(
+        "tradeoff",
+        "What protection costs",
+        "Further right the model is better, further down less leaks. On the line are the choices "
+        "that no other beats in both.",
+        line_chart(
+            across, up, labels, label="Leakage against utility", curves=[stairs], marks=marks
+        ),
+    )
