@@ -1,16 +1,14 @@
-"""Specs become audits, and audits become directories."""
+"""Specs become audits."""
 
-import json
 import sys
-import tomllib
 
 import pytest
 import torch
 
 import seepage as sp
-from seepage.audit import AuditDirectory, Record, environment, load_spec
+from seepage.audit import environment, load_spec
 from seepage.audit.spec import QUICKSTART
-from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, SeepageError, UnknownName
+from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnknownName
 from seepage.scoring import METRICS
 
 EVERYTHING = """
@@ -163,26 +161,6 @@ def test_a_spec_that_is_not_there_is_not_found(tmp_path):
         load_spec(tmp_path / "none.toml")
 
 
-A_RECORD = Record("photos", (0,), "mlp", "Gradient()", "chain()", "Threat()", "it", 0)
-
-
-def directory(path, **options):
-    return AuditDirectory(path, spec="title = 'x'", environment=environment("cpu"), **options)
-
-
-def test_each_record_is_on_disk_as_soon_as_it_is_added(tmp_path):
-    kept = directory(tmp_path / "deep" / "out")
-    lines = kept.path / "records.jsonl"
-    assert lines.read_text() == ""
-    for count in (1, 2):
-        kept.add(A_RECORD)
-        assert [json.loads(line)["attack"] for line in lines.read_text().splitlines()] == [
-            "it"
-        ] * count
-    assert tomllib.loads((kept.path / "spec.toml").read_text()) == {"title": "x"}
-    assert json.loads((kept.path / "environment.json").read_text())["device"] == "cpu"
-
-
 def test_the_environment_names_what_a_rerun_needs():
     here = environment("cpu")
     assert here["packages"]["torch"] == torch.__version__
@@ -194,32 +172,3 @@ def test_the_environment_is_told_from_a_source_tree_too(monkeypatch):
         sys.modules[environment.__module__], "PACKAGES", ("no-such-package-at-all",)
     )
     assert environment("cpu")["packages"] == {"no-such-package-at-all": "not installed"}
-
-
-def test_an_audit_is_replaced_only_on_request_and_nothing_else_with_it(tmp_path):
-    directory(tmp_path / "out").add(A_RECORD)
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(InvalidValue, match="already holds an audit"):
-        directory(tmp_path / "out")
-    assert (tmp_path / "out" / "records.jsonl").read_text()
-    directory(tmp_path / "out", overwrite=True)
-    assert (tmp_path / "out" / "records.jsonl").read_text() == ""
-    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_directory_of_something_else_is_never_touched(tmp_path, overwrite):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(InvalidValue, match="holds something else"):
-        directory(tmp_path, overwrite=overwrite)
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_an_empty_directory_may_be_used(tmp_path):
-    directory(tmp_path).add(A_RECORD)
-
-
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SeepageError, match="choose another --out"):
-        directory(tmp_path / "file" / "out")

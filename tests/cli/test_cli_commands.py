@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.attacks import ATTACKS
-from seepage.audit import entries
+from seepage.audit import entries, load_audit
 from seepage.cli import app, main
 from seepage.cli.catalogues import Kind
 from seepage.defenses import DEFENSES
@@ -56,7 +56,7 @@ def audit(place):
 
 
 def records(out):
-    return [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
+    return list(load_audit(out).records)
 
 
 def test_the_version_is_printed():
@@ -94,12 +94,15 @@ def test_an_audit_leaves_records_pictures_spec_and_environment(audit, place):
 
     result, kept = audit()
     assert result.exit_code == 0, result.output
-    names = {"records.jsonl", "contact_sheet.png", "spec.toml", "environment.json"}
+    names = {"artifacts", "audit.lock", "audit.sqlite", "contact_sheet.png"} | {
+        "environment.json",
+        "spec.toml",
+    }
     assert {p.name for p in (place / "out").iterdir()} == names
     [record] = kept
-    assert record["scores"]["psnr"][0] > 60
-    assert record["scores"]["exact"] == [1.0]
-    assert record["error"] is None
+    assert record.scores["psnr"][0] > 60
+    assert record.scores["exact"] == (1.0,)
+    assert record.error is None
     assert (place / "out" / "spec.toml").read_text() == (place / "spec.toml").read_text()
     assert "torch" in json.loads((place / "out" / "environment.json").read_text())["packages"]
     with Image.open(place / "out" / "contact_sheet.png") as sheet:
@@ -111,7 +114,7 @@ def test_an_audit_says_what_leaked_and_where_it_is_kept(audit):
     assert "Tiny: 1 cases on cpu" in result.output
     assert "[1/1] photos #0 analytic_fc() behind none: " in result.output
     assert "What leaked, worst first" in result.output
-    assert "pictures: out/contact_sheet.png   records: out/records.jsonl" in result.output
+    assert "pictures: out/contact_sheet.png   records: out/audit.sqlite" in result.output
 
 
 def test_quiet_shows_only_the_result(audit):
@@ -124,7 +127,7 @@ def test_a_case_that_cannot_work_is_recorded_while_the_others_complete(audit):
     text = people(2).replace("models = [", 'models = [{ name = "cnn2-v2" }, ')
     result, kept = audit(text)
     assert result.exit_code == 1
-    errors = [record["error"] for record in kept]
+    errors = [record.error for record in kept]
     assert all("no fully connected layer" in error for error in errors[:2])
     assert errors[2:] == [None, None]
     assert result.output.count("failed: ") == 1
@@ -139,7 +142,7 @@ def test_a_network_beside_the_command_is_found(audit, place):
     )
     result, [record] = audit(TINY.replace('"mlp", hidden = [8]', '"beside_network:build"'))
     assert result.exit_code == 0, result.output
-    assert record["model"] == "beside_network:build"
+    assert record.model == "beside_network:build"
 
 
 def test_signals_have_no_pictures_and_none_are_announced(audit, place):
@@ -149,10 +152,10 @@ def test_signals_have_no_pictures_and_none_are_announced(audit, place):
     np.savez(place / "beats.npz", inputs=beats, labels=np.array([0, 1, 0, 1]))
     result, kept = audit(TINY.replace('"photos"', '"npz:beats.npz"'))
     assert result.exit_code == 0, result.output
-    assert kept[0]["scores"]["psnr"][0] > 60
+    assert kept[0].scores["psnr"][0] > 60
     assert not (place / "out" / "contact_sheet.png").exists()
     assert "pictures:" not in result.output
-    assert "records: out/records.jsonl" in result.output
+    assert "records: out/audit.sqlite" in result.output
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(audit):
@@ -163,11 +166,11 @@ def test_names_that_look_like_markup_are_printed_as_they_are(audit):
 
 def test_overwriting_replaces_an_audit(audit, place):
     audit(people(3))
-    before = (place / "out" / "records.jsonl").read_text()
+    before = records(place / "out")
     refused, kept = audit()
     assert isinstance(refused.exception, sp.SeepageError)
     assert "already holds an audit" in str(refused.exception)
-    assert (place / "out" / "records.jsonl").read_text() == before
+    assert records(place / "out") == before
     replaced, kept = audit(TINY, "--overwrite")
     assert replaced.exit_code == 0
     assert len(kept) == 1
@@ -198,7 +201,7 @@ def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys)
         main()
     said = capsys.readouterr()
     assert stopped.value.code == 130
-    assert [record["people"] for record in records(place / "out")] == [[0], [1]]
+    assert [record.people for record in records(place / "out")] == [(0,), (1,)]
     assert (place / "out" / "contact_sheet.png").exists()
     assert "interrupted after 2 of 4 cases; they are in out" in said.out
     assert "Traceback" not in said.err + said.out
@@ -222,7 +225,7 @@ def test_the_real_key_press_ends_the_real_command(place):
     try:
         for _ in range(600):
             time.sleep(0.1)
-            if (place / "out" / "records.jsonl").exists() and len(records(place / "out")) == 4:
+            if (place / "out" / "audit.sqlite").exists() and len(records(place / "out")) == 4:
                 break
         process.send_signal(signal.SIGINT)
         said, complained = process.communicate(timeout=30)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.attacks import ATTACKS
-from seepage.audit import load_spec
+from seepage.audit import load_audit, load_spec
 from seepage.cli import app
 from seepage.defenses import DEFENSES
 from seepage.report.words import decibels, defense_words
@@ -131,9 +131,9 @@ def test_the_spec_with_a_network_of_ones_own_runs(tmp_path, monkeypatch):
     out = tmp_path / "out"
     done = CliRunner().invoke(app, ["audit", str(tmp_path / "own.toml"), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    records = [json.loads(line) for line in (out / "records.jsonl").read_text().splitlines()]
-    assert {record["model"] for record in records} == {"specs.own_model:network"}
-    assert {record["local"].partition("(")[0] for record in records} == {"Gradient", "FedAvg"}
+    records = load_audit(out).records
+    assert {record.model for record in records} == {"specs.own_model:network"}
+    assert {record.local.partition("(")[0] for record in records} == {"Gradient", "FedAvg"}
 
 
 def test_the_attack_of_contributing_keeps_every_law(tmp_path, monkeypatch):

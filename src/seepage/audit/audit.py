@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 from seepage.audit.case import Case
-from seepage.audit.run import Outcome, run_case
+from seepage.audit.outcome import Outcome
+from seepage.audit.run import run_case
 from seepage.audit.victims import Victims
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, Defense, LocalComputation, Metric, Task
@@ -62,10 +62,10 @@ class Audit:
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
         grid = product(self.tasks, clients, self.threats, self.attacks.items(), batches, self.seeds)
         return [
-            Case(task, client, threat, attack, name, who, seed)
+            Case(task, client, threat, attack, name, who, seed, self.metrics)
             for task, client, threat, (name, attack), who, seed in grid
         ]
 
     def run(self, batches: Iterable[Victims], *, executor: Executor = serial) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""
-        yield from executor(partial(run_case, metrics=self.metrics), self.cases(batches))
+        yield from executor(run_case, self.cases(batches))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import seepage
 from seepage.audit.victims import Victims
 from seepage.clients import Client
-from seepage.core import Attack, Task
+from seepage.core import Attack, Metric, Task
+from seepage.core.digest import digest, lasting
 from seepage.threats import Threat
 
 
@@ -22,6 +27,7 @@ class Case:
         attack_name: What records call it.
         victims: Whose data is private.
         seed: Of the client's randomness and, apart from it, the adversary's.
+        metrics: What to measure; None takes all that fit the inputs.
     """
 
     task: Task
@@ -31,6 +37,34 @@ class Case:
     attack_name: str
     victims: Victims
     seed: int
+    metrics: Sequence[Metric] | None = None
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Everything that decides the result, by name, as words."""
+        task, victims = self.task, self.victims
+        metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
+        return {
+            "seepage": seepage.__version__,
+            "data": victims.data,
+            "people": str(victims.people),
+            "inputs": victims.digest,
+            "model": f"{task.name}, mode={task.mode!r}",
+            "domain": repr(task.domain),
+            "weights": task.digest,
+            "local": repr(self.client.local),
+            "defense": repr(self.client.defense),
+            "threat": repr(self.threat),
+            "attack": self.attack_name,
+            "options": lasting(self.attack),
+            "metrics": metrics,
+            "seed": str(self.seed),
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the identity: equal for equal cases in every process and on every machine."""
+        return digest(json.dumps(self.identity))
 
     def __str__(self) -> str:
         """One line for progress."""

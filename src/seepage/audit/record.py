@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -26,6 +26,8 @@ class Record:
         certificate: Residual and uniqueness, where the attack gave them.
         effort: Steps, restarts, seconds and device.
         error: Why there is no result; None if there is one.
+        case: The id of the case, a hash of everything that decides its result.
+        truth: The name under which the private inputs are kept.
     """
 
     data: str
@@ -41,11 +43,24 @@ class Record:
     certificate: Mapping[str, float | bool | None] | None = None
     effort: Mapping[str, float | int | str] = field(default_factory=dict)
     error: str | None = None
+    case: str = ""
+    truth: str = ""
+
+    @property
+    def batch_size(self) -> int:
+        """Number of people in the batch."""
+        return len(self.people)
 
     def plain(self) -> dict[str, Any]:
         """The record as data that JSON can hold, where infinity is the word "inf"."""
         plain: dict[str, Any] = _finite(asdict(self))
         return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Record:
+        """The record of which `plain` is the plain form."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: _restored(value) for key, value in plain.items() if key in known})
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401
@@ -56,3 +71,11 @@ def _finite(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
+
+
+def _restored(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: _restored(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_restored(item) for item in value)
+    return float(value) if value in ("inf", "-inf") else value

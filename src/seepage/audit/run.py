@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-
-from torch import Tensor
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 from seepage.audit.case import Case
+from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
-from seepage.core import Metric, Reconstruction, Rng
+from seepage.core import Reconstruction, Rng
 from seepage.core.errors import SeepageError
 from seepage.scoring import Scores, baseline_scores, score
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """A record, with the pictures behind it.
-
-    Args:
-        record: What is kept.
-        truth: The private inputs.
-        guess: The guesses in the order of the people; None if the case failed.
-    """
-
-    record: Record
-    truth: Tensor
-    guess: Tensor | None
-
-
-def run_case(case: Case, metrics: Sequence[Metric] | None = None) -> Outcome:
+def run_case(case: Case) -> Outcome:
     """Run a case; a failure becomes a record with its reason, so that the rest can go on."""
     truth, blank = case.victims.batch.inputs, _blank(case)
     try:
         guess = _attack(case)
         # Scored on the CPU, in the units and range of the data set.
-        scores = _score(case, _on_cpu(guess), metrics)
+        scores = _score(case, _on_cpu(guess))
         baselines = _baselines(case, scores)
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
         return Outcome(replace(blank, error=_reason(error)), truth, None)
@@ -47,7 +31,7 @@ def run_case(case: Case, metrics: Sequence[Metric] | None = None) -> Outcome:
         certificate=asdict(guess.certificate) if guess.certificate else None,
         effort=_effort(guess),
     )
-    return Outcome(record, truth, scores.paired.guess)
+    return Outcome(record, truth, scores.paired.guess, guess.trace.objective)
 
 
 def _reason(error: Exception) -> str:
@@ -68,6 +52,8 @@ def _blank(case: Case) -> Record:
         threat=repr(case.threat),
         attack=case.attack_name,
         seed=case.seed,
+        case=case.id,
+        truth=case.victims.digest,
     )
 
 
@@ -84,9 +70,9 @@ def _on_cpu(guess: Reconstruction) -> Reconstruction:
     return Reconstruction(guess.inputs.cpu().float(), labels)
 
 
-def _score(case: Case, guess: Reconstruction, metrics: Sequence[Metric] | None) -> Scores:
+def _score(case: Case, guess: Reconstruction) -> Scores:
     low, high = case.victims.bounds
-    return score(guess, case.victims.batch, metrics=metrics, low=low, peak=high - low)
+    return score(guess, case.victims.batch, metrics=case.metrics, low=low, peak=high - low)
 
 
 def _baselines(case: Case, scores: Scores) -> Mapping[str, Scores]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from seepage.audit import entries
 from seepage.audit.audit import Audit
+from seepage.audit.case import Case
 from seepage.audit.entries import Table, located
 from seepage.audit.victims import Victims
 from seepage.core import Metric
@@ -41,6 +43,12 @@ class Spec:
     title: str
     text: str
     parts: tuple[Part, ...]
+
+    @cached_property
+    def cases(self) -> tuple[Case, ...]:
+        """Everything to run, in order; cases that are the same in all that matters are one."""
+        listed = [case for part in self.parts for case in part.audit.cases(part.batches)]
+        return tuple({case.id: case for case in listed}.values())
 
 
 def load_spec(path: Path | None = None, *, device: str = "cpu") -> Spec:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from seepage.core import Batch
+from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
 
@@ -22,6 +24,7 @@ class Victims:
         batch: Their inputs and labels.
         pool: Inputs of everybody else, from which the trivial baselines are made.
         bounds: Lowest and highest value an input can take.
+        source: Digest of the inputs of the data set, batch and pool; made from the pool if empty.
     """
 
     data: str
@@ -29,6 +32,14 @@ class Victims:
     batch: Batch
     pool: Tensor
     bounds: tuple[float, float] = (0.0, 1.0)
+    source: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything here that decides a result."""
+        source = self.source or digest(self.pool)
+        words = f"{self.data} {self.people} {self.bounds} {source}"
+        return digest(words, self.batch.inputs, self.batch.labels)
 
 
 def victims(
@@ -41,10 +52,11 @@ def victims(
             f"{batch_size}"
         )
     firsts = range(start, start + people, batch_size)
-    return tuple(_cut(dataset, first, batch_size) for first in firsts)
+    source = digest(dataset.inputs)
+    return tuple(_cut(dataset, source, first, batch_size) for first in firsts)
 
 
-def _cut(dataset: Dataset, first: int, size: int) -> Victims:
+def _cut(dataset: Dataset, source: str, first: int, size: int) -> Victims:
     batch = dataset.batch(size, start=first)
     others = torch.ones(len(dataset), dtype=torch.bool)
     others[first : first + size] = False
@@ -54,4 +66,5 @@ def _cut(dataset: Dataset, first: int, size: int) -> Victims:
             "others; use a smaller batch_size"
         )
     people = tuple(range(first, first + size))
-    return Victims(dataset.name, people, batch, dataset.inputs[others], dataset.domain.bounds)
+    pool, bounds = dataset.inputs[others], dataset.domain.bounds
+    return Victims(dataset.name, people, batch, pool, bounds, source)

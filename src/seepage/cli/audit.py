@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.markup import escape
 
-from seepage.audit import AuditDirectory, Case, Outcome, Spec, environment, load_spec
-from seepage.audit.directory import RECORDS, SHEET
+from seepage.audit import AuditStore, Outcome, environment, load_spec, run_case
+from seepage.audit.database import NAME as DATABASE
+from seepage.audit.store import SHEET
 from seepage.cli.progress import Display
 from seepage.core.errors import InvalidValue
 from seepage.report import leak_table, save_contact_sheet, summarise
@@ -22,17 +23,25 @@ def audit(
     """Run every case of a spec; tell whether all of them gave a result."""
     chosen = pick_device(device)
     loaded = load_spec(spec, device=chosen)
-    directory = AuditDirectory(
-        out, spec=loaded.text, environment=environment(chosen), overwrite=overwrite
+    cases = loaded.cases
+    total = len(cases)
+    store = AuditStore.create(
+        out,
+        title=loaded.title,
+        spec=loaded.text,
+        environment=environment(chosen),
+        cases=cases,
+        overwrite=overwrite,
     )
-    total = sum(len(part.audit.cases(part.batches)) for part in loaded.parts)
     console.print(f"[bold]{escape(loaded.title)}[/bold]: {total} cases on {chosen}")
     progress = Console(quiet=True) if quiet else console
     outcomes: list[Outcome] = []
     try:
-        with Display(progress, total).showing() as display:
-            for outcome in _run(loaded, display):
-                directory.add(outcome.record)
+        with store, Display(progress, total).showing() as display:
+            for case in cases:
+                display.started(case)
+                outcome = run_case(case)
+                store.add(case, outcome)
                 outcomes.append(outcome)
                 display.finished(outcome)
     except KeyboardInterrupt:
@@ -58,22 +67,12 @@ def pick_device(device: str) -> str:
     return device
 
 
-def _run(spec: Spec, display: Display) -> Iterator[Outcome]:
-    def announced(run: Callable[[Case], Outcome], cases: Sequence[Case]) -> Iterator[Outcome]:
-        for case in cases:
-            display.started(case)
-            yield run(case)
-
-    for part in spec.parts:
-        yield from part.audit.run(part.batches, executor=announced)
-
-
 def _show(outcomes: Sequence[Outcome], out: Path, console: Console) -> None:
     rows = summarise(outcome.record for outcome in outcomes)
     console.print(leak_table(rows, width=console.width))
     reasons = dict.fromkeys(o.record.error for o in outcomes if o.record.error)
     for reason in reasons:
         console.print(f"failed: {reason}", style="yellow", markup=False)
-    kept = {"pictures": out / SHEET, "records": out / RECORDS}
+    kept = {"pictures": out / SHEET, "records": out / DATABASE}
     written = "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
     console.print(written, markup=False, soft_wrap=True)

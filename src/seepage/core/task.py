@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seepage.core.batch import Batch
+from seepage.core.digest import digest, lasting
 from seepage.core.domain import Domain
 from seepage.core.errors import InvalidValue
 
@@ -83,6 +84,12 @@ class Task:
         if not trainable:
             raise InvalidValue(f"{self.name} has no trainable parameter, so no update to share")
         return trainable
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the layers, the loss and every tensor of the network."""
+        state = self.model.state_dict().items()
+        return digest(lasting(self.model), lasting(self.loss), *(p for pair in state for p in pair))
 
     @cached_property
     def network(self) -> nn.Module:

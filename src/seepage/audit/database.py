@@ -1,0 +1,158 @@
+"""The table of records: one SQLite file, one transaction per case."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seepage.audit.record import Record
+from seepage.core.errors import DataNotFound, UnreadableFile
+
+NAME = "audit.sqlite"
+FORMAT = 1
+
+_TABLES = """
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE planned (
+    position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, description TEXT NOT NULL,
+    identity TEXT NOT NULL
+) STRICT;
+CREATE TABLE records (id TEXT PRIMARY KEY REFERENCES planned (id), record TEXT NOT NULL) STRICT;
+"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case the audit is to run.
+
+    Args:
+        id: Hash of its identity.
+        description: One line.
+        identity: Everything that decides its result, by name.
+    """
+
+    id: str
+    description: str
+    identity: Mapping[str, str]
+
+
+class Database:
+    """An open file of records; every error of SQLite becomes one sentence.
+
+    Args:
+        path: The file.
+        read_only: Never write, not even to mend what a killed process left.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        """Open the file, and check that it is whole and ours."""
+        self.path = path
+        if not path.is_file():
+            raise DataNotFound(f"no audit in {str(path.parent)!r}: it has no {path.name}")
+        with _said(path):
+            address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
+            self._sqlite = sqlite3.connect(address, uri=True, isolation_level=None)
+            try:
+                self._prepare(read_only)
+            except BaseException:
+                self._sqlite.close()
+                raise
+
+    def _prepare(self, read_only: bool) -> None:
+        if not read_only:
+            # A writer never blocks a reader, and every commit is on the disk.
+            self._sqlite.execute("PRAGMA journal_mode = WAL")
+            self._sqlite.execute("PRAGMA synchronous = FULL")
+        [verdict] = self._sqlite.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
+        [version] = self._sqlite.execute("PRAGMA user_version").fetchone()
+        if version != FORMAT:
+            raise UnreadableFile(
+                f"expected {str(self.path)!r} in format {FORMAT}, got {version}; read it with the "
+                "version of seepage that wrote it"
+            )
+
+    @staticmethod
+    def create(path: Path, *, about: Mapping[str, str], planned: Iterable[Planned]) -> None:
+        """Write a file of what is to be done, whole or not at all."""
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        rows = [(p.id, p.description, json.dumps(dict(p.identity))) for p in planned]
+        with _said(path), closing(sqlite3.connect(partial)) as sqlite:
+            sqlite.executescript(_TABLES)
+            sqlite.executemany("INSERT INTO about VALUES (?, ?)", about.items())
+            sqlite.executemany(
+                "INSERT INTO planned (id, description, identity) VALUES (?, ?, ?)", rows
+            )
+            sqlite.execute(f"PRAGMA user_version = {FORMAT}")
+            sqlite.commit()
+        partial.replace(path)
+
+    def add(self, record: Record) -> None:
+        """Keep a record; one that is there already stays as it is."""
+        text = json.dumps(record.plain(), allow_nan=False)
+        with _said(self.path), self._transaction():
+            self._sqlite.execute("INSERT OR IGNORE INTO records VALUES (?, ?)", (record.case, text))
+
+    def forget(self, cases: Iterable[str]) -> None:
+        """Drop the records of these cases, which will run again."""
+        with _said(self.path), self._transaction():
+            self._sqlite.executemany("DELETE FROM records WHERE id = ?", [(c,) for c in cases])
+
+    def about(self) -> dict[str, str]:
+        """Title, spec, environment and whatever else was said at the beginning."""
+        return dict(self._rows("SELECT key, value FROM about"))
+
+    def planned(self) -> tuple[Planned, ...]:
+        """Every case, in order."""
+        rows = self._rows("SELECT id, description, identity FROM planned ORDER BY position")
+        return tuple(Planned(case, line, json.loads(identity)) for case, line, identity in rows)
+
+    def records(self) -> tuple[Record, ...]:
+        """Every record there is, in the order of the plan."""
+        rows = self._rows(
+            "SELECT record FROM records JOIN planned USING (id) ORDER BY planned.position"
+        )
+        return tuple(Record.from_plain(json.loads(text)) for (text,) in rows)
+
+    def close(self) -> None:
+        """Close the file, which is then one file again unless somebody is reading it."""
+        with suppress(sqlite3.Error):
+            self._sqlite.execute("PRAGMA journal_mode = DELETE")
+        self._sqlite.close()
+
+    def _rows(self, query: str) -> list[Any]:
+        with _said(self.path):
+            return self._sqlite.execute(query).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._sqlite.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._sqlite.execute("COMMIT")
+        except BaseException:
+            if self._sqlite.in_transaction:
+                self._sqlite.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise UnreadableFile(
+            f"cannot use {str(path)!r}: {error}; what was stored before is still there"
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise UnreadableFile(
+            f"{str(path)!r} is damaged ({error}); restore it from a copy, or run the audit anew "
+            "with --overwrite"
+        ) from error

@@ -1,0 +1,101 @@
+"""Reading an audit: finished, still running, or broken off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from seepage.audit.artifacts import Artifacts
+from seepage.audit.database import NAME, Database, Planned
+from seepage.audit.outcome import Outcome
+from seepage.audit.record import Record
+from seepage.core.errors import UnreadableFile
+
+ARTIFACTS = "artifacts"
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit has found so far; tensors are read when they are asked for.
+
+    Args:
+        path: The directory.
+        title: What the audit is called.
+        spec: Text of its spec.
+        environment: Versions, platform and device, as plain data.
+        planned: Every case, in order.
+        records: Every result there is, in the same order.
+        damaged: Files of tensors that are truncated; what they held reads as None.
+    """
+
+    path: Path
+    title: str
+    spec: str
+    environment: Mapping[str, Any]
+    planned: tuple[Planned, ...]
+    records: tuple[Record, ...]
+    damaged: tuple[Path, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every case has a record."""
+        return len(self.records) == len(self.planned)
+
+    def truth(self, record: Record) -> Tensor | None:
+        """The private inputs `(B, ...)`; None where they are not kept."""
+        return self._tensor(record.truth, "inputs")
+
+    def guess(self, record: Record) -> Tensor | None:
+        """What came back `(B, ...)`, in the order of the people; None where nothing did."""
+        return self._tensor(record.case, "guess")
+
+    def objective(self, record: Record) -> Tensor | None:
+        """The objective at the start and after each step `(T,)`; None for closed forms."""
+        return self._tensor(record.case, "objective")
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Every record whose private inputs are kept, with the tensors behind it."""
+        for record in self.records:
+            truth, objective = self.truth(record), self.objective(record)
+            values = () if objective is None else tuple(objective.tolist())
+            if truth is not None:
+                yield Outcome(record, truth, self.guess(record), values)
+
+    def _tensor(self, name: str, key: str) -> Tensor | None:
+        try:
+            return (Artifacts(self.path / ARTIFACTS).read(name) or {}).get(key)
+        except UnreadableFile:  # named in `damaged`
+            return None
+
+
+def load_audit(path: Path | str) -> AuditResult:
+    """Read the directory of an audit, without changing anything in it.
+
+    Args:
+        path: What `seepage audit --out` wrote.
+
+    Raises:
+        DataNotFound: If there is no audit.
+        UnreadableFile: If its database is damaged.
+    """
+    path = Path(path)
+    database = Database(path / NAME, read_only=True)
+    try:
+        about, planned, records = database.about(), database.planned(), database.records()
+    finally:
+        database.close()
+    artifacts = Artifacts(path / ARTIFACTS)
+    return AuditResult(
+        path=path,
+        title=about.get("title", path.name),
+        spec=about.get("spec", ""),
+        environment=json.loads(about.get("environment", "{}")),
+        planned=planned,
+        records=records,
+        damaged=tuple(artifacts.path(name) for name in artifacts.damaged()),
+    )

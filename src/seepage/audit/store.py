@@ -1,0 +1,213 @@
+"""The directory of an audit: each result is on the disk as soon as it is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from seepage.audit.artifacts import Artifacts, is_whole, pack
+from seepage.audit.case import Case
+from seepage.audit.changes import changes
+from seepage.audit.database import NAME as DATABASE
+from seepage.audit.database import Database, Planned
+from seepage.audit.lock import NAME as LOCK
+from seepage.audit.lock import DirectoryLock
+from seepage.audit.outcome import Outcome
+from seepage.audit.result import ARTIFACTS
+from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
+
+SPEC, ENVIRONMENT, SHEET, CHECKPOINTS = (
+    "spec.toml",
+    "environment.json",
+    "contact_sheet.png",
+    "checkpoints",
+)
+OURS = (
+    *(f"{DATABASE}{end}" for end in ("", "-wal", "-shm")),
+    Path(DATABASE).with_suffix(".partial").name,
+    LOCK,
+    SPEC,
+    ENVIRONMENT,
+    SHEET,
+)
+
+
+class AuditStore:
+    """An audit's directory, open for writing by this process alone.
+
+    `audit.sqlite` holds the plan and a record per case, `artifacts/` the private inputs once per
+    batch and, per case, what came back and the objective on the way. An artifact is written
+    before the record that speaks of it, so a record's tensors are there.
+
+    Args:
+        path: The directory.
+        lock: The hold on it, let go by `close`.
+    """
+
+    def __init__(self, path: Path, lock: DirectoryLock) -> None:
+        """Open the database."""
+        self.path = path
+        self.artifacts = Artifacts(path / ARTIFACTS)
+        self._lock = lock
+        self._database = Database(path / DATABASE)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        title: str,
+        spec: str,
+        environment: Mapping[str, object],
+        cases: Sequence[Case],
+        overwrite: bool = False,
+    ) -> AuditStore:
+        """Begin an audit.
+
+        Args:
+            path: Where; it must not exist yet or be empty, unless `overwrite`.
+            title: What the audit is called.
+            spec: Text of its spec.
+            environment: As plain data.
+            cases: What it is to run.
+            overwrite: Replace an earlier audit; a directory that is not one is never touched.
+        """
+        words = json.dumps(environment, indent=2)
+        about = {"title": title, "spec": spec, "environment": words}
+        with _said(path):
+            _require_room(path, overwrite)
+            path.mkdir(parents=True, exist_ok=True)
+            with _held(path) as lock:
+                # Again: somebody else may have begun here in the meantime.
+                _require_room(path, overwrite)
+                _clear(path)
+                (path / SPEC).write_text(spec, encoding="utf-8")
+                (path / ENVIRONMENT).write_text(words + "\n")
+                Database.create(path / DATABASE, about=about, planned=plan(cases).values())
+                return cls(path, lock)
+
+    @classmethod
+    def resume(cls, path: Path, *, cases: Sequence[Case], retry_failed: bool = False) -> AuditStore:
+        """Go on with an audit of exactly these cases.
+
+        Args:
+            path: Where it is.
+            cases: What it is to run; refused if the audit there was begun for others.
+            retry_failed: Run the cases again that gave no result.
+        """
+        with _said(path), _held(path) as lock:
+            store = cls(path, lock)
+            store._require(plan(cases))
+            store._mend(retry_failed)
+            return store
+
+    def _require(self, wanted: Mapping[str, Planned]) -> None:
+        begun = {p.id: p for p in self._database.planned()}
+        if begun.keys() != wanted.keys():
+            what = changes(tuple(begun.values()), tuple(wanted.values()))
+            raise InvalidValue(
+                f"the audit in {str(self.path)!r} was begun with another spec: {what}; resume it "
+                "with the spec it began with, or choose another --out"
+            )
+
+    def _mend(self, retry_failed: bool) -> None:
+        """Remove what is truncated; a case whose tensors are will run again."""
+        broken = self.artifacts.damaged()
+        records = self._database.records()
+        again = [r.case for r in records if r.case in broken or (retry_failed and r.error)]
+        self._database.forget(again)
+        for path in (*map(self.artifacts.path, broken), *(self.path / CHECKPOINTS).glob("*")):
+            if not is_whole(path):
+                path.unlink()
+
+    def done(self) -> frozenset[str]:
+        """The ids of the cases that have a record."""
+        return frozenset(record.case for record in self._database.records())
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        """Keep what a case gave: its tensors first, then its record."""
+        victims = case.victims
+        try:
+            if not self.artifacts.path(victims.digest).exists():
+                truth = {"inputs": victims.batch.inputs, "labels": victims.batch.labels}
+                self.artifacts.write(victims.digest, pack(truth))
+            if outcome.guess is not None:
+                self.artifacts.write(case.id, outcome.packed())
+        except OSError as error:
+            raise UnreadableFile(
+                f"cannot write to {str(self.artifacts.folder)!r}: {error.strerror}; what was "
+                "stored before is still there, and --resume goes on from it"
+            ) from error
+        self._database.add(outcome.record)
+
+    def close(self) -> None:
+        """Close the database and let go of the directory."""
+        self._database.close()
+        self._lock.release()
+
+    def __enter__(self) -> AuditStore:
+        """Keep the store open inside a block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it at the end of the block."""
+        self.close()
+
+
+def plan(cases: Sequence[Case]) -> dict[str, Planned]:
+    """Cases by id, in order; those that are the same in all that matters are one."""
+    return {case.id: Planned(case.id, str(case), case.identity) for case in cases}
+
+
+def _require_room(path: Path, overwrite: bool) -> None:
+    there = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    if DATABASE in there and not overwrite:
+        raise InvalidValue(
+            f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
+            "another --out"
+        )
+    # What is left where an audit was killed before it began is ours as well.
+    if path.exists() and DATABASE not in there and not (path.is_dir() and there <= set(OURS)):
+        raise InvalidValue(
+            f"expected --out to name a new directory, but {str(path)!r} holds something else"
+        )
+
+
+def _clear(path: Path) -> None:
+    """Remove an earlier audit, and only that: whatever else somebody keeps there is theirs."""
+    for name in OURS:
+        if name != LOCK:
+            (path / name).unlink(missing_ok=True)
+    for file in (*(path / ARTIFACTS).glob("*"), *(path / CHECKPOINTS).glob("*")):
+        file.unlink()
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[DirectoryLock]:
+    """A lock that outlives the block unless the block fails."""
+    lock = DirectoryLock(path)
+    try:
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except SeepageError:
+        raise
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot write the audit to {str(path)!r}: {error.strerror}; choose another --out"
+        ) from error
