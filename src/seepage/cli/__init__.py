@@ -1,4 +1,4 @@
-"""The commands: `seepage audit` and `seepage list`."""
+"""The commands: `seepage audit`, `seepage report` and `seepage list`."""
 
 from seepage.cli.app import app, main
 

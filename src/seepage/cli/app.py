@@ -14,6 +14,8 @@ from rich.table import Table
 from seepage import __version__
 from seepage.cli.audit import audit as run_audit
 from seepage.cli.catalogues import Kind, catalogue
+from seepage.cli.report import Format
+from seepage.cli.report import report as write_report
 from seepage.core.errors import SeepageError
 
 DONE, CASE_FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -77,6 +79,24 @@ def audit(
         console=Console(),
     )
     raise typer.Exit(DONE if complete else CASE_FAILED)
+
+
+@app.command()
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(help="The directory of an audit, or two to compare.")
+    ],
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.html,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where; by default report.* (or comparison.*) in the last directory."),
+    ] = None,
+) -> None:
+    """Write what an audit found, or what changed between two.
+
+    Also of an audit that is still running or was broken off: the report says what is missing.
+    """
+    write_report(directories, form=form, out=out, console=Console())
 
 
 @app.command(name="list")

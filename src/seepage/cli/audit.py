@@ -13,6 +13,7 @@ from seepage.audit import AuditStore, Outcome, environment, load_spec, run_case
 from seepage.audit.database import NAME as DATABASE
 from seepage.audit.store import SHEET
 from seepage.cli.progress import Display
+from seepage.cli.report import PAGE, save_page
 from seepage.core.errors import InvalidValue
 from seepage.report import leak_table, save_contact_sheet, summarise
 
@@ -54,6 +55,7 @@ def audit(
     finally:
         if outcomes:
             save_contact_sheet(outcomes, out / SHEET)
+            save_page(out)
     _show(outcomes, out, console)
     return all(outcome.record.error is None for outcome in outcomes)
 
@@ -73,6 +75,6 @@ def _show(outcomes: Sequence[Outcome], out: Path, console: Console) -> None:
     reasons = dict.fromkeys(o.record.error for o in outcomes if o.record.error)
     for reason in reasons:
         console.print(f"failed: {reason}", style="yellow", markup=False)
-    kept = {"pictures": out / SHEET, "records": out / DATABASE}
+    kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}
     written = "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
     console.print(written, markup=False, soft_wrap=True)

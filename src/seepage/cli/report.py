@@ -16,6 +16,7 @@ from seepage.report import (
     as_parquet,
     audit_markdown,
     audit_page,
+    audit_verdict,
     change_rows,
     changes,
     comparison_markdown,
@@ -23,7 +24,6 @@ from seepage.report import (
     comparison_verdict,
     missing,
     result_rows,
-    verdict,
 )
 from seepage.report.verdict import Verdict
 
@@ -62,6 +62,11 @@ def report(paths: Sequence[Path], *, form: Format, out: Path | None, console: Co
     _say(audits, target, console)
 
 
+def save_page(directory: Path) -> None:
+    """Write the page of the audit in a directory into it."""
+    write(directory / PAGE, audit_page(load_audit(directory)))
+
+
 def write(path: Path, content: str | bytes) -> None:
     """Write a file, complete or not at all."""
     partial = path.with_name(f".{path.name}.partial")
@@ -86,7 +91,7 @@ def _audit(audit: AuditResult, form: Format) -> str | bytes:
             return as_parquet(result_rows(audit.records))
         case Format.json:
             return _json(
-                verdict(audit.records),
+                audit_verdict(audit),
                 title=audit.title,
                 missing=missing(audit),
                 environment=dict(audit.environment),
@@ -118,7 +123,7 @@ def _json(judged: Verdict, **content: object) -> str:
 
 def _say(audits: Sequence[AuditResult], target: Path, console: Console) -> None:
     judged = (
-        verdict(audits[0].records)
+        audit_verdict(audits[0])
         if len(audits) == 1
         else comparison_verdict(changes(audits[0].records, audits[1].records))
     )

@@ -11,7 +11,7 @@ from seepage.report.page import BoundRow, Choice, audit_page, comparison_page, p
 from seepage.report.rows import change_rows, result_rows
 from seepage.report.summary import Row, summarise
 from seepage.report.table import leak_table
-from seepage.report.verdict import Verdict, verdict
+from seepage.report.verdict import Verdict, audit_verdict, verdict
 from seepage.report.words import decibels, defense_words
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "attempts",
     "audit_markdown",
     "audit_page",
+    "audit_verdict",
     "change_rows",
     "changes",
     "comparison_markdown",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from seepage.audit import Record
-from seepage.report.leak import Attempt, Level, Victim, attempts
+from seepage.report.leak import Attempt, Level, Victim, attempts, strength
 from seepage.report.verdict import Verdict
 from seepage.report.words import counted, decibels, defense_words
 
@@ -59,7 +59,8 @@ class Change:
             return Direction.vanished
         if self.before.level is self.after.level and abs(self.difference) < NOTICED:
             return Direction.same
-        return Direction.worse if self.difference > 0 else Direction.better
+        worse = (self.before.level.rank, self.difference) > (self.after.level.rank, 0.0)
+        return Direction.worse if worse else Direction.better
 
 
 def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
@@ -105,7 +106,7 @@ def _strongest(records: Sequence[Record]) -> dict[tuple[Victim, str, str], Attem
     for attempt in attempts(records):
         key = (attempt.victim, attempt.record.defense, attempt.record.attack)
         known = best.get(key)
-        if known is None or attempt.psnr > known.psnr:
+        if known is None or strength(attempt) > strength(known):
             best[key] = attempt
     return best
 

@@ -8,7 +8,7 @@ from seepage.audit import AuditResult
 from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.missing import missing
 from seepage.report.summary import summarise
-from seepage.report.verdict import Verdict, verdict
+from seepage.report.verdict import Verdict, audit_verdict
 from seepage.report.words import decibels, defense_words, threat_words
 
 
@@ -32,7 +32,7 @@ def audit_markdown(audit: AuditResult) -> str:
     lacks = missing(audit)
     return _document(
         audit.title,
-        verdict(audit.records),
+        audit_verdict(audit),
         [
             *(f"The adversary had {threat_words(threat)}." for threat in threats),
             *([lacks] if lacks else []),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.audit import Record
+from seepage.audit import AuditResult, Record
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
     NO_DEFENSE,
@@ -55,11 +55,19 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     worst = next(iter(people.values()))
     where = " without a defense" if groups and bare else " behind these defenses" if groups else ""
     return Verdict(
-        level=max((a.level for a in people.values()), key=list(reversed(Level)).index),
+        level=worst.level,
         headline=_headline(people, noun) + where,
         details=(_worst(worst), *_changes(groups)),
         worst=worst,
     )
+
+
+def audit_verdict(audit: AuditResult) -> Verdict:
+    """Judge an audit in the words of its data: images, signals, or inputs of any kind."""
+    samples = {record.data: record for record in audit.records}.values()
+    shapes = {truth.ndim for record in samples if (truth := audit.truth(record)) is not None}
+    noun = "images" if shapes == {4} else "signals" if shapes == {3} else "inputs"
+    return verdict(audit.records, noun=noun)
 
 
 def _headline(people: dict[Victim, Attempt], noun: str) -> str:

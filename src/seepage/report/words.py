@@ -22,6 +22,17 @@ def defense_words(defense: str) -> str:
     return links.replace("), ", ") + ").replace("()", "") or "none"
 
 
+def behind(defense: str) -> str:
+    """A defense as it stands after "behind", or beside a picture.
+
+    Example:
+        >>> behind("chain()"), behind("chain(Prune(0.9))")
+        ('no defense', 'Prune(0.9)')
+    """
+    words = defense_words(defense)
+    return "no defense" if words == "none" else words
+
+
 def decibels(value: float | None, *, unit: bool = True) -> str:
     """A PSNR; infinite means exact, and minus infinity that there is none.
 

@@ -19,7 +19,7 @@ from seepage.report.page.people import Look, pair, people_section
 from seepage.report.page.records import record_section
 from seepage.report.page.rerun import rerun_section
 from seepage.report.page.tradeoff import Choice, tradeoff_section
-from seepage.report.verdict import verdict
+from seepage.report.verdict import audit_verdict
 
 
 def audit_page(
@@ -35,7 +35,7 @@ def audit_page(
     records = audit.records
     tried = attempts(records)
     truth, guess = _look(audit.truth), _look(audit.guess)
-    judged = verdict(records, noun=_noun(audit))
+    judged = audit_verdict(audit)
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
     sections = [
         people_section(tried, truth=truth, guess=guess) if tried else None,
@@ -70,10 +70,3 @@ def _objective(audit: AuditResult) -> Callable[[Attempt], Sequence[float]]:
         return () if values is None else values.tolist()
 
     return objective
-
-
-def _noun(audit: AuditResult) -> str:
-    """What people's data are, as far as one record of each data set tells."""
-    kinds = {record.data: record for record in audit.records}
-    shapes = {t.ndim for record in kinds.values() if (t := audit.truth(record)) is not None}
-    return {(4,): "images", (3,): "signals"}.get(tuple(shapes), "inputs")

@@ -15,7 +15,7 @@ from seepage.report.page.markup import Markup, element, scrolling, table
 from seepage.report.page.opening import opening
 from seepage.report.page.rerun import rerun_section
 from seepage.report.page.section import Section
-from seepage.report.words import decibels, defense_words, enumerated, short_names
+from seepage.report.words import behind, decibels, enumerated, short_names
 
 SHOWN = 400
 
@@ -55,7 +55,7 @@ def _grouped(found: Sequence[Change]) -> Section:
     short = short_names(change.attack for change in found)
     rows = [
         [
-            defense_words(defense),
+            behind(defense),
             short[attack],
             _median([c.before for c in group if c.before]),
             _median([c.after for c in group if c.after]),
@@ -91,7 +91,7 @@ def _people(found: Sequence[Change]) -> Section:
     rows: list[list[str]] = [
         [
             "{} #{}".format(*change.victim),
-            defense_words(change.defense),
+            behind(change.defense),
             short[change.attack],
             _reached(change.before),
             _reached(change.after),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from seepage.report.leak import Attempt, by_attack
+from seepage.report.leak import Attempt, by_attack, strength
 from seepage.report.page.axis import Axis, spanning
 from seepage.report.page.levels import amount, level_class
 from seepage.report.page.line_chart import Curve, Labels, line_chart
 from seepage.report.page.markup import Markup, element, joined
 from seepage.report.page.section import Section
-from seepage.report.words import defense_words, short_names
+from seepage.report.words import behind, short_names
 
 CURVES = 40
 POINTS = 80
@@ -44,8 +44,8 @@ def convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> Se
 
 def _chart(name: str, group: Sequence[Attempt], objective: Objective) -> Markup | None:
     """One curve per case, drawn over the others the more it got."""
-    cases = {a.number: a for a in sorted(group, key=lambda attempt: attempt.psnr)}
-    shown = sorted(cases.values(), key=lambda attempt: attempt.psnr)[-CURVES:]
+    cases = {attempt.number: attempt for attempt in sorted(group, key=strength)}
+    shown = sorted(cases.values(), key=strength)[-CURVES:]
     lines = [c for c in (_curve(a, objective(a)) for a in shown) if len(c.points) > 1]
     if not lines:
         return None
@@ -74,7 +74,7 @@ def _curve(attempt: Attempt, values: Sequence[float]) -> Curve:
     steps = sorted({*range(0, len(values), stride), *range(len(values))[-1:]})
     points = [(step, math.log10(values[step])) for step in steps if 0 < values[step] < math.inf]
     key = "{} #{}".format(*attempt.victim)
-    tip = f"{key} behind {defense_words(attempt.record.defense)}: {amount(attempt)}"
+    tip = f"{key} behind {behind(attempt.record.defense)}: {amount(attempt)}"
     return Curve(points, tip, level_class(attempt.level), key)
 
 

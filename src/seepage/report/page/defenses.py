@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from seepage.report.intervals import median_interval
 from seepage.report.leak import (
     Attempt,
-    Level,
     Victim,
     by_attack,
     by_defense,
     recognisable,
+    strength,
     strongest,
 )
 from seepage.report.page.levels import amount, level_class
@@ -19,7 +19,7 @@ from seepage.report.page.markup import Markup, element, joined, scrolling, table
 from seepage.report.page.records import filter_link
 from seepage.report.page.section import Section
 from seepage.report.page.strip_chart import Line, strip_chart
-from seepage.report.words import counted, decibels, defense_words, short_names
+from seepage.report.words import behind, counted, decibels, short_names
 
 
 def defense_section(tried: Sequence[Attempt]) -> Section:
@@ -33,17 +33,17 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
         "defenses",
         "Leakage by defense and by attack",
         "One dot per person: the strongest of all attacks on that person. The upright bar is the "
-        "median over people, the thick line its 95 % interval (bootstrap over people). On the "
-        "tinted side of 20 dB a guess is recognisable if it also adds to what anybody could guess.",
+        "median over people, the thick line its 95 % interval (bootstrap over people). The tint "
+        "begins at 20 dB; a dot is red where the person is recognisable, also below, if the shapes "
+        "came back under noise (SSIM).",
         joined(chart, _matrix(groups)),
     )
 
 
 def _line(defense: str, people: dict[Victim, Attempt]) -> Line:
-    words = defense_words(defense)
-    name = "no defense" if words == "none" else words
+    name = behind(defense)
     return Line(
-        label=filter_link(words, name),
+        label=filter_link(name),
         name=name,
         people=list(people.values()),
         interval=median_interval([attempt.psnr for attempt in people.values()]),
@@ -59,9 +59,9 @@ def _matrix(groups: dict[str, list[Attempt]]) -> Markup:
     rows = []
     for defense, group in groups.items():
         found = {attack: strongest(some) for attack, some in by_attack(group).items()}
-        most = max(next(iter(people.values())).psnr for people in found.values())
+        most = max(strength(next(iter(people.values()))) for people in found.values())
         cells: list[str] = [_cell(found.get(attack), most) for attack in attacks]
-        rows.append([defense_words(defense), *cells])
+        rows.append([behind(defense), *cells])
     caption = (
         "The worst-off person and the median (with its 95 % interval), by attack. "
         "Bold: the attack that got most behind a defense."
@@ -69,7 +69,7 @@ def _matrix(groups: dict[str, list[Attempt]]) -> Markup:
     return scrolling("Leakage by attack", table(caption, header, rows, {"class": "matrix"}))
 
 
-def _cell(people: dict[Victim, Attempt] | None, most: float) -> Markup:
+def _cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) -> Markup:
     if people is None:
         return element("span", {"class": "faint"}, "not tried")
     worst = next(iter(people.values()))
@@ -77,8 +77,8 @@ def _cell(people: dict[Victim, Attempt] | None, most: float) -> Markup:
     spread = " to ".join(decibels(v, unit=False) for v in (interval.low, interval.high))
     return joined(
         element(
-            "strong" if worst.psnr == most else "span",
-            {"class": f"worst {level_class(_level(people))}"},
+            "strong" if strength(worst) == most else "span",
+            {"class": f"worst {level_class(worst.level)}"},
             amount(worst),
         ),
         element(
@@ -88,8 +88,3 @@ def _cell(people: dict[Victim, Attempt] | None, most: float) -> Markup:
             f"{recognisable(people)}/{len(people)}",
         ),
     )
-
-
-def _level(people: dict[Victim, Attempt]) -> Level:
-    order = list(Level)
-    return min((attempt.level for attempt in people.values()), key=order.index)

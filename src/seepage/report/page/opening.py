@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.audit import Record
-from seepage.report.leak import MARGIN, RECOGNISABLE
+from seepage.report.leak import YARDSTICKS
 from seepage.report.page.levels import level_class
 from seepage.report.page.markup import Markup, element, joined
 from seepage.report.verdict import Verdict
@@ -59,13 +59,15 @@ def assumptions(records: Sequence[Record]) -> Markup:
 
 
 def _convention() -> Markup:
+    psnr, ssim = YARDSTICKS["psnr"], YARDSTICKS["ssim"]
     return joined(
         element(
             "p",
             None,
-            f"a PSNR of {RECOGNISABLE:g} dB or more, an error of a tenth of the range, and at "
-            f"least {MARGIN:g} dB above the best guess that needs no update, half its squared "
-            "error. Only the second: a trace. Neither: near a guess.",
+            f"an error of at most a tenth of the range (PSNR of {psnr.recognisable:g} dB or more) "
+            f"or, for images, alike shapes (SSIM of {ssim.recognisable:g} or more); and clearly "
+            f"above the best guess that needs no update, by {psnr.margin:g} dB or "
+            f"{ssim.margin:g}. Only above that guess: a trace.",
         ),
         element(
             "p",

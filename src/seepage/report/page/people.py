@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from seepage.report.leak import NO_DEFENSE, Attempt, Victim, by_defense, strongest
+from seepage.report.leak import Attempt, Victim, by_defense, strength, strongest
 from seepage.report.page.levels import amount, badge, level_class
 from seepage.report.page.markup import Markup, element, joined
 from seepage.report.page.picture import picture
 from seepage.report.page.section import Section
-from seepage.report.words import decibels, defense_words
+from seepage.report.words import behind, decibels
 
 # Pictures are for looking at: with many people the worst-off tell the story, and the page stays
 # small enough to send.
@@ -29,13 +29,13 @@ def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Sec
         truth: The private input behind an attempt, or None if it was not kept.
         guess: What the attempt made of it, or None if it was not kept.
     """
-    behind = {name: strongest(group) for name, group in by_defense(tried).items()}
+    guesses = {name: strongest(group) for name, group in by_defense(tried).items()}
     everybody = strongest(tried)
     cards: list[Markup] = []
     for victim in everybody:
         if len(cards) == PEOPLE or sum(map(len, cards)) > BYTES:
             break
-        cards.append(_card(victim, behind, truth, guess))
+        cards.append(_card(victim, guesses, truth, guess))
     left = len(everybody) - len(cards)
     beyond = (
         f" Shown are the {len(cards)} worst-off of {len(everybody)} people; the table below has "
@@ -66,10 +66,10 @@ def pair(attempt: Attempt, *, truth: Look, guess: Look) -> Markup | None:
 
 
 def _card(
-    victim: Victim, behind: dict[str, dict[Victim, Attempt]], truth: Look, guess: Look
+    victim: Victim, guesses: dict[str, dict[Victim, Attempt]], truth: Look, guess: Look
 ) -> Markup:
-    mine = {name: people[victim] for name, people in behind.items() if victim in people}
-    worst = max(mine.values(), key=lambda attempt: attempt.psnr)
+    mine = {name: people[victim] for name, people in guesses.items() if victim in people}
+    worst = max(mine.values(), key=strength)
     original = truth(worst)
     alt = f"private input of {_name(victim)}"
     figures = [
@@ -87,19 +87,14 @@ def _card(
 
 def _guess(attempt: Attempt, guess: Look) -> Markup:
     values = guess(attempt)
-    name = attempt.record.defense
     return _figure(
         _missing() if values is None else picture(values, alt=_alt(attempt)),
         joined(
-            element("span", {"class": "behind"}, _behind(name)),
+            element("span", {"class": "behind"}, behind(attempt.record.defense)),
             element("b", {"class": level_class(attempt.level)}, amount(attempt)),
             element("span", {"class": "faint"}, _fine_print(attempt)),
         ),
     )
-
-
-def _behind(defense: str) -> str:
-    return "no defense" if defense == NO_DEFENSE else defense_words(defense)
 
 
 def _fine_print(attempt: Attempt) -> str:
@@ -117,12 +112,15 @@ def _fine_print(attempt: Attempt) -> str:
     return ", ".join(parts)
 
 
-def certificate_words(certificate: dict[str, float | bool | None] | object) -> str:
-    """What the attack can prove without the truth."""
-    fields = certificate if isinstance(certificate, dict) else {}
-    unique = {True: "the only input that explains the update", False: "not unique"}
-    proof = unique.get(fields.get("unique"))  # type: ignore[arg-type]
-    return f"residual {fields.get('residual'):.0e}" + (f", {proof}" if proof else "")
+def certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
+    """What the attack can prove without the truth.
+
+    Example:
+        >>> certificate_words({"residual": 1.2e-7, "unique": True})
+        'residual 1e-07, unique'
+    """
+    proof = ", unique" if certificate["unique"] else ""
+    return f"residual {certificate['residual']:.0e}{proof}"
 
 
 def _baselines(attempt: Attempt) -> str:
@@ -147,7 +145,7 @@ def _missing() -> Markup:
 
 
 def _alt(attempt: Attempt) -> str:
-    where = _behind(attempt.record.defense)
+    where = behind(attempt.record.defense)
     how = attempt.record.attack.partition("(")[0]
     return f"{_name(attempt.victim)} as {how} saw it, {where}: {amount(attempt)}, {attempt.level}"
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from seepage.audit import Record
-from seepage.report.leak import Attempt, attempts
+from seepage.report.leak import Attempt, attempts, strength
 from seepage.report.page.markup import Markup, element, joined, scrolling
 from seepage.report.page.section import Section
-from seepage.report.words import counted, decibels, defense_words, short_names
+from seepage.report.words import behind, counted, decibels, short_names
 
 # Rows written as HTML, for readers without scripts and for paper; the script has all of them.
 WRITTEN = 200
@@ -19,9 +19,9 @@ VARYING = {"network": "model", "client": "local", "adversary": "threat"}
 TEXTS = frozenset({"person", "behind", "attack", "reading", *VARYING})
 
 
-def filter_link(words: str, label: str) -> Markup:
-    """A link that filters the table; as an address it can be passed on."""
-    return element("a", {"href": f"#filter={quote(words)}"}, label)
+def filter_link(words: str) -> Markup:
+    """Words that filter the table when they are clicked; the address can be passed on."""
+    return element("a", {"href": f"#filter={quote(words)}"}, words)
 
 
 def record_section(records: Sequence[Record]) -> Section:
@@ -53,7 +53,7 @@ def table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     def described(record: Record) -> list[str]:
         named = {"network": networks[record.model], "client": record.local,
                  "adversary": record.threat}  # fmt: skip
-        plain = [defense_words(record.defense), short[record.attack]]
+        plain = [behind(record.defense), short[record.attack]]
         return plain + [named[title] for title in varying]
 
     def scored(attempt: Attempt) -> list[str]:
@@ -76,7 +76,7 @@ def table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         reading = f"failed: {record.error}"
         return [f"{record.data} {people}", *described(record), reading, *blank, str(record.seed)]
 
-    ranked = sorted(attempts(records), key=lambda attempt: -attempt.psnr)
+    ranked = sorted(attempts(records), key=strength, reverse=True)
     rows = [scored(attempt) for attempt in ranked]
     return columns, rows + [failed(r) for r in records if r.error is not None]
 
