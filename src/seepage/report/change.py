@@ -9,7 +9,7 @@ from enum import StrEnum
 from seepage.audit import Record
 from seepage.report.leak import Attempt, Level, Victim, attempts, strength
 from seepage.report.verdict import Verdict
-from seepage.report.words import counted, decibels, defense_words
+from seepage.report.words import behind, counted, decibels
 
 # Smaller differences are what another seed gives as well, in dB of PSNR.
 NOTICED = 1.0
@@ -121,7 +121,7 @@ def _people(found: Sequence[Change]) -> str:
 
 def _told(change: Change) -> str:
     return (
-        f"{change.victim[0]} #{change.victim[1]} behind {defense_words(change.defense)} against "
+        f"{change.victim[0]} #{change.victim[1]} behind {behind(change.defense)} against "
         f"{change.attack.partition('(')[0]}, {_psnr(change.before)} before and "
         f"{_psnr(change.after)} now"
     )

@@ -82,29 +82,30 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-_KNOWN = {
-    "knows_labels": "the labels",
-    "knows_batch_size": "the batch size",
-    "knows_defense": "the defense",
+_KNOWLEDGE = {
+    "knows_labels=True": "the labels",
+    "knows_batch_size=True": "the batch size",
+    "knows_defense=True": "the defense",
+    "batchnorm='exact'": "the batch statistics",
+    "batchnorm='running'": "the broadcast batch statistics",
 }
-_STATISTICS = {
-    "exact": "the batch statistics",
-    "running": "the broadcast batch statistics",
-    "unknown": "no batch statistics",
+_IGNORANCE = {
+    "knows_labels=False": "the labels",
+    "knows_batch_size=False": "the batch size",
+    "knows_defense=False": "the defense",
+    "batchnorm='unknown'": "the batch statistics",
 }
 
 
 def threat_words(threat: str) -> str:
-    """What the adversary had, as a clause after "the adversary had".
+    """What the adversary had, as a clause after "the adversary had"; new fields as they stand.
 
     Example:
         >>> threat_words("Threat(knows_labels=True, knows_defense=False, batchnorm='exact')")
         'the update, the labels and the batch statistics, but not the defense'
     """
-    fields = dict(re.findall(r"(\w+)=([^,()]+)", threat))
-    statistics = fields.pop("batchnorm", "").strip("'")
-    had = ["the update", *(_KNOWN[n] for n, v in fields.items() if n in _KNOWN and v == "True")]
-    had += [_STATISTICS[statistics]] * (statistics in _STATISTICS)
-    had += [f"{name} = {value}" for name, value in fields.items() if name not in _KNOWN]
-    lacked = [_KNOWN[n] for n, v in fields.items() if n in _KNOWN and v != "True"]
-    return enumerated(had) + (f", but not {enumerated(lacked)}" if lacked else "")
+    fields = re.findall(r"\w+=[^,()]+", threat)
+    had = [_KNOWLEDGE.get(field, field) for field in fields if field not in _IGNORANCE]
+    lacked = [_IGNORANCE[field] for field in fields if field in _IGNORANCE]
+    words = enumerated(["the update", *had])
+    return f"{words}, but not {enumerated(lacked)}" if lacked else words
