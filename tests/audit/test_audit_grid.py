@@ -107,10 +107,10 @@ def test_an_impossible_client_is_refused_before_anything_runs(grid):
 def test_outcomes_come_one_by_one_through_the_executor_that_is_passed_in(grid):
     ran = []
 
-    def backwards(run, cases):
+    def backwards(cases, started):
         for case in reversed(cases):
             ran.append(case.seed)
-            yield run(case)
+            yield run_case(case)
 
     small = replace(grid, tasks=grid.tasks[:1], defenses=[sp.chain()], locals=[sp.Gradient()])
     outcomes = small.run(victims(PHOTOS, people=1, batch_size=1), executor=backwards)

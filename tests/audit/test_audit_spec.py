@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.audit import environment, load_spec
-from seepage.audit.spec import QUICKSTART
+from seepage.audit import QUICKSTART, environment, load_spec
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnknownName
 from seepage.scoring import METRICS
 
@@ -98,14 +97,14 @@ def test_a_metric_that_cannot_run_here_is_an_error_that_says_where(written, monk
     monkeypatch.setenv("SEEPAGE_LPIPS", "nowhere.safetensors")
     text = '\n[[scenario]]\ndata = { name = "photos" }\nmodels = { name = "mlp" }\n'
     path = written('metrics = ["lpips"]' + text + 'attacks = { name = "analytic_fc" }')
-    with pytest.raises(MissingExtra, match=r"^spec.toml: scenario 1: lpips needs the file"):
+    with pytest.raises(MissingExtra, match=r"^spec.toml, line 2: scenario 1: lpips needs the file"):
         load_spec(path)
 
 
 def test_the_quickstart_loads_and_attacks_photos_and_digits_behind_four_defenses():
     spec = load_spec()
     assert spec.title == "Quickstart"
-    assert spec.text == QUICKSTART.read_text(encoding="utf-8")
+    assert spec.source.text == QUICKSTART.read_text(encoding="utf-8")
     assert {p.batches[0].data for p in spec.parts} == {"photos", "digits"}
     cases = [case for p in spec.parts for case in p.audit.cases(p.batches)]
     assert len(cases) == 2 * 2 * 4 * 4

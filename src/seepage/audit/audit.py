@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from seepage.audit.case import Case
+from seepage.audit.execution import Executor, serial, unannounced
 from seepage.audit.outcome import Outcome
-from seepage.audit.run import run_case
 from seepage.audit.victims import Victims
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, Defense, LocalComputation, Metric, Task
 from seepage.defenses import chain
 from seepage.threats import Threat
-
-Executor = Callable[[Callable[[Case], Outcome], Sequence[Case]], Iterable[Outcome]]
-
-
-def serial(run: Callable[[Case], Outcome], cases: Sequence[Case]) -> Iterator[Outcome]:
-    """Run one case after the other, in this process."""
-    return map(run, cases)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,4 +61,4 @@ class Audit:
 
     def run(self, batches: Iterable[Victims], *, executor: Executor = serial) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""
-        yield from executor(run_case, self.cases(batches))
+        yield from executor(self.cases(batches), unannounced)

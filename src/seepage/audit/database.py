@@ -13,7 +13,7 @@ from typing import Any
 from seepage.audit.record import Record
 from seepage.core.errors import DataNotFound, UnreadableFile
 
-NAME = "audit.sqlite"
+DATABASE = "audit.sqlite"
 FORMAT = 1
 
 _TABLES = """

@@ -14,6 +14,7 @@ from seepage.clients import FedAvg, Gradient
 from seepage.core import Attack, Defense, LocalComputation, Metric, Paired, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
+from seepage.core.located import located
 from seepage.data import Dataset, load
 from seepage.defenses import DEFENSES, chain
 from seepage.scoring import METRICS
@@ -21,29 +22,18 @@ from seepage.threats import Threat
 from seepage.zoo import build, load_weights
 
 T = TypeVar("T")
+U = TypeVar("U")
 Table = Mapping[str, Any]
 
 LOCALS: Mapping[str, Callable[..., LocalComputation]] = {"Gradient": Gradient, "FedAvg": FedAvg}
-
-
-@contextmanager
-def located(place: str) -> Iterator[None]:
-    """Put the place before the sentence of any error raised inside."""
-    try:
-        yield
-    except SeepageError as error:
-        sentence = f"{place}: {error}"
-        error.args = (sentence,)
-        if isinstance(error, ImportError):  # which prints its message, not its arguments
-            error.msg = sentence
-        raise
 
 
 def only(table: Table, *known: str) -> None:
     """Raise `UnknownName` if a table has any other key."""
     for key in table:
         if key not in known:
-            raise UnknownName("key", key, known)
+            with located(key):
+                raise UnknownName("key", key, known)
 
 
 def tables(table: Table, key: str, default: list[Table] | None = None) -> list[Table]:
@@ -58,30 +48,44 @@ def tables(table: Table, key: str, default: list[Table] | None = None) -> list[T
     return found
 
 
+def each(
+    table: Table, key: str, make: Callable[[Table], T], default: list[Table] | None = None
+) -> list[T]:
+    """What `make` makes of every table under a key."""
+    with located(key):
+        return _each(tables(table, key, default), make)
+
+
+def _each(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
+    made = []
+    for number, value in enumerate(values):
+        with located(number):
+            made.append(make(value))
+    return made
+
+
 def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
     """Whose data: `{ name, split, pixels, people, batch_size, start }`."""
-    with located("data"):
-        only(table, "name", "split", "pixels", "people", "batch_size", "start")
-        options = {key: table[key] for key in ("split", "pixels") if key in table}
-        dataset = construct("data", load, {"name": _name(table), **options})
-        if options:
-            # Records must tell the same data at another size or split apart.
-            dataset = replace(dataset, name=described(dataset.name, options))
-        batch_size = table.get("batch_size", 1)
-        cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
-        start = {"start": table["start"]} if "start" in table else {}
-        return dataset, construct("a batch", partial(victims, dataset), {**cut, **start})
+    only(table, "name", "split", "pixels", "people", "batch_size", "start")
+    options = {key: table[key] for key in ("split", "pixels") if key in table}
+    dataset = construct("data", load, {"name": _name(table), **options})
+    if options:
+        # Records must tell the same data at another size or split apart.
+        dataset = replace(dataset, name=described(dataset.name, options))
+    batch_size = table.get("batch_size", 1)
+    cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
+    start = {"start": table["start"]} if "start" in table else {}
+    return dataset, construct("a batch", partial(victims, dataset), {**cut, **start})
 
 
 def model(table: Table, dataset: Dataset) -> Task:
     """A network, built for the data set's inputs and classes unless the table says otherwise."""
-    with located("models"):
-        name, options = _split(table)
-        weights = options.pop("weights", None)
-        fitted = {"domain": dataset.domain, "classes": dataset.classes}
-        with trusting_nothing(name):
-            task = build(name, options=fitted | options)
-            return task if weights is None else load_weights(task, weights)
+    name, options = _split(table)
+    weights = options.pop("weights", None)
+    fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    with trusting_nothing(name):
+        task = build(name, options=fitted | options)
+        return task if weights is None else load_weights(task, weights)
 
 
 @contextmanager
@@ -98,58 +102,61 @@ def trusting_nothing(name: str) -> Iterator[None]:
 
 def local(table: Table) -> LocalComputation:
     """What clients compute; the gradient unless another is named."""
-    with located("locals"):
-        return _made("local computation", LOCALS, {"name": "Gradient", **table})
+    return _made("local computation", LOCALS, {"name": "Gradient", **table})
 
 
 def defenses(listed: object) -> list[Defense]:
     """Every defense, at least one."""
     found = [listed] if isinstance(listed, Mapping) else listed
-    if not isinstance(found, list) or not found:
-        raise InvalidValue(
-            "expected defenses as a list such as [[], [{ name = ... }]], whose empty list defends "
-            f"nothing, got {listed!r}"
-        )
-    return [defense(links) for links in found]
+    with located("defenses"):
+        if not isinstance(found, list) or not found:
+            raise InvalidValue(
+                "expected defenses as a list such as [[], [{ name = ... }]], whose empty list "
+                f"defends nothing, got {listed!r}"
+            )
+        return _each(found, defense)
 
 
 def defense(links: object) -> Defense:
     """A defense: one table, or a list of them to be chained; an empty list defends nothing."""
-    with located("defenses"):
-        listed = [links] if isinstance(links, Mapping) else links
-        if not isinstance(listed, list) or not all(isinstance(link, Mapping) for link in listed):
-            raise InvalidValue(
-                f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
-            )
-        return chain(*(_made("defense", DEFENSES, link) for link in listed))
+    listed = [links] if isinstance(links, Mapping) else links
+    if not isinstance(listed, list) or not all(isinstance(link, Mapping) for link in listed):
+        raise InvalidValue(
+            f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
+        )
+    return chain(*_each(listed, partial(_made, "defense", DEFENSES)))
 
 
 def threat(table: Table) -> Threat:
     """What the adversary knows."""
-    with located("threats"):
-        for key, value in table.items():
-            if key.startswith("knows") and not isinstance(value, bool):
+    for key, value in table.items():
+        if key.startswith("knows") and not isinstance(value, bool):
+            with located(key):
                 raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
-        return construct("Threat", Threat, table)
+    return construct("Threat", Threat, table)
 
 
 def attack(table: Table) -> tuple[str, Attack]:
     """What the adversary does, and what records call it."""
-    with located("attacks"):
-        made = _made("attack", ATTACKS, table)
-        return described(*_split(table)), made
+    made = _made("attack", ATTACKS, table)
+    return described(*_split(table)), made
 
 
 def metrics(names: object) -> tuple[Metric, ...] | None:
     """The metrics of these names, after PSNR, which orders the tables; None takes all that fit."""
     if names is None:
         return None
-    if not isinstance(names, list) or not names:
-        raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
-    for name in names:
-        if not isinstance(name, str) or name not in METRICS:
-            raise UnknownName("metric", str(name), METRICS)
-    return tuple(METRICS[name] for name in dict.fromkeys(["psnr", *names]))
+    with located("metrics"):
+        if not isinstance(names, list) or not names:
+            raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
+        asked = _each(names, _metric)
+    return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
+
+
+def _metric(name: object) -> Metric:
+    if not isinstance(name, str) or name not in METRICS:
+        raise UnknownName("metric", str(name), METRICS)
+    return METRICS[name]
 
 
 def fitting(asked: Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...] | None:
@@ -172,14 +179,16 @@ def _fits(metric: Metric, paired: Paired) -> bool:
 def seeds(values: object) -> tuple[int, ...]:
     """The seeds, at least one."""
     if not isinstance(values, list) or not values or not all(type(v) is int for v in values):
-        raise InvalidValue(f"expected seeds as a list of whole numbers, got {values!r}")
+        with located("seeds"):
+            raise InvalidValue(f"expected seeds as a list of whole numbers, got {values!r}")
     return tuple(values)
 
 
 def _made(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
     name, options = _split(table)
     if name not in known:
-        raise UnknownName(kind, name, known)
+        with located("name"):
+            raise UnknownName(kind, name, known)
     return construct(name, known[name], options)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seepage.core.errors import InvalidValue
 
-NAME = "audit.lock"
+LOCK = "audit.lock"
 
 
 class DirectoryLock:
@@ -24,7 +24,7 @@ class DirectoryLock:
         """Take the lock, or refuse at once."""
         import fcntl
 
-        self._handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        self._handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from seepage.audit.artifacts import Artifacts
-from seepage.audit.database import NAME, Database, Planned
+from seepage.audit.database import DATABASE, Database, Planned
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
 from seepage.core.errors import UnreadableFile
@@ -84,7 +84,7 @@ def load_audit(path: Path | str) -> AuditResult:
         UnreadableFile: If its database is damaged.
     """
     path = Path(path)
-    database = Database(path / NAME, read_only=True)
+    database = Database(path / DATABASE, read_only=True)
     try:
         about, planned, records = database.about(), database.planned(), database.records()
     finally:

@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
-from seepage.core import Reconstruction, Rng
+from seepage.core import Observation, Reconstruction, Rng, SideBySide
 from seepage.core.errors import SeepageError
 from seepage.scoring import Scores, baseline_scores, score
 
 
 def run_case(case: Case) -> Outcome:
     """Run a case; a failure becomes a record with its reason, so that the rest can go on."""
-    truth, blank = case.victims.batch.inputs, _blank(case)
     try:
-        guess = _attack(case)
-        # Scored on the CPU, in the units and range of the data set.
-        scores = _score(case, _on_cpu(guess))
-        baselines = _baselines(case, scores)
+        return _scored(case, case.attack(_observe(case), rng=_adversary(case)))
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
-        return Outcome(replace(blank, error=_reason(error)), truth, None)
+        return lost(case, _reason(error))
+
+
+def run_together(cases: Sequence[Case]) -> list[Outcome]:
+    """Run cases that differ in people and seed alone, side by side where the attack can."""
+    attack = cases[0].attack
+    if len(cases) > 1 and isinstance(attack, SideBySide):
+        try:
+            guesses = attack.many([_observe(c) for c in cases], rngs=[_adversary(c) for c in cases])
+            return [_scored(case, guess) for case, guess in zip(cases, guesses, strict=True)]
+        except Exception:  # noqa: BLE001 - which of them breaks is found out one by one
+            pass
+    return [run_case(case) for case in cases]
+
+
+def lost(case: Case, reason: str) -> Outcome:
+    """What is kept of a case that gave no result."""
+    return Outcome(replace(_blank(case), error=reason), case.victims.batch.inputs, None)
+
+
+def _scored(case: Case, guess: Reconstruction) -> Outcome:
+    # Scored on the CPU, in the units and range of the data set.
+    scores = _score(case, _on_cpu(guess))
     record = replace(
-        blank,
+        _blank(case),
         scores=_plain(scores),
-        baselines={name: _plain(s) for name, s in baselines.items()},
+        baselines={name: _plain(s) for name, s in _baselines(case, scores).items()},
         certificate=asdict(guess.certificate) if guess.certificate else None,
         effort=_effort(guess),
     )
+    truth = case.victims.batch.inputs
     return Outcome(record, truth, scores.paired.guess, guess.trace.objective)
 
 
@@ -57,12 +76,15 @@ def _blank(case: Case) -> Record:
     )
 
 
-def _attack(case: Case) -> Reconstruction:
-    key = Rng(case.seed)
+def _observe(case: Case) -> Observation:
     reference = next(iter(case.task.parameters.values()))
     batch = case.victims.batch.to(device=reference.device, dtype=reference.dtype)
-    seen = case.threat.observe(case.client, case.task, batch, rng=key.fork("client"))
-    return case.attack(seen, rng=key.fork("adversary"))
+    client_key = Rng(case.seed).fork("client")
+    return case.threat.observe(case.client, case.task, batch, rng=client_key)
+
+
+def _adversary(case: Case) -> Rng:
+    return Rng(case.seed).fork("adversary")
 
 
 def _on_cpu(guess: Reconstruction) -> Reconstruction:

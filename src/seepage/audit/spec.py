@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 
@@ -14,12 +14,13 @@ import torch
 from seepage.audit import entries
 from seepage.audit.audit import Audit
 from seepage.audit.case import Case
-from seepage.audit.entries import Table, located
+from seepage.audit.entries import Table
+from seepage.audit.placed import placed
+from seepage.audit.source import Source
 from seepage.audit.victims import Victims
 from seepage.core import Metric
-from seepage.core.errors import DataNotFound, InvalidValue
-
-QUICKSTART = Path(__file__).parent / "quickstart.toml"
+from seepage.core.errors import InvalidValue
+from seepage.core.located import located
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +37,12 @@ class Spec:
 
     Args:
         title: What it is called.
-        text: The file as it was read.
+        source: The file as it was read.
         parts: What to run, in order.
     """
 
     title: str
-    text: str
+    source: Source
     parts: tuple[Part, ...]
 
     @cached_property
@@ -61,49 +62,48 @@ def load_spec(path: Path | None = None, *, device: str = "cpu") -> Spec:
     Raises:
         SeepageError: One sentence with the file, the place in it, what was expected and what came.
     """
-    path = QUICKSTART if path is None else path
-    text, table = _read(path)
-    with located(path.name):
+    return build_spec(Source.read(path, device=device))
+
+
+def build_spec(source: Source) -> Spec:
+    """Build all that a spec names."""
+    table = _parsed(source)
+    with placed(source):
         entries.only(table, "title", "seeds", "metrics", "scenario")
         metrics = entries.metrics(table.get("metrics"))
         seeds = entries.seeds(table.get("seeds", [0]))
-        parts: list[Part] = []
-        for number, scenario in enumerate(entries.tables(table, "scenario"), 1):
-            with located(f"scenario {number}"):
-                parts.extend(_parts(scenario, metrics=metrics, seeds=seeds, device=device))
-    return Spec(str(table.get("title", path.stem)), text, tuple(parts))
+        build = partial(_parts, metrics=metrics, seeds=seeds, device=source.device)
+        parts = [part for made in entries.each(table, "scenario", build) for part in made]
+    return Spec(str(table.get("title", Path(source.name).stem)), source, tuple(parts))
 
 
-def _read(path: Path) -> tuple[str, Table]:
+def _parsed(source: Source) -> Table:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise DataNotFound(f"cannot read the spec {str(path)!r}: {reason}") from error
-    try:
-        return text, tomllib.loads(text)
+        return tomllib.loads(source.text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidValue(f"{path.name} is not valid TOML: {error}") from error
+        raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
 
 
 def _parts(
     scenario: Table, *, metrics: Sequence[Metric] | None, seeds: Sequence[int], device: str
-) -> Iterator[Part]:
+) -> list[Part]:
     entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks")
-    for source in entries.tables(scenario, "data"):
-        dataset, batches = entries.data(source)
-        models = [entries.model(m, dataset) for m in entries.tables(scenario, "models")]
+    parts = []
+    for dataset, batches in entries.each(scenario, "data", entries.data):
+        models = entries.each(scenario, "models", partial(entries.model, dataset=dataset))
         audit = Audit(
             tasks=[task.to(device=torch.device(device)) for task in models],
-            locals=[entries.local(t) for t in entries.tables(scenario, "locals", [{}])],
+            locals=entries.each(scenario, "locals", entries.local, [{}]),
             defenses=entries.defenses(scenario.get("defenses", [[]])),
-            threats=[entries.threat(t) for t in entries.tables(scenario, "threats", [{}])],
-            attacks=dict(entries.attack(t) for t in entries.tables(scenario, "attacks")),
+            threats=entries.each(scenario, "threats", entries.threat, [{}]),
+            attacks=dict(entries.each(scenario, "attacks", entries.attack)),
             metrics=entries.fitting(metrics, dataset),
             seeds=seeds,
         )
-        audit.cases(batches)
+        with located("defenses"):
+            audit.cases(batches)
         for task, who in product(audit.tasks, batches):
-            with entries.trusting_nothing(task.name):
+            with located("models"), entries.trusting_nothing(task.name):
                 task.check(who.batch)
-        yield Part(audit, batches)
+        parts.append(Part(audit, batches))
+    return parts

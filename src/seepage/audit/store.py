@@ -11,10 +11,8 @@ from types import TracebackType
 from seepage.audit.artifacts import Artifacts, is_whole, pack
 from seepage.audit.case import Case
 from seepage.audit.changes import changes
-from seepage.audit.database import NAME as DATABASE
-from seepage.audit.database import Database, Planned
-from seepage.audit.lock import NAME as LOCK
-from seepage.audit.lock import DirectoryLock
+from seepage.audit.database import DATABASE, Database, Planned
+from seepage.audit.lock import LOCK, DirectoryLock
 from seepage.audit.outcome import Outcome
 from seepage.audit.result import ARTIFACTS
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile

@@ -3,61 +3,109 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.markup import escape
 
-from seepage.audit import AuditStore, Outcome, environment, load_spec, run_case
-from seepage.audit.database import NAME as DATABASE
-from seepage.audit.store import SHEET
-from seepage.cli.progress import Display
+from seepage.audit import (
+    AuditStore,
+    Executor,
+    Gate,
+    Pool,
+    RayCluster,
+    Record,
+    Source,
+    Spec,
+    build_spec,
+    environment,
+    estimate,
+    load_audit,
+    serial,
+    side_by_side,
+)
+from seepage.audit.database import DATABASE
+from seepage.audit.store import CHECKPOINTS, SHEET
+from seepage.cli.gates import leaked, require_measured
+from seepage.cli.progress import Display, duration
 from seepage.cli.report import PAGE, save_page
+from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue
 from seepage.report import leak_table, save_contact_sheet, summarise
 
+DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
-def audit(
-    spec: Path | None, *, out: Path, device: str, overwrite: bool, quiet: bool, console: Console
-) -> bool:
-    """Run every case of a spec; tell whether all of them gave a result."""
-    chosen = pick_device(device)
-    loaded = load_spec(spec, device=chosen)
-    cases = loaded.cases
-    total = len(cases)
-    store = AuditStore.create(
-        out,
-        title=loaded.title,
-        spec=loaded.text,
-        environment=environment(chosen),
-        cases=cases,
-        overwrite=overwrite,
-    )
-    console.print(f"[bold]{escape(loaded.title)}[/bold]: {total} cases on {chosen}")
-    progress = Console(quiet=True) if quiet else console
-    outcomes: list[Outcome] = []
-    try:
-        with store, Display(progress, total).showing() as display:
-            for case in cases:
-                display.started(case)
-                outcome = run_case(case)
-                store.add(case, outcome)
-                outcomes.append(outcome)
-                display.finished(outcome)
-    except KeyboardInterrupt:
-        console.print(
-            f"interrupted after {len(outcomes)} of {total} cases; they are in {out}",
-            markup=False,
-            soft_wrap=True,
-        )
-        raise
-    finally:
-        if outcomes:
-            save_contact_sheet(outcomes, out / SHEET)
-            save_page(out)
-    _show(outcomes, out, console)
-    return all(outcome.record.error is None for outcome in outcomes)
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for on the command line.
+
+    Args:
+        spec: The file; None takes the bundled quickstart, or the spec of a resumed audit.
+        out: The directory.
+        device: Where the attacks run.
+        executor: "local" or "ray".
+        workers: Processes; None takes one, or what a cluster has.
+        gates: What must not leak.
+        resume: Go on with the audit in `out`, if there is one.
+        retry_failed: Run the cases again that gave no result.
+        overwrite: Replace the audit in `out`.
+        dry_run: Run nothing; say what would run and for how long.
+        plain: Lines for a log instead of a bar.
+        quiet: Only the result.
+    """
+
+    spec: Path | None
+    out: Path
+    device: str
+    executor: str
+    workers: int | None
+    gates: tuple[Gate, ...]
+    resume: bool
+    retry_failed: bool
+    overwrite: bool
+    dry_run: bool
+    plain: bool
+    quiet: bool
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there is an audit to go on with."""
+        return self.resume and (self.out / DATABASE).is_file()
+
+
+def audit(request: Request, console: Console) -> int:
+    """Run every case of a spec that has no result yet; the exit code tells how it went."""
+    _require_sense(request)
+    spec = build_spec(_source(request))
+    require_measured(request.gates, spec)
+    title, device = escape(spec.title), spec.source.device
+    console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
+    if request.dry_run:
+        return _rehearse(request, spec, console)
+    executor = _executor(request, spec.source)
+    _run(request, spec, executor, console)
+    records = load_audit(request.out).records
+    _show(records, request.out, console)
+    if leaked(request.gates, records, console):
+        return LEAKED
+    return CASE_FAILED if any(record.error for record in records) else DONE
+
+
+def _require_sense(request: Request) -> None:
+    if request.resume and request.overwrite:
+        raise InvalidValue("expected --resume or --overwrite, got both; choose one")
+    if request.retry_failed and not request.resume:
+        raise InvalidValue("--retry-failed goes with --resume, which is not given")
+
+
+def _source(request: Request) -> Source:
+    device = pick_device(request.device)
+    if request.spec is None and request.resumes:
+        return Source("spec.toml", load_audit(request.out).spec, device)
+    return Source.read(request.spec, device=device)
 
 
 def pick_device(device: str) -> str:
@@ -69,10 +117,86 @@ def pick_device(device: str) -> str:
     return device
 
 
-def _show(outcomes: Sequence[Outcome], out: Path, console: Console) -> None:
-    rows = summarise(outcome.record for outcome in outcomes)
-    console.print(leak_table(rows, width=console.width))
-    reasons = dict.fromkeys(o.record.error for o in outcomes if o.record.error)
+def _executor(request: Request, source: Source) -> Executor:
+    if request.executor == "ray":
+        return RayCluster(source, request.workers)
+    on_card = source.device.startswith("cuda")
+    if on_card and (request.workers or 1) > 1:
+        raise InvalidValue("one process drives a card, got --workers; leave it out, or use ray")
+    if (request.workers or 1) > 1:
+        return Pool(source, request.workers or 1, request.out / CHECKPOINTS)
+    return side_by_side if on_card else serial
+
+
+def _rehearse(request: Request, spec: Spec, console: Console) -> int:
+    records = load_audit(request.out).records if request.resumes else ()
+    done = {record.case for record in records}
+    missing = [case for case in spec.cases if case.id not in done]
+    for number, case in enumerate(missing, 1):
+        console.print(f"{number:4} {case}", markup=False, highlight=False, soft_wrap=True)
+    seconds = estimate(missing, records) / (request.workers or 1)
+    console.print(
+        f"{len(missing)} cases to run, about {duration(seconds)}: an estimate from a few steps of "
+        "every attack on every network, or from what is recorded",
+        soft_wrap=True,
+    )
+    return DONE
+
+
+def _open(request: Request, spec: Spec) -> AuditStore:
+    if request.resumes:
+        return AuditStore.resume(request.out, cases=spec.cases, retry_failed=request.retry_failed)
+    return AuditStore.create(
+        request.out,
+        title=spec.title,
+        spec=spec.source.text,
+        environment=environment(spec.source.device),
+        cases=spec.cases,
+        overwrite=request.overwrite,
+    )
+
+
+def _run(request: Request, spec: Spec, executor: Executor, console: Console) -> None:
+    by_id = {case.id: case for case in spec.cases}
+    shown = Console(quiet=True) if request.quiet else console
+    with _open(request, spec) as store:
+        done = store.done()
+        missing = [case for case in spec.cases if case.id not in done]
+        if done:
+            shown.print(f"{len(done)} cases are done, {len(missing)} to run")
+        display = Display(shown, total=len(by_id), done=len(done), plain=request.plain)
+        try:
+            with checkpointing(request.out / CHECKPOINTS), display.showing():
+                for outcome in executor(missing, display.started):
+                    store.add(by_id[outcome.record.case], outcome)
+                    display.finished(outcome.record)
+        except KeyboardInterrupt:
+            _draw(request.out)
+            _say_how_to_resume(request, len(store.done()), len(by_id), console)
+            raise
+    _draw(request.out)
+
+
+def _draw(out: Path) -> None:
+    found = load_audit(out)
+    save_contact_sheet(list(found.outcomes()), out / SHEET)
+    save_page(found)
+
+
+def _say_how_to_resume(request: Request, done: int, total: int, console: Console) -> None:
+    spec = f"{request.spec} " if request.spec else ""
+    console.print(
+        f"interrupted after {done} of {total} cases; they are in {request.out}\n"
+        f"to go on: seepage audit {spec}--out {request.out} --resume",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show(records: Sequence[Record], out: Path, console: Console) -> None:
+    console.print(leak_table(summarise(records), width=console.width))
+    reasons = dict.fromkeys(record.error for record in records if record.error)
     for reason in reasons:
         console.print(f"failed: {reason}", style="yellow", markup=False)
     kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}

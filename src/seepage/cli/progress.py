@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from seepage.audit import Case, Outcome
+from seepage.audit import Case, Record
 from seepage.core.progress import listen
 from seepage.report import decibels, defense_words
 
@@ -25,11 +25,12 @@ from seepage.report import decibels, defense_words
 class Display:
     """Shows the case in hand, its objective, and the worst leak so far."""
 
-    def __init__(self, console: Console, total: int) -> None:
-        """Prepare a bar for `total` cases."""
+    def __init__(self, console: Console, *, total: int, done: int = 0, plain: bool = False) -> None:
+        """Prepare a bar for `total` cases, or lines of a log if `plain` or not on a terminal."""
         self._console = console
+        self._plain = plain or not console.is_terminal
         self._worst = -math.inf
-        self._done = 0
+        self._done = done
         self._total = total
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -40,9 +41,9 @@ class Display:
             TextColumn("{task.fields[note]}"),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=self._plain,
         )
-        self._task = self._bar.add_task("auditing", total=total, note="")
+        self._task = self._bar.add_task("auditing", total=total, completed=done, note="")
 
     @contextmanager
     def showing(self) -> Iterator[Display]:
@@ -54,14 +55,13 @@ class Display:
         """Say which case begins."""
         self._bar.update(self._task, description=escape(str(case)))
 
-    def finished(self, outcome: Outcome) -> None:
-        """Count a case; a log that is not a terminal gets a line of its own for each."""
-        record = outcome.record
+    def finished(self, record: Record) -> None:
+        """Count a case; a log gets a line of its own for each."""
         values = [v for v in record.scores.get("psnr", ()) if v is not None]
         self._worst = max([self._worst, *values])
         self._done += 1
         self._bar.update(self._task, completed=self._done, note=f"worst {decibels(self._worst)}")
-        if not self._console.is_terminal:
+        if self._plain:
             best = record.error or decibels(max(values, default=-math.inf))
             people = ", ".join(f"#{person}" for person in record.people)
             self._console.print(
@@ -75,3 +75,18 @@ class Display:
     def _heard(self, step: int, steps: int, objective: float) -> None:
         note = f"step {step}/{steps}, objective {objective:.3g}, worst {decibels(self._worst)}"
         self._bar.update(self._task, note=note)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    Example:
+        >>> duration(0.2), duration(95), duration(7300)
+        ('1 s', '1 min 35 s', '2 h 1 min')
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

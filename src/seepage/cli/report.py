@@ -62,9 +62,9 @@ def report(paths: Sequence[Path], *, form: Format, out: Path | None, console: Co
     _say(audits, target, console)
 
 
-def save_page(directory: Path) -> None:
-    """Write the page of the audit in a directory into it."""
-    write(directory / PAGE, audit_page(load_audit(directory)))
+def save_page(audit: AuditResult) -> None:
+    """Write the page of an audit into its directory."""
+    write(audit.path / PAGE, audit_page(audit))
 
 
 def write(path: Path, content: str | bytes) -> None:

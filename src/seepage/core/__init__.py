@@ -4,7 +4,7 @@ from seepage.core.batch import Batch
 from seepage.core.domain import Domain
 from seepage.core.observation import Observation, Simulate, Statistics
 from seepage.core.paired import Paired
-from seepage.core.protocols import Attack, Defense, LocalComputation, Metric
+from seepage.core.protocols import Attack, Defense, LocalComputation, Metric, SideBySide
 from seepage.core.reconstruction import Certificate, Reconstruction, Trace
 from seepage.core.rng import Rng, rng
 from seepage.core.task import Task, cross_entropy
@@ -22,6 +22,7 @@ __all__ = [
     "Paired",
     "Reconstruction",
     "Rng",
+    "SideBySide",
     "Simulate",
     "Statistics",
     "Task",

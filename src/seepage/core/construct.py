@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.located import located
 
 T = TypeVar("T")
 
@@ -30,8 +31,9 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
     """
     parameters = inspect.signature(function).parameters
     for option in options:
-        if option not in parameters:
-            raise UnknownName("option", option, parameters, where=f"of {name}")
+        with located(option):
+            if option not in parameters:
+                raise UnknownName("option", option, parameters, where=f"of {name}")
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise InvalidValue(f"{name} needs the option {option!r}, which is not given")
@@ -39,7 +41,8 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
     for option, value in options.items():
         if option in hints and not _fits(value, hints[option]):
             wanted = getattr(hints[option], "__name__", str(hints[option]))
-            raise InvalidValue(f"{name} expects {option} as {wanted}, got {value!r}")
+            with located(option):
+                raise InvalidValue(f"{name} expects {option} as {wanted}, got {value!r}")
     try:
         return function(**options)
     except TypeError as error:

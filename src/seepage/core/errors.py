@@ -21,6 +21,9 @@ from difflib import get_close_matches
 class SeepageError(Exception):
     """Root of the tree; the command line turns it into one sentence and exit code 2."""
 
+    # Keys and numbers on the way to a mistake in a spec, for the line to be found.
+    place: tuple[str | int, ...] = ()
+
 
 class InvalidValue(SeepageError, ValueError):
     """A value that no run could use: a wrong shape, range or combination."""

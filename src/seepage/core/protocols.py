@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -53,6 +54,16 @@ class Attack(Protocol):
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack."""
+
+
+@runtime_checkable
+class SideBySide(Protocol):
+    """An attack that can take several observations at once, which uses a card better."""
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Attack them all; the result is what attacking them one by one gives."""
 
 
 @runtime_checkable

@@ -1,0 +1,133 @@
+"""Worker processes, of which any may die."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import torch
+
+from seepage.audit.case import Case
+from seepage.audit.execution import Started, unannounced
+from seepage.audit.outcome import Outcome
+from seepage.audit.run import lost
+from seepage.audit.source import Source
+from seepage.audit.worker import OUTCOME, work
+from seepage.core.errors import InvalidValue
+from seepage.core.progress import report
+
+TRIES = 2
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Runs cases in worker processes that build the spec for themselves.
+
+    A worker that dies takes one case with it; that case is tried once more, then recorded as
+    failed. Each worker computes with its share of this process's threads.
+
+    Args:
+        source: The spec whose cases will come.
+        workers: How many processes.
+        checkpoints: Folder in which long attacks save their state.
+    """
+
+    source: Source
+    workers: int
+    checkpoints: Path
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.workers < 1:
+            raise InvalidValue(f"expected workers >= 1, got {self.workers!r}")
+
+    def __call__(self, cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
+        """Run the cases, yielding outcomes as they come, in any order."""
+        waiting, tried = deque(cases), Counter[str]()
+        crew = [self._hire() for _ in range(min(self.workers, len(cases)))]
+        try:
+            while waiting or any(worker.case for worker in crew):
+                for worker in crew:
+                    if worker.case is None and waiting:
+                        case = waiting.popleft()
+                        started(case)
+                        worker.give(case)
+                for worker, case in _speaking(crew):
+                    try:
+                        outcome = worker.hear()
+                    except (EOFError, ConnectionError):
+                        crew[crew.index(worker)] = self._hire()
+                        code = worker.bury()
+                        tried[case.id] += 1
+                        if tried[case.id] < TRIES:
+                            waiting.appendleft(case)
+                            continue
+                        outcome = lost(case, f"its worker died {TRIES} times (exit code {code})")
+                    if outcome is not None:
+                        yield outcome
+        finally:
+            for worker in crew:
+                worker.bury()
+
+    def _hire(self) -> _Worker:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        threads = max(1, torch.get_num_threads() // self.workers)
+        process = context.Process(
+            target=work,
+            args=(theirs, self.source),
+            kwargs={"threads": threads, "checkpoints": self.checkpoints},
+            daemon=True,
+        )
+        process.start()
+        # Its copy alone must hold that end, or its death would go unnoticed.
+        theirs.close()
+        return _Worker(process, ours)
+
+
+def _speaking(crew: Sequence[_Worker]) -> list[tuple[_Worker, Case]]:
+    """Wait until a busy worker has something to say, or has died."""
+    busy = {id(worker.link): (worker, worker.case) for worker in crew if worker.case}
+    ready = wait([worker.link for worker, _ in busy.values()])
+    return [busy[id(link)] for link in ready]
+
+
+class _Worker:
+    """A process, the pipe to it, and the case it has in hand."""
+
+    def __init__(self, process: SpawnProcess, link: Connection) -> None:
+        self.process = process
+        self.link = link
+        self.case: Case | None = None
+
+    def give(self, case: Case) -> None:
+        """Hand over a case; that nobody is there to take it shows when listening."""
+        self.case = case
+        with suppress(BrokenPipeError):
+            self.link.send_bytes(case.id.encode())
+
+    def hear(self) -> Outcome | None:
+        """The outcome, if it is that; progress is passed on."""
+        message = self.link.recv_bytes()
+        if message[:1] != OUTCOME:
+            report(*json.loads(message[1:]))
+            return None
+        assert self.case is not None
+        outcome = Outcome.unpacked(message[1:], self.case.victims.batch.inputs)
+        self.case = None
+        return outcome
+
+    def bury(self) -> int | None:
+        """End the process, and tell how it ended."""
+        self.link.close()
+        self.process.join(timeout=0.5)
+        self.process.kill()
+        self.process.join()
+        return self.process.exitcode

@@ -1,0 +1,104 @@
+"""Cases as Ray tasks, on one machine or many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from seepage.audit.case import Case
+from seepage.audit.execution import Started, unannounced
+from seepage.audit.outcome import Outcome
+from seepage.audit.run import lost, run_case
+from seepage.audit.source import Source
+from seepage.audit.spec import build_spec
+from seepage.core.errors import MissingExtra, UnknownName
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Runs cases as tasks of Ray, each with one CPU, and one card where the spec runs on cards.
+
+    A running cluster is used if `RAY_ADDRESS` names one; else one is started here for as long as
+    the audit runs. Ray runs a task once more whose worker died, then the case is recorded as
+    failed. Workers find the files a spec names under the same paths as here.
+
+    Args:
+        source: The spec whose cases will come.
+        workers: CPUs of the cluster started here; None takes all.
+    """
+
+    source: Source
+    workers: int | None = None
+
+    def __call__(self, cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
+        """Run the cases, yielding outcomes as they come, in any order."""
+        ray = _ray()
+        with self._cluster(ray):
+            task = ray.remote(_run).options(
+                num_cpus=1, num_gpus=int(self.source.device.startswith("cuda")), max_retries=1
+            )
+            running = {}
+            for case in cases:
+                started(case)
+                running[task.remote(self.source, case.id, str(Path.cwd()))] = case
+            while running:
+                [ready], _ = ray.wait(list(running))
+                yield self._outcome(ray, ready, running.pop(ready))
+
+    def _outcome(self, ray: ModuleType, ready: Any, case: Case) -> Outcome:  # noqa: ANN401
+        try:
+            return Outcome.unpacked(ray.get(ready), case.victims.batch.inputs)
+        except ray.exceptions.RayError as error:
+            return lost(case, f"its worker was lost: {type(error).__name__}")
+
+    @contextmanager
+    def _cluster(self, ray: ModuleType) -> Iterator[None]:
+        if ray.is_initialized():
+            yield
+            return
+        # Workers import what the driver can: seepage from a source tree, networks of one's own.
+        paths = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+        there = "RAY_ADDRESS" in os.environ
+        ray.init(
+            num_cpus=None if there else self.workers,
+            include_dashboard=None if there else False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env={"env_vars": {"PYTHONPATH": paths}},
+        )
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _ray() -> ModuleType:
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise MissingExtra(
+            "the executor 'ray' needs an extra: pip install 'seepage[ray]'"
+        ) from error
+    return ray
+
+
+def _run(source: Source, case: str, folder: str) -> bytes:
+    """What a task does, wherever it runs."""
+    os.chdir(folder)
+    cases = _cases(source)
+    if case not in cases:
+        raise UnknownName("case", case, cases, where="in the spec as this worker reads it")
+    return run_case(cases[case]).packed()
+
+
+@lru_cache(maxsize=1)
+def _cases(source: Source) -> dict[str, Case]:
+    """Built once per worker process."""
+    return {case.id: case for case in build_spec(source).cases}
