@@ -253,3 +253,11 @@ def test_words_are_those_of_a_sentence():
     assert threat_words(plain) == (
         "the update, the batch size and server='malicious', but not the labels"
     )
+
+
+def test_what_becomes_recognisable_is_told_before_what_only_grows():
+    before = [record([40.0, 15.0, 70.0])]
+    after = [record([55.0, 21.0, 90.0])]
+    ordered = changes(before, after)
+    assert [change.victim[1] for change in ordered] == [1, 0, 2]
+    assert ordered[2].direction is Direction.same, "beyond 60 dB it is all rounding"

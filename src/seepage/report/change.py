@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from seepage.audit import Record
-from seepage.report.leak import Attempt, Level, Victim, attempts, strength
+from seepage.report.leak import SATURATED, Attempt, Level, Victim, attempts, strength
 from seepage.report.verdict import Verdict
 from seepage.report.words import behind, counted, decibels
 
@@ -45,10 +45,17 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """How much more came back, in dB; zero where only one audit tells."""
-        if self.before is None or self.after is None or self.before.psnr == self.after.psnr:
+        """How much more came back, in dB as far as they tell; zero where only one audit does."""
+        if self.before is None or self.after is None:
             return 0.0
-        return self.after.psnr - self.before.psnr
+        return min(self.after.psnr, SATURATED) - min(self.before.psnr, SATURATED)
+
+    @property
+    def weight(self) -> tuple[int, float]:
+        """What changes are ordered by: another reading first, then the difference."""
+        if self.before is None or self.after is None:
+            return 0, 0.0
+        return abs(self.before.level.rank - self.after.level.rank), abs(self.difference)
 
     @property
     def direction(self) -> Direction:
@@ -71,8 +78,8 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
         for key in dict.fromkeys([*old, *new])
         for victim, defense, attack in [key]
     ]
-    order = list(Direction)
-    return sorted(found, key=lambda c: (order.index(c.direction), -abs(c.difference)))
+    ordered = sorted(found, key=lambda change: change.weight, reverse=True)
+    return [change for kind in Direction for change in ordered if change.direction is kind]
 
 
 def comparison_verdict(found: Sequence[Change]) -> Verdict:

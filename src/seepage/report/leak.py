@@ -12,6 +12,8 @@ from seepage.audit import Record
 Victim = tuple[str, int]
 Scores = Mapping[str, tuple[float | None, ...]]
 NO_DEFENSE = "chain()"
+# From here on a PSNR only says that the guess is the input up to rounding.
+SATURATED = 60.0
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ def audit_page(
     return document(
         f"{audit.title}: {judged.headline}",
         first=joined(
-            opening(audit.title, judged, pictures=pictures, missing=missing(audit)),
+            opening(
+                f"Seepage audit: {audit.title}", judged, pictures=pictures, missing=missing(audit)
+            ),
             assumptions(records) if records else None,
         ),
         sections=[section for section in sections if section is not None],

@@ -30,7 +30,7 @@ def comparison_page(before: AuditResult, after: AuditResult) -> str:
     found = changes(before.records, after.records)
     judged = comparison_verdict(found)
     lacks = [f"{a.path.name}: {said}" for a in (before, after) if (said := missing(a))]
-    title = f"{_name(before)} against {_name(after)}"
+    title = f"Seepage comparison: {_name(before)} against {_name(after)}"
     return document(
         f"{title}: {judged.headline}",
         first=opening(title, judged, pictures=None, missing=enumerated(lacks) or None),
@@ -105,7 +105,8 @@ def _people(found: Sequence[Change]) -> Section:
     return Section(
         "people",
         "Person by person",
-        f"The first {SHOWN}; {left} more are in the other formats." if left else caption + ".",
+        "The strongest guess at each person, before and now."
+        + (f" These are the first {SHOWN}; {left} more are in the other formats." if left else ""),
         scrolling("Person by person", table(caption, header, rows)),
     )
 

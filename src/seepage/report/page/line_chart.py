@@ -122,6 +122,6 @@ def _mark(mark: Mark, across: Axis, up: Axis) -> Markup:
     return joined(
         element("circle", {"class": f"dot {mark.kind}", "cx": f"{x}%", "cy": f"{y}%", "r": 6,
                            "data-tip": mark.tip, "data-key": mark.label}),
-        element("text", {"x": f"{x}%", "y": f"{y}%", "dx": -10 if at_end else 10, "dy": 4,
+        element("text", {"x": f"{x}%", "y": f"{y}%", "dy": -10,
                          "text-anchor": "end" if at_end else "start"}, mark.label),
     )  # fmt: skip

@@ -16,7 +16,7 @@ def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: st
     """The verdict and, beside it, the truth and the closest guess.
 
     Args:
-        title: Of the audit.
+        title: What the page is about.
         judged: The verdict.
         pictures: From `people.pair`, or None where nothing was kept.
         missing: What the audit lacks, or None if it is complete.
@@ -24,7 +24,7 @@ def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: st
     return element(
         "header",
         {"class": f"opening {level_class(judged.level)}"},
-        element("p", {"class": "eyebrow"}, "Seepage audit: ", title),
+        element("p", {"class": "eyebrow"}, title),
         element("h1", None, judged.headline, "."),
         element(
             "div",

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seepage.report.intervals import Interval
-from seepage.report.leak import YARDSTICKS, Attempt
+from seepage.report.leak import SATURATED, YARDSTICKS, Attempt
 from seepage.report.page.axis import Axis
 from seepage.report.page.levels import level_class
 from seepage.report.page.markup import Markup, element, joined
 from seepage.report.words import decibels
 
-# What is beyond is drawn at the edge: above, a PSNR only means "equal up to rounding".
-DECIBELS = Axis(0.0, 60.0)
+DECIBELS = Axis(0.0, SATURATED)
 RECOGNISABLE = YARDSTICKS["psnr"].recognisable
 HEIGHT = 34
 DOTS = 200

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seepage.report.leak import SATURATED, YARDSTICKS
 from seepage.report.page.axis import spanning
 from seepage.report.page.line_chart import Curve, Labels, Mark, line_chart
 from seepage.report.page.section import Section
 from seepage.report.words import decibels
+
+RECOGNISABLE = YARDSTICKS["psnr"].recognisable
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> 
         return None
     front = pareto_front(choices)
     across = spanning([c.utility for c in choices], room=0.1)
-    up = spanning([min(c.leakage, 60.0) for c in choices], room=0.15)
+    up = spanning([min(c.leakage, SATURATED) for c in choices], room=0.15)
     labels = Labels(
         utility,
         "worst-off person, dB",
@@ -65,7 +68,7 @@ def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> 
             choice.leakage,
             f"{choice.label}: {decibels(choice.leakage)} leaked at {utility} {choice.utility:g}",
             choice.label,
-            "safe" if choice in front else "none",
+            "leak" if choice.leakage >= RECOGNISABLE else "safe",
         )
         for choice in choices
     ]
