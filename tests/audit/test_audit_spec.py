@@ -142,7 +142,7 @@ def test_every_error_of_a_spec_is_of_ours_and_says_file_scenario_and_entry(writt
     wrong = EVERYTHING.replace('"Prune", ratio', '"Prune", ratoi')
     with pytest.raises(
         UnknownName,
-        match=r"^spec.toml: scenario 1: defenses: unknown option 'ratoi' of Prune; did you mean",
+        match=r"^spec.toml, line 14: scenario 1: defenses: unknown option 'ratoi' of Prune",
     ):
         load_spec(written(wrong))
 

@@ -160,7 +160,7 @@ BAD = {
     "data not there": (spec(data='{ name = "cifar10" }'), "set SEEPAGE_DATA to the folder"),
     "invalid TOML": ("[[scenario]\n", "spec.toml is not valid TOML"),
     "scenario that is a number": ("scenario = 3", "expected scenario as one or more tables"),
-    "empty scenario": ("[[scenario]]", "scenario 1: expected data as one or more tables"),
+    "empty scenario": ("[[scenario]]", "scenario 1: data: expected data as one or more tables"),
     "nothing": ("", "expected scenario as one or more tables"),
     "empty seeds": (spec(head="seeds = []"), "expected seeds as a list of whole numbers, got []"),
     "seeds that are words": (spec(head='seeds = ["one"]'), "expected seeds as a list of whole"),
@@ -238,6 +238,60 @@ BAD = {
 }
 
 
+# Where each mistake stands: the head is line 1, the scenario begins on line 2, and its keys follow
+# in the order of GOOD. What is missing has no line, and an order of defenses that of the list.
+LINES = {
+    "unknown top key": 1,
+    "misspelt scenario key": 9,
+    "unknown attack": 7,
+    "unknown defense": 8,
+    "unknown model": 4,
+    "unknown data": 3,
+    "unknown metric": 1,
+    "metric that is a list": 1,
+    "metrics that are none": 1,
+    "unknown local computation": 5,
+    "misspelt data key": 3,
+    "misspelt attack option": 7,
+    "misspelt defense option": 8,
+    "misspelt model option": 4,
+    "misspelt threat": 6,
+    "missing defense option": 8,
+    "missing attack": 1,
+    "word for a number": 8,
+    "ratio out of range": 8,
+    "word for steps": 7,
+    "half a step": 7,
+    "no steps": 7,
+    "impossible order": 8,
+    "per-example clipping of local steps": 8,
+    "defenses that are a word": 8,
+    "contradictory threat": 6,
+    "word for a truth value": 6,
+    "batch beyond the data": 3,
+    "people not a multiple": 3,
+    "word for people": 3,
+    "data without a name": 3,
+    "data not there": 3,
+    "scenario that is a number": 1,
+    "empty scenario": 1,
+    "empty seeds": 1,
+    "labels beyond the classes": 4,
+    "factory without a module": 4,
+    "factory that raises": 4,
+    "network that cannot run": 4,
+    "network of other classes": 4,
+    "weights missing": 4,
+    "weights pickled": 4,
+    "archive with NaN": 3,
+}
+
+
+def test_every_line_is_that_of_a_mistake_which_is_listed():
+    assert set(LINES) <= set(BAD)
+    assert len(LINES) >= 25
+
+
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     """A folder to run in, with every file that a bad spec can name."""
@@ -293,7 +347,80 @@ def refused(place, monkeypatch, capsys):
 def test_a_bad_spec_is_one_line_and_leaves_nothing_behind(name, refused, place):
     text, expected = BAD[name]
     (place / "spec.toml").write_text(text)
-    assert expected in refused("audit", "spec.toml", "--out", "out")
+    said = refused("audit", "spec.toml", "--out", "out")
+    assert expected in said
+    if name in LINES:
+        assert said.startswith(f"seepage: spec.toml, line {LINES[name]}: ")
+    assert not (place / "out").exists()
+
+
+MANY_LINES = """
+title = "Long"
+
+[[scenario]]
+data = [
+  { name = "photos" },  # a comment with a ] and a "
+  { name = "digits" },
+]
+models = { name = "mlp" }
+attacks = { name = "analytic_fc" }
+
+[[scenario]]
+data = { name = "photos" }
+models = [
+  { name = "mlp" },
+  { name = "cnn2-v2" },
+]
+defenses = [
+  [],
+  [
+    { name = "Clip", max_norm = 1.0 },
+    { name = "AddGaussian", std = 0.1 },
+  ],
+]
+
+[[scenario.attacks]]
+name = "analytic_fc"
+
+[[scenario.attacks]]
+name = "inverting_gradients"
+steps = 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"),
+    [
+        ('{ name = "digits" }', '{ name = "digit" }', 7),
+        ('"cnn2-v2"', '"cnn2-v22"', 16),
+        ("std = 0.1", "sdt = 0.1", 22),
+        ("max_norm = 1.0", "max_norm = -1.0", 21),
+        ("steps = 5", "steps = 0", 29),
+        ("steps = 5", "step = 5", 31),
+    ],
+)
+def test_the_line_is_found_in_lists_and_tables_that_span_many(right, wrong, line, refused, place):
+    assert MANY_LINES.count(right) == 1
+    (place / "spec.toml").write_text(MANY_LINES.replace(right, wrong))
+    said = refused("audit", "spec.toml", "--out", "out")
+    assert said.startswith(f"seepage: spec.toml, line {line}: scenario ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--resume", "--overwrite"], "expected --resume or --overwrite, got both"),
+        (["--retry-failed"], "--retry-failed goes with --resume"),
+        (["--fail-above", "pnsr=20"], "unknown metric 'pnsr' in --fail-above pnsr=20; did you"),
+        (["--fail-above", "psnr"], "expected --fail-above METRIC=NUMBER, got 'psnr'"),
+        (["--fail-above", "psnr=high"], "expected --fail-above METRIC=NUMBER, got 'psnr=high'"),
+        (["--fail-above", "psnr=nan"], "expected --fail-above METRIC=NUMBER"),
+        (["--fail-above", "ssim=0.5"], "which spec.toml does not measure; add it to metrics"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(flags, expected, refused, place):
+    (place / "spec.toml").write_text(spec(head='metrics = ["psnr"]'))
+    assert expected in refused("audit", "spec.toml", "--out", "out", *flags)
     assert not (place / "out").exists()
 
 
@@ -365,7 +492,7 @@ def test_the_installed_command_says_the_same(name, place):
     )
     assert result.returncode == 2
     [line] = result.stderr.splitlines()
-    assert line.startswith("seepage: spec.toml: scenario 1: ")
+    assert line.startswith(f"seepage: spec.toml, line {LINES[name]}: scenario 1: ")
     assert expected in line
     assert result.stdout == ""
     assert not (place / "seepage-audit").exists()

@@ -66,6 +66,11 @@ class Case:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
         return digest(json.dumps(self.identity))
 
+    @property
+    def description(self) -> str:
+        """One line that says more, for plans."""
+        return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"
+
     def __str__(self) -> str:
         """One line for progress."""
         people = ", ".join(map(str, self.victims.people))

@@ -27,7 +27,12 @@ def lines(text: str) -> dict[Place, int]:
         >>> found["scenario", 0], found["scenario", 0, "attacks", 0, "name"]
         (2, 4)
     """
-    return dict(_Scanner(text).statements())
+    found: dict[Place, int] = {}
+    for place, line in _Scanner(text).statements():
+        # What holds something may not be written down itself, and begins where that begins.
+        for end in range(1, len(place) + 1):
+            found.setdefault(place[:end], line)
+    return found
 
 
 def nearest(known: dict[Place, int], place: Place) -> int | None:

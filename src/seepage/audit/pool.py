@@ -51,19 +51,18 @@ class Pool:
     def __call__(self, cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
         """Run the cases, yielding outcomes as they come, in any order."""
         waiting, tried = deque(cases), Counter[str]()
-        crew = [self._hire() for _ in range(min(self.workers, len(cases)))]
+        crew: list[_Worker] = []
         try:
             while waiting or any(worker.case for worker in crew):
-                for worker in crew:
-                    if worker.case is None and waiting:
-                        case = waiting.popleft()
-                        started(case)
-                        worker.give(case)
+                while waiting and (idle := self._idle(crew)):
+                    case = waiting.popleft()
+                    started(case)
+                    idle.give(case)
                 for worker, case in _speaking(crew):
                     try:
                         outcome = worker.hear()
                     except (EOFError, ConnectionError):
-                        crew[crew.index(worker)] = self._hire()
+                        crew.remove(worker)
                         code = worker.bury()
                         tried[case.id] += 1
                         if tried[case.id] < TRIES:
@@ -75,6 +74,16 @@ class Pool:
         finally:
             for worker in crew:
                 worker.bury()
+
+    def _idle(self, crew: list[_Worker]) -> _Worker | None:
+        """A worker with nothing to do, hired if there is room for one more."""
+        for worker in crew:
+            if worker.case is None:
+                return worker
+        if len(crew) == self.workers:
+            return None
+        crew.append(self._hire())
+        return crew[-1]
 
     def _hire(self) -> _Worker:
         context = get_context("spawn")

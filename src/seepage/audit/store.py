@@ -162,7 +162,7 @@ class AuditStore:
 
 def plan(cases: Sequence[Case]) -> dict[str, Planned]:
     """Cases by id, in order; those that are the same in all that matters are one."""
-    return {case.id: Planned(case.id, str(case), case.identity) for case in cases}
+    return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
 
 
 def _require_room(path: Path, overwrite: bool) -> None:

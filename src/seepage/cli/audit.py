@@ -133,7 +133,9 @@ def _rehearse(request: Request, spec: Spec, console: Console) -> int:
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     for number, case in enumerate(missing, 1):
-        console.print(f"{number:4} {case}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{number:4} {case.description}", markup=False, highlight=False, soft_wrap=True
+        )
     seconds = estimate(missing, records) / (request.workers or 1)
     console.print(
         f"{len(missing)} cases to run, about {duration(seconds)}: an estimate from a few steps of "

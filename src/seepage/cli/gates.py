@@ -35,10 +35,12 @@ def leaked(gates: Sequence[Gate], records: Sequence[Record], console: Console) -
                 "metric"
             )
         found.extend(gate.leaks(done))
-    for leak in found[:SHOWN]:
-        console.print(_sentence(leak), style="bold red", markup=False, soft_wrap=True)
-    if len(found) > SHOWN:
-        console.print(f"and {len(found) - SHOWN} more beyond the gate", style="bold red")
+    # Seeds that say the same are said once.
+    sentences = list(dict.fromkeys(map(_sentence, found)))
+    for sentence in sentences[:SHOWN]:
+        console.print(sentence, style="bold red", markup=False, soft_wrap=True)
+    if len(sentences) > SHOWN:
+        console.print(f"and {len(sentences) - SHOWN} more leaks", style="bold red")
     return bool(found)
 
 

@@ -1,0 +1,217 @@
+"""Whoever runs the cases, the records are the same; a worker that dies takes nothing with it."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import seepage as sp
+from seepage.audit import (
+    Audit,
+    Pool,
+    RayCluster,
+    Source,
+    build_spec,
+    load_audit,
+    run_case,
+    serial,
+    side_by_side,
+    victims,
+)
+from seepage.core.errors import InvalidValue, MissingExtra
+from seepage.core.progress import listen
+
+# Networks that kill every process but the one whose number the folder holds: `once` the first
+# time it meets a private input, `always` each time. The blank input of a check is uniform.
+DEADLY = """
+import os, signal
+from pathlib import Path
+import torch
+from torch import nn
+
+class Deadly(nn.Sequential):
+    def __init__(self, marker=None):
+        super().__init__(nn.Flatten(), nn.Linear(784, 10))
+        self.marker = marker
+    def forward(self, inputs):
+        elsewhere = os.getpid() != int(Path("driver").read_text())
+        private = inputs.min() < inputs.max()
+        if elsewhere and private and not (self.marker and Path(self.marker).exists()):
+            if self.marker:
+                Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+def once(): return Deadly("died-once")
+def always(): return Deadly()
+"""
+
+SPEC = """
+metrics = ["psnr"]
+[[scenario]]
+data = { name = "digits" }
+models = [
+  { name = "deadly_networks:always", seed = 0 },
+  { name = "deadly_networks:once", seed = 0 },
+  { name = "mlp", hidden = [8] },
+]
+threats = { knows_labels = true }
+attacks = [{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 30, restarts = 1 }]
+defenses = [{ name = "AddGaussian", std = 0.001 }]
+"""
+# The deadly networks need no second attack to be deadly.
+ALWAYS, ONCE, ONCE_TOO, MLP, MLP_TOO = 0, 2, 3, 4, 5
+
+
+def timeless(record):
+    return replace(record, effort={k: v for k, v in record.effort.items() if k != "seconds"})
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    (tmp_path / "deadly_networks.py").write_text(DEADLY)
+    (tmp_path / "driver").write_text(str(os.getpid()))
+    (tmp_path / "spec.toml").write_text(SPEC)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("deadly_networks", None)
+
+
+@pytest.fixture
+def cases(place):
+    every = build_spec(Source.read(place / "spec.toml")).cases
+    return [every[number] for number in (ALWAYS, ONCE, ONCE_TOO, MLP, MLP_TOO)]
+
+
+def expected(cases):
+    return {case.id: timeless(run_case(case).record) for case in cases}
+
+
+def test_worker_processes_give_the_same_records_and_survive_the_death_of_one(place, cases):
+    pool = Pool(Source.read(place / "spec.toml"), 2, place / "checkpoints")
+    begun, heard = [], []
+    with listen(lambda *report: heard.append(report)):
+        outcomes = {o.record.case: o for o in pool(cases, begun.append)}
+    assert (place / "died-once").exists()
+    truths = expected(cases)
+    doomed = truths.pop(cases[0].id)
+    assert outcomes[doomed.case].record.error == "its worker died 2 times (exit code -9)"
+    assert outcomes[doomed.case].guess is None
+    for case in cases[1:]:
+        found = outcomes[case.id]
+        assert timeless(found.record) == truths[case.id]
+        again = run_case(case)
+        assert torch.equal(found.guess, again.guess)
+        assert found.objective == again.objective
+    # The doomed case was begun twice, and so was one of the others.
+    assert len(begun) == len(cases) + 2
+    assert heard[-1][1] == 30
+
+
+def test_no_worker_is_no_pool(tmp_path):
+    with pytest.raises(InvalidValue, match="expected workers >= 1, got 0"):
+        Pool(Source("x.toml", ""), 0, tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+@pytest.mark.xdist_group("ray")
+def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, cases):
+    script = (
+        "import os; from pathlib import Path\n"
+        "Path('driver').write_text(str(os.getpid()))\n"
+        "from seepage.cli import main; main()"
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", script),
+            *("audit", "spec.toml", "--out", "out", "--plain"),
+            *("--executor", "ray", "--workers", "2"),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "[6/6]" in done.stdout
+    assert (place / "died-once").exists()
+    records = {record.case: timeless(record) for record in load_audit(place / "out").records}
+    (place / "driver").write_text(str(os.getpid()))
+    truths = expected(cases)
+    doomed = truths.pop(cases[0].id)
+    assert records[doomed.case].error == "its worker was lost: WorkerCrashedError"
+    assert {case: records[case] for case in truths} == truths
+
+
+def test_without_ray_the_extra_is_named(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    cluster = RayCluster(Source.read(place / "spec.toml"))
+    with pytest.raises(MissingExtra, match=r"pip install 'seepage\[ray\]'"):
+        next(iter(cluster([])))
+
+
+class Counting:
+    """Gradient matching that notes how many observations come at once."""
+
+    def __init__(self, inner):
+        self.inner, self.sizes = inner, []
+
+    def __repr__(self):
+        return "Counting()"
+
+    def __call__(self, observation, *, rng):
+        self.sizes.append(1)
+        return self.inner(observation, rng=rng)
+
+    def many(self, observations, *, rngs):
+        self.sizes.append(len(observations))
+        return self.inner.many(observations, rngs=rngs)
+
+
+def side_by_side_grid(attack, **changes):
+    photos = sp.data.load("photos")
+    parts = {"defenses": [sp.chain(), sp.AddGaussian(0.01)], "seeds": [0, 1], **changes}
+    audit = Audit(
+        tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)], attacks={"it": attack}, **parts
+    )
+    return audit.cases(victims(photos, people=3, batch_size=1))
+
+
+def test_cases_that_differ_in_people_and_seed_run_side_by_side_with_the_same_result():
+    attack = Counting(sp.attacks.inverting_gradients(steps=5, restarts=2))
+    cases = side_by_side_grid(attack)
+    together = {o.record.case: o for o in side_by_side(cases)}
+    assert attack.sizes == [6, 6]
+    for alone in serial(cases):
+        found = together[alone.record.case]
+        assert torch.allclose(found.guess, alone.guess, atol=1e-4)
+        assert found.record.scores["psnr"] == pytest.approx(alone.record.scores["psnr"], abs=1e-2)
+
+
+def test_a_group_that_fails_is_run_one_by_one_so_that_the_guilty_case_alone_fails():
+    class Moody(Counting):
+        def many(self, observations, *, rngs):
+            raise RuntimeError("out of memory")
+
+        def __call__(self, observation, *, rng):
+            if rng.seed == 1:
+                raise RuntimeError("not this one")
+            return self.inner(observation, rng=rng)
+
+    attack = Moody(sp.attacks.inverting_gradients(steps=2, restarts=1))
+    outcomes = list(side_by_side(side_by_side_grid(attack, defenses=[sp.chain()])))
+    errors = {o.record.seed: o.record.error for o in outcomes}
+    assert errors == {0: None, 1: "RuntimeError: not this one"}
+
+
+def test_an_attack_that_knows_no_side_by_side_runs_in_turn():
+    cases = side_by_side_grid(sp.attacks.analytic_fc())
+    assert [timeless(o.record) for o in side_by_side(cases)] == [
+        timeless(o.record) for o in serial(cases)
+    ]

@@ -1,0 +1,332 @@
+"""What an audit leaves on the disk, and what becomes of it when things go wrong."""
+
+import json
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+
+import pytest
+import torch
+
+import seepage as sp
+from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, victims
+from seepage.audit.artifacts import pack, unpack
+from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
+from seepage.scoring import METRICS
+
+PHOTOS = sp.data.load("photos")
+
+
+def grid(**changes):
+    """Six cases: three people, two seeds, an attack with a trace."""
+    parts = {
+        "tasks": [sp.zoo.mlp(hidden=(8,), domain=PHOTOS.domain)],
+        "attacks": {"match": sp.attacks.inverting_gradients(steps=2, restarts=1)},
+        "seeds": [0, 1],
+        **changes,
+    }
+    who = victims(PHOTOS, people=3, batch_size=1)
+    return Audit(**parts).cases(who)
+
+
+CASES = grid()
+
+
+def begin(path, cases=CASES, **options):
+    here = environment("cpu")
+    return AuditStore.create(
+        path, title="Six", spec="title = 'Six'", environment=here, cases=cases, **options
+    )
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "deep" / "out"
+
+
+@pytest.fixture
+def half(out):
+    """An audit of which two of six cases are done."""
+    with begin(out) as store:
+        for case in CASES[:2]:
+            store.add(case, run_case(case))
+    return out
+
+
+def test_each_result_can_be_read_as_soon_as_it_is_added(out):
+    with begin(out) as store:
+        assert load_audit(out).records == ()
+        for count, case in enumerate(CASES[:2], 1):
+            outcome = run_case(case)
+            store.add(case, outcome)
+            read = load_audit(out)
+            assert len(read.records) == count
+            assert read.records[-1] == outcome.record
+            assert torch.equal(read.guess(read.records[-1]), outcome.guess)
+            assert read.objective(read.records[-1]).tolist() == list(outcome.objective)
+            assert torch.equal(read.truth(read.records[-1]), outcome.truth)
+
+
+def test_an_audit_that_broke_off_says_what_it_was_going_to_do(half):
+    read = load_audit(half)
+    assert (read.title, read.spec, read.complete) == ("Six", "title = 'Six'", False)
+    assert [planned.id for planned in read.planned] == [case.id for case in CASES]
+    assert "match on photos #0 behind chain()" in read.planned[0].description
+    assert read.environment["packages"]["torch"] == torch.__version__
+    assert read.damaged == ()
+    assert tomllib.loads((half / "spec.toml").read_text()) == {"title": "Six"}
+    assert json.loads((half / "environment.json").read_text()) == read.environment
+
+
+def test_the_private_inputs_are_kept_once_for_all_cases_that_share_them(half):
+    assert CASES[0].victims is CASES[1].victims
+    names = {path.stem for path in (half / "artifacts").iterdir()}
+    assert names == {CASES[0].id, CASES[1].id, CASES[0].victims.digest}
+
+
+def test_records_come_in_the_order_of_the_plan_whatever_ran_first(out):
+    with begin(out) as store:
+        for case in reversed(CASES[:3]):
+            store.add(case, run_case(case))
+    assert [record.case for record in load_audit(out).records] == [case.id for case in CASES[:3]]
+
+
+def test_a_closed_form_has_no_objective_and_a_failure_no_tensors(out):
+    cases = grid(attacks={"fc": sp.attacks.analytic_fc()}, seeds=[0])
+    blind = grid(threats=[sp.Threat()], seeds=[0])
+    with begin(out, [*cases, *blind]) as store:
+        for case in (cases[0], blind[0]):
+            store.add(case, run_case(case))
+    read = load_audit(out)
+    closed, failed = read.records
+    assert read.objective(closed) is None
+    assert closed.certificate["unique"] is True
+    assert "needs the labels" in failed.error
+    assert (read.guess(failed), read.objective(failed)) == (None, None)
+    assert read.truth(failed) is not None
+    assert [outcome.record for outcome in read.outcomes()] == [closed, failed]
+
+
+def test_infinite_scores_come_back_infinite(out):
+    record = run_case(CASES[0]).record
+    perfect = replace(record, scores={"psnr": (float("inf"),), "ssim": (None,)})
+    assert type(record).from_plain(json.loads(json.dumps(perfect.plain()))) == perfect
+
+
+def test_resuming_leaves_what_is_done_and_runs_the_rest(half):
+    with AuditStore.resume(half, cases=CASES) as store:
+        assert store.done() == {CASES[0].id, CASES[1].id}
+        store.add(CASES[2], run_case(CASES[2]))
+    assert len(load_audit(half).records) == 3
+
+
+def test_a_record_that_is_there_stays_as_it_is(half):
+    before = load_audit(half).records[0]
+    outcome = run_case(CASES[0])
+    with AuditStore.resume(half, cases=CASES) as store:
+        store.add(CASES[0], replace(outcome, record=replace(outcome.record, data="other")))
+    assert load_audit(half).records[0] == before
+
+
+def trained(task):
+    model = sp.zoo.mlp(hidden=(8,), domain=PHOTOS.domain, seed=5).model
+    return replace(task, model=model)
+
+
+CHANGES = {
+    "attack": (
+        {"attacks": {"fc": sp.attacks.analytic_fc()}},
+        "attack was 'match' and is now 'fc'",
+    ),
+    "options": (
+        {"attacks": {"match": sp.attacks.inverting_gradients(steps=3, restarts=1)}},
+        "options was 'GradientMatching(",
+    ),
+    "defense": ({"defenses": [sp.Prune(0.5)]}, "defense was 'chain()' and is now 'Prune(0.5)'"),
+    "weights": ({"tasks": [trained(CASES[0].task)]}, "weights was '"),
+    "seeds": ({"seeds": [0, 1, 2]}, "seed '2' is new"),
+    "fewer seeds": ({"seeds": [1]}, "seed '0' is gone"),
+    "metrics": (
+        {"metrics": [METRICS["psnr"]]},
+        "metrics was 'all' and is now 'psnr'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_spec_is_refused_with_a_word_about_what_changed(name, half):
+    changed, said = CHANGES[name]
+    before = load_audit(half)
+    with pytest.raises(InvalidValue, match="was begun with another spec") as refused:
+        AuditStore.resume(half, cases=grid(**changed))
+    assert said in str(refused.value)
+    assert load_audit(half) == before
+    AuditStore.resume(half, cases=CASES).close()
+
+
+def test_other_private_inputs_under_the_same_name_are_another_case():
+    other = replace(PHOTOS, inputs=PHOTOS.inputs.flip(-1))
+    [case] = Audit(tasks=[CASES[0].task], attacks={"match": CASES[0].attack}).cases(
+        victims(other, people=1, batch_size=1)
+    )
+    assert case.identity.keys() == CASES[0].identity.keys()
+    differing = [key for key in case.identity if case.identity[key] != CASES[0].identity[key]]
+    assert differing == ["inputs"]
+    assert case.id != CASES[0].id
+
+
+def test_a_case_has_the_same_id_in_every_process():
+    code = (
+        "import seepage as sp; from seepage.audit import Audit, victims\n"
+        "photos = sp.data.load('photos')\n"
+        "audit = Audit(tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)],\n"
+        "    attacks={'match': sp.attacks.inverting_gradients(steps=2, restarts=1)})\n"
+        "print(audit.cases(victims(photos, people=1, batch_size=1))[0].id)"
+    )
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert there.stdout.strip() == CASES[0].id
+
+
+def test_failed_cases_run_again_only_on_request(out):
+    blind = grid(threats=[sp.Threat()])
+    with begin(out, blind) as store:
+        store.add(blind[0], run_case(blind[0]))
+    with AuditStore.resume(out, cases=blind) as store:
+        assert store.done() == {blind[0].id}
+    with AuditStore.resume(out, cases=blind, retry_failed=True) as store:
+        assert store.done() == frozenset()
+
+
+def test_a_second_process_is_refused_and_a_dead_one_is_in_nobodys_way(half):
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time; from pathlib import Path; from seepage.audit.lock import *\n"
+            "DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)",
+            str(half),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        for attempt in (
+            lambda: AuditStore.resume(half, cases=CASES),
+            lambda: begin(half, overwrite=True),
+        ):
+            with pytest.raises(InvalidValue, match=f"is in use by process {holder.pid}; wait"):
+                attempt()
+        assert len(load_audit(half).records) == 2
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    AuditStore.resume(half, cases=CASES).close()
+
+
+def test_a_truncated_artifact_is_named_and_its_case_runs_again(half):
+    path = half / "artifacts" / f"{CASES[1].id}.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    read = load_audit(half)
+    assert read.damaged == (path,)
+    assert read.guess(read.records[1]) is None
+    assert read.guess(read.records[0]) is not None
+    with AuditStore.resume(half, cases=CASES) as store:
+        assert store.done() == {CASES[0].id}
+        store.add(CASES[1], run_case(CASES[1]))
+    assert load_audit(half).damaged == ()
+
+
+def test_a_database_that_is_damaged_is_named_and_not_touched(half):
+    path = half / "audit.sqlite"
+    whole = path.read_bytes()
+    damaged = whole[:4096] + os.urandom(4096) + whole[8192:]
+    path.write_bytes(damaged)
+    for attempt in (lambda: load_audit(half), lambda: AuditStore.resume(half, cases=CASES)):
+        with pytest.raises(UnreadableFile, match=r"audit\.sqlite.*(damaged|cannot use)"):
+            attempt()
+    path.write_bytes(whole)
+    assert len(load_audit(half).records) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all, but long enough " * 99])
+def test_a_file_that_is_no_database_is_refused_in_one_sentence(content, half):
+    (half / "audit.sqlite").write_bytes(content)
+    with pytest.raises(UnreadableFile, match=r"audit\.sqlite"):
+        load_audit(half)
+
+
+def test_a_database_of_another_format_is_refused(half):
+    with sqlite3.connect(half / "audit.sqlite") as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(UnreadableFile, match="format 1, got 99"):
+        load_audit(half)
+
+
+def test_reading_where_there_is_no_audit_says_so(tmp_path):
+    with pytest.raises(DataNotFound, match="no audit in"):
+        load_audit(tmp_path)
+
+
+def test_a_full_disk_loses_nothing_that_was_stored(half):
+    outcome = run_case(CASES[2])
+    before = load_audit(half)
+    free = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with AuditStore.resume(half, cases=CASES) as store:
+        # As small as a disk with a kilobyte left: writing an artifact fails half-way.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, free[1]))
+        try:
+            with pytest.raises(UnreadableFile, match=r"cannot write to .* --resume goes on"):
+                store.add(CASES[2], outcome)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, free)
+        assert load_audit(half) == before
+        store.add(CASES[2], outcome)
+    assert len(load_audit(half).records) == 3
+
+
+def test_an_audit_is_replaced_only_on_request_and_nothing_else_with_it(half):
+    (half / "notes.txt").write_text("mine")
+    with pytest.raises(InvalidValue, match="already holds an audit; --resume it, --overwrite it"):
+        begin(half)
+    assert len(load_audit(half).records) == 2
+    begin(half, overwrite=True).close()
+    assert load_audit(half).records == ()
+    assert list((half / "artifacts").iterdir()) == []
+    assert (half / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_of_something_else_is_never_touched(tmp_path, overwrite):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidValue, match="holds something else"):
+        begin(tmp_path, overwrite=overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_directory_in_which_an_audit_was_killed_before_it_began_may_be_used(tmp_path):
+    for name in ("audit.lock", "spec.toml", "environment.json", "audit.partial"):
+        (tmp_path / name).write_text("")
+    begin(tmp_path).close()
+    assert len(load_audit(tmp_path).planned) == len(CASES)
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SeepageError, match="choose another --out"):
+        begin(tmp_path / "file" / "out")
+
+
+def test_tensors_and_words_survive_packing():
+    tensors = {"a": torch.arange(6.0).reshape(2, 3).mT, "b": torch.tensor(True)}
+    read, words = unpack(pack(tensors, {"who": "we"}))
+    assert words == {"who": "we"}
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+    with pytest.raises(UnreadableFile, match="expected whole safetensors"):
+        unpack(pack(tensors)[:-1])
