@@ -121,7 +121,7 @@ def test_a_verdict_of_nobody_recognisable_of_one_person_and_of_nothing():
         "Nobody's inputs are recognisable, of 2 people attacked"
     )
     one = verdict([record([math.inf], exact=1.0)])
-    assert one.headline == "1 of 1 people's inputs is recognisable"
+    assert one.headline == "The inputs of the one person attacked are recognisable"
     assert "came back exactly" in one.details[0]
     assert verdict([]).headline == "There is no result yet"
     assert verdict([]).level is None
@@ -129,7 +129,9 @@ def test_a_verdict_of_nobody_recognisable_of_one_person_and_of_nothing():
 
 def test_without_an_undefended_case_the_headline_speaks_of_the_defenses():
     judged = verdict([record([12.0], defense="Prune(0.9)"), record([25.0], defense="Sign()")])
-    assert judged.headline == "1 of 1 people's inputs is recognisable behind these defenses"
+    assert judged.headline == (
+        "The inputs of the one person attacked are recognisable behind these defenses"
+    )
 
 
 @pytest.mark.parametrize("values", [[20.0, 31.0, 25.5, 40.0, 18.0, 22.0, 29.0], [3.0] * 5])

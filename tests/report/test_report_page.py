@@ -16,6 +16,7 @@ from seepage.report import (
     BoundRow,
     Choice,
     as_csv,
+    as_json,
     audit_markdown,
     audit_page,
     comparison_page,
@@ -233,9 +234,16 @@ def test_signals_are_drawn_as_lines(audit):
     assert not page.all("img")
     drawings = [a for a in page.all("svg") if a.get("class") == "signal"]
     assert {a["aria-label"] for a in drawings} >= {"private input of photos #0"}
-    assert "people's signals" in page.text
+    assert "The signals of the one person" in page.text
     beat = picture(torch.tensor([0.0, 1.0, 0.0]), alt="beat")
     assert 'points="2.0,36.0 48.0,4.0 94.0,36.0"' in beat
+
+
+def test_a_guessed_signal_is_drawn_over_the_truth_to_the_same_scale():
+    drawn = picture(torch.tensor([0.0, 0.5]), alt="beat", over=torch.tensor([[0.0, 1.0]]))
+    under, over = re.findall(r"<polyline[^>]+>", drawn)
+    assert 'class="under" points="2.0,36.0 94.0,4.0"' in under
+    assert 'points="2.0,36.0 94.0,20.0"' in over
 
 
 def test_a_report_of_a_broken_audit_says_what_is_missing(audit):
@@ -268,3 +276,16 @@ def test_flat_rows_name_everything_a_record_has(audit):
     assert header.startswith("data,person,model,local,defense,threat,attack,seed,level,psnr")
     assert "photos,0," in first
     assert second.endswith(",no")
+
+
+def test_large_pictures_stop_before_the_page_grows_too_large(audit, monkeypatch):
+    monkeypatch.setattr("seepage.report.page.people.BYTES", 1000)
+    page = Page(audit_page(audit([record(n, psnr=20.0 + n) for n in range(4)])))
+    assert "Shown are the 1 worst-off of 4 people" in page.text
+    assert "private input of photos #3" in [a["alt"] for a in page.all("img")]
+
+
+def test_infinity_is_a_word_in_json():
+    assert json.loads(as_json({"a": [float("inf"), -float("inf"), 1.0, "x", None, True]})) == {
+        "a": ["inf", "-inf", 1.0, "x", None, True]
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ from seepage.audit import AuditResult, load_audit
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.report import (
     as_csv,
+    as_json,
     as_parquet,
     audit_markdown,
     audit_page,
@@ -90,13 +90,15 @@ def _audit(audit: AuditResult, form: Format) -> str | bytes:
         case Format.parquet:
             return as_parquet(result_rows(audit.records))
         case Format.json:
-            return _json(
-                audit_verdict(audit),
-                title=audit.title,
-                missing=missing(audit),
-                environment=dict(audit.environment),
-                spec=audit.spec,
-                records=[record.plain() for record in audit.records],
+            return as_json(
+                {
+                    "title": audit.title,
+                    "verdict": _sentences(audit_verdict(audit)),
+                    "missing": missing(audit),
+                    "environment": audit.environment,
+                    "spec": audit.spec,
+                    "records": [record.plain() for record in audit.records],
+                }
             )
 
 
@@ -112,13 +114,12 @@ def _comparison(before: AuditResult, after: AuditResult, *, form: Format) -> str
         case Format.parquet:
             return as_parquet(change_rows(found))
         case Format.json:
-            rows = json.loads(json.dumps(change_rows(found)), parse_constant=str)
-            return _json(comparison_verdict(found), changes=rows)
+            judged = _sentences(comparison_verdict(found))
+            return as_json({"verdict": judged, "changes": change_rows(found)})
 
 
-def _json(judged: Verdict, **content: object) -> str:
-    said = {"verdict": [judged.headline + ".", *judged.details], **content}
-    return json.dumps(said, indent=1, allow_nan=False) + "\n"
+def _sentences(judged: Verdict) -> list[str]:
+    return [f"{judged.headline}.", *judged.details]
 
 
 def _say(audits: Sequence[AuditResult], target: Path, console: Console) -> None:
@@ -128,7 +129,8 @@ def _say(audits: Sequence[AuditResult], target: Path, console: Console) -> None:
         else comparison_verdict(changes(audits[0].records, audits[1].records))
     )
     lacks = [said for audit in audits if (said := missing(audit))]
-    console.print(f"{judged.headline}.", style="bold", markup=False, highlight=False)
-    for line in (*judged.details, *lacks):
+    headline, *details = _sentences(judged)
+    console.print(headline, style="bold", markup=False, highlight=False)
+    for line in (*details, *lacks):
         console.print(line, markup=False, highlight=False)
     console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)

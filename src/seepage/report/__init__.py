@@ -2,7 +2,7 @@
 
 from seepage.report.change import Change, Direction, changes, comparison_verdict
 from seepage.report.contact_sheet import save_contact_sheet
-from seepage.report.formats import as_csv, as_parquet
+from seepage.report.formats import as_csv, as_json, as_parquet
 from seepage.report.intervals import Interval, median_interval, share_not_ruled_out
 from seepage.report.leak import Attempt, Level, attempts, strongest
 from seepage.report.markdown import audit_markdown, comparison_markdown
@@ -25,6 +25,7 @@ __all__ = [
     "Row",
     "Verdict",
     "as_csv",
+    "as_json",
     "as_parquet",
     "attempts",
     "audit_markdown",

@@ -1,10 +1,12 @@
-"""Writing flat rows as CSV and Parquet."""
+"""Results as CSV, JSON and Parquet."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
 
 from seepage.core.errors import MissingExtra
 from seepage.report.rows import FlatRow
@@ -26,6 +28,21 @@ def as_csv(rows: Sequence[FlatRow]) -> str:
     writer.writeheader()
     writer.writerows({key: _harmless(value) for key, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def as_json(content: Mapping[str, object]) -> str:
+    """Plain data as JSON, where infinity is the word "inf" as in every record.
+
+    Example:
+        >>> print(as_json({"psnr": [math.inf, 1.5]}), end="")
+        {
+         "psnr": [
+          "inf",
+          1.5
+         ]
+        }
+    """
+    return json.dumps(_words(content), indent=1, allow_nan=False) + "\n"
 
 
 def as_parquet(rows: Sequence[FlatRow]) -> bytes:
@@ -51,6 +68,15 @@ def as_parquet(rows: Sequence[FlatRow]) -> bytes:
 def columns(rows: Sequence[FlatRow]) -> list[str]:
     """Every column, in the order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _words(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _words(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_words(item) for item in value]
+    infinite = isinstance(value, float) and math.isinf(value)
+    return str(value) if infinite else value
 
 
 def _harmless(value: object) -> object:

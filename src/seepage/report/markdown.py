@@ -85,6 +85,6 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
 def _safe(text: str) -> str:
     """Text from a spec as text: no markup, no cell or line of its own."""
     plain = " ".join(text.split())
-    for sign in "\\`*_[]<>|#":
+    for sign in "\\`*_[]<>|":
         plain = plain.replace(sign, f"\\{sign}")
-    return plain.replace("\\#", "#") if not plain.startswith("\\#") else plain
+    return plain

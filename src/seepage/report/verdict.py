@@ -74,8 +74,9 @@ def _headline(people: dict[Victim, Attempt], noun: str) -> str:
     count, total = recognisable(people), len(people)
     if count == 0:
         return f"Nobody's {noun} are recognisable, of {counted(total, 'person', 'people')} attacked"
-    verb = "are" if total > 1 else "is"
-    return f"{count} of {total} people's {noun} {verb} recognisable"
+    if total == 1:
+        return f"The {noun} of the one person attacked are recognisable"
+    return f"{count} of {total} people's {noun} are recognisable"
 
 
 def _worst(attempt: Attempt) -> str:

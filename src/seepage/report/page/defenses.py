@@ -32,10 +32,11 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
     return Section(
         "defenses",
         "Leakage by defense and by attack",
-        "One dot per person: the strongest of all attacks on that person. The upright bar is the "
-        "median over people, the thick line its 95 % interval (bootstrap over people). The tint "
-        "begins at 20 dB; a dot is red where the person is recognisable, also below, if the shapes "
-        "came back under noise (SSIM).",
+        "One dot per person: the strongest of all attacks on that person, over every network, "
+        "knowledge and seed of this audit. The upright bar is the median over people, the thick "
+        "line its 95 % interval (bootstrap over people). The tint begins at 20 dB; a dot is red "
+        "where the person is recognisable, also below, if shapes came back under noise (SSIM). "
+        "Arrow keys walk along a line.",
         joined(chart, _matrix(groups)),
     )
 

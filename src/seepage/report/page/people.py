@@ -59,7 +59,7 @@ def pair(attempt: Attempt, *, truth: Look, guess: Look) -> Markup | None:
     return joined(
         _figure(picture(original, alt=f"private input of {_name(attempt.victim)}"), "the truth"),
         _figure(
-            picture(reconstruction, alt=_alt(attempt)),
+            picture(reconstruction, alt=_alt(attempt), over=original),
             joined("what came back ", element("b", None, amount(attempt))),
         ),
     )
@@ -74,7 +74,7 @@ def _card(
     alt = f"private input of {_name(victim)}"
     figures = [
         _figure(_missing() if original is None else picture(original, alt=alt), "the truth"),
-        *(_guess(attempt, guess) for attempt in mine.values()),
+        *(_guess(attempt, guess(attempt), original) for attempt in mine.values()),
     ]
     return element(
         "article",
@@ -85,10 +85,9 @@ def _card(
     )
 
 
-def _guess(attempt: Attempt, guess: Look) -> Markup:
-    values = guess(attempt)
+def _guess(attempt: Attempt, values: Tensor | None, truth: Tensor | None) -> Markup:
     return _figure(
-        _missing() if values is None else picture(values, alt=_alt(attempt)),
+        _missing() if values is None else picture(values, alt=_alt(attempt), over=truth),
         joined(
             element("span", {"class": "behind"}, behind(attempt.record.defense)),
             element("b", {"class": level_class(attempt.level)}, amount(attempt)),

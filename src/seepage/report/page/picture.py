@@ -15,19 +15,17 @@ LARGEST = 96
 POINTS = 160
 
 
-def picture(values: Tensor, *, alt: str) -> Markup:
+def picture(values: Tensor, *, alt: str, over: Tensor | None = None) -> Markup:
     """An image `(C, H, W)` as pixels; anything else, `(C, L)` or `(L,)`, as lines.
 
     Args:
         values: One person's input or a guess at it, in natural units.
         alt: What it shows, for those who do not see it.
+        over: What lines are drawn over, faintly and to the same scale: the truth under a guess.
     """
     if values.ndim == 3:
-        return element(
-            "img",
-            {"class": "pixels", "src": png(values), "alt": alt, "width": 96, "height": 96},
-        )
-    return signal(values, alt=alt)
+        return element("img", {"class": "pixels", "src": png(values), "alt": alt})
+    return signal(values, alt=alt, over=over)
 
 
 def png(image: Tensor) -> str:
@@ -48,22 +46,30 @@ def png(image: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode("ascii")
 
 
-def signal(values: Tensor, *, alt: str) -> Markup:
-    """A signal `(C, L)` or `(L,)` as one line per channel, from its lowest to its highest value."""
-    channels = values.nan_to_num().reshape(-1, values.shape[-1])[:, :: _stride(values.shape[-1])]
-    low, high = float(channels.min()), float(channels.max())
-    heights = 36 - 32 * (channels - low) / max(high - low, 1e-12)
-    across = torch.linspace(2, 94, channels.shape[-1])
+def signal(values: Tensor, *, alt: str, over: Tensor | None = None) -> Markup:
+    """A signal `(C, L)` or `(L,)` as one line per channel; arguments as for `picture`."""
+    drawn = {"": _channels(values), "under": None if over is None else _channels(over)}
+    layers = {kind: lines for kind, lines in drawn.items() if lines is not None}
+    low = min(float(lines.min()) for lines in layers.values())
+    high = max(float(lines.max()) for lines in layers.values())
     lines = [
-        element(
-            "polyline",
-            {"points": " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, line, strict=True))},
-        )
-        for line in heights
+        _line((line - low) / max(high - low, 1e-12), kind)
+        for kind, channels in reversed(layers.items())
+        for line in channels
     ]
     frame = {"class": "signal", "viewBox": "0 0 96 40", "role": "img", "aria-label": alt}
     return element("svg", frame, *lines)
 
 
-def _stride(length: int) -> int:
-    return max(1, length // POINTS)
+def _channels(values: Tensor) -> Tensor:
+    lines = values.nan_to_num().reshape(-1, values.shape[-1])
+    return lines[:, :: max(1, lines.shape[-1] // POINTS)]
+
+
+def _line(heights: Tensor, kind: str) -> Markup:
+    """A line of heights in [0, 1]."""
+    across = torch.linspace(2, 94, len(heights)).tolist()
+    points = " ".join(
+        f"{x:.1f},{36 - 32 * y:.1f}" for x, y in zip(across, heights.tolist(), strict=True)
+    )
+    return element("polyline", {"class": kind or None, "points": points})

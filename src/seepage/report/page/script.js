@@ -36,6 +36,11 @@
   document.addEventListener("focusout", () => show(null));
 })();
 
+// Paper cannot be unfolded.
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});
+
 // The table: filtered and sorted from the address, so that what one sees can be passed on.
 (() => {
   const source = document.getElementById("data");

@@ -48,7 +48,7 @@ def strip_chart(lines: Sequence[Line], *, label: str) -> Markup:
         element(
             "div",
             {"class": "strip"},
-            element("div", {"class": "strip-label"}, line.label, _note(line.note)),
+            element("div", {"class": "strip-label"}, line.label, _note(line)),
             _track(line),
         )
         for line in lines
@@ -61,8 +61,9 @@ def strip_chart(lines: Sequence[Line], *, label: str) -> Markup:
     )
 
 
-def _note(note: str) -> Markup:
-    return element("span", {"class": "faint"}, note)
+def _note(line: Line) -> Markup:
+    drawn = f", the {DOTS} worst-off drawn" if len(line.people) > DOTS else ""
+    return element("span", {"class": "faint"}, line.note + drawn)
 
 
 def _track(line: Line) -> Markup:
