@@ -152,7 +152,7 @@ def luminance(colour):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("scheme", [0, 1, 2], ids=["light", "dark", "paper"])
 def test_every_text_colour_has_the_contrast_of_wcag_aa(scheme):
     style = (files("seepage.report.page") / "style.css").read_text()
     palette = dict(re.findall(r"--([\w-]+): (#\w{6});", style.split(":root {")[scheme + 1]))
