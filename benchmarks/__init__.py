@@ -1,0 +1,1 @@
+"""What was measured, and how: each module writes a file under results/."""
