@@ -289,3 +289,15 @@ def test_infinity_is_a_word_in_json():
     assert json.loads(as_json({"a": [float("inf"), -float("inf"), 1.0, "x", None, True]})) == {
         "a": ["inf", "-inf", 1.0, "x", None, True]
     }
+
+
+def test_dots_stand_for_everybody_and_never_hide_the_worst_off(audit):
+    records = [record(n, psnr=20.0 + n / 100) for n in range(450)]
+    page = Page(audit_page(audit(records, kept=False)))
+    dots = [a for a in page.all("circle") if a["class"].startswith("dot")]
+    assert len(dots) == 150
+    assert "450 of 450 people recognisable, one dot for 3" in page.text
+    places = [float(a["cx"].removesuffix("%")) for a in dots]
+    assert places == sorted(places), "the worst-off is drawn last"
+    assert places[-1] == pytest.approx(100 * 24.49 / 60, abs=0.01)
+    assert len({a["cy"] for a in dots}) > 50

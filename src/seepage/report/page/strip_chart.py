@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ DECIBELS = Axis(0.0, SATURATED)
 RECOGNISABLE = YARDSTICKS["psnr"].recognisable
 HEIGHT = 34
 DOTS = 200
+# More dots than this would hide each other: they get smaller and spread about the line.
+FEW, GOLDEN = 12, 0.618
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,14 @@ def strip_chart(lines: Sequence[Line], *, label: str) -> Markup:
 
 
 def _note(line: Line) -> Markup:
-    drawn = f", the {DOTS} worst-off drawn" if len(line.people) > DOTS else ""
+    stride = _stride(line.people)
+    drawn = f", one dot for {stride}" if stride > 1 else ""
     return element("span", {"class": "faint"}, line.note + drawn)
+
+
+def _stride(people: Sequence[Attempt]) -> int:
+    """Every how many people, from the worst-off on, a dot is drawn."""
+    return math.ceil(len(people) / DOTS)
 
 
 def _track(line: Line) -> Markup:
@@ -81,7 +90,7 @@ def _track(line: Line) -> Markup:
                          "width": f"{100 - threshold}%", "height": HEIGHT}),
         element("line", _across("0%", "100%", half) | {"class": "rule"}),
         element("line", _across(f"{low}%", f"{high}%", half) | {"class": "interval"}),
-        *(_dot(attempt, half) for attempt in reversed(line.people[:DOTS])),
+        *_dots(line.people[:: _stride(line.people)], half),
         element(
             "rect",
             {"class": "median", "x": f"{DECIBELS.place(middle)}%", "y": half - 9, "width": 3,
@@ -94,7 +103,15 @@ def _across(left: str, right: str, height: int) -> dict[str, str | int]:
     return {"x1": left, "x2": right, "y1": height, "y2": height}
 
 
-def _dot(attempt: Attempt, height: int) -> Markup:
+def _dots(people: Sequence[Attempt], half: int) -> list[Markup]:
+    """The worst-off last, so that nobody covers them."""
+    if len(people) <= FEW:
+        return [_dot(attempt, half, 5) for attempt in reversed(people)]
+    heights = [half + 20 * (number * GOLDEN % 1 - 0.5) for number in range(len(people))]
+    return [_dot(a, round(y, 1), 3) for a, y in zip(reversed(people), heights, strict=True)]
+
+
+def _dot(attempt: Attempt, height: float, radius: int) -> Markup:
     data, person = attempt.victim
     key = f"{data} #{person}"
     tip = f"{key}: {decibels(attempt.psnr)} by {attempt.record.attack.partition('(')[0]}"
@@ -104,7 +121,7 @@ def _dot(attempt: Attempt, height: int) -> Markup:
             "class": f"dot {level_class(attempt.level)}",
             "cx": f"{DECIBELS.place(attempt.psnr)}%",
             "cy": height,
-            "r": 5,
+            "r": radius,
             "data-tip": f"{tip} ({attempt.level})",
             "data-key": key,
         },
