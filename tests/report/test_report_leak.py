@@ -1,5 +1,6 @@
 """How attempts are read, ordered and put into a verdict."""
 
+import io
 import math
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
 
 from seepage.audit import Record
@@ -15,6 +17,7 @@ from seepage.report import (
     Direction,
     Level,
     attempts,
+    change_table,
     changes,
     comparison_verdict,
     median_interval,
@@ -263,3 +266,14 @@ def test_what_becomes_recognisable_is_told_before_what_only_grows():
     ordered = changes(before, after)
     assert [change.victim[1] for change in ordered] == [1, 0, 2]
     assert ordered[2].direction is Direction.same, "beyond 60 dB it is all rounding"
+
+
+def test_the_table_of_changes_shows_what_changed_and_counts_the_rest():
+    before = [record([20.0 + n for n in range(30)])]
+    after = [record([25.0 + n if n < 25 else 20.0 + n for n in range(30)])]
+    text = io.StringIO()
+    Console(file=text, width=100).print(change_table(changes(before, after)))
+    lines = text.getvalue().splitlines()
+    assert sum("worse" in line for line in lines) == 20
+    assert any("and 5 more" in line for line in lines)
+    assert change_table(changes(before, before)).row_count == 0

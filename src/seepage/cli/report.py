@@ -11,6 +11,8 @@ from rich.console import Console
 from seepage.audit import AuditResult, load_audit
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.report import (
+    Change,
+    Verdict,
     as_csv,
     as_json,
     as_parquet,
@@ -18,6 +20,7 @@ from seepage.report import (
     audit_page,
     audit_verdict,
     change_rows,
+    change_table,
     changes,
     comparison_markdown,
     comparison_page,
@@ -25,7 +28,6 @@ from seepage.report import (
     missing,
     result_rows,
 )
-from seepage.report.verdict import Verdict
 
 PAGE = "report.html"
 
@@ -57,9 +59,15 @@ def report(paths: Sequence[Path], *, form: Format, out: Path | None, console: Co
     audits = [load_audit(path) for path in paths]
     name = "report" if len(audits) == 1 else "comparison"
     target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form.value)}"
-    content = _audit(audits[0], form) if len(audits) == 1 else _comparison(*audits, form=form)
-    write(target, content)
-    _say(audits, target, console)
+    if len(audits) == 1:
+        write(target, _audit(audits[0], form))
+        _say(audit_verdict(audits[0]), audits, console)
+    else:
+        found = changes(audits[0].records, audits[1].records)
+        write(target, _comparison(*audits, found=found, form=form))
+        _say(comparison_verdict(found), audits, console)
+        console.print(change_table(found))
+    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
 
 
 def save_page(audit: AuditResult) -> None:
@@ -102,8 +110,9 @@ def _audit(audit: AuditResult, form: Format) -> str | bytes:
             )
 
 
-def _comparison(before: AuditResult, after: AuditResult, *, form: Format) -> str | bytes:
-    found = changes(before.records, after.records)
+def _comparison(
+    before: AuditResult, after: AuditResult, *, found: Sequence[Change], form: Format
+) -> str | bytes:
     match form:
         case Format.html:
             return comparison_page(before, after)
@@ -122,15 +131,9 @@ def _sentences(judged: Verdict) -> list[str]:
     return [f"{judged.headline}.", *judged.details]
 
 
-def _say(audits: Sequence[AuditResult], target: Path, console: Console) -> None:
-    judged = (
-        audit_verdict(audits[0])
-        if len(audits) == 1
-        else comparison_verdict(changes(audits[0].records, audits[1].records))
-    )
-    lacks = [said for audit in audits if (said := missing(audit))]
+def _say(judged: Verdict, audits: Sequence[AuditResult], console: Console) -> None:
     headline, *details = _sentences(judged)
     console.print(headline, style="bold", markup=False, highlight=False)
-    for line in (*details, *lacks):
-        console.print(line, markup=False, highlight=False)
-    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
+    for line in (*details, *(missing(audit) for audit in audits)):
+        if line:
+            console.print(line, markup=False, highlight=False)

@@ -1,6 +1,7 @@
 """Records to what people read: a table, a contact sheet, a page, and files for other programs."""
 
 from seepage.report.change import Change, Direction, changes, comparison_verdict
+from seepage.report.change_table import change_table
 from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.formats import as_csv, as_json, as_parquet
 from seepage.report.intervals import Interval, median_interval, share_not_ruled_out
@@ -32,6 +33,7 @@ __all__ = [
     "audit_page",
     "audit_verdict",
     "change_rows",
+    "change_table",
     "changes",
     "comparison_markdown",
     "comparison_page",
