@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.provenance import save
-
 from seepage.audit import Record, load_audit
 
 SPEC = """
@@ -28,7 +27,7 @@ seeds = [0, 1, 2]
 data = { name = "digits", people = 5 }
 models = { name = "mlp", hidden = [32] }
 threats = { knows_labels = true }
-attacks = [{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 600, restarts = 1 }]
+attacks = [{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 150, restarts = 1 }]
 defenses = [[], { name = "AddGaussian", std = 0.001 }]
 """
 

@@ -30,6 +30,7 @@ from seepage.core import (
     rng,
 )
 from seepage.core.errors import SeepageError
+from seepage.core.version import __version__ as __version__
 from seepage.defenses import (
     AddGaussian,
     AddLaplace,
@@ -44,8 +45,6 @@ from seepage.defenses import (
 )
 from seepage.scoring import score
 from seepage.threats import Threat
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AddGaussian",

@@ -1,6 +1,7 @@
 """Specs become audits."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import seepage as sp
 from seepage.audit import QUICKSTART, environment, load_spec
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnknownName
 from seepage.scoring import METRICS
+
+SPECS = Path(__file__).resolve().parents[2] / "specs"
 
 EVERYTHING = """
 title = "Everything a spec can say"
@@ -171,3 +174,14 @@ def test_the_environment_is_told_from_a_source_tree_too(monkeypatch):
         sys.modules[environment.__module__], "PACKAGES", ("no-such-package-at-all",)
     )
     assert environment("cpu")["packages"] == {"no-such-package-at-all": "not installed"}
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_spec_that_ships_loads(path, monkeypatch):
+    monkeypatch.chdir(SPECS.parent)
+    monkeypatch.syspath_prepend(str(SPECS.parent))
+    assert load_spec(path).cases
+
+
+def test_the_quickstart_stands_among_the_specs_too():
+    assert (SPECS / "quickstart.toml").read_text() == QUICKSTART.read_text()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import seepage
 from seepage.audit.victims import Victims
 from seepage.clients import Client
 from seepage.core import Attack, Metric, Task
 from seepage.core.digest import digest, lasting
+from seepage.core.version import __version__
 from seepage.threats import Threat
 
 
@@ -45,7 +45,7 @@ class Case:
         task, victims = self.task, self.victims
         metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
         return {
-            "seepage": seepage.__version__,
+            "seepage": __version__,
             "data": victims.data,
             "people": str(victims.people),
             "inputs": victims.digest,

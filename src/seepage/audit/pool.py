@@ -73,6 +73,7 @@ class Pool:
                         yield outcome
         finally:
             for worker in crew:
+                worker.process.kill()
                 worker.bury()
 
     def _idle(self, crew: list[_Worker]) -> _Worker | None:
@@ -134,9 +135,7 @@ class _Worker:
         return outcome
 
     def bury(self) -> int | None:
-        """End the process, and tell how it ended."""
+        """Wait for the end of a process that died or was killed, and tell how it ended."""
         self.link.close()
-        self.process.join(timeout=0.5)
-        self.process.kill()
         self.process.join()
         return self.process.exitcode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from seepage.audit.artifacts import Artifacts, is_whole, pack
+from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack
 from seepage.audit.case import Case
 from seepage.audit.changes import changes
 from seepage.audit.database import DATABASE, Database, Planned
@@ -117,8 +117,10 @@ class AuditStore:
         records = self._database.records()
         again = [r.case for r in records if r.case in broken or (retry_failed and r.error)]
         self._database.forget(again)
-        for path in (*map(self.artifacts.path, broken), *(self.path / CHECKPOINTS).glob("*")):
-            if not is_whole(path):
+        for path in map(self.artifacts.path, broken):
+            path.unlink()
+        for path in (self.path / CHECKPOINTS).glob("*"):
+            if path.suffix != SUFFIX or not is_whole(path):
                 path.unlink()
 
     def done(self) -> frozenset[str]:
@@ -144,6 +146,8 @@ class AuditStore:
     def close(self) -> None:
         """Close the database and let go of the directory."""
         self._database.close()
+        with suppress(OSError):  # it holds the state of an attack that was interrupted
+            (self.path / CHECKPOINTS).rmdir()
         self._lock.release()
 
     def __enter__(self) -> AuditStore:

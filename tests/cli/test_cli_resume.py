@@ -1,0 +1,315 @@
+"""Resuming, rehearsing and gating an audit from the command line."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import seepage as sp
+from seepage.audit import Record, entries, load_audit
+from seepage.cli import app, main
+from seepage.cli.audit import Request
+from seepage.cli.progress import Display
+from seepage.core import progress
+from seepage.core.checkpoint import checkpointing
+
+SPEC = """
+title = "Small"
+metrics = ["psnr", "l1"]
+[[scenario]]
+data = { name = "photos", people = 3 }
+models = { name = "mlp", hidden = [8] }
+threats = { knows_labels = true }
+attacks = { name = "analytic_fc" }
+defenses = [[], { name = "AddGaussian", std = 0.01 }]
+"""
+
+
+def timeless(record):
+    return replace(record, effort={k: v for k, v in record.effort.items() if k != "seconds"})
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "spec.toml").write_text(SPEC)
+    return tmp_path
+
+
+def seepage(*arguments):
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+
+
+def audit(*flags):
+    return seepage("spec.toml", "--out", "out", *flags)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The people the attack has met, in order."""
+    met = []
+
+    def counting():
+        """Count."""
+        return _Counting(met)
+
+    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": counting})
+    return met
+
+
+class _Counting:
+    def __init__(self, met):
+        self.met = met
+
+    def __repr__(self):
+        return "Counting()"
+
+    def __call__(self, observation, *, rng):
+        if _Counting.patience is not None and len(self.met) == _Counting.patience:
+            raise KeyboardInterrupt
+        self.met.append(rng)
+        return sp.attacks.analytic_fc()(observation, rng=rng)
+
+    patience = None
+
+
+@pytest.fixture
+def interrupted(counted, monkeypatch, capsys):
+    """An audit of six cases that somebody stopped after four."""
+    monkeypatch.setattr(_Counting, "patience", 4)
+    monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+    monkeypatch.setattr(_Counting, "patience", None)
+    return capsys.readouterr().out
+
+
+def test_an_interrupted_audit_says_how_to_go_on_and_then_does_exactly_what_is_missing(
+    interrupted, counted, place
+):
+    assert "interrupted after 4 of 6 cases; they are in out" in interrupted
+    assert "to go on: seepage audit spec.toml --out out --resume" in interrupted
+    before = load_audit(place / "out").records
+    counted.clear()
+    done = audit("--resume")
+    assert done.exit_code == 0, done.output
+    assert len(counted) == 2
+    assert "4 cases are done, 2 to run" in done.output
+    assert "[5/6]" in done.output
+    assert "[6/6]" in done.output
+    after = load_audit(place / "out")
+    assert after.complete
+    assert after.records[:4] == before
+
+
+def test_resuming_needs_no_spec_since_the_directory_holds_it(interrupted, place):
+    (place / "spec.toml").unlink()
+    assert seepage("--out", "out", "--resume").exit_code == 0
+    assert load_audit(place / "out").complete
+
+
+def test_resuming_a_finished_audit_shows_it_and_runs_nothing(counted, place):
+    first = audit()
+    counted.clear()
+    again = audit("--resume")
+    assert again.exit_code == 0
+    assert counted == []
+    assert first.output.split("What leaked")[1] == again.output.split("What leaked")[1]
+
+
+def test_resuming_where_nothing_has_begun_begins(place):
+    assert audit("--resume").exit_code == 0
+    assert load_audit(place / "out").complete
+
+
+def test_another_spec_is_never_mixed_in(interrupted, place):
+    before = load_audit(place / "out")
+    (place / "spec.toml").write_text(SPEC.replace("std = 0.01", "std = 0.02"))
+    refused = audit("--resume")
+    said = "defense was 'AddGaussian(0.01)' and is now 'AddGaussian(0.02)'"
+    assert said in str(refused.exception)
+    assert load_audit(place / "out") == before
+    (place / "spec.toml").write_text("# a remark changes nothing\n" + SPEC)
+    assert audit("--resume").exit_code == 0
+
+
+def often(folder):
+    return checkpointing(folder, every=20)
+
+
+def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(place, monkeypatch):
+    attack = '{ name = "inverting_gradients", steps = 75, restarts = 1 }'
+    text = SPEC.replace('{ name = "analytic_fc" }', attack).replace("people = 3", "people = 1")
+    text = text.replace("defenses = [[], ", "defenses = [").replace('"photos"', '"digits"')
+    (place / "spec.toml").write_text(text)
+    assert seepage("spec.toml", "--out", "whole").exit_code == 0
+    monkeypatch.setattr(sys.modules[Request.__module__], "checkpointing", often)
+    heard = []
+
+    def impatient(display, step, steps, objective):
+        heard.append(step)
+        if step >= 50:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Display, "_heard", impatient)
+    assert audit().exit_code != 0
+    assert len(list((place / "out" / "checkpoints").iterdir())) == 1
+    assert load_audit(place / "out").records == ()
+
+    heard.clear()
+    monkeypatch.setattr(Display, "_heard", lambda _, step, steps, objective: heard.append(step))
+    assert audit("--resume").exit_code == 0
+    assert heard[0] >= 40
+    assert not (place / "out" / "checkpoints").exists()
+    resumed, whole = (load_audit(place / name) for name in ("out", "whole"))
+    assert list(map(timeless, resumed.records)) == list(map(timeless, whole.records))
+    for record in whole.records:
+        assert (resumed.objective(record) == whole.objective(record)).all()
+
+
+def test_a_dry_run_lists_the_cases_estimates_the_time_and_leaves_nothing(place):
+    done = audit("--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "   1 analytic_fc() on photos #0 behind chain() (mlp(hidden=(8,)), " in done.output
+    assert "6 cases to run, about 1 s: an estimate" in done.output
+    assert not (place / "out").exists()
+
+
+def test_a_dry_run_of_an_interrupted_audit_lists_what_is_missing(interrupted, counted):
+    counted.clear()
+    done = audit("--dry-run", "--resume")
+    assert "2 cases to run" in done.output
+    assert "   2 " in done.output
+    assert "   3 " not in done.output
+    assert counted == [], "recorded seconds need no measuring"
+
+
+def test_a_long_search_is_estimated_from_few_steps(place):
+    attack = '{ name = "inverting_gradients", steps = 200000, restarts = 1 }'
+    (place / "spec.toml").write_text(SPEC.replace('{ name = "analytic_fc" }', attack))
+    began = time.perf_counter()
+    done = audit("--dry-run")
+    spent = time.perf_counter() - began
+    hours, minutes = re.search(r"about (?:(\d+) h )?(?:(\d+) min)?", done.output).groups()
+    assert 60 * int(hours or 0) + int(minutes or 0) > 3 * spent / 60
+
+
+@pytest.mark.parametrize(
+    ("gates", "code", "said"),
+    [
+        (["psnr=200"], 0, ""),
+        (["psnr=60"], 3, "leaked: photos #1 through analytic_fc() on mlp(hidden=(8,)) behind none"),
+        (["psnr=40"], 3, "behind AddGaussian(0.01), psnr 4"),
+        # The less distance is left, the more has leaked.
+        (["l1=1e-12"], 0, ""),
+        (["l1=0.5"], 3, "l1 "),
+        (["psnr=200", "l1=0.5"], 3, "(gate 0.5)"),
+    ],
+)
+def test_a_gate_trips_in_the_direction_of_its_metric_and_names_who_leaked(gates, code, said):
+    done = audit(*(word for gate in gates for word in ("--fail-above", gate)))
+    assert done.exit_code == code, done.output
+    assert said in done.output
+    assert ("leaked: " in done.output) == (code == 3)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ('metrics = ["psnr", "ssim"]', "which spec.toml does not measure; add it to metrics"),
+        ("", "no case could measure ssim, so --fail-above says nothing; use another metric"),
+    ],
+)
+def test_a_gate_on_what_no_case_measures_is_an_error_not_a_pass(metrics, said, place):
+    small = SPEC.replace('"photos", people = 3', '"photos", people = 1, pixels = 4')
+    (place / "spec.toml").write_text(small.replace('metrics = ["psnr", "l1"]', metrics))
+    assert said in str(audit("--fail-above", "ssim=0.5").exception)
+
+
+def test_a_gate_and_a_failure_together_exit_for_the_gate(place):
+    (place / "spec.toml").write_text(
+        SPEC.replace('{ name = "mlp", hidden = [8] }', '[{ name = "mlp" }, { name = "cnn2-v2" }]')
+    )
+    assert audit("--fail-above", "psnr=60").exit_code == 3
+    assert audit("--resume").exit_code == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--plain"]])
+def test_logs_get_a_line_per_case_and_no_bar(flags):
+    done = audit(*flags)
+    assert [f"[{n}/6]" in done.output for n in range(1, 7)] == [True] * 6
+    assert "\x1b" not in done.output
+
+
+def test_a_terminal_shows_what_is_done_the_worst_leak_and_the_objective():
+    record = replace(_record(), scores={"psnr": (31.0,)})
+    for plain, bar in ((False, True), (True, False)):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=True, width=200)
+        display = Display(console, total=4, done=1, plain=plain)
+        with display.showing():
+            display.finished(record)
+            progress.report(5, 10, 0.25)
+        shown = text.getvalue()
+        assert ("2/4" in shown.replace("[2/4]", "")) == bar
+        assert ("objective 0.25, worst 31.0 dB" in shown) == bar
+        assert ("[2/4] photos #0 it behind none: 31.0 dB" in shown) == plain
+
+
+def _record():
+    return Record("photos", (0,), "mlp", "Gradient()", "chain()", "Threat()", "it", 0)
+
+
+def gone(group, seconds=20):
+    """Whether nobody is left in a group of processes, or soon will be."""
+    for _ in range(10 * seconds):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_ends_workers_too_and_what_they_finished_is_kept(place):
+    slow = SPEC.replace(
+        '{ name = "analytic_fc" }',
+        '[{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 90000, restarts = 1 }]',
+    ).replace("defenses = [[], ", "defenses = [")
+    (place / "spec.toml").write_text(slow)
+    command = [sys.executable, "-c", "from seepage.cli import main; main()", "audit", "spec.toml"]
+    process = subprocess.Popen(
+        [*command, "--out", "out", "--workers", "2"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        for _ in range(1200):
+            time.sleep(0.1)
+            there = (place / "out" / "audit.sqlite").exists()
+            if there and len(load_audit(place / "out").records) == 3:
+                break
+        # As a terminal does: to the command and its workers alike.
+        os.killpg(process.pid, signal.SIGINT)
+        said, complained = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "interrupted after 3 of 6 cases" in said
+    assert "Traceback" not in complained
+    assert gone(process.pid), "a worker outlived the command"
