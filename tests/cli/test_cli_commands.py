@@ -106,6 +106,7 @@ def test_an_audit_leaves_records_pictures_spec_and_environment(audit, place):
     assert result.exit_code == 0, result.output
     names = {"artifacts", "audit.lock", "audit.sqlite", "contact_sheet.png"} | {
         "environment.json",
+        "report.html",
         "spec.toml",
     }
     assert {p.name for p in (place / "out").iterdir()} == names

@@ -17,10 +17,11 @@ from seepage.audit.outcome import Outcome
 from seepage.audit.result import ARTIFACTS
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 
-SPEC, ENVIRONMENT, SHEET, CHECKPOINTS = (
+SPEC, ENVIRONMENT, SHEET, PAGE, CHECKPOINTS = (
     "spec.toml",
     "environment.json",
     "contact_sheet.png",
+    "report.html",
     "checkpoints",
 )
 OURS = (
@@ -30,6 +31,7 @@ OURS = (
     SPEC,
     ENVIRONMENT,
     SHEET,
+    PAGE,
 )
 
 

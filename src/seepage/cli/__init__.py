@@ -1,4 +1,4 @@
-"""The commands: `seepage audit`, `seepage inspect` and `seepage list`."""
+"""The commands: `seepage audit`, `seepage report`, `seepage inspect` and `seepage list`."""
 
 from seepage.cli.app import app, main
 

@@ -17,6 +17,8 @@ from seepage.cli.audit import BAD_USAGE, INTERRUPTED, Request
 from seepage.cli.audit import audit as run_audit
 from seepage.cli.catalogues import Kind, catalogue
 from seepage.cli.inspect import inspect_models
+from seepage.cli.report import Format
+from seepage.cli.report import report as write_report
 from seepage.core.errors import SeepageError
 
 app = typer.Typer(
@@ -118,7 +120,7 @@ def audit(
     raise typer.Exit(run_audit(request, Console()))
 
 
-class Format(StrEnum):
+class Printed(StrEnum):
     """How to print."""
 
     text = "text"
@@ -142,7 +144,7 @@ def inspect(
     numerical: Annotated[
         bool, typer.Option("--numerical", help="Compute ranks, which takes memory and minutes.")
     ] = False,
-    form: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.text,
+    form: Annotated[Printed, typer.Option("--format", help="How to print.")] = Printed.text,
 ) -> None:
     """Say what an architecture gives away: its rank metric, and counts of its first layer."""
     sys.path.insert(0, str(Path.cwd()))
@@ -151,9 +153,27 @@ def inspect(
         options=option or [],
         shape=shape,
         numerical=numerical,
-        as_json=form is Format.json,
+        as_json=form is Printed.json,
         console=Console(),
     )
+
+
+@app.command()
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(help="The directory of an audit, or two to compare.")
+    ],
+    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.html,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where; by default report.* (or comparison.*) in the last directory."),
+    ] = None,
+) -> None:
+    """Write what an audit found, or what changed between two.
+
+    Also of an audit that is still running or was broken off: the report says what is missing.
+    """
+    write_report(directories, form=form, out=out, console=Console())
 
 
 @app.command(name="list")

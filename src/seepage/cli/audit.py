@@ -27,9 +27,10 @@ from seepage.audit import (
     side_by_side,
 )
 from seepage.audit.database import DATABASE
-from seepage.audit.store import CHECKPOINTS, SHEET
+from seepage.audit.store import CHECKPOINTS, PAGE, SHEET
 from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
+from seepage.cli.report import save_page
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue
 from seepage.report import leak_table, save_contact_sheet, summarise
@@ -179,7 +180,9 @@ def _run(request: Request, spec: Spec, executor: Executor, console: Console) -> 
 
 
 def _draw(out: Path) -> None:
-    save_contact_sheet(list(load_audit(out).outcomes()), out / SHEET)
+    found = load_audit(out)
+    save_contact_sheet(list(found.outcomes()), out / SHEET)
+    save_page(found)
 
 
 def _say_how_to_resume(request: Request, done: int, total: int, console: Console) -> None:
@@ -198,6 +201,6 @@ def _show(records: Sequence[Record], out: Path, console: Console) -> None:
     reasons = dict.fromkeys(record.error for record in records if record.error)
     for reason in reasons:
         console.print(f"failed: {reason}", style="yellow", markup=False)
-    kept = {"pictures": out / SHEET, "records": out / DATABASE}
+    kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}
     written = "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
     console.print(written, markup=False, soft_wrap=True)

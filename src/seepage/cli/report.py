@@ -1,0 +1,138 @@
+"""`seepage report`: what an audit found, as a page or in another format, at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console
+
+from seepage.audit import AuditResult, load_audit
+from seepage.audit.store import PAGE
+from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.report import (
+    Change,
+    Verdict,
+    as_csv,
+    as_json,
+    as_parquet,
+    audit_markdown,
+    audit_page,
+    audit_verdict,
+    change_rows,
+    change_table,
+    changes,
+    comparison_markdown,
+    comparison_page,
+    comparison_verdict,
+    missing,
+    result_rows,
+)
+
+
+class Format(StrEnum):
+    """What to write."""
+
+    html = "html"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+SUFFIX = {Format.markdown: "md"}
+
+
+def report(paths: Sequence[Path], *, form: Format, out: Path | None, console: Console) -> None:
+    """Write the report of one audit, or of how a second differs from a first.
+
+    Args:
+        paths: One or two directories of audits.
+        form: What to write.
+        out: Where; by default `report.*` or `comparison.*` in the last directory.
+        console: Where the verdict is said.
+    """
+    if len(paths) > 2:
+        raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
+    audits = [load_audit(path) for path in paths]
+    name = "report" if len(audits) == 1 else "comparison"
+    target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form.value)}"
+    if len(audits) == 1:
+        write(target, _audit(audits[0], form))
+        _say(audit_verdict(audits[0]), audits, console)
+    else:
+        found = changes(audits[0].records, audits[1].records)
+        write(target, _comparison(*audits, found=found, form=form))
+        _say(comparison_verdict(found), audits, console)
+        console.print(change_table(found))
+    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
+
+
+def save_page(audit: AuditResult) -> None:
+    """Write the page of an audit into its directory."""
+    write(audit.path / PAGE, audit_page(audit))
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, complete or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode())
+        partial.replace(path)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot write the report to {str(path)!r}: {error.strerror}; choose another --out"
+        ) from error
+
+
+def _audit(audit: AuditResult, form: Format) -> str | bytes:
+    match form:
+        case Format.html:
+            return audit_page(audit)
+        case Format.markdown:
+            return audit_markdown(audit)
+        case Format.csv:
+            return as_csv(result_rows(audit.records))
+        case Format.parquet:
+            return as_parquet(result_rows(audit.records))
+        case Format.json:
+            return as_json(
+                {
+                    "title": audit.title,
+                    "verdict": _sentences(audit_verdict(audit)),
+                    "missing": missing(audit),
+                    "environment": audit.environment,
+                    "spec": audit.spec,
+                    "records": [record.plain() for record in audit.records],
+                }
+            )
+
+
+def _comparison(
+    before: AuditResult, after: AuditResult, *, found: Sequence[Change], form: Format
+) -> str | bytes:
+    match form:
+        case Format.html:
+            return comparison_page(before, after)
+        case Format.markdown:
+            return comparison_markdown(before.path.name, after.path.name, found)
+        case Format.csv:
+            return as_csv(change_rows(found))
+        case Format.parquet:
+            return as_parquet(change_rows(found))
+        case Format.json:
+            judged = _sentences(comparison_verdict(found))
+            return as_json({"verdict": judged, "changes": change_rows(found)})
+
+
+def _sentences(judged: Verdict) -> list[str]:
+    return [f"{judged.headline}.", *judged.details]
+
+
+def _say(judged: Verdict, audits: Sequence[AuditResult], console: Console) -> None:
+    headline, *details = _sentences(judged)
+    console.print(headline, style="bold", markup=False, highlight=False)
+    for line in (*details, *(missing(audit) for audit in audits)):
+        if line:
+            console.print(line, markup=False, highlight=False)

@@ -1,0 +1,59 @@
+"""How sure a few people make us of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+CONFIDENCE = 0.95
+BLOCKS, BLOCK = 10, 100
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median and the interval that holds it with 95 % confidence."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def median_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+    """Percentile bootstrap of the median over people.
+
+    Args:
+        values: One per person; infinity (an exact guess) is allowed.
+        seed: Of the resampling.
+
+    Example:
+        >>> median_interval([3.0, 3.0, 3.0])
+        Interval(low=3.0, middle=3.0, high=3.0)
+
+    References:
+        Efron, 1979 (efron1979bootstrap)
+    """
+    people, rng = np.asarray(values, dtype=float), np.random.default_rng(seed)
+    # In blocks, so that many people need no more memory than a few.
+    draws = (rng.integers(len(people), size=(BLOCK, len(people))) for _ in range(BLOCKS))
+    medians = np.concatenate([np.median(people[draw], axis=1) for draw in draws])
+    tail = (1 - CONFIDENCE) / 2
+    # Observed values only: between two exact guesses there is nothing to interpolate.
+    low, high = np.quantile(medians, [tail, 1 - tail], method="inverted_cdf")
+    return Interval(float(low), float(np.median(people)), float(high))
+
+
+def share_not_ruled_out(people: int) -> float:
+    """The share of a population that may still be recognisable when none of `people` was.
+
+    The exact binomial bound for zero events, `1 - (1 - confidence)^(1 / people)`.
+
+    Example:
+        >>> round(share_not_ruled_out(8), 3)
+        0.312
+
+    References:
+        Clopper and Pearson, 1934 (clopper1934use)
+    """
+    return float(1 - (1 - CONFIDENCE) ** (1 / people))

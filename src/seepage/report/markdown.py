@@ -1,0 +1,90 @@
+"""The report as Markdown, for an issue or a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seepage.audit import AuditResult
+from seepage.report.change import Change, Direction, comparison_verdict
+from seepage.report.missing import missing
+from seepage.report.summary import summarise
+from seepage.report.verdict import Verdict, audit_verdict
+from seepage.report.words import decibels, defense_words, threat_words
+
+
+def audit_markdown(audit: AuditResult) -> str:
+    """The verdict, what the adversary had, and a table with the worst leak first."""
+    header = ["data", "network", "attack", "behind", "worst-off", "median", "no update", "exact"]
+    rows = [
+        [
+            row.data,
+            row.model,
+            row.attack.partition("(")[0],
+            defense_words(row.defense),
+            f"{decibels(row.worst)} #{row.worst_person}" if row.people else "failed",
+            decibels(row.median),
+            decibels(row.baseline),
+            f"{row.exact} of {row.people}",
+        ]
+        for row in summarise(audit.records)
+    ]
+    threats = dict.fromkeys(record.threat for record in audit.records)
+    lacks = missing(audit)
+    return _document(
+        audit.title,
+        audit_verdict(audit),
+        [
+            *(f"The adversary had {threat_words(threat)}." for threat in threats),
+            *([lacks] if lacks else []),
+        ],
+        header,
+        rows,
+    )
+
+
+def comparison_markdown(before: str, after: str, found: Sequence[Change]) -> str:
+    """What changed between two audits, the worst first; what stayed is left out."""
+    header = ["person", "behind", "attack", before, after, ""]
+    rows = [
+        [
+            "{} #{}".format(*change.victim),
+            defense_words(change.defense),
+            change.attack.partition("(")[0],
+            decibels(change.before.psnr if change.before else None),
+            decibels(change.after.psnr if change.after else None),
+            str(change.direction),
+        ]
+        for change in found
+        if change.direction is not Direction.same
+    ]
+    title = f"{before} against {after}"
+    return _document(title, comparison_verdict(found), [], header, rows)
+
+
+def _document(
+    title: str, judged: Verdict, notes: list[str], header: list[str], rows: list[list[str]]
+) -> str:
+    lines = [
+        f"# {_safe(title)}",
+        "",
+        f"**{_safe(judged.headline)}.**",
+        "",
+        *(line for note in (*judged.details, *notes) for line in (_safe(note), "")),
+        *_table(header, rows),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+    every = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(_safe(cell) for cell in row) + " |" for row in every]
+
+
+def _safe(text: str) -> str:
+    """Text from a spec as text: no markup, no cell or line of its own."""
+    plain = " ".join(text.split())
+    for sign in "\\`*_[]<>|":
+        plain = plain.replace(sign, f"\\{sign}")
+    return plain

@@ -1,0 +1,74 @@
+"""The report of one audit as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from seepage.audit import AuditResult, Choice, Record
+from seepage.report.leak import Attempt, attempts
+from seepage.report.missing import missing
+from seepage.report.page.bounds import BoundRow, bound_section
+from seepage.report.page.convergence import convergence_section
+from seepage.report.page.defenses import defense_section
+from seepage.report.page.document import document
+from seepage.report.page.markup import joined
+from seepage.report.page.opening import assumptions, opening
+from seepage.report.page.people import Look, pair, people_section
+from seepage.report.page.records import record_section
+from seepage.report.page.rerun import rerun_section
+from seepage.report.page.tradeoff import tradeoff_section
+from seepage.report.verdict import audit_verdict
+
+
+def audit_page(
+    audit: AuditResult, *, choices: Sequence[Choice] = (), bounds: Sequence[BoundRow] = ()
+) -> str:
+    """One self-contained HTML page; also of an audit that is running or broken.
+
+    Args:
+        audit: From `load_audit`.
+        choices: What each defense costs, where utility was measured.
+        bounds: What theory allows, where it was computed.
+    """
+    records = audit.records
+    tried = attempts(records)
+    truth, guess = _look(audit.truth), _look(audit.guess)
+    judged = audit_verdict(audit)
+    pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
+    sections = [
+        people_section(tried, truth=truth, guess=guess) if tried else None,
+        defense_section(tried) if tried else None,
+        tradeoff_section(choices),
+        bound_section(bounds),
+        convergence_section(tried, objective=_objective(audit)),
+        record_section(records) if records else None,
+        rerun_section(records, spec=audit.spec, environment=audit.environment),
+    ]
+    return document(
+        f"{audit.title}: {judged.headline}",
+        first=joined(
+            opening(
+                f"Seepage audit: {audit.title}", judged, pictures=pictures, missing=missing(audit)
+            ),
+            assumptions(records) if records else None,
+        ),
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def _look(read: Callable[[Record], Tensor | None]) -> Look:
+    def look(attempt: Attempt) -> Tensor | None:
+        tensors = read(attempt.record)
+        return None if tensors is None else tensors[attempt.index]
+
+    return look
+
+
+def _objective(audit: AuditResult) -> Callable[[Attempt], Sequence[float]]:
+    def objective(attempt: Attempt) -> Sequence[float]:
+        values = audit.objective(attempt.record)
+        return () if values is None else values.tolist()
+
+    return objective

@@ -1,0 +1,97 @@
+"""The first screen: the verdict, the picture behind it, and what it assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seepage.audit import Record
+from seepage.report.leak import YARDSTICKS
+from seepage.report.page.levels import level_class
+from seepage.report.page.markup import Markup, element, joined
+from seepage.report.verdict import Verdict
+from seepage.report.words import counted, enumerated, short_names, threat_words
+
+
+def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: str | None) -> Markup:
+    """The verdict and, beside it, the truth and the closest guess.
+
+    Args:
+        title: What the page is about.
+        judged: The verdict.
+        pictures: From `people.pair`, or None where nothing was kept.
+        missing: What the audit lacks, or None if it is complete.
+    """
+    return element(
+        "header",
+        {"class": f"opening {level_class(judged.level)}"},
+        element("p", {"class": "eyebrow"}, title),
+        element("h1", None, judged.headline, "."),
+        element(
+            "div",
+            {"class": "beside"},
+            element(
+                "div",
+                None,
+                *(element("p", {"class": "detail"}, sentence) for sentence in judged.details),
+                None if missing is None else element("p", {"class": "warning"}, missing),
+            ),
+            None if pictures is None else element("div", {"class": "figures"}, pictures),
+        ),
+    )
+
+
+def assumptions(records: Sequence[Record]) -> Markup:
+    """What the verdict rests on: knowledge, convention and effort."""
+    knowledge = [f"{threat_words(t)}." for t in dict.fromkeys(r.threat for r in records)]
+    told = {
+        "The adversary had": joined(*(element("p", None, known) for known in knowledge)),
+        "Recognisable means": _convention(),
+        "How hard we looked": element("p", None, _effort(records)),
+    }
+    return element(
+        "section",
+        {"id": "assumptions", "aria-label": "What this rests on"},
+        *(
+            element("div", None, element("h2", None, heading), text)
+            for heading, text in told.items()
+        ),
+    )
+
+
+def _convention() -> Markup:
+    psnr, ssim = YARDSTICKS["psnr"], YARDSTICKS["ssim"]
+    return joined(
+        element(
+            "p",
+            None,
+            f"an error of at most a tenth of the range (PSNR of {psnr.recognisable:g} dB or more) "
+            f"or, for images, alike shapes (SSIM of {ssim.recognisable:g} or more); and clearly "
+            f"above the best guess that needs no update, by {psnr.margin:g} dB or "
+            f"{ssim.margin:g}. Only above that guess: a trace.",
+        ),
+        element(
+            "p",
+            {"class": "faint"},
+            "This is a convention of this tool. Scores agree with what people recognise only "
+            "loosely (Sun et al., 2023), so look at the pictures.",
+        ),
+    )
+
+
+def _effort(records: Sequence[Record]) -> str:
+    done = [record for record in records if record.error is None]
+    attacks = short_names(record.attack for record in records)
+    steps = sum(int(r.effort.get("steps", 0)) * int(r.effort.get("restarts", 0)) for r in done)
+    hours = _duration(sum(float(record.effort.get("seconds", 0)) for record in done))
+    devices = enumerated(list(dict.fromkeys(str(r.effort.get("device")) for r in done)))
+    searched = f", {steps:,} search steps" if steps else ""
+    return (
+        f"{enumerated(list(attacks.values()))}: {counted(len(done), 'case')}{searched}, {hours} on "
+        f"{devices}. Nothing found means nothing found with this effort."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 1 else "under a second"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

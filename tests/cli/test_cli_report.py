@@ -1,0 +1,149 @@
+"""`seepage report`, run as a user runs it, on real audits."""
+
+import csv
+import io
+import json
+import shutil
+import sqlite3
+
+import pytest
+from typer.testing import CliRunner
+
+import seepage as sp
+from seepage.cli import app
+
+SPEC = """
+title = "Tiny"
+metrics = ["psnr", "ssim", "exact"]
+[[scenario]]
+data = { name = "photos", people = 2 }
+models = [{ name = "mlp", hidden = [8] }]
+threats = { knows_labels = true }
+attacks = { name = "analytic_fc" }
+defenses = [[], [{ name = "Prune", ratio = RATIO }]]
+"""
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """Two real audits: the second prunes nearly everything."""
+    folder = tmp_path_factory.mktemp("audits")
+    for name, ratio in (("weak", 0.5), ("strong", 0.9999)):
+        spec = folder / f"{name}.toml"
+        spec.write_text(SPEC.replace("RATIO", str(ratio)))
+        done = CliRunner().invoke(app, ["audit", str(spec), "--out", str(folder / name)])
+        assert done.exit_code == 0, done.output
+        assert f"report: {folder / name / 'report.html'}" in done.output.replace("\n", "")
+    return folder
+
+
+@pytest.fixture
+def audits(audited, tmp_path):
+    shutil.copytree(audited, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def report(*arguments):
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_an_audit_leaves_its_page(audits):
+    text = (audits / "weak" / "report.html").read_text(encoding="utf-8")
+    assert "2 of 2 people&#x27;s images are recognisable without a defense." in text
+    assert text.count("data:image/png") == 2 + 2 * 3
+
+
+def test_a_report_is_rebuilt_at_any_time(audits):
+    page = audits / "weak" / "report.html"
+    first = page.read_text(encoding="utf-8")
+    page.unlink()
+    done = report(audits / "weak")
+    assert done.exit_code == 0, done.output
+    assert page.read_text(encoding="utf-8") == first
+    assert "2 of 2 people's images are recognisable without a defense." in done.output
+    assert not list((audits / "weak").glob(".*.partial"))
+
+
+def test_the_other_formats_hold_the_same_numbers(audits):
+    for form, name in {"csv": "report.csv", "json": "report.json", "markdown": "report.md"}.items():
+        assert report(audits / "weak", "--format", form).exit_code == 0
+        assert (audits / "weak" / name).exists()
+    table = (audits / "weak" / "report.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(table)))
+    plain = json.loads((audits / "weak" / "report.json").read_text())
+    assert len(rows) == len(plain["records"]) == 4
+    for row, record in zip(rows, plain["records"], strict=True):
+        assert float(row["psnr"]) == pytest.approx(float(record["scores"]["psnr"][0]))
+        assert row["defense"] == record["defense"]
+    assert plain["verdict"][0] == "2 of 2 people's images are recognisable without a defense."
+    assert plain["missing"] is None
+    words = (audits / "weak" / "report.md").read_text()
+    assert words.startswith("# Tiny\n\n**2 of 2 people's images are recognisable")
+
+
+def test_parquet_is_written_where_its_library_is_and_named_where_it_is_not(audits):
+    done = report(audits / "weak", "--format", "parquet", "--out", audits / "rows.parquet")
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        assert isinstance(done.exception, sp.SeepageError)
+        assert "pip install 'seepage[parquet]'" in str(done.exception)
+        assert not (audits / "rows.parquet").exists()
+    else:
+        assert parquet.read_table(audits / "rows.parquet").num_rows == 4
+
+
+def test_two_audits_are_compared(audits):
+    (audits / "weak.toml").write_text(
+        SPEC.replace("RATIO", "0.5").replace("people = 2", "people = 1")
+    )
+    done = CliRunner().invoke(
+        app, ["audit", str(audits / "weak.toml"), "--out", str(audits / "fewer")]
+    )
+    assert done.exit_code == 0
+    same = report(audits / "weak", audits / "fewer")
+    assert same.exit_code == 0, same.output
+    assert "Nothing changed." in same.output
+    text = (audits / "fewer" / "comparison.html").read_text(encoding="utf-8")
+    assert "By defense and attack" in text
+    assert "only in the first" in text
+    other = report(audits / "weak", audits / "strong", "--format", "csv")
+    assert other.exit_code == 0
+    rows = list(csv.DictReader(io.StringIO((audits / "strong" / "comparison.csv").read_text())))
+    directions = {(row["defense"], row["person"]): row["direction"] for row in rows}
+    assert directions["chain()", "0"] == "same"
+    assert set(directions.values()) == {"same", "only in the first", "only in the second"}
+
+
+def test_the_comparison_in_every_format(audits):
+    for form in ("json", "markdown"):
+        assert report(audits / "weak", audits / "strong", "--format", form).exit_code == 0
+    plain = json.loads((audits / "strong" / "comparison.json").read_text())
+    assert len(plain["changes"]) == 6
+    assert "weak against strong" in (audits / "strong" / "comparison.md").read_text()
+
+
+def test_a_report_of_an_audit_that_was_broken_off_says_so(audits):
+    with sqlite3.connect(audits / "weak" / "audit.sqlite") as database:
+        database.execute("DELETE FROM records WHERE rowid > 3")
+    database.close()
+    done = report(audits / "weak")
+    assert done.exit_code == 0, done.output
+    assert "Not complete: 1 case of 4 not run yet." in done.output
+    assert "Not complete: 1 case of 4" in (audits / "weak" / "report.html").read_text()
+
+
+def test_what_cannot_be_reported_is_one_sentence(audits):
+    nothing = report(audits / "nowhere")
+    assert isinstance(nothing.exception, sp.SeepageError)
+    many = report(audits / "weak", audits / "weak", audits / "weak")
+    assert "expected one audit, or two to compare, got 3" in str(many.exception)
+    unwritable = report(audits / "weak", "--out", audits / "no" / "folder" / "r.html")
+    assert isinstance(unwritable.exception, sp.SeepageError)
+    assert "cannot write the report" in str(unwritable.exception)
+
+
+def test_the_help_is_true():
+    done = CliRunner().invoke(app, ["report", "--help"], env={"COLUMNS": "200"})
+    for word in ("html", "markdown", "csv", "json", "parquet", "--out", "two to compare"):
+        assert word in done.output

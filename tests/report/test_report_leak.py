@@ -1,0 +1,277 @@
+"""How attempts are read, ordered and put into a verdict."""
+
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from scipy import stats
+
+from seepage.audit import Choice, Record, pareto_front
+from seepage.report import (
+    Direction,
+    Level,
+    attempts,
+    change_table,
+    changes,
+    comparison_verdict,
+    median_interval,
+    share_not_ruled_out,
+    strongest,
+    verdict,
+)
+from seepage.report.page.axis import Axis, spanning
+from seepage.report.words import enumerated, short_names, threat_words
+
+
+def record(psnr, *, people=None, ssim=None, baseline=11.0, exact=0.0, **changed):
+    """A record of these scores, one per person."""
+    count = len(psnr)
+    scores = {"psnr": tuple(psnr), "exact": (exact,) * count}
+    guessed = {"psnr": (baseline,) * count}
+    if ssim is not None:
+        scores["ssim"], guessed["ssim"] = tuple(ssim), (0.2,) * count
+    plain = Record(
+        data="photos",
+        people=tuple(people or range(count)),
+        model="mlp(hidden=(8,))",
+        local="Gradient()",
+        defense="chain()",
+        threat="Threat(knows_labels=True)",
+        attack="analytic_fc()",
+        seed=0,
+        scores=scores,
+        baselines={"mean": guessed, "draw": {"psnr": (baseline - 1,) * count}},
+        effort={"steps": 0, "restarts": 0, "seconds": 1.0, "device": "cpu"},
+    )
+    return replace(plain, **changed)
+
+
+@pytest.mark.parametrize(
+    ("psnr", "ssim", "baseline", "level"),
+    [
+        (20.0, None, 11.0, Level.recognisable),
+        (19.9, None, 11.0, Level.partial),
+        (13.9, None, 11.0, Level.hidden),
+        (24.0, None, 22.0, Level.hidden),
+        (math.inf, None, 22.0, Level.recognisable),
+        (5.0, 0.5, 11.0, Level.recognisable),
+        (5.0, 0.49, 11.0, Level.partial),
+        (5.0, 0.29, 11.0, Level.hidden),
+        (25.0, 0.1, 11.0, Level.recognisable),
+    ],
+)
+def test_a_person_is_read_by_the_metric_that_sees_most(psnr, ssim, baseline, level):
+    scored = record([psnr], ssim=None if ssim is None else [ssim], baseline=baseline)
+    [attempt] = attempts([scored])
+    assert attempt.level is level
+
+
+def test_the_strongest_attempt_shows_the_person_even_where_a_grey_guess_has_less_error():
+    grey = record([18.5], ssim=[0.25], baseline=16.6, attack="grey()")
+    noisy = record([16.9], ssim=[0.71], baseline=16.6, attack="noisy()")
+    for order in ([grey, noisy], [noisy, grey]):
+        [best] = strongest(attempts(order)).values()
+        assert best.record.attack == "noisy()"
+
+
+def test_the_lowest_error_over_attacks_counts_per_person_and_the_worst_off_is_first():
+    tried = attempts(
+        [
+            record([30.0, 21.0, 22.0], attack="one()"),
+            record([25.0, 40.0, None], attack="two()"),
+        ]
+    )
+    best = strongest(tried)
+    assert [(victim[1], a.psnr) for victim, a in best.items()] == [(1, 40.0), (0, 30.0), (2, 22.0)]
+
+
+def test_a_verdict_counts_people_and_says_what_each_defense_changes():
+    judged = verdict(
+        [
+            record([31.2, 25.0, 12.0]),
+            record([15.0, 12.0, 12.0], attack="weaker()"),
+            record([22.0, 12.0, 12.0], defense="Sign()"),
+            record([12.0, 12.0, 12.0], defense="Prune(0.99)"),
+        ],
+        noun="images",
+    )
+    assert judged.headline == "2 of 3 people's images are recognisable without a defense"
+    assert judged.details == (
+        "The worst-off person, photos #0, came back at 31.2 dB; a guess that needs no update "
+        "reaches 11.0 dB.",
+        "People stay recognisable behind Sign (1 of 3).",
+        "By this measure nobody is recognisable behind Prune(0.99); with 3 people tested, up to "
+        "63% of a population may still be (95 % confidence).",
+    )
+    assert judged.level is Level.recognisable
+    assert judged.worst.victim == ("photos", 0)
+
+
+def test_a_verdict_does_not_speak_of_safety_where_no_defense_holds():
+    judged = verdict([record([31.0]), record([30.0], defense="Sign()")])
+    assert judged.details[-1] == "No defense tried here hides everybody."
+
+
+def test_a_verdict_of_nobody_recognisable_of_one_person_and_of_nothing():
+    assert verdict([record([12.0, 12.0])]).headline == (
+        "Nobody's inputs are recognisable, of 2 people attacked"
+    )
+    one = verdict([record([math.inf], exact=1.0)])
+    assert one.headline == "The inputs of the one person attacked are recognisable"
+    assert "came back exactly" in one.details[0]
+    assert verdict([]).headline == "There is no result yet"
+    assert verdict([]).level is None
+
+
+def test_without_an_undefended_case_the_headline_speaks_of_the_defenses():
+    judged = verdict([record([12.0], defense="Prune(0.9)"), record([25.0], defense="Sign()")])
+    assert judged.headline == (
+        "The inputs of the one person attacked are recognisable behind these defenses"
+    )
+
+
+@pytest.mark.parametrize("values", [[20.0, 31.0, 25.5, 40.0, 18.0, 22.0, 29.0], [3.0] * 5])
+def test_the_bootstrap_agrees_with_scipys(values):
+    interval = median_interval(values)
+    if len(set(values)) > 1:
+        theirs = stats.bootstrap(
+            (np.array(values),), np.median, method="percentile", n_resamples=9999, rng=1
+        ).confidence_interval
+        step = max(np.diff(sorted(values)))
+        assert abs(interval.low - theirs.low) <= step
+        assert abs(interval.high - theirs.high) <= step
+    assert interval.low <= interval.middle == np.median(values) <= interval.high
+
+
+def test_the_bootstrap_holds_the_median_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    held = 0
+    for trial in range(200):
+        interval = median_interval(rng.normal(25.0, 5.0, size=40).tolist(), seed=trial)
+        held += interval.low <= 25.0 <= interval.high
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_an_exact_guess_does_not_break_the_interval():
+    interval = median_interval([math.inf, math.inf, 20.0])
+    assert interval.high == math.inf
+    assert not math.isnan(interval.low)
+
+
+@pytest.mark.parametrize("people", [1, 8, 300])
+def test_the_share_not_ruled_out_is_the_exact_binomial_bound(people):
+    theirs = stats.binomtest(0, people, alternative="less").proportion_ci(0.95, method="exact")
+    assert share_not_ruled_out(people) == pytest.approx(theirs.high)
+
+
+POINTS = st.lists(
+    st.builds(
+        Choice,
+        label=st.just("d"),
+        leakage=st.integers(0, 5).map(float),
+        utility=st.integers(0, 5).map(float),
+    ),
+    max_size=12,
+)
+
+
+@given(POINTS)
+def test_the_front_is_what_no_choice_beats(choices):
+    def beats(a, b):
+        no_worse = a.leakage <= b.leakage and a.utility >= b.utility
+        return no_worse and (a.leakage < b.leakage or a.utility > b.utility)
+
+    unbeaten = [c for c in choices if not any(beats(other, c) for other in choices)]
+    assert set(pareto_front(choices)) == set(unbeaten)
+    utilities = [choice.utility for choice in pareto_front(choices)]
+    assert utilities == sorted(utilities)
+
+
+def test_two_audits_are_compared_person_by_person_behind_each_defense():
+    before = [
+        record([30.0, 25.0, 12.0]),
+        record([22.0], defense="Sign()"),
+        record([40.0], defense="Clip(1.0)"),
+    ]
+    after = [
+        record([21.0, 25.5, 29.0]),
+        record([math.inf], defense="Prune(0.9)"),
+        record([40.0], defense="Clip(1.0)"),
+    ]
+    found = {(c.victim[1], c.defense): c.direction for c in changes(before, after)}
+    assert found == {
+        (0, "chain()"): Direction.better,
+        (1, "chain()"): Direction.same,
+        (2, "chain()"): Direction.worse,
+        (0, "Sign()"): Direction.vanished,
+        (0, "Prune(0.9)"): Direction.appeared,
+        (0, "Clip(1.0)"): Direction.same,
+    }
+    judged = comparison_verdict(changes(before, after))
+    assert judged.headline == "1 person leaks more than before"
+    assert judged.details[0] == (
+        "Most: photos #2 behind no defense against analytic_fc, 12.0 dB before and 29.0 dB now."
+    )
+    assert "4 pairs of results (1 worse, 1 better, 2 within 1 dB); 2 stand" in judged.details[-1]
+
+
+def test_becoming_recognisable_is_worse_even_at_a_lower_psnr():
+    before, after = record([18.5], ssim=[0.3]), record([17.0], ssim=[0.8])
+    [change] = changes([before], [after])
+    assert change.direction is Direction.worse
+    assert changes([after], [before])[0].direction is Direction.better
+
+
+def test_the_same_audit_twice_changes_nothing():
+    same = [record([math.inf, 20.0]), record([12.0], defense="Sign()")]
+    assert {change.direction for change in changes(same, same)} == {Direction.same}
+    assert comparison_verdict(changes(same, same)).headline == "Nothing changed"
+    assert "nothing in common" in comparison_verdict(changes(same, [])).headline
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6))
+def test_an_axis_holds_every_value_and_its_ticks_are_inside(values):
+    axis = spanning(values)
+    assert all(0 <= axis.place(value) <= 100 for value in [*values, math.inf, -math.inf])
+    edge = 1e-6 * (axis.high - axis.low)
+    assert all(axis.low - edge <= tick <= axis.high + edge for tick in axis.ticks())
+    assert 2 <= len(axis.ticks()) <= 7
+
+
+def test_an_axis_is_linear():
+    axis = Axis(-10.0, 30.0)
+    assert [axis.place(value) for value in (-10, 0, 10, 30)] == [0.0, 25.0, 50.0, 100.0]
+
+
+def test_words_are_those_of_a_sentence():
+    assert enumerated(["a"]) == "a"
+    assert enumerated([]) == ""
+    assert short_names(["a(1)", "a(2)", "b(1)"]) == {"a(1)": "a(1)", "a(2)": "a(2)", "b(1)": "b"}
+    plain = "Threat(knows_labels=False, knows_batch_size=True, server='malicious')"
+    assert threat_words(plain) == (
+        "the update, the batch size and server='malicious', but not the labels"
+    )
+
+
+def test_what_becomes_recognisable_is_told_before_what_only_grows():
+    before = [record([40.0, 15.0, 70.0])]
+    after = [record([55.0, 21.0, 90.0])]
+    ordered = changes(before, after)
+    assert [change.victim[1] for change in ordered] == [1, 0, 2]
+    assert ordered[2].direction is Direction.same, "beyond 60 dB it is all rounding"
+
+
+def test_the_table_of_changes_shows_what_changed_and_counts_the_rest():
+    before = [record([20.0 + n for n in range(30)])]
+    after = [record([25.0 + n if n < 25 else 20.0 + n for n in range(30)])]
+    text = io.StringIO()
+    Console(file=text, width=100).print(change_table(changes(before, after)))
+    lines = text.getvalue().splitlines()
+    assert sum("worse" in line for line in lines) == 20
+    assert any("and 5 more" in line for line in lines)
+    assert change_table(changes(before, before)).row_count == 0
