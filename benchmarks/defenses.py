@@ -163,6 +163,8 @@ def utility(name: str, scale: Scale, device: str) -> Result:
     defense = row.defend(scale.batch_size)
     seen, unseen = loaded(scale.data, "train"), loaded(scale.data, "test")
     is_private = noise_multiplier(defense) is not None
+    # Poisson batches differ in size, and each size would be timed anew.
+    torch.backends.cudnn.benchmark = not is_private
     account = importlib.util.find_spec("opacus") is not None
     tried = []
     for share in row.lr:
@@ -324,7 +326,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result")
     options = parser.parse_args(arguments)
     scale, suffix = SCALES[options.scale], "" if options.scale == "full" else f"-{options.scale}"
-    torch.backends.cudnn.benchmark = True
     if options.part == "table":
         print(save(f"defenses{suffix}", "cpu", table(options.out, suffix), options.out))
         return

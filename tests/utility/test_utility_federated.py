@@ -72,6 +72,14 @@ def test_every_client_defends_its_own_update(small):
     assert torch.allclose(weights(task) - got, sum(clipped), atol=1e-6)
 
 
+def test_clients_draw_their_noise_apart(small):
+    task, data, _ = small
+    plan = Federated(clients=4, rounds=1, lr=1.0)
+    moved = weights(task) - weights(run(small, plan, sp.AddGaussian(1.0)).task)
+    noise = moved - sp.Gradient()(task, data.inputs, data.labels).flat()
+    assert noise.std() == pytest.approx(0.5, rel=0.05), "of four clients, half of one's"
+
+
 def test_rounds_draw_clients_and_examples_anew(small):
     _, data, _ = small
     deal = Federated(clients=6, sampled=2, rounds=9, batch_size=3).deal(data.labels, rng=sp.rng(0))
