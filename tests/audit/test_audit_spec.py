@@ -77,6 +77,16 @@ def test_a_spec_maps_one_to_one_to_constructors(written):
     assert len(audit.cases(part.batches)) == 2 * 2 * 3 * 2 * 1 * 2 * 2
 
 
+def test_an_attack_of_a_spec_may_adapt_to_the_defense(written):
+    text = EVERYTHING.replace("restarts = 1 }", "restarts = 1, adaptive = true }")
+    [part] = load_spec(written(text)).parts
+    made = sp.attacks.adaptive(sp.attacks.inverting_gradients(steps=5, restarts=1))
+    name = "inverting_gradients(steps=5, restarts=1, adaptive=True)"
+    assert part.audit.attacks == {name: made}
+    with pytest.raises(InvalidValue, match="expected adaptive to be true or false, got 'yes'"):
+        load_spec(written(text.replace("adaptive = true", 'adaptive = "yes"')))
+
+
 EVERY_DEFENSE = """
 [[scenario]]
 data = { name = "photos", people = 4, batch_size = 4, pixels = 16 }

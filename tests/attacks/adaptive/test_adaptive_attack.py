@@ -57,15 +57,13 @@ def test_who_knows_the_mixing_is_ahead_of_who_does_not(task, data):
     assert psnr(adaptive(search, mixing), known, batch) > unaware + 0.3
 
 
-def test_a_cosine_is_blind_to_clipping_and_a_squared_distance_is_not(task, data):
+def test_a_cosine_is_blind_to_clipping(task, data):
+    """There is nothing to adapt: with and without knowing it, the search sees the same."""
     batch, clip = data.batch(1), sp.Clip(0.5)
-    unaware, known = (observed(clip, task, batch, known=known) for known in (False, True))
-    cosine = sp.attacks.inverting_gradients(steps=100, restarts=1, tv=1e-4)
-    assert psnr(adaptive(cosine, clip), known, batch) == pytest.approx(
-        psnr(cosine, unaware, batch), abs=1.0
-    )
-    squares = sp.attacks.idlg(iterations=12)
-    assert psnr(adaptive(squares, clip), known, batch) > psnr(squares, unaware, batch) + 10
+    cosine = sp.attacks.inverting_gradients(steps=20, restarts=1, tv=1e-4)
+    unaware = psnr(cosine, observed(clip, task, batch, known=False), batch)
+    known = psnr(adaptive(cosine, clip), observed(clip, task, batch), batch)
+    assert known == pytest.approx(unaware, abs=0.1)
 
 
 def test_without_a_defense_nothing_changes(task, data):
