@@ -41,6 +41,8 @@ def read_columns(link: Soteria, plan: Plan) -> Plan:
         Balunovic et al., 2022, Sec. 5 (balunovic2022bayesian), who leave the whole layer out
     """
     name, _ = head_of(plan.observation.task, needed_by=link)
-    weight = plan.observation.update.tensors[f"{name}.weight"]
+    weight = plan.observation.update.tensors.get(f"{name}.weight")
+    if weight is None:  # frozen, so that there was nothing to prune
+        return plan
     mask = (weight != 0).any(0).to(weight.dtype)
     return plan.standing_in(link, KnownColumns(f"{name}.weight", mask))
