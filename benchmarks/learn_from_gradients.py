@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from benchmarks.provenance import save
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.domains import Image
 
 Row = dict[str, object]

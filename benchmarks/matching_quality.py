@@ -15,10 +15,10 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from benchmarks.provenance import save
 from torch import Tensor
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.attacks.gradient_matching import (
     L2,
     LBFGS,

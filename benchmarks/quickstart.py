@@ -10,7 +10,6 @@ import time
 from dataclasses import asdict
 
 from benchmarks.provenance import save
-
 from seepage.audit import load_spec
 from seepage.report import Row, summarise
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from benchmarks.provenance import save
 
 import seepage as sp
+from benchmarks.provenance import save
 from seepage.attacks.gradient_matching import Engine
 
 TV = 1e-4

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.provenance import save
-
 from seepage.audit import Record, load_audit
 
 WANTED = 1.7
