@@ -146,6 +146,16 @@ def test_a_truncated_artifact_is_named_and_made_anew(counted, place):
     assert timeless(load_audit(place / "out").records[2]) == timeless(record)
 
 
+def test_a_picture_that_cannot_be_drawn_loses_no_record(place):
+    (place / "out").mkdir()
+    assert audit().exit_code == 0
+    (place / "out" / "contact_sheet.png").unlink()
+    (place / "out" / "contact_sheet.png").mkdir()
+    refused = audit("--resume")
+    assert "cannot draw 'out/contact_sheet.png': Is a directory" in str(refused.exception)
+    assert load_audit(place / "out").complete
+
+
 def test_another_spec_is_never_mixed_in(interrupted, place):
     before = load_audit(place / "out")
     (place / "spec.toml").write_text(SPEC.replace("std = 0.01", "std = 0.02"))

@@ -29,7 +29,7 @@ from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
 from seepage.cli.request import Request
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.report import leak_table, save_contact_sheet, summarise
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -134,7 +134,12 @@ def _run(request: Request, spec: Spec, executor: Executor, console: Console) -> 
 
 
 def _draw(out: Path) -> None:
-    save_contact_sheet(list(load_audit(out).outcomes()), out / SHEET)
+    try:
+        save_contact_sheet(list(load_audit(out).outcomes()), out / SHEET)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot draw {str(out / SHEET)!r}: {error.strerror or error}; the records are stored"
+        ) from error
 
 
 def _say_how_to_resume(request: Request, done: int, total: int, console: Console) -> None:
