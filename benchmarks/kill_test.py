@@ -27,7 +27,10 @@ seeds = [0, 1, 2]
 data = { name = "digits", people = 5 }
 models = { name = "mlp", hidden = [32] }
 threats = { knows_labels = true }
-attacks = [{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 150, restarts = 1 }]
+attacks = [
+  { name = "inverting_gradients", steps = 40, restarts = 1 },
+  { name = "inverting_gradients", steps = 80, restarts = 1 },
+]
 defenses = [[], { name = "AddGaussian", std = 0.001 }]
 """
 
@@ -73,7 +76,7 @@ def torture(place: Path, kills: int, moments: random.Random) -> dict[str, object
         before = len(begun(place))
         process = start(place, "out")
         # A few cases further, so that all kills fall into the audit; then at any moment.
-        further = before + moments.randint(1, max(1, 2 * len(truths) // kills))
+        further = before + moments.randint(1, max(1, len(truths) // kills))
         while len(begun(place)) < further and process.poll() is None:
             time.sleep(0.002)
         time.sleep(moments.random() * undisturbed / len(truths))
@@ -88,12 +91,14 @@ def torture(place: Path, kills: int, moments: random.Random) -> dict[str, object
     again += len(finished.intersection(begun(place)[before:]))
     read = load_audit(place / "out")
     same = [timeless(record) for record in read.records] == truths
+    amid = sum(count < len(truths) for count in done_at_kill)
     assert code == 0, f"the last run ended with {code}"
     assert same, "the records differ from those of an undisturbed run"
     assert again == 0, f"{again} finished cases ran again"
     return {
         "cases": len(truths),
         "kills": kills,
+        "kills_amid_the_audit": amid,
         "done_at_kill": done_at_kill,
         "begun": len(begun(place)),
         "finished_cases_run_again": again,

@@ -37,6 +37,10 @@ def grid(**changes):
 CASES = grid()
 
 
+def ids(store):
+    return {record.case for record in store.records()}
+
+
 def begin(path, cases=CASES, **options):
     here = environment("cpu")
     return AuditStore.create(
@@ -120,7 +124,7 @@ def test_infinite_scores_come_back_infinite(out):
 
 def test_resuming_leaves_what_is_done_and_runs_the_rest(half):
     with AuditStore.resume(half, cases=CASES) as store:
-        assert store.done() == {CASES[0].id, CASES[1].id}
+        assert ids(store) == {CASES[0].id, CASES[1].id}
         store.add(CASES[2], run_case(CASES[2]))
     assert len(load_audit(half).records) == 3
 
@@ -197,9 +201,9 @@ def test_failed_cases_run_again_only_on_request(out):
     with begin(out, blind) as store:
         store.add(blind[0], run_case(blind[0]))
     with AuditStore.resume(out, cases=blind) as store:
-        assert store.done() == {blind[0].id}
+        assert ids(store) == {blind[0].id}
     with AuditStore.resume(out, cases=blind, retry_failed=True) as store:
-        assert store.done() == frozenset()
+        assert ids(store) == set()
 
 
 def test_a_second_process_is_refused_and_a_dead_one_is_in_nobodys_way(half):
@@ -237,9 +241,21 @@ def test_a_truncated_artifact_is_named_and_its_case_runs_again(half):
     assert read.guess(read.records[1]) is None
     assert read.guess(read.records[0]) is not None
     with AuditStore.resume(half, cases=CASES) as store:
-        assert store.done() == {CASES[0].id}
+        assert store.mended == (path,)
+        assert ids(store) == {CASES[0].id}
         store.add(CASES[1], run_case(CASES[1]))
     assert load_audit(half).damaged == ()
+
+
+def test_truncated_private_inputs_are_written_anew_and_no_case_runs_again(half):
+    path = half / "artifacts" / f"{CASES[0].victims.digest}.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    assert load_audit(half).damaged == (path,)
+    with AuditStore.resume(half, cases=CASES) as store:
+        assert store.mended == (path,)
+        assert ids(store) == {CASES[0].id, CASES[1].id}
+    read = load_audit(half)
+    assert torch.equal(read.truth(read.records[0]), CASES[0].victims.batch.inputs)
 
 
 def test_a_database_that_is_damaged_is_named_and_not_touched(half):
@@ -292,13 +308,14 @@ def test_a_full_disk_loses_nothing_that_was_stored(half):
 
 
 def test_an_audit_is_replaced_only_on_request_and_nothing_else_with_it(half):
-    (half / "notes.txt").write_text("mine")
+    for mine in (half / "notes.txt", half / "artifacts" / "notes.txt"):
+        mine.write_text("mine")
     with pytest.raises(InvalidValue, match="already holds an audit; --resume it, --overwrite it"):
         begin(half)
     assert len(load_audit(half).records) == 2
     begin(half, overwrite=True).close()
     assert load_audit(half).records == ()
-    assert list((half / "artifacts").iterdir()) == []
+    assert [path.name for path in (half / "artifacts").iterdir()] == ["notes.txt"]
     assert (half / "notes.txt").read_text() == "mine"
 
 

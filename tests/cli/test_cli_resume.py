@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.audit import Record, entries, load_audit
 from seepage.cli import app, main
-from seepage.cli.audit import Request
+from seepage.cli.audit import pick_device
 from seepage.cli.progress import Display
 from seepage.core import progress
 from seepage.core.checkpoint import checkpointing
@@ -133,6 +133,29 @@ def test_resuming_where_nothing_has_begun_begins(place):
     assert load_audit(place / "out").complete
 
 
+def test_a_truncated_artifact_is_named_and_made_anew(counted, place):
+    assert audit().exit_code == 0
+    record = load_audit(place / "out").records[2]
+    path = place / "out" / "artifacts" / f"{record.case}.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    counted.clear()
+    mended = audit("--resume")
+    assert mended.exit_code == 0
+    assert f"{record.case}.safetensors was truncated and is made anew" in mended.output
+    assert len(counted) == 1
+    assert timeless(load_audit(place / "out").records[2]) == timeless(record)
+
+
+def test_a_picture_that_cannot_be_drawn_loses_no_record(place):
+    (place / "out").mkdir()
+    assert audit().exit_code == 0
+    (place / "out" / "contact_sheet.png").unlink()
+    (place / "out" / "contact_sheet.png").mkdir()
+    refused = audit("--resume")
+    assert "cannot draw 'out/contact_sheet.png': Is a directory" in str(refused.exception)
+    assert load_audit(place / "out").complete
+
+
 def test_another_spec_is_never_mixed_in(interrupted, place):
     before = load_audit(place / "out")
     (place / "spec.toml").write_text(SPEC.replace("std = 0.01", "std = 0.02"))
@@ -154,7 +177,7 @@ def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(plac
     text = text.replace("defenses = [[], ", "defenses = [").replace('"photos"', '"digits"')
     (place / "spec.toml").write_text(text)
     assert seepage("spec.toml", "--out", "whole").exit_code == 0
-    monkeypatch.setattr(sys.modules[Request.__module__], "checkpointing", often)
+    monkeypatch.setattr(sys.modules[pick_device.__module__], "checkpointing", often)
     heard = []
 
     def impatient(display, step, steps, objective):
@@ -257,7 +280,7 @@ def test_a_terminal_shows_what_is_done_the_worst_leak_and_the_objective():
     for plain, bar in ((False, True), (True, False)):
         text = io.StringIO()
         console = Console(file=text, force_terminal=True, width=200)
-        display = Display(console, total=4, done=1, plain=plain)
+        display = Display(console, total=4, done=[record], plain=plain)
         with display.showing():
             display.finished(record)
             progress.report(5, 10, 0.25)

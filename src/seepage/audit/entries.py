@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 from seepage.attacks import ATTACKS, adaptive
 from seepage.audit.victims import Victims, victims
 from seepage.clients import LOCALS
-from seepage.core import Attack, LocalComputation, Metric, Paired, Protection, Task
+from seepage.core import Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
+from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
 from seepage.data import Dataset, load
 from seepage.defenses import DEFENSES, chain
-from seepage.scoring import METRICS
 from seepage.threats import Threat
 from seepage.zoo import build, load_weights
 
@@ -57,10 +56,11 @@ def each(
 ) -> list[T]:
     """What `make` makes of every table under a key."""
     with located(key):
-        return _each(tables(table, key, default), make)
+        return numbered(tables(table, key, default), make)
 
 
-def _each(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
+def numbered(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
+    """What `make` makes of every value; an error says at which number it came."""
     made = []
     for number, value in enumerate(values):
         with located(number):
@@ -118,7 +118,7 @@ def defenses(listed: object) -> list[Protection]:
                 "expected defenses as a list such as [[], [{ name = ... }]], whose empty list "
                 f"defends nothing, got {listed!r}"
             )
-        return _each(found, defense)
+        return numbered(found, defense)
 
 
 def defense(links: object) -> Protection:
@@ -128,7 +128,7 @@ def defense(links: object) -> Protection:
         raise InvalidValue(
             f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
         )
-    return chain(*_each(listed, partial(_made, "defense", DEFENSES)))
+    return chain(*numbered(listed, partial(_made, "defense", DEFENSES)))
 
 
 def threat(table: Table) -> Threat:
@@ -149,40 +149,6 @@ def attack(table: Table) -> tuple[str, Attack]:
             raise InvalidValue(f"expected adaptive to be true or false, got {adapts!r}")
     made = _made("attack", ATTACKS, {"name": name, **options})
     return described(*_split(table)), adaptive(made) if adapts else made
-
-
-def metrics(names: object) -> tuple[Metric, ...] | None:
-    """The metrics of these names, after PSNR, which orders the tables; None takes all that fit."""
-    if names is None:
-        return None
-    with located("metrics"):
-        if not isinstance(names, list) or not names:
-            raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
-        asked = _each(names, _metric)
-    return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
-
-
-def _metric(name: object) -> Metric:
-    if not isinstance(name, str) or name not in METRICS:
-        raise UnknownName("metric", str(name), METRICS)
-    return METRICS[name]
-
-
-def fitting(asked: Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...] | None:
-    """Those of the metrics that fit these inputs; one that cannot run here is an error."""
-    if asked is None:
-        return None
-    one = dataset.take([0])
-    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, assignment=(0,))
-    return tuple(metric for metric in asked if _fits(metric, itself))
-
-
-def _fits(metric: Metric, paired: Paired) -> bool:
-    try:
-        metric(paired)
-    except NotApplicable:
-        return False
-    return True
 
 
 def seeds(values: object) -> tuple[int, ...]:

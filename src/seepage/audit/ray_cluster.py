@@ -36,17 +36,20 @@ class RayCluster:
     source: Source
     workers: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse at once where Ray is not installed."""
+        _ray()
+
     def __call__(self, cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
         """Run the cases, yielding outcomes as they come, in any order."""
+        del started  # Ray does not say when a task begins.
         ray = _ray()
         with self._cluster(ray):
             task = ray.remote(_run).options(
                 num_cpus=1, num_gpus=int(self.source.device.startswith("cuda")), max_retries=1
             )
-            running = {}
-            for case in cases:
-                started(case)
-                running[task.remote(self.source, case.id, str(Path.cwd()))] = case
+            folder = str(Path.cwd())
+            running = {task.remote(self.source, case.id, folder): case for case in cases}
             while running:
                 [ready], _ = ray.wait(list(running))
                 yield self._outcome(ray, ready, running.pop(ready))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from seepage.audit import entries
+from seepage.audit import entries, measured
 from seepage.audit.audit import Audit
 from seepage.audit.case import Case
 from seepage.audit.entries import Table
@@ -70,7 +70,7 @@ def build_spec(source: Source) -> Spec:
     table = _parsed(source)
     with placed(source):
         entries.only(table, "title", "seeds", "metrics", "scenario")
-        metrics = entries.metrics(table.get("metrics"))
+        metrics = measured.metrics(table.get("metrics"))
         seeds = entries.seeds(table.get("seeds", [0]))
         build = partial(_parts, metrics=metrics, seeds=seeds, device=source.device)
         parts = [part for made in entries.each(table, "scenario", build) for part in made]
@@ -97,7 +97,7 @@ def _parts(
             defenses=entries.defenses(scenario.get("defenses", [[]])),
             threats=entries.each(scenario, "threats", entries.threat, [{}]),
             attacks=dict(entries.each(scenario, "attacks", entries.attack)),
-            metrics=entries.fitting(metrics, dataset),
+            metrics=measured.fitting(metrics, dataset),
             seeds=seeds,
         )
         with located("defenses"):

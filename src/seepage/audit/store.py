@@ -12,27 +12,13 @@ from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack
 from seepage.audit.case import Case
 from seepage.audit.changes import changes
 from seepage.audit.database import DATABASE, Database, Planned
-from seepage.audit.lock import LOCK, DirectoryLock
+from seepage.audit.lock import DirectoryLock
 from seepage.audit.outcome import Outcome
+from seepage.audit.record import Record
 from seepage.audit.result import ARTIFACTS
+from seepage.audit.room import CHECKPOINTS, ENVIRONMENT, SPEC, clear, require_room
+from seepage.audit.victims import Victims
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
-
-SPEC, ENVIRONMENT, SHEET, PAGE, CHECKPOINTS = (
-    "spec.toml",
-    "environment.json",
-    "contact_sheet.png",
-    "report.html",
-    "checkpoints",
-)
-OURS = (
-    *(f"{DATABASE}{end}" for end in ("", "-wal", "-shm")),
-    Path(DATABASE).with_suffix(".partial").name,
-    LOCK,
-    SPEC,
-    ENVIRONMENT,
-    SHEET,
-    PAGE,
-)
 
 
 class AuditStore:
@@ -45,12 +31,16 @@ class AuditStore:
     Args:
         path: The directory.
         lock: The hold on it, let go by `close`.
+
+    Attributes:
+        mended: Truncated artifacts that were found when the audit was resumed.
     """
 
     def __init__(self, path: Path, lock: DirectoryLock) -> None:
         """Open the database."""
         self.path = path
         self.artifacts = Artifacts(path / ARTIFACTS)
+        self.mended: tuple[Path, ...] = ()
         self._lock = lock
         self._database = Database(path / DATABASE)
 
@@ -78,12 +68,12 @@ class AuditStore:
         words = json.dumps(environment, indent=2)
         about = {"title": title, "spec": spec, "environment": words}
         with _said(path):
-            _require_room(path, overwrite)
+            require_room(path, overwrite)
             path.mkdir(parents=True, exist_ok=True)
             with _held(path) as lock:
                 # Again: somebody else may have begun here in the meantime.
-                _require_room(path, overwrite)
-                _clear(path)
+                require_room(path, overwrite)
+                clear(path)
                 (path / SPEC).write_text(spec, encoding="utf-8")
                 (path / ENVIRONMENT).write_text(words + "\n")
                 Database.create(path / DATABASE, about=about, planned=plan(cases).values())
@@ -101,7 +91,9 @@ class AuditStore:
         with _said(path), _held(path) as lock:
             store = cls(path, lock)
             store._require(plan(cases))
-            store._mend(retry_failed)
+            store._mend({case.victims.digest: case.victims for case in cases})
+            if retry_failed:
+                store._database.forget(r.case for r in store.records() if r.error)
             return store
 
     def _require(self, wanted: Mapping[str, Planned]) -> None:
@@ -113,29 +105,29 @@ class AuditStore:
                 "with the spec it began with, or choose another --out"
             )
 
-    def _mend(self, retry_failed: bool) -> None:
-        """Remove what is truncated; a case whose tensors are will run again."""
+    def _mend(self, victims: Mapping[str, Victims]) -> None:
+        """Remove what is truncated; private inputs are written anew, other cases run again."""
         broken = self.artifacts.damaged()
-        records = self._database.records()
-        again = [r.case for r in records if r.case in broken or (retry_failed and r.error)]
-        self._database.forget(again)
-        for path in map(self.artifacts.path, broken):
+        self._database.forget(broken)
+        self.mended = tuple(map(self.artifacts.path, broken))
+        for path in self.mended:
             path.unlink()
+        for name in broken:
+            if name in victims:
+                self._keep_truth(victims[name])
         for path in (self.path / CHECKPOINTS).glob("*"):
             if path.suffix != SUFFIX or not is_whole(path):
                 path.unlink()
 
-    def done(self) -> frozenset[str]:
-        """The ids of the cases that have a record."""
-        return frozenset(record.case for record in self._database.records())
+    def records(self) -> tuple[Record, ...]:
+        """What is done, in the order of the plan."""
+        return self._database.records()
 
     def add(self, case: Case, outcome: Outcome) -> None:
         """Keep what a case gave: its tensors first, then its record."""
-        victims = case.victims
         try:
-            if not self.artifacts.path(victims.digest).exists():
-                truth = {"inputs": victims.batch.inputs, "labels": victims.batch.labels}
-                self.artifacts.write(victims.digest, pack(truth))
+            if not self.artifacts.path(case.victims.digest).exists():
+                self._keep_truth(case.victims)
             if outcome.guess is not None:
                 self.artifacts.write(case.id, outcome.packed())
         except OSError as error:
@@ -144,6 +136,10 @@ class AuditStore:
                 "stored before is still there, and --resume goes on from it"
             ) from error
         self._database.add(outcome.record)
+
+    def _keep_truth(self, victims: Victims) -> None:
+        truth = {"inputs": victims.batch.inputs, "labels": victims.batch.labels}
+        self.artifacts.write(victims.digest, pack(truth))
 
     def close(self) -> None:
         """Close the database and let go of the directory."""
@@ -169,29 +165,6 @@ class AuditStore:
 def plan(cases: Sequence[Case]) -> dict[str, Planned]:
     """Cases by id, in order; those that are the same in all that matters are one."""
     return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
-
-
-def _require_room(path: Path, overwrite: bool) -> None:
-    there = {file.name for file in path.iterdir()} if path.is_dir() else set()
-    if DATABASE in there and not overwrite:
-        raise InvalidValue(
-            f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
-            "another --out"
-        )
-    # What is left where an audit was killed before it began is ours as well.
-    if path.exists() and DATABASE not in there and not (path.is_dir() and there <= set(OURS)):
-        raise InvalidValue(
-            f"expected --out to name a new directory, but {str(path)!r} holds something else"
-        )
-
-
-def _clear(path: Path) -> None:
-    """Remove an earlier audit, and only that: whatever else somebody keeps there is theirs."""
-    for name in OURS:
-        if name != LOCK:
-            (path / name).unlink(missing_ok=True)
-    for file in (*(path / ARTIFACTS).glob("*"), *(path / CHECKPOINTS).glob("*")):
-        file.unlink()
 
 
 @contextmanager

@@ -13,12 +13,13 @@ from rich.table import Table
 
 from seepage import __version__
 from seepage.audit import Gate
-from seepage.cli.audit import BAD_USAGE, INTERRUPTED, Request
+from seepage.cli.audit import BAD_USAGE, INTERRUPTED
 from seepage.cli.audit import audit as run_audit
 from seepage.cli.catalogues import Kind, catalogue
 from seepage.cli.inspect import inspect_models
 from seepage.cli.report import Format
 from seepage.cli.report import report as write_report
+from seepage.cli.request import Request
 from seepage.core.errors import SeepageError
 
 app = typer.Typer(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,12 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from seepage.audit import (
+    AuditResult,
     AuditStore,
     Executor,
-    Gate,
     Pool,
     RayCluster,
-    Record,
     Source,
     Spec,
     build_spec,
@@ -27,58 +24,20 @@ from seepage.audit import (
     side_by_side,
 )
 from seepage.audit.database import DATABASE
-from seepage.audit.store import CHECKPOINTS, PAGE, SHEET
+from seepage.audit.room import CHECKPOINTS, PAGE, SHEET
 from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
 from seepage.cli.report import save_page
+from seepage.cli.request import Request
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.report import leak_table, save_contact_sheet, summarise
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What was asked for on the command line.
-
-    Args:
-        spec: The file; None takes the bundled quickstart, or the spec of a resumed audit.
-        out: The directory.
-        device: Where the attacks run.
-        executor: "local" or "ray".
-        workers: Processes; None takes one, or what a cluster has.
-        gates: What must not leak.
-        resume: Go on with the audit in `out`, if there is one.
-        retry_failed: Run the cases again that gave no result.
-        overwrite: Replace the audit in `out`.
-        dry_run: Run nothing; say what would run and for how long.
-        plain: Lines for a log instead of a bar.
-        quiet: Only the result.
-    """
-
-    spec: Path | None
-    out: Path
-    device: str
-    executor: str
-    workers: int | None
-    gates: tuple[Gate, ...]
-    resume: bool
-    retry_failed: bool
-    overwrite: bool
-    dry_run: bool
-    plain: bool
-    quiet: bool
-
-    @property
-    def resumes(self) -> bool:
-        """Whether there is an audit to go on with."""
-        return self.resume and (self.out / DATABASE).is_file()
-
-
 def audit(request: Request, console: Console) -> int:
     """Run every case of a spec that has no result yet; the exit code tells how it went."""
-    _require_sense(request)
     spec = build_spec(_source(request))
     require_measured(request.gates, spec)
     title, device = escape(spec.title), spec.source.device
@@ -87,18 +46,11 @@ def audit(request: Request, console: Console) -> int:
         return _rehearse(request, spec, console)
     executor = _executor(request, spec.source)
     _run(request, spec, executor, console)
-    records = load_audit(request.out).records
-    _show(records, request.out, console)
-    if leaked(request.gates, records, console):
+    found = load_audit(request.out)
+    _show(found, console)
+    if leaked(request.gates, found.records, console):
         return LEAKED
-    return CASE_FAILED if any(record.error for record in records) else DONE
-
-
-def _require_sense(request: Request) -> None:
-    if request.resume and request.overwrite:
-        raise InvalidValue("expected --resume or --overwrite, got both; choose one")
-    if request.retry_failed and not request.resume:
-        raise InvalidValue("--retry-failed goes with --resume, which is not given")
+    return CASE_FAILED if any(record.error for record in found.records) else DONE
 
 
 def _source(request: Request) -> Source:
@@ -162,11 +114,14 @@ def _run(request: Request, spec: Spec, executor: Executor, console: Console) -> 
     by_id = {case.id: case for case in spec.cases}
     shown = Console(quiet=True) if request.quiet else console
     with _open(request, spec) as store:
-        done = store.done()
+        records = store.records()
+        done = {record.case for record in records}
         missing = [case for case in spec.cases if case.id not in done]
-        if done:
-            shown.print(f"{len(done)} cases are done, {len(missing)} to run")
-        display = Display(shown, total=len(by_id), done=len(done), plain=request.plain)
+        for path in store.mended:
+            console.print(f"{path} was truncated and is made anew", style="yellow", markup=False)
+        if records:
+            shown.print(f"{len(records)} cases are done, {len(missing)} to run")
+        display = Display(shown, total=len(by_id), done=records, plain=request.plain)
         try:
             with checkpointing(request.out / CHECKPOINTS), display.showing():
                 for outcome in executor(missing, display.started):
@@ -174,14 +129,19 @@ def _run(request: Request, spec: Spec, executor: Executor, console: Console) -> 
                     display.finished(outcome.record)
         except KeyboardInterrupt:
             _draw(request.out)
-            _say_how_to_resume(request, len(store.done()), len(by_id), console)
+            _say_how_to_resume(request, len(store.records()), len(by_id), console)
             raise
     _draw(request.out)
 
 
 def _draw(out: Path) -> None:
     found = load_audit(out)
-    save_contact_sheet(list(found.outcomes()), out / SHEET)
+    try:
+        save_contact_sheet(list(found.outcomes()), out / SHEET)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot draw {str(out / SHEET)!r}: {error.strerror or error}; the records are stored"
+        ) from error
     save_page(found)
 
 
@@ -196,11 +156,13 @@ def _say_how_to_resume(request: Request, done: int, total: int, console: Console
     )
 
 
-def _show(records: Sequence[Record], out: Path, console: Console) -> None:
-    console.print(leak_table(summarise(records), width=console.width))
-    reasons = dict.fromkeys(record.error for record in records if record.error)
-    for reason in reasons:
-        console.print(f"failed: {reason}", style="yellow", markup=False)
+def _show(found: AuditResult, console: Console) -> None:
+    console.print(leak_table(summarise(found.records), width=console.width))
+    reasons = [f"failed: {record.error}" for record in found.records if record.error]
+    damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
+    for line in dict.fromkeys([*reasons, *damaged]):
+        console.print(line, style="yellow", markup=False)
+    out = found.path
     kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}
     written = "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
     console.print(written, markup=False, soft_wrap=True)

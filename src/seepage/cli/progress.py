@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -25,12 +25,14 @@ from seepage.report import decibels, defense_words
 class Display:
     """Shows the case in hand, its objective, and the worst leak so far."""
 
-    def __init__(self, console: Console, *, total: int, done: int = 0, plain: bool = False) -> None:
+    def __init__(
+        self, console: Console, *, total: int, done: Sequence[Record] = (), plain: bool = False
+    ) -> None:
         """Prepare a bar for `total` cases, or lines of a log if `plain` or not on a terminal."""
         self._console = console
         self._plain = plain or not console.is_terminal
-        self._worst = -math.inf
-        self._done = done
+        self._worst = max([-math.inf, *(v for record in done for v in _psnr(record))])
+        self._done = len(done)
         self._total = total
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -43,7 +45,7 @@ class Display:
             transient=True,
             disable=self._plain,
         )
-        self._task = self._bar.add_task("auditing", total=total, completed=done, note="")
+        self._task = self._bar.add_task("auditing", total=total, completed=len(done), note="")
 
     @contextmanager
     def showing(self) -> Iterator[Display]:
@@ -57,7 +59,7 @@ class Display:
 
     def finished(self, record: Record) -> None:
         """Count a case; a log gets a line of its own for each."""
-        values = [v for v in record.scores.get("psnr", ()) if v is not None]
+        values = _psnr(record)
         self._worst = max([self._worst, *values])
         self._done += 1
         self._bar.update(self._task, completed=self._done, note=f"worst {decibels(self._worst)}")
@@ -75,6 +77,10 @@ class Display:
     def _heard(self, step: int, steps: int, objective: float) -> None:
         note = f"step {step}/{steps}, objective {objective:.3g}, worst {decibels(self._worst)}"
         self._bar.update(self._task, note=note)
+
+
+def _psnr(record: Record) -> list[float]:
+    return [value for value in record.scores.get("psnr", ()) if value is not None]
 
 
 def duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from seepage.audit import AuditResult, load_audit
-from seepage.audit.store import PAGE
+from seepage.audit.room import PAGE
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.report import (
     Change,

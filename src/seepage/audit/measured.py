@@ -1,0 +1,46 @@
+"""What a spec measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seepage.audit.entries import numbered
+from seepage.core import Metric, Paired
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.located import located
+from seepage.data import Dataset
+from seepage.scoring import METRICS
+
+
+def metrics(names: object) -> tuple[Metric, ...] | None:
+    """The metrics of these names, after PSNR, which orders the tables; None takes all that fit."""
+    if names is None:
+        return None
+    with located("metrics"):
+        if not isinstance(names, list) or not names:
+            raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
+        asked = numbered(names, _metric)
+    return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
+
+
+def _metric(name: object) -> Metric:
+    if not isinstance(name, str) or name not in METRICS:
+        raise UnknownName("metric", str(name), METRICS)
+    return METRICS[name]
+
+
+def fitting(asked: Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...] | None:
+    """Those of the metrics that fit these inputs; one that cannot run here is an error."""
+    if asked is None:
+        return None
+    one = dataset.take([0])
+    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, assignment=(0,))
+    return tuple(metric for metric in asked if _fits(metric, itself))
+
+
+def _fits(metric: Metric, paired: Paired) -> bool:
+    try:
+        metric(paired)
+    except NotApplicable:
+        return False
+    return True
