@@ -35,7 +35,7 @@ defenses = [[], {{ name = "Prune", ratio = 0.9 }}]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=150, help="of each attack")
+    parser.add_argument("--steps", type=int, default=300, help="of each attack")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
