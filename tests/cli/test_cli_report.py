@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.cli import app
+from seepage.core.errors import SeepageError
 
 SPEC = """
 title = "Tiny"
@@ -147,3 +148,46 @@ def test_the_help_is_true():
     done = CliRunner().invoke(app, ["report", "--help"], env={"COLUMNS": "200"})
     for word in ("html", "markdown", "csv", "json", "parquet", "--out", "two to compare"):
         assert word in done.output
+
+
+def test_what_a_defense_costs_is_drawn_beside_what_it_lets_out(audited, tmp_path):
+    worth = tmp_path / "worth.json"
+    worth.write_text('{"none": 0.93, "Prune(0.5)": 0.91}')
+    page = tmp_path / "page.html"
+    options = ["--utility", str(worth), "--out", str(page)]
+    done = CliRunner().invoke(app, ["report", str(audited / "weak"), *options])
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert "What protection costs" in text
+    assert "leaked at utility 0.93" in text
+    assert "leaked at utility 0.91" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"Prune(0.6)": 0.9}', "unknown defense 'Prune(0.6)' in worth.json"),
+        ('["none"]', "expected worth.json to map defenses to numbers"),
+        ('{"none": "good"}', "expected worth.json to map defenses to numbers"),
+        ("{", "cannot read utilities from"),
+    ],
+)
+def test_utilities_that_fit_nothing_are_one_sentence(audited, tmp_path, content, said):
+    worth = tmp_path / "worth.json"
+    worth.write_text(content)
+    options = ["--utility", str(worth), "--out", str(tmp_path / "page.html")]
+    with pytest.raises(SeepageError) as caught:
+        app(["report", str(audited / "weak"), *options], standalone_mode=False)
+    assert said in str(caught.value)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_utility_belongs_to_the_page_of_one_audit(audited, tmp_path):
+    worth = tmp_path / "worth.json"
+    worth.write_text("{}")
+    for others in ([str(audited / "strong")], ["--format", "csv"]):
+        with pytest.raises(SeepageError, match="belongs to the page of one audit"):
+            app(
+                ["report", str(audited / "weak"), *others, "--utility", str(worth)],
+                standalone_mode=False,
+            )

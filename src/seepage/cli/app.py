@@ -169,12 +169,16 @@ def report(
         Path | None,
         typer.Option(help="Where; by default report.* (or comparison.*) in the last directory."),
     ] = None,
+    utility: Annotated[
+        Path | None,
+        typer.Option(help="JSON with what each defense is worth, drawn against what it lets out."),
+    ] = None,
 ) -> None:
     """Write what an audit found, or what changed between two.
 
     Also of an audit that is still running or was broken off: the report says what is missing.
     """
-    write_report(directories, form=form, out=out, console=Console())
+    write_report(directories, form=form, out=out, utility=utility, console=Console())
 
 
 @app.command(name="list")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from seepage.audit import AuditResult, load_audit
+from seepage.audit import AuditResult, Choice, load_audit
 from seepage.audit.room import PAGE
+from seepage.cli.costs import choices
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.report import (
     Change,
@@ -44,22 +45,33 @@ class Format(StrEnum):
 SUFFIX = {Format.markdown: "md"}
 
 
-def report(paths: Sequence[Path], *, form: Format, out: Path | None, console: Console) -> None:
+def report(
+    paths: Sequence[Path],
+    *,
+    form: Format,
+    out: Path | None,
+    utility: Path | None,
+    console: Console,
+) -> None:
     """Write the report of one audit, or of how a second differs from a first.
 
     Args:
         paths: One or two directories of audits.
         form: What to write.
         out: Where; by default `report.*` or `comparison.*` in the last directory.
+        utility: JSON with what each defense is worth, for the page of one audit.
         console: Where the verdict is said.
     """
     if len(paths) > 2:
         raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
+    if utility is not None and (len(paths) > 1 or form is not Format.html):
+        raise InvalidValue("--utility belongs to the page of one audit; leave it out here")
     audits = [load_audit(path) for path in paths]
+    costs = choices(utility, audits[0].records) if utility is not None else []
     name = "report" if len(audits) == 1 else "comparison"
     target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form.value)}"
     if len(audits) == 1:
-        write(target, _audit(audits[0], form))
+        write(target, _audit(audits[0], form, costs))
         _say(audit_verdict(audits[0]), audits, console)
     else:
         found = changes(audits[0].records, audits[1].records)
@@ -86,10 +98,10 @@ def write(path: Path, content: str | bytes) -> None:
         ) from error
 
 
-def _audit(audit: AuditResult, form: Format) -> str | bytes:
+def _audit(audit: AuditResult, form: Format, costs: Sequence[Choice]) -> str | bytes:
     match form:
         case Format.html:
-            return audit_page(audit)
+            return audit_page(audit, choices=costs)
         case Format.markdown:
             return audit_markdown(audit)
         case Format.csv:
