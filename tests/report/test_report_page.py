@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from seepage.audit import AuditResult, Planned, Record
+from seepage.audit import AuditResult, Choice, Planned, Record
 from seepage.audit.artifacts import Artifacts, pack
 from seepage.report import (
     BoundRow,
-    Choice,
     as_csv,
     as_json,
     audit_markdown,
