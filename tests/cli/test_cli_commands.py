@@ -22,6 +22,12 @@ from seepage.defenses import DEFENSES
 from seepage.scoring import METRICS
 from seepage.zoo import MODELS
 
+# A process begun in the background inherits that interrupts are ignored; this one listens.
+LISTENING = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from seepage.cli import main; main()"
+)
+
 TINY = """
 title = "Tiny"
 metrics = ["psnr", "exact"]
@@ -225,7 +231,7 @@ def test_the_real_key_press_ends_the_real_command(place):
         '[{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 1000000 }]',
     )
     (place / "spec.toml").write_text(slow)
-    command = [sys.executable, "-c", "from seepage.cli import main; main()"]
+    command = [sys.executable, "-c", LISTENING]
     process = subprocess.Popen(
         [*command, "audit", "spec.toml", "--out", "out"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -21,6 +21,12 @@ from seepage.cli.progress import Display
 from seepage.core import progress
 from seepage.core.checkpoint import checkpointing
 
+# A process begun in the background inherits that interrupts are ignored; this one listens.
+LISTENING = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from seepage.cli import main; main()"
+)
+
 SPEC = """
 title = "Small"
 metrics = ["psnr", "l1"]
@@ -312,7 +318,7 @@ def test_ctrl_c_ends_workers_too_and_what_they_finished_is_kept(place):
         '[{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 90000, restarts = 1 }]',
     ).replace("defenses = [[], ", "defenses = [")
     (place / "spec.toml").write_text(slow)
-    command = [sys.executable, "-c", "from seepage.cli import main; main()", "audit", "spec.toml"]
+    command = [sys.executable, "-c", LISTENING, "audit", "spec.toml"]
     process = subprocess.Popen(
         [*command, "--out", "out", "--workers", "2"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
