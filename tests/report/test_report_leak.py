@@ -2,7 +2,7 @@
 
 import io
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
+import seepage as sp
 from seepage.audit import Choice, Record, pareto_front
 from seepage.report import (
     Direction,
@@ -256,6 +257,15 @@ def test_words_are_those_of_a_sentence():
     assert threat_words(plain) == (
         "the update, the batch size and server='malicious', but not the labels"
     )
+
+
+@pytest.mark.parametrize("batchnorm", ["exact", "running", "unknown"])
+@pytest.mark.parametrize("known", [True, False])
+def test_whatever_a_threat_grants_or_withholds_has_words(known, batchnorm):
+    flags = {f.name: known for f in fields(sp.Threat) if f.name.startswith("knows_")}
+    words = threat_words(repr(sp.Threat(**flags, batchnorm=batchnorm)))
+    assert "=" not in words
+    assert ("but not the labels" in words) is not known
 
 
 def test_what_becomes_recognisable_is_told_before_what_only_grows():

@@ -86,6 +86,7 @@ _KNOWLEDGE = {
     "knows_labels=True": "the labels",
     "knows_batch_size=True": "the batch size",
     "knows_defense=True": "the defense",
+    "knows_mixing=True": "any mixing of inputs",
     "batchnorm='exact'": "the batch statistics",
     "batchnorm='running'": "the broadcast batch statistics",
 }
@@ -93,6 +94,7 @@ _IGNORANCE = {
     "knows_labels=False": "the labels",
     "knows_batch_size=False": "the batch size",
     "knows_defense=False": "the defense",
+    "knows_mixing=False": "any mixing of inputs",
     "batchnorm='unknown'": "the batch statistics",
 }
 
