@@ -1,11 +1,13 @@
 """Nouns and protocols: what flows through the program, and the seams it flows past."""
 
 from seepage.core.batch import Batch
+from seepage.core.bound import BoundValue
 from seepage.core.domain import Domain
 from seepage.core.lesson import Lesson, Mixing
 from seepage.core.observation import Observation, Simulate, Statistics
 from seepage.core.paired import Paired
 from seepage.core.protocols import (
+    ActiveAttack,
     Aggregation,
     Attack,
     Defense,
@@ -21,9 +23,11 @@ from seepage.core.task import Task, cross_entropy
 from seepage.core.update import Update
 
 __all__ = [
+    "ActiveAttack",
     "Aggregation",
     "Attack",
     "Batch",
+    "BoundValue",
     "Certificate",
     "Defense",
     "Domain",

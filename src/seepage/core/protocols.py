@@ -94,6 +94,17 @@ class Attack(Protocol):
 
 
 @runtime_checkable
+class ActiveAttack(Protocol):
+    """An attack by a server that cheats: it plants a network first, then reads the update."""
+
+    def plant(self, task: Task, *, rng: Rng) -> Task:
+        """The network it sends in place of the honest one."""
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Attack an update computed on the planted network."""
+
+
+@runtime_checkable
 class SideBySide(Protocol):
     """An attack that can take several observations at once, which uses a card better."""
 

@@ -1,0 +1,5 @@
+"""What theory allows: numbers that no attack, or some attack, gets past."""
+
+from seepage.bounds.protocol import Bound
+
+__all__ = ["Bound"]
