@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from seepage.attacks import ATTACKS, adaptive
-from seepage.audit.victims import Victims, victims
 from seepage.clients import LOCALS
 from seepage.core import Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
-from seepage.data import Dataset, load
+from seepage.data import Dataset
 from seepage.defenses import DEFENSES, chain
 from seepage.threats import Threat
 from seepage.zoo import build, load_weights
@@ -68,28 +68,17 @@ def numbered(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
     return made
 
 
-def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
-    """Whose data: `{ name, split, pixels, people, batch_size, start }`."""
-    only(table, "name", "split", "pixels", "people", "batch_size", "start")
-    options = {key: table[key] for key in ("split", "pixels") if key in table}
-    dataset = construct("data", load, {"name": _name(table), **options})
-    if options:
-        # Records must tell the same data at another size or split apart.
-        dataset = replace(dataset, name=described(dataset.name, options))
-    batch_size = table.get("batch_size", 1)
-    cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
-    start = {"start": table["start"]} if "start" in table else {}
-    return dataset, construct("a batch", partial(victims, dataset), {**cut, **start})
-
-
 def model(table: Table, dataset: Dataset) -> Task:
     """A network, built for the data set's inputs and classes unless the table says otherwise."""
     name, options = _split(table)
     weights = options.pop("weights", None)
+    double = _flag(table, "double", default=False)
+    options.pop("double", None)
     fitted = {"domain": dataset.domain, "classes": dataset.classes}
     with trusting_nothing(name):
         task = build(name, options=fitted | options)
-        return task if weights is None else load_weights(task, weights)
+        task = task if weights is None else load_weights(task, weights)
+    return task.to(dtype=torch.float64) if double else task
 
 
 @contextmanager
@@ -143,10 +132,8 @@ def threat(table: Table) -> Threat:
 def attack(table: Table) -> tuple[str, Attack]:
     """What the adversary does, and what records call it; `adaptive = true` adapts it."""
     name, options = _split(table)
-    adapts = options.pop("adaptive", False)
-    if not isinstance(adapts, bool):
-        with located("adaptive"):
-            raise InvalidValue(f"expected adaptive to be true or false, got {adapts!r}")
+    adapts = _flag(options, "adaptive", default=False)
+    options.pop("adaptive", None)
     made = _made("attack", ATTACKS, {"name": name, **options})
     return described(*_split(table)), adaptive(made) if adapts else made
 
@@ -167,11 +154,20 @@ def _made(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
     return construct(name, known[name], options)
 
 
+def _flag(table: Table, key: str, *, default: bool) -> bool:
+    value = table.get(key, default)
+    if not isinstance(value, bool):
+        with located(key):
+            raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
+    return value
+
+
 def _split(table: Table) -> tuple[str, dict[str, Any]]:
-    return _name(table), {key: value for key, value in table.items() if key != "name"}
+    return named(table), {key: value for key, value in table.items() if key != "name"}
 
 
-def _name(table: Table) -> str:
+def named(table: Table) -> str:
+    """The name in a table."""
     name = table.get("name")
     if not isinstance(name, str):
         raise InvalidValue(f"expected a table with a name, got {dict(table)!r}")
