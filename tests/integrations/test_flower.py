@@ -245,3 +245,35 @@ def test_numbered_arrays_need_names(tmp_path):
     message = Message(RecordDict({"arrays": record}), dst_node_id=5, message_type="train")
     with pytest.raises(InvalidValue, match=r"names=list\(model.state_dict"):
         numbered(message, Context(1, 5, {"partition-id": 0}, RecordDict(), {}))
+
+
+def test_of_updates_that_arrive_summed_up_the_sum_is_kept_once(batch, tmp_path):
+    from types import SimpleNamespace
+
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+    from flwr.server.strategy import FedAvg
+
+    names = tuple(network().state_dict())
+    recorder = Recorder(tmp_path, Setting(lr=LR), rounds=(1,), names=names)
+    strategy = recorded(FedAvg(fraction_evaluate=0.0), recorder)
+    before, after = network().state_dict(), step(network().state_dict(), batch)
+    sent, mean = (
+        ndarrays_to_parameters([tensor.numpy() for tensor in state.values()])
+        for state in (before, after)
+    )
+    fits = [FitRes(Status(Code.OK, ""), mean, number, {}) for number in (2, 3)]
+    results = [(SimpleNamespace(node_id=i), fit) for i, fit in enumerate(fits)]
+    manager = SimpleNamespace(num_available=lambda: 0, sample=lambda **_: [])
+    for number in (1, 2):
+        strategy.configure_fit(number, sent, manager)
+        strategy.aggregate_fit(number, results, [])
+    (kept,) = tmp_path.iterdir()
+    capture = load(kept)
+    assert kept == recorder.path(1, "sum")
+    assert capture.setting.batch_size == 5
+    assert torch.equal(capture.update["4.bias"], after["4.bias"])
+
+
+def test_a_strategy_of_something_else_is_refused(tmp_path):
+    with pytest.raises(InvalidValue, match="expected a strategy of Flower"):
+        recorded(object(), Recorder(tmp_path, Setting(lr=LR)))

@@ -59,10 +59,10 @@ class Recorder:
         object.__setattr__(self, "folder", Path(self.folder).resolve())
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def wants(self, number: int, client: int) -> bool:
-        """Whether to keep what this client sends in this round."""
+    def wants(self, number: int, client: int | None = None) -> bool:
+        """Whether to keep what this client, or all of them together, sends in this round."""
         in_round = self.rounds is None or number in self.rounds
-        return in_round and (self.clients is None or client in self.clients)
+        return in_round and (client is None or self.clients is None or client in self.clients)
 
     def path(self, number: int, client: int | str) -> Path:
         """Where the capture of a client, or of the "sum" of all, is kept."""

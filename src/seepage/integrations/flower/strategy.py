@@ -81,7 +81,7 @@ def _around_results(strategy: Any, recorder: Recorder) -> None:  # noqa: ANN401 
     def aggregate_fit(server_round: int, results: Sequence[Any], failures: object) -> object:
         before = sent[server_round]
         for client, after, examples in _arrivals(results):
-            if client == "sum" or recorder.wants(server_round, int(client)):
+            if recorder.wants(server_round, None if client == "sum" else int(client)):
                 recorder.keep(
                     before,
                     _numbered(after, recorder.names),
