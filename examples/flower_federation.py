@@ -1,7 +1,7 @@
 """A real Flower federation on handwritten digits: four hospitals, five rounds, one step each.
 
-`simulate` runs it with the mods and the strategy it is given, under Flower's own simulation; but for
-the names of the mods nothing in here is Seepage's.
+`simulate` runs it with the mods and the strategy it is given, under Flower's own simulation. But
+for the names of the mods nothing in here is Seepage's.
 """
 
 from __future__ import annotations
