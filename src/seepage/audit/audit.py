@@ -9,6 +9,7 @@ from itertools import product
 from seepage.audit.case import Case
 from seepage.audit.execution import Executor, serial, unannounced
 from seepage.audit.outcome import Outcome
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
@@ -50,7 +51,7 @@ class Audit:
     metrics: Sequence[Metric] | None = None
     seeds: Sequence[int] = (0,)
 
-    def cases(self, batches: Iterable[Victims]) -> list[Case]:
+    def cases(self, batches: Iterable[Victims | Strangers]) -> list[Case]:
         """List every combination; an impossible client is refused here, before anything runs."""
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
         grid = product(self.tasks, clients, self.threats, self.attacks.items(), batches, self.seeds)
@@ -59,6 +60,8 @@ class Audit:
             for task, client, threat, (name, attack), who, seed in grid
         ]
 
-    def run(self, batches: Iterable[Victims], *, executor: Executor = serial) -> Iterator[Outcome]:
+    def run(
+        self, batches: Iterable[Victims | Strangers], *, executor: Executor = serial
+    ) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""
         yield from executor(self.cases(batches), unannounced)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client
-from seepage.core import Attack, Metric, Task
+from seepage.core import Attack, Metric, Observation, Rng, Task
 from seepage.core.digest import digest, lasting
 from seepage.core.version import __version__
 from seepage.threats import Threat
@@ -35,7 +36,7 @@ class Case:
     threat: Threat
     attack: Attack
     attack_name: str
-    victims: Victims
+    victims: Victims | Strangers
     seed: int
     metrics: Sequence[Metric] | None = None
 
@@ -65,6 +66,17 @@ class Case:
     def id(self) -> str:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
         return digest(json.dumps(self.identity))
+
+    def observe(self) -> Observation:
+        """What the adversary sees: the captured update, or one that the client computes now."""
+        tapped = self.victims.tapped
+        if tapped is not None:
+            return tapped.observe(self.task, defense=self.client.defense)
+        assert isinstance(self.victims, Victims)  # strangers are known by their update alone
+        reference = next(iter(self.task.parameters.values()))
+        batch = self.victims.batch.to(device=reference.device, dtype=reference.dtype)
+        key = Rng(self.seed).fork("client")
+        return self.threat.observe(self.client, self.task, batch, rng=key)
 
     @property
     def description(self) -> str:

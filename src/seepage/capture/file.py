@@ -11,13 +11,20 @@ from torch import Tensor
 from seepage.capture.capture import Capture
 from seepage.capture.reading import grouped, read_tensors, strict_json
 from seepage.capture.setting import Setting
-from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
+from seepage.core.errors import (
+    DataNotFound,
+    InvalidValue,
+    SeepageError,
+    UnknownName,
+    UnreadableFile,
+)
 
 FORMAT = "seepage.capture"
 VERSION = 1
 GROUPS = ("update", "parameters", "buffers")
 # Larger than any network that can be attacked today, and small enough for most machines.
 LARGEST = 8 * 2**30
+_LONGEST = 240
 
 
 def save(capture: Capture, path: Path | str) -> None:
@@ -83,8 +90,8 @@ def parse(data: bytes, *, name: str = "capture") -> Capture:
         return _parsed(*read_tensors(data))
     except UnreadableFile as error:
         raise UnreadableFile(f"{name} cannot be read: {error}") from None
-    except InvalidValue as error:
-        raise InvalidValue(f"{name} is no capture of a client's update: {error}") from None
+    except (InvalidValue, UnknownName) as error:
+        raise InvalidValue(f"{name} is no capture of a client's update: {_short(error)}") from None
 
 
 def read_file(path: Path | str, *, what: str, largest: int = LARGEST) -> bytes:
@@ -104,6 +111,12 @@ def read_file(path: Path | str, *, what: str, largest: int = LARGEST) -> bytes:
         raise
     except OSError as error:
         raise UnreadableFile(f"cannot read {str(path)!r}: {error.strerror}") from error
+
+
+def _short(error: SeepageError) -> str:
+    """A sentence that may quote what stands in the file, which may be long."""
+    words = str(error)
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
 
 
 def _parsed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Capture:

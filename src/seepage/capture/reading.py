@@ -102,7 +102,8 @@ def _no_constant(word: str) -> object:
 
 
 def _header_length(data: bytes) -> int:
-    if data[:4].startswith(_PICKLED):
+    # A length may begin with the same bytes; but then JSON follows it.
+    if data.startswith(_PICKLED) and data[8:9] != b"{":
         raise UnreadableFile(
             "expected safetensors, got pickled Python objects, which could run code and are "
             "refused; save it with sp.capture.save"

@@ -41,7 +41,7 @@ def inspect_models(
         as_json: Print one JSON list instead of tables.
         console: Where to print.
     """
-    arguments = {"domain": _domain(shape), **dict(map(_option, options))}
+    arguments = {"domain": _domain(shape), **dict(map(option, options))}
     found = []
     for name in names:
         with trusting_nothing(name):
@@ -56,16 +56,26 @@ def inspect_models(
 def _domain(shape: str | None) -> Domain:
     if shape is None:
         return CIFAR10
-    sizes = tuple(int(size) for size in shape.split("x") if size.isdigit())
-    kinds = {2: Signal, 3: Image}
-    if len(sizes) not in kinds or shape.count("x") != len(sizes) - 1:
+    read = sizes(shape)
+    return {2: Signal, 3: Image}[len(read)](read)
+
+
+def sizes(shape: str) -> tuple[int, ...]:
+    """The shape of one input, from what was written on the command line.
+
+    Example:
+        >>> sizes("3x32x32")
+        (3, 32, 32)
+    """
+    read = tuple(int(size) for size in shape.split("x") if size.isdigit())
+    if len(read) not in (2, 3) or shape.count("x") != len(read) - 1:
         raise InvalidValue(
             f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, got {shape!r}"
         )
-    return kinds[len(sizes)](sizes)
+    return read
 
 
-def _option(written: str) -> tuple[str, Any]:
+def option(written: str) -> tuple[str, Any]:
     """A key and its value, written as in a spec; a bare word is a string."""
     key, separator, value = written.partition("=")
     if not separator:
