@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from seepage.attacks import ATTACKS, adaptive
 from seepage.audit.victims import Victims, victims
 from seepage.clients import LOCALS
-from seepage.core import Attack, LocalComputation, Protection, Task
+from seepage.core import ActiveAttack, Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
@@ -141,13 +141,25 @@ def threat(table: Table) -> Threat:
 
 
 def attack(table: Table) -> tuple[str, Attack]:
-    """What the adversary does, and what records call it; `adaptive = true` adapts it."""
+    """What the adversary does, and what records call it; `adaptive = true` adapts it.
+
+    An attack that ends in another one names it in a table of its own, `attack = { name = ... }`.
+    """
     name, options = _split(table)
+    if isinstance(options.get("attack"), Mapping):
+        with located("attack"):
+            options["attack"] = attack(options["attack"])[1]
     adapts = options.pop("adaptive", False)
     if not isinstance(adapts, bool):
         with located("adaptive"):
             raise InvalidValue(f"expected adaptive to be true or false, got {adapts!r}")
     made = _made("attack", ATTACKS, {"name": name, **options})
+    if adapts and isinstance(made, ActiveAttack):
+        with located("adaptive"):
+            raise InvalidValue(
+                f"{name} plants a network and does not adapt itself; adapt the attack it ends in, "
+                "as attack = { name = ..., adaptive = true }"
+            )
     return described(*_split(table)), adaptive(made) if adapts else made
 
 

@@ -80,7 +80,7 @@ def _observe(case: Case) -> Observation:
     reference = next(iter(case.task.parameters.values()))
     batch = case.victims.batch.to(device=reference.device, dtype=reference.dtype)
     client_key = Rng(case.seed).fork("client")
-    return case.threat.observe(case.client, case.task, batch, rng=client_key)
+    return case.threat.observe(case.client, case.broadcast, batch, rng=client_key)
 
 
 def _adversary(case: Case) -> Rng:
