@@ -9,9 +9,10 @@ from dataclasses import asdict, replace
 from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
-from seepage.core import Observation, Reconstruction, Rng, SideBySide
+from seepage.core import ActiveAttack, Batch, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.errors import SeepageError
 from seepage.scoring import Scores, baseline_scores, score
+from seepage.vetting import vet
 
 
 def run_case(case: Case) -> Outcome:
@@ -48,6 +49,7 @@ def _scored(case: Case, guess: Reconstruction) -> Outcome:
         baselines={name: _plain(s) for name, s in _baselines(case, scores).items()},
         certificate=asdict(guess.certificate) if guess.certificate else None,
         effort=_effort(guess),
+        vetted=_vetted(case),
     )
     truth = case.victims.batch.inputs
     return Outcome(record, truth, scores.paired.guess, guess.trace.objective)
@@ -76,11 +78,21 @@ def _blank(case: Case) -> Record:
     )
 
 
+def _vetted(case: Case) -> str:
+    """What a client would have said of a planted network, had it looked."""
+    if not isinstance(case.attack, ActiveAttack):
+        return ""
+    return vet(case.broadcast, _private(case)).judgement
+
+
 def _observe(case: Case) -> Observation:
-    reference = next(iter(case.task.parameters.values()))
-    batch = case.victims.batch.to(device=reference.device, dtype=reference.dtype)
     client_key = Rng(case.seed).fork("client")
-    return case.threat.observe(case.client, case.broadcast, batch, rng=client_key)
+    return case.threat.observe(case.client, case.broadcast, _private(case), rng=client_key)
+
+
+def _private(case: Case) -> Batch:
+    reference = next(iter(case.task.parameters.values()))
+    return case.victims.batch.to(device=reference.device, dtype=reference.dtype)
 
 
 def _adversary(case: Case) -> Rng:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from seepage.attacks.labels.head import classifier_head
 from seepage.core import Task
 from seepage.core.errors import NotApplicable
-from seepage.vetting.verdict import Finding
+from seepage.vetting.verdict import Finding, Level
 from seepage.vetting.weights import DEAD
 
 # Natural logarithm of how much more likely a class is before the input was looked at.
@@ -35,7 +35,7 @@ def silenced_classes(task: Task) -> Iterator[Finding]:
             f"{silent} of {len(norms)} classes have a row of zeros in {layer!r}, so that their "
             "people leave nothing in the layers below and the update is that of the others alone"
         )
-        level = "malicious" if silent >= len(norms) - 1 else "suspicious"
+        level: Level = "malicious" if silent >= len(norms) - 1 else "suspicious"
         yield Finding("silenced classes", level, layer, reason)
     bias = task.parameters[head.bias] if head.bias is not None else head.offset
     spread = float(bias.max() - bias.min())

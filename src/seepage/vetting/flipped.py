@@ -28,7 +28,7 @@ def flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
         predicted = task.in_mode("eval").outputs(task.parameters, batch.inputs).argmax(1)
     agreement = _agreement(predicted, batch.labels, task.classes)
     right, renamed = float((predicted == batch.labels).double().mean()), _best(agreement)
-    if right <= WRONG and renamed >= RIGHT and len(predicted.unique()) >= 3:
+    if right <= WRONG and renamed >= RIGHT and len(set(predicted.tolist())) >= 3:
         reason = (
             f"it is right about {right:.0%} of your examples, and would be about {renamed:.0%} if "
             "its classes were renamed: rows of the classifier have been permuted"
@@ -46,5 +46,5 @@ def _best(agreement: Tensor) -> float:
     """The share that is right under the best renaming."""
     from scipy.optimize import linear_sum_assignment
 
-    rows, columns = linear_sum_assignment(agreement.numpy(), maximize=True)
+    rows, columns = linear_sum_assignment(agreement.cpu().numpy(), maximize=True)
     return float(agreement[rows, columns].sum())

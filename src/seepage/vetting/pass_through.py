@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seepage.core import Task
-from seepage.vetting.verdict import Finding
+from seepage.vetting.verdict import Finding, Level
 from seepage.vetting.weights import Rows, weight_rows
 
 # In fewer dimensions one entry outweighs the others by chance.
 DIMENSIONS = 9
 DOMINANT = 0.9
 SHARE = 0.9
-FEWEST = 3
 
 
 def passing_layers(task: Task) -> Iterator[Finding]:
@@ -30,13 +29,13 @@ def passing_layers(task: Task) -> Iterator[Finding]:
         kind = "convolution" if rows.convolutional else "fully connected layer"
         reason = f"{kind} {rows.name!r} passes on single entries of what it reads, unchanged"
         begins = [rows.name] == first or rows.name == layers[0].name
-        level = "malicious" if begins else "suspicious"
+        level: Level = "malicious" if begins else "suspicious"
         yield Finding("pass-through layers", level, rows.name, reason)
 
 
 def passes_on(rows: Rows) -> bool:
     """Whether nearly every row has nearly all of its energy in one entry."""
-    if rows.matrix.shape[1] < DIMENSIONS or len(rows.matrix) < min(FEWEST, len(rows.matrix) + rows.dead):
+    if rows.matrix.shape[1] < DIMENSIONS or len(rows.matrix) == 0:
         return False
     energy = rows.matrix.double().square()
     dominant = energy.amax(1) > DOMINANT * energy.sum(1)

@@ -29,14 +29,14 @@ def exposed_inputs(task: Task) -> Iterator[Finding]:
         name = found.closed_form
         if any(isinstance(module, CONVOLUTIONS) for module in task.model.modules()):
             reason = (
-                f"{name!r} is fully connected and reads the input of a convolutional network, which "
-                "has no use for it"
+                f"{name!r} is fully connected and reads the input of a convolutional network, "
+                "which has no use for it"
             )
             yield Finding("first layer", "suspicious", name, reason)
         else:
             reason = (
-                f"{name!r} is fully connected with a bias and reads the input, so one example comes "
-                "back in closed form"
+                f"{name!r} is fully connected with a bias and reads the input, so one example "
+                "comes back in closed form"
             )
             yield Finding("first layer", "exposed", name, reason)
     if found.metric is not None and found.metric.layers and round(found.metric.value) == 0:

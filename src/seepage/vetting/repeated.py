@@ -38,7 +38,8 @@ def parallel_rows(matrix: Tensor) -> Tensor:
     if matrix.shape[1] < DIMENSIONS or len(matrix) < FEWEST:
         return torch.empty(0, dtype=torch.long)
     unit = torch.nn.functional.normalize(matrix.double(), dim=1)
-    pivots = unit[torch.linspace(0, len(unit) - 1, min(PIVOTS, len(unit))).round().long()]
+    chosen = torch.linspace(0, len(unit) - 1, min(PIVOTS, len(unit))).round().long()
+    pivots = unit[chosen.to(unit.device)]
     alike = (pivots @ unit.T).abs() > PARALLEL
     best = alike[alike.sum(1).argmax()]
     return best.nonzero()[:, 0]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from seepage.core import Batch, Task
 from seepage.vetting.classifier import silenced_classes
-from seepage.vetting.concentration import gradient_concentration
+from seepage.vetting.dsnr import gradient_concentration
 from seepage.vetting.flipped import flipped_labels
 from seepage.vetting.pass_through import passing_layers
 from seepage.vetting.readers import exposed_inputs

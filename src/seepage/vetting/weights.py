@@ -23,14 +23,12 @@ class Rows:
         convolutional: Whether its weights are shared between positions.
         matrix: `(rows, entries)`, without the rows that are dead.
         bias: Of those rows, or None.
-        dead: How many rows were left out.
     """
 
     name: str
     convolutional: bool
     matrix: Tensor
     bias: Tensor | None
-    dead: int
 
 
 def weight_rows(task: Task) -> Iterator[Rows]:
@@ -42,4 +40,4 @@ def weight_rows(task: Task) -> Iterator[Rows]:
             alive = norms > DEAD * norms.max()
             bias = None if module.bias is None else module.bias.detach()[alive]
             convolutional = not isinstance(module, nn.Linear)
-            yield Rows(name, convolutional, matrix[alive], bias, int((~alive).sum()))
+            yield Rows(name, convolutional, matrix[alive], bias)

@@ -41,7 +41,7 @@ class Carried:
     @property
     def places(self) -> int:
         """Number of different entries of the input that arrive."""
-        return len(self.index.unique(dim=0))
+        return len(set(map(tuple, self.index.tolist())))
 
 
 @dataclass(frozen=True)
@@ -134,5 +134,3 @@ def _brightness(answers: Tensor, read: Tensor) -> Tensor:
     low, high = answers.gather(1, above - 1), answers.gather(1, above)
     within = ((read - low) / (high - low).clamp_min(1e-300)).clamp(0, 1)
     return ((above - 1 + within) / (answers.shape[1] - 1)).squeeze(1)
-
-

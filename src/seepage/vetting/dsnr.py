@@ -12,9 +12,9 @@ from seepage.clients import Gradient
 from seepage.core import Batch, Task
 from seepage.vetting.verdict import Finding
 
-# One person outweighs all the others together.
-CONCENTRATED = 1.0
-FEWEST = 4
+# Times the mean of the others; honest networks, trained or not, stay well below.
+CONCENTRATED = 50.0
+FEWEST = 8
 MOST = 16
 # Below this, an example is known by heart and says nothing about how the network spreads gradients.
 KNOWN = 1e-4
@@ -28,11 +28,13 @@ class Concentration:
         plain: max over layers of max_i ||g_i|| / (sum_j ||g_j|| - max_i ||g_i||), the D-SNR.
         relative: The same with every g_i divided by the norm of the loss's gradient at the logits.
         layer: Where the relative one is largest.
+        examples: How many were compared.
     """
 
     plain: float
     relative: float
     layer: str
+    examples: int
 
 
 def gradient_concentration(task: Task, batch: Batch) -> Iterator[Finding]:
@@ -46,10 +48,10 @@ def gradient_concentration(task: Task, batch: Batch) -> Iterator[Finding]:
         Garov et al., 2024 (garov2024hiding)
     """
     found = concentration(task, batch)
-    if found is not None and found.relative > CONCENTRATED:
+    if found is not None and found.relative * (found.examples - 1) > CONCENTRATED:
         reason = (
-            f"one example of yours makes up the gradient of {found.layer!r}, outweighing all others "
-            f"{_times(found.relative)} at equal loss (D-SNR {_times(found.plain)})"
+            f"at equal loss, one of your {found.examples} examples outweighs all the others "
+            f"{_times(found.relative)} in the gradient of {found.layer!r} (D-SNR {found.plain:.3g})"
         )
         yield Finding("concentration", "suspicious", found.layer, reason)
 
@@ -71,7 +73,8 @@ def concentration(task: Task, batch: Batch) -> Concentration | None:
     relative = _outweighs(each / error[spoken, None])
     worst = int(relative.argmax())
     name = list(task.parameters)[worst]
-    return Concentration(float(_outweighs(each).max()), float(relative[worst]), name)
+    plain = float(_outweighs(each).max())
+    return Concentration(plain, float(relative[worst]), name, len(each))
 
 
 def _outweighs(norms: Tensor) -> Tensor:
@@ -86,7 +89,8 @@ def _at_logits(task: Task, inputs: Tensor, labels: Tensor) -> Tensor:
         outputs = task.outputs(task.parameters, inputs)
     outputs.requires_grad_(True)
     (gradient,) = torch.autograd.grad(task.loss(outputs, labels).sum(), outputs)
-    return gradient.norm()
+    norm: Tensor = gradient.norm()
+    return norm
 
 
 def _times(value: float) -> str:
