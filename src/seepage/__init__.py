@@ -55,6 +55,7 @@ from seepage.defenses import (
 )
 from seepage.scoring import score
 from seepage.threats import Threat
+from seepage.vetting import vet
 
 __all__ = [
     "AddGaussian",
@@ -99,5 +100,6 @@ __all__ = [
     "rng",
     "score",
     "utility",
+    "vet",
     "zoo",
 ]

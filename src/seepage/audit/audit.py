@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from seepage.audit.case import Case
+from seepage.audit.case import Case, require_permission
 from seepage.audit.execution import Executor, serial, unannounced
 from seepage.audit.outcome import Outcome
 from seepage.audit.strangers import Strangers
@@ -50,6 +50,11 @@ class Audit:
     threats: Sequence[Threat] = (Threat(knows_labels=True),)
     metrics: Sequence[Metric] | None = None
     seeds: Sequence[int] = (0,)
+
+    def permitted(self) -> None:
+        """Raise `InvalidValue` if an attack plants and one of the threats has an honest server."""
+        for threat, (name, attack) in product(self.threats, self.attacks.items()):
+            require_permission(name, attack, threat)
 
     def cases(self, batches: Iterable[Victims | Strangers]) -> list[Case]:
         """List every combination; an impossible client is refused here, before anything runs."""

@@ -14,7 +14,7 @@ from seepage.audit.captured import Captured, captured
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims, victims
 from seepage.clients import LOCALS
-from seepage.core import Attack, LocalComputation, Protection, Task
+from seepage.core import ActiveAttack, Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
@@ -152,9 +152,13 @@ def attack(table: Table) -> tuple[str, Attack]:
     """What the adversary does, and what records call it.
 
     `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
-    and are not known.
+    and are not known. An attack that ends in another one names it in a table of its own,
+    `attack = { name = ... }`.
     """
     name, options = _split(table)
+    if isinstance(options.get("attack"), Mapping):
+        with located("attack"):
+            options["attack"] = attack(options["attack"])[1]
     wrappers: dict[str, Callable[[Attack], Attack]] = {
         "infer_labels": InferLabels,
         "adaptive": adaptive,
@@ -165,8 +169,19 @@ def attack(table: Table) -> tuple[str, Attack]:
         if not isinstance(wanted[key], bool):
             with located(key):
                 raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
-        made = wrap(made) if wanted[key] else made
+        if wanted[key]:
+            made = _wrapped(name, made, key, wrap)
     return described(*_split(table)), made
+
+
+def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]) -> Attack:
+    if isinstance(made, ActiveAttack):
+        with located(key):
+            raise InvalidValue(
+                f"{name} plants a network and takes no {key}; give it to the attack it ends in, "
+                f"as attack = {{ name = ..., {key} = true }}"
+            )
+    return wrap(made)
 
 
 def seeds(values: object) -> tuple[int, ...]:

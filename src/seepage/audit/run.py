@@ -9,8 +9,9 @@ from seepage.attacks.certify import residual
 from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
-from seepage.core import Certificate, Observation, Reconstruction, Rng, SideBySide
+from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.errors import SeepageError
+from seepage.vetting import vet
 
 
 def run_case(case: Case) -> Outcome:
@@ -54,6 +55,7 @@ def _scored(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         baselines=judged.baselines,
         certificate=None if certificate is None else asdict(certificate),
         effort=_effort(guess),
+        vetted=_vetted(case),
     )
     return Outcome(record, case.victims.truth, judged.guess, guess.trace.objective)
 
@@ -89,6 +91,13 @@ def _blank(case: Case) -> Record:
         case=case.id,
         truth=case.victims.digest,
     )
+
+
+def _vetted(case: Case) -> str:
+    """What a client would have said of a planted network, had it looked."""
+    if not isinstance(case.attack, ActiveAttack):
+        return ""
+    return vet(case.broadcast, case.private).judgement
 
 
 def _adversary(case: Case) -> Rng:

@@ -104,6 +104,8 @@ def _parts(
             metrics=measured.fitting(metrics, dataset),
             seeds=seeds,
         )
+        with located("threats"):
+            audit.permitted()
         with located("defenses"):
             audit.cases(batches)
         for task, who in product(audit.tasks, batches):
