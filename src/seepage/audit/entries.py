@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import torch
 
 from seepage.attacks import ATTACKS, adaptive
+from seepage.attacks.labels import InferLabels
+from seepage.audit.captured import Captured
 from seepage.clients import LOCALS
-from seepage.core import Attack, LocalComputation, Protection, Task
+from seepage.core import ActiveAttack, Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
@@ -68,13 +70,17 @@ def numbered(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
     return made
 
 
-def model(table: Table, dataset: Dataset) -> Task:
+def model(table: Table, dataset: Dataset | Captured) -> Task:
     """A network, built for the data set's inputs and classes unless the table says otherwise."""
     name, options = _split(table)
     weights = options.pop("weights", None)
-    double = _flag(table, "double", default=False)
-    options.pop("double", None)
-    fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    double = options.pop("double", False)
+    if not isinstance(double, bool):
+        with located("double"):
+            raise InvalidValue(f"expected double to be true or false, got {double!r}")
+    fitted: dict[str, Any] = {"domain": dataset.domain}
+    if dataset.classes is not None:
+        fitted["classes"] = dataset.classes
     with trusting_nothing(name):
         task = build(name, options=fitted | options)
         task = task if weights is None else load_weights(task, weights)
@@ -130,12 +136,39 @@ def threat(table: Table) -> Threat:
 
 
 def attack(table: Table) -> tuple[str, Attack]:
-    """What the adversary does, and what records call it; `adaptive = true` adapts it."""
+    """What the adversary does, and what records call it.
+
+    `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
+    and are not known. An attack that ends in another one names it in a table of its own,
+    `attack = { name = ... }`.
+    """
     name, options = _split(table)
-    adapts = _flag(options, "adaptive", default=False)
-    options.pop("adaptive", None)
+    if isinstance(options.get("attack"), Mapping):
+        with located("attack"):
+            options["attack"] = attack(options["attack"])[1]
+    wrappers: dict[str, Callable[[Attack], Attack]] = {
+        "infer_labels": InferLabels,
+        "adaptive": adaptive,
+    }
+    wanted = {key: options.pop(key, False) for key in wrappers}
     made = _made("attack", ATTACKS, {"name": name, **options})
-    return described(*_split(table)), adaptive(made) if adapts else made
+    for key, wrap in wrappers.items():
+        if not isinstance(wanted[key], bool):
+            with located(key):
+                raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
+        if wanted[key]:
+            made = _wrapped(name, made, key, wrap)
+    return described(*_split(table)), made
+
+
+def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]) -> Attack:
+    if isinstance(made, ActiveAttack):
+        with located(key):
+            raise InvalidValue(
+                f"{name} plants a network and takes no {key}; give it to the attack it ends in, "
+                f"as attack = {{ name = ..., {key} = true }}"
+            )
+    return wrap(made)
 
 
 def seeds(values: object) -> tuple[int, ...]:
@@ -152,14 +185,6 @@ def _made(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
         with located("name"):
             raise UnknownName(kind, name, known)
     return construct(name, known[name], options)
-
-
-def _flag(table: Table, key: str, *, default: bool) -> bool:
-    value = table.get(key, default)
-    if not isinstance(value, bool):
-        with located(key):
-            raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
-    return value
 
 
 def _split(table: Table) -> tuple[str, dict[str, Any]]:

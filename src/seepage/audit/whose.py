@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from seepage.audit.captured import Captured, captured
 from seepage.audit.entries import Table, named, only
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims, victims
 from seepage.core.construct import construct, described
 from seepage.data import Dataset, load
@@ -15,13 +17,18 @@ DATASET = ("name", "split", "pixels", "mean", "std")
 Find = Callable[[Table], Dataset]
 
 
-def data(table: Table, *, find: Find | None = None) -> tuple[Dataset, tuple[Victims, ...]]:
-    """Whose data: `{ name, split, pixels, mean, std, people, batch_size, start }`.
+def data(
+    table: Table, *, find: Find | None = None
+) -> tuple[Dataset | Captured, tuple[Victims | Strangers, ...]]:
+    """Whose data: `{ name, split, pixels, mean, std, people, batch_size, start }`, or a capture.
 
     Args:
         table: The entry.
         find: What makes the data set of its first keys; `dataset` by default.
     """
+    if "capture" in table:
+        held = construct("a captured update", captured, table)
+        return held, (held.victims,)
     only(table, *DATASET, "people", "batch_size", "start")
     named(table)
     found = (find or dataset)({key: table[key] for key in DATASET if key in table})

@@ -39,18 +39,16 @@ class Measure:
 
     def values(self, outcome: Outcome, domain: Domain) -> list[float]:
         """One value per person; none of a case that failed."""
-        if outcome.guess is None:
+        if outcome.truth is None or outcome.guess is None:
             return []
         if self.function is None:
             scores = outcome.record.scores.get(self.standard, ())
             return [value for value in scores if value is not None]
-        found = self.function(_paired(outcome), domain).tolist()
+        found = self.function(_paired(outcome.truth, outcome.guess), domain).tolist()
         return [value for value in found if not math.isnan(value)]
 
 
-def _paired(outcome: Outcome) -> Paired:
-    truth, guess = outcome.truth, outcome.guess
-    assert guess is not None
+def _paired(truth: Tensor, guess: Tensor) -> Paired:
     labels = torch.zeros(len(truth), dtype=torch.int64)
     return Paired(truth, guess, labels, None, tuple(range(len(truth))))
 
