@@ -59,6 +59,13 @@ PROMISED = {
     "attacks.inverting_gradients",
     "attacks.label_flip",
     "attacks.learn_from_gradients",
+    "capture",
+    "capture.Capture",
+    "capture.Setting",
+    "capture.consistency",
+    "capture.hashed",
+    "capture.load",
+    "capture.save",
     "attacks.robbing_the_fed",
     "certify",
     "attacks.unmix",
@@ -107,7 +114,7 @@ def test_what_was_promised_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "package", [sp, sp.attacks, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+    "package", [sp, sp.attacks, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
 )
 def test_all_lists_exactly_the_public_names(package):
     public = {

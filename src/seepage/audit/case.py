@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client
-from seepage.core import ActiveAttack, Attack, Metric, Rng, Task
+from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
 from seepage.core.digest import digest, lasting
 from seepage.core.errors import InvalidValue
 from seepage.core.version import __version__
@@ -45,7 +46,7 @@ class Case:
     threat: Threat
     attack: Attack
     attack_name: str
-    victims: Victims
+    victims: Victims | Strangers
     seed: int
     metrics: Sequence[Metric] | None = None
 
@@ -86,6 +87,21 @@ class Case:
     def id(self) -> str:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
         return digest(json.dumps(self.identity))
+
+    def observe(self) -> Observation:
+        """What the adversary sees: the captured update, or one that the client computes now."""
+        tapped = self.victims.tapped
+        if tapped is not None:
+            return tapped.observe(self.task, defense=self.client.defense)
+        key = Rng(self.seed).fork("client")
+        return self.threat.observe(self.client, self.broadcast, self.private, rng=key)
+
+    @property
+    def private(self) -> Batch:
+        """The private batch, where the network is."""
+        assert isinstance(self.victims, Victims)  # strangers are known by their update alone
+        reference = next(iter(self.task.parameters.values()))
+        return self.victims.batch.to(device=reference.device, dtype=reference.dtype)
 
     @property
     def description(self) -> str:

@@ -14,13 +14,23 @@ def domain_of(shape: str | None) -> Domain:
     """The space of inputs of this shape, written as `3x32x32` or `1x140`; None for CIFAR images."""
     if shape is None:
         return CIFAR10
-    sizes = tuple(int(size) for size in shape.split("x") if size.isdigit())
-    kinds = {2: Signal, 3: Image}
-    if len(sizes) not in kinds or shape.count("x") != len(sizes) - 1:
+    read = sizes(shape)
+    return {2: Signal, 3: Image}[len(read)](read)
+
+
+def sizes(shape: str) -> tuple[int, ...]:
+    """The shape of one input, from what was written on the command line.
+
+    Example:
+        >>> sizes("3x32x32")
+        (3, 32, 32)
+    """
+    read = tuple(int(size) for size in shape.split("x") if size.isdigit())
+    if len(read) not in (2, 3) or shape.count("x") != len(read) - 1:
         raise InvalidValue(
             f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, got {shape!r}"
         )
-    return kinds[len(sizes)](sizes)
+    return read
 
 
 def option(written: str) -> tuple[str, Any]:
