@@ -257,3 +257,19 @@ def test_noise_of_no_scale_is_refused():
     for kind in (CramerRao, CramerRaoRelaxed):
         with pytest.raises(InvalidValue, match="expected std >= 0, got -1"):
             kind(std=-1.0)
+
+
+def test_an_attack_in_closed_form_does_not_beat_it(photos):
+    """Dividing gradients is unbiased to first order, and comes near what is allowed."""
+    domain = sp.domains.Image((3, 8, 8))
+    one = sp.Batch(photos.inputs[:1, :, 12:20, 12:20], photos.labels[:1])
+    network = sp.zoo.mlp(hidden=(16,), domain=domain)
+    who = sp.Client(sp.Gradient(), sp.AddGaussian(1e-4))
+    threat, attack = sp.Threat(knows_labels=True), sp.attacks.analytic_fc()
+    errors = []
+    for seed in range(20):
+        seen = threat.observe(who, network, one, rng=sp.rng(seed))
+        errors.append(float(sp.score(attack(seen, rng=sp.rng(0)), one)["rmse"]))
+    reached = math.sqrt(np.mean(np.square(errors)))
+    allowed = float(bound(who, network, one).value)
+    assert 0.95 * allowed < reached < 3 * allowed
