@@ -59,6 +59,13 @@ PROMISED = {
     "attacks.inverting_gradients",
     "attacks.label_flip",
     "attacks.learn_from_gradients",
+    "bounds",
+    "bounds.CramerRao",
+    "bounds.CramerRaoRelaxed",
+    "bounds.Identifiability",
+    "bounds.VanTrees",
+    "bounds.table_1",
+    "bounds.two_layer_orders",
     "capture",
     "capture.Capture",
     "capture.Setting",
@@ -114,7 +121,9 @@ def test_what_was_promised_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "package", [sp, sp.attacks, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+    "package",
+    [sp, sp.attacks, sp.bounds, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo],
+    ids=str,
 )
 def test_all_lists_exactly_the_public_names(package):
     public = {
