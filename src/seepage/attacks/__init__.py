@@ -4,6 +4,7 @@ from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -13,6 +14,7 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
 from seepage.attacks.unmixing import unmix
 
@@ -20,6 +22,7 @@ __all__ = [
     "ATTACKS",
     "adaptive",
     "analytic_fc",
+    "dager",
     "dlg",
     "exact_batch",
     "grad_inversion",
@@ -29,5 +32,6 @@ __all__ = [
     "inverting_gradients",
     "learn_from_gradients",
     "rgap",
+    "tableak",
     "unmix",
 ]

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -16,6 +17,7 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
 from seepage.core import Attack
 
@@ -33,6 +35,8 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             inverting_gradients,
             learn_from_gradients,
             rgap,
+            tableak,
+            dager,
         )
     }
 )
