@@ -10,6 +10,7 @@ from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
 from seepage.core import Observation, Reconstruction, Rng, SideBySide
+from seepage.core.domain import said
 from seepage.core.errors import SeepageError
 from seepage.scoring import Scores, baseline_scores, score
 
@@ -49,8 +50,9 @@ def _scored(case: Case, guess: Reconstruction) -> Outcome:
         certificate=asdict(guess.certificate) if guess.certificate else None,
         effort=_effort(guess),
     )
-    truth = case.victims.batch.inputs
-    return Outcome(record, truth, scores.paired.guess, guess.trace.objective)
+    truth, found = case.victims.batch.inputs, scores.paired.guess
+    words = said(case.task.domain, found)
+    return Outcome(record, truth, found, guess.trace.objective, words)
 
 
 def _reason(error: Exception) -> str:
@@ -89,12 +91,20 @@ def _adversary(case: Case) -> Rng:
 
 def _on_cpu(guess: Reconstruction) -> Reconstruction:
     labels = None if guess.labels is None else guess.labels.cpu()
-    return Reconstruction(guess.inputs.cpu().float(), labels)
+    inputs = guess.inputs.cpu()
+    return Reconstruction(inputs.float() if inputs.is_floating_point() else inputs, labels)
 
 
 def _score(case: Case, guess: Reconstruction) -> Scores:
     low, high = case.victims.bounds
-    return score(guess, case.victims.batch, metrics=case.metrics, low=low, peak=high - low)
+    return score(
+        guess,
+        case.victims.batch,
+        metrics=case.metrics,
+        low=low,
+        peak=high - low,
+        domain=case.task.domain,
+    )
 
 
 def _baselines(case: Case, scores: Scores) -> Mapping[str, Scores]:
@@ -106,6 +116,7 @@ def _baselines(case: Case, scores: Scores) -> Mapping[str, Scores]:
         rng=Rng(case.seed).fork("baseline"),
         low=low,
         peak=high - low,
+        domain=case.task.domain,
     )
 
 

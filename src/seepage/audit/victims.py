@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seepage.core import Batch
 from seepage.core.digest import digest
+from seepage.core.domain import said
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
 
@@ -25,6 +26,7 @@ class Victims:
         pool: Inputs of everybody else, from which the trivial baselines are made.
         bounds: Lowest and highest value an input can take.
         source: Digest of the inputs of the data set, batch and pool; made from the pool if empty.
+        said: Their inputs in words, where people read them.
     """
 
     data: str
@@ -33,6 +35,7 @@ class Victims:
     pool: Tensor
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
+    said: tuple[tuple[str, ...], ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -67,4 +70,5 @@ def _cut(dataset: Dataset, source: str, first: int, size: int) -> Victims:
         )
     people = tuple(range(first, first + size))
     pool, bounds = dataset.inputs[others], dataset.domain.bounds
-    return Victims(dataset.name, people, batch, pool, bounds, source)
+    words = said(dataset.domain, batch.inputs)
+    return Victims(dataset.name, people, batch, pool, bounds, source, words)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from seepage.audit import AuditResult, Record
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
@@ -65,9 +67,15 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
 def audit_verdict(audit: AuditResult) -> Verdict:
     """Judge an audit in the words of its data: images, signals, or inputs of any kind."""
     samples = {record.data: record for record in audit.records}.values()
-    shapes = {truth.ndim for record in samples if (truth := audit.truth(record)) is not None}
-    noun = "images" if shapes == {4} else "signals" if shapes == {3} else "inputs"
-    return verdict(audit.records, noun=noun)
+    truths = [truth for record in samples if (truth := audit.truth(record)) is not None]
+    nouns = {_noun(truth) for truth in truths}
+    return verdict(audit.records, noun=nouns.pop() if len(nouns) == 1 else "inputs")
+
+
+def _noun(truth: Tensor) -> str:
+    if not truth.is_floating_point():
+        return "texts"
+    return {4: "images", 3: "signals", 2: "answers"}.get(truth.ndim, "inputs")
 
 
 def _headline(people: dict[Victim, Attempt], noun: str) -> str:
