@@ -29,14 +29,14 @@ class Outcome:
 
     Args:
         record: What is kept.
-        truth: The private inputs.
+        truth: The private inputs; None where nobody has them.
         guess: The guesses in the order of the people; None if the case failed.
         objective: Value at the start and after each step; empty for closed forms.
         said: The guesses in words, where people read them.
     """
 
     record: Record
-    truth: Tensor
+    truth: Tensor | None
     guess: Tensor | None
     objective: tuple[float, ...] = ()
     said: tuple[tuple[str, ...], ...] = ()
@@ -50,7 +50,7 @@ class Outcome:
         return pack(tensors, words)
 
     @classmethod
-    def unpacked(cls, data: bytes, truth: Tensor) -> Outcome:
+    def unpacked(cls, data: bytes, truth: Tensor | None) -> Outcome:
         """The outcome of which `data` is the packed form, with the truth it left out."""
         tensors, words = unpack(data)
         record = Record.from_plain(json.loads(words["record"]))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from seepage.core import Batch
+from seepage.audit.judged import Judged, plain
+from seepage.audit.tapped import Tapped
+from seepage.core import Batch, Domain, Metric, Reconstruction, Rng, Task
 from seepage.core.digest import digest
 from seepage.core.domain import said
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
+from seepage.scoring import baseline_scores, score
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +30,8 @@ class Victims:
         pool: Inputs of everybody else, from which the trivial baselines are made.
         bounds: Lowest and highest value an input can take.
         source: Digest of the inputs of the data set, batch and pool; made from the pool if empty.
-        said: Their inputs in words, where people read them.
+        tapped: The update they shared, where it was captured; else it is computed from the batch.
+        domain: What an input is, where that is known.
     """
 
     data: str
@@ -35,14 +40,53 @@ class Victims:
     pool: Tensor
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
-    said: tuple[tuple[str, ...], ...] = ()
+    tapped: Tapped | None = None
+    domain: Domain | None = None
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything here that decides a result."""
         source = self.source or digest(self.pool)
         words = f"{self.data} {self.people} {self.bounds} {source}"
-        return digest(words, self.batch.inputs, self.batch.labels)
+        captured = () if self.tapped is None else (self.tapped.digest,)
+        return digest(words, self.batch.inputs, self.batch.labels, *captured)
+
+    @property
+    def truth(self) -> Tensor | None:
+        """The private inputs."""
+        return self.batch.inputs
+
+    @property
+    def said(self) -> tuple[tuple[str, ...], ...]:
+        """Their inputs in words, where people read them."""
+        return () if self.domain is None else said(self.domain, self.batch.inputs)
+
+    def kept(self) -> dict[str, Tensor]:
+        """What an audit keeps of them."""
+        return {"inputs": self.batch.inputs, "labels": self.batch.labels}
+
+    def check(self, task: Task) -> None:
+        """Raise `InvalidValue` unless this task can be trained on their data."""
+        task.check(self.batch)
+        if self.tapped is not None:
+            self.tapped.observe(task)
+
+    def judge(self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng) -> Judged:
+        """Score a guess and the guesses that need no update, in the units of the data set."""
+        low, high = self.bounds
+        peak, domain = high - low, self.domain
+        scores = score(guess, self.batch, metrics=metrics, low=low, peak=peak, domain=domain)
+        trivial = baseline_scores(
+            self.batch,
+            pool=self.pool,
+            metrics=scores.metrics,
+            rng=rng,
+            low=low,
+            peak=peak,
+            domain=domain,
+        )
+        baselines = {name: plain(scored) for name, scored in trivial.items()}
+        return Judged(self.people, scores.paired.guess, plain(scores), baselines)
 
 
 def victims(
@@ -70,5 +114,4 @@ def _cut(dataset: Dataset, source: str, first: int, size: int) -> Victims:
         )
     people = tuple(range(first, first + size))
     pool, bounds = dataset.inputs[others], dataset.domain.bounds
-    words = said(dataset.domain, batch.inputs)
-    return Victims(dataset.name, people, batch, pool, bounds, source, words)
+    return Victims(dataset.name, people, batch, pool, bounds, source, domain=dataset.domain)
