@@ -60,6 +60,7 @@ class Captured:
             bounds=self.domain.bounds,
             source=digest(self.tapped.digest),
             tapped=self.tapped,
+            domain=self.domain,
         )
 
     def take(self, indices: Sequence[int]) -> Batch:
