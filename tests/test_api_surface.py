@@ -49,6 +49,7 @@ PROMISED = {
     "attacks.adaptive",
     "attacks.analytic_fc",
     "attacks.class_fishing",
+    "attacks.dager",
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",
@@ -59,6 +60,14 @@ PROMISED = {
     "attacks.inverting_gradients",
     "attacks.label_flip",
     "attacks.learn_from_gradients",
+    "bounds",
+    "bounds.CramerRao",
+    "bounds.CramerRaoRelaxed",
+    "bounds.Identifiability",
+    "bounds.VanTrees",
+    "bounds.table_1",
+    "bounds.two_layer_orders",
+    "attacks.tableak",
     "capture",
     "capture.Capture",
     "capture.Setting",
@@ -77,10 +86,14 @@ PROMISED = {
     "domains",
     "domains.CIFAR10",
     "domains.CIFAR100",
+    "domains.Categorical",
+    "domains.Continuous",
     "domains.IMAGENET",
     "domains.Image",
     "domains.MNIST",
     "domains.Signal",
+    "domains.Tabular",
+    "domains.Tokens",
     "dp_sgd",
     "epsilon",
     "rng",
@@ -96,6 +109,7 @@ PROMISED = {
     "zoo.convnet",
     "zoo.fc",
     "zoo.from_factory",
+    "zoo.gpt",
     "zoo.lenet",
     "zoo.load_weights",
     "zoo.mlp",
@@ -114,7 +128,9 @@ def test_what_was_promised_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "package", [sp, sp.attacks, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+    "package",
+    [sp, sp.attacks, sp.bounds, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo],
+    ids=str,
 )
 def test_all_lists_exactly_the_public_names(package):
     public = {

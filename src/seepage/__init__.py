@@ -14,7 +14,7 @@ Example:
     True
 """
 
-from seepage import attacks, capture, data, domains, utility, zoo
+from seepage import attacks, bounds, capture, data, domains, utility, zoo
 from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
@@ -89,6 +89,7 @@ __all__ = [
     "Trace",
     "Update",
     "attacks",
+    "bounds",
     "capture",
     "certify",
     "chain",

@@ -81,7 +81,7 @@ def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
             entries.defenses(scenario.get("defenses", [[]]))
         options = {k for k in scenario["models"] if k not in ("name", "double")}
         assert options <= set(inspect.signature(MODELS[scenario["models"]["name"]]).parameters)
-        for taught in (cell.scenario["models"].get("trained"), cell.scenario.get("training")):
+        for taught in (cell.scenario["models"].get("schooling"), cell.scenario.get("training")):
             assert taught is None or Schooling(**taught)
         people = cell.scenario["data"].get("people")
         assert not isinstance(people, dict) or people["choose"] in RULES

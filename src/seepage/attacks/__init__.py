@@ -11,6 +11,7 @@ from seepage.attacks.malicious_server import (
 )
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -20,6 +21,7 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
 from seepage.attacks.unmixing import unmix
 
@@ -28,6 +30,7 @@ __all__ = [
     "adaptive",
     "analytic_fc",
     "class_fishing",
+    "dager",
     "dlg",
     "exact_batch",
     "first_layer_fc",
@@ -41,5 +44,6 @@ __all__ = [
     "learn_from_gradients",
     "rgap",
     "robbing_the_fed",
+    "tableak",
     "unmix",
 ]

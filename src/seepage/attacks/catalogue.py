@@ -14,6 +14,7 @@ from seepage.attacks.malicious_server import (
 )
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -23,6 +24,7 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
 from seepage.core import Attack
 
@@ -44,6 +46,8 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             label_flip,
             learn_from_gradients,
             rgap,
+            tableak,
+            dager,
             robbing_the_fed,
         )
     }

@@ -11,7 +11,9 @@ from seepage.audit.entries import Table, named, only
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims, victims
 from seepage.core.construct import construct, described
+from seepage.core.errors import InvalidValue
 from seepage.data import Dataset, load
+from seepage.domains import Image, Signal
 
 DATASET = ("name", "split", "pixels", "mean", "std")
 Find = Callable[[Table], Dataset]
@@ -53,9 +55,12 @@ def dataset(table: Table) -> Dataset:
 
 def _normalised(dataset: Dataset, *, mean: float = 0.0, std: float = 1.0) -> Dataset:
     """The same data, of which networks see (x - mean) / std in every channel."""
-    domain, channels = dataset.domain, dataset.domain.shape[0]
-    domain = replace(domain, mean=(float(mean),) * channels, std=(float(std),) * channels)
-    return replace(dataset, domain=domain)
+    domain = dataset.domain
+    if not isinstance(domain, Image | Signal):
+        raise InvalidValue(f"mean and std are for images and signals; leave them out for {domain}")
+    channels = domain.shape[0]
+    scaled = replace(domain, mean=(float(mean),) * channels, std=(float(std),) * channels)
+    return replace(dataset, domain=scaled)
 
 
 def once(make: Find = dataset) -> Find:

@@ -70,8 +70,8 @@ def _epochs(table: PaperTable, scale: str) -> int:
     defended = any(block.by == "utility" for block in table.published)
     trainings: dict[str, int] = {}
     for scenario in (cell.scenario for cell in table.cells(scale)):
-        model = {k: v for k, v in scenario["models"].items() if k != "flipped"}
-        trainings[repr(model)] = model.get("trained", {}).get("epochs", 0)
+        model = scenario["models"]
+        trainings[repr(model)] = model.get("schooling", {}).get("epochs", 0)
         if defended:
             training = scenario["training"]
             key = repr((model, training, scenario.get("defenses")))
@@ -84,6 +84,7 @@ def _listed(attacks: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Ma
 
 
 def _steps(attack: Mapping[str, Any]) -> int:
+    attack = attack.get("attack", attack)
     steps = attack.get("steps", STEPS_PER_ITERATION * attack.get("iterations", 0))
     each = sum(steps) if isinstance(steps, list) else steps
     return int(each) * int(attack.get("restarts", 1))

@@ -14,20 +14,12 @@ from seepage.reproduce.trained import trained
 
 def prepared(scenario: Mapping[str, Any], place: Place) -> dict[str, Any]:
     """A scenario of a cell, as a spec may hold it."""
-    model, data = scenario["models"], dict(scenario["data"])
-    honest = {k: v for k, v in model.items() if k != "flipped"}
-    if isinstance(data.get("people"), Mapping):
-        # At the network as it was trained, also where a dishonest server broadcasts another.
-        data["people"] = _people(data, _ready({**scenario, "models": honest}, place), place)
-    return {**scenario, "data": data, "models": _ready(scenario, place)}
-
-
-def _ready(scenario: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """The network as a spec names it."""
-    model = dict(scenario["models"])
-    if "trained" in model:
+    data, model = dict(scenario["data"]), dict(scenario["models"])
+    if model.pop("schooling", None):
         model["weights"] = str(trained(scenario, place).path)
-    return {k: v for k, v in model.items() if k not in ("trained", "flipped")}
+    if isinstance(data.get("people"), Mapping):
+        data["people"] = _people(data, model, place)
+    return {**scenario, "data": data, "models": model}
 
 
 def _people(data: Mapping[str, Any], model: Mapping[str, Any], place: Place) -> list[int]:
@@ -45,8 +37,7 @@ def _people(data: Mapping[str, Any], model: Mapping[str, Any], place: Place) -> 
 def without_preparation(scenario: Mapping[str, Any]) -> dict[str, Any]:
     """The same scenario with a fresh network and the first people, to be counted or checked."""
     model, data = dict(scenario["models"]), dict(scenario["data"])
-    model.pop("trained", None)
-    model.pop("flipped", None)
+    model.pop("schooling", None)
     if isinstance(data.get("people"), Mapping):
         data["people"] = data["people"]["count"]
     return {**scenario, "data": data, "models": model}

@@ -73,6 +73,8 @@ class Reproduction:
             "notes": self.notes,
             "seconds": round(self.seconds, 1),
             "failed": list(self.failed),
+            "header": self.header,
+            "rows": self.rows,
             "lines": [line.plain() for line in self.lines],
         }
 

@@ -48,7 +48,7 @@ def source(
         if place is None:
             scenarios.append(without_preparation(cell.scenario))
             continue
-        if "trained" in cell.scenario["models"]:
+        if "schooling" in cell.scenario["models"]:
             announce(f"network for {cell}")
         scenarios.append(prepared(cell.scenario, place))
     needed = {measure(block.measure).standard for block in table.published if block.by == "audit"}

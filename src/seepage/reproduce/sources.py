@@ -107,7 +107,7 @@ def schooled(cell: Cell, block: Published, place: Place) -> Sample:
     defenses = entries.defenses(cell.scenario.get("defenses", [[]]))
     if len(defenses) != 1:
         raise InvalidValue(f"expected one defense in a cell, got {len(defenses)}")
-    model = {**cell.scenario["models"], "trained": cell.scenario["training"]}
+    model = {**cell.scenario["models"], "schooling": cell.scenario["training"]}
     scenario = {**cell.scenario, "models": model}
     found = trained(scenario, place, defense=defenses[0])
     worth: Mapping[str, float] = {

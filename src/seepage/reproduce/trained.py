@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from seepage.audit import entries, whose
 from seepage.core import Batch, Protection, Rng, Task
@@ -21,7 +20,6 @@ from seepage.core.version import __version__
 from seepage.defenses import chain
 from seepage.reproduce.place import Place
 from seepage.utility import CropAndFlip, Drops, Training, train
-from seepage.zoo import load_weights
 from seepage.zoo.wide_head import WideHead
 
 
@@ -89,17 +87,15 @@ def trained(
     """The network of a scenario after its training, from the folder if it is there.
 
     Args:
-        scenario: `models` with the tables `trained` (of `Schooling`) and perhaps `flipped`.
+        scenario: Its `models` has a table `schooling`, of `Schooling`.
         place: Where to train, and where networks are kept by a hash of all that decides them.
         defense: What clients do while it is trained; nothing by default.
 
     References:
-        Geiping et al., 2020, Sec. 5 (geiping2020inverting) on flipped labels; Liu et al., 2024,
-        appendix F (liu2024systematic) on the random part of a wide head
+        Liu et al., 2024, appendix F (liu2024systematic) on the random part of a wide head
     """
     model = dict(scenario["models"])
-    schooling = construct("trained", Schooling, model.pop("trained"))
-    flipped = model.pop("flipped", False)
+    schooling = construct("schooling", Schooling, model.pop("schooling"))
     plain = {k: scenario["data"][k] for k in whose.DATASET if k in scenario["data"]}
     seen, unseen = (place.find({**plain, "split": split}) for split in ("train", "test"))
     task = entries.model(model, seen)
@@ -127,9 +123,6 @@ def trained(
         _save(_random_again(utility.task, task), path)
         kept = {"accuracy": utility.accuracy[-1], "training_loss": utility.training_loss}
         _write(report, json.dumps(kept))
-    if flipped:
-        honest, path = path, path.with_stem(f"{path.stem}-flipped")
-        _save(_flipped(load_weights(task, honest)), path)
     return Trained(path, **json.loads(report.read_text(encoding="utf-8")))
 
 
@@ -142,16 +135,6 @@ def _random_again(task: Task, before: Task) -> Task:
             with torch.no_grad():
                 module.hidden.weight[rest] = original.hidden.weight[rest]
                 module.head.weight[:, rest] = original.head.weight[:, rest]
-    return task
-
-
-def _flipped(task: Task) -> Task:
-    """Swap every two rows of the last layer, so that each label means another."""
-    *_, head = (module for module in task.model.modules() if isinstance(module, nn.Linear))
-    pairs = torch.arange(head.out_features // 2 * 2).reshape(-1, 2)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter[pairs.flatten()] = parameter[pairs.flip(1).flatten()].clone()
     return task
 
 

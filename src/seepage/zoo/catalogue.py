@@ -13,6 +13,7 @@ from seepage.domains import CIFAR10
 from seepage.zoo.cnn import CNN_VARIANTS, cnn
 from seepage.zoo.convnet import convnet
 from seepage.zoo.factory import from_factory
+from seepage.zoo.gpt import gpt
 from seepage.zoo.lenet import lenet
 from seepage.zoo.mlp import fc, mlp
 from seepage.zoo.mnist_convnet import mnist_convnet
@@ -48,6 +49,7 @@ MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
         "single_conv": single_conv,
         "mnist_convnet": mnist_convnet,
         "wide_head_resnet18": wide_head_resnet18,
+        "gpt": gpt,
     }
 )
 

@@ -23,6 +23,7 @@ from seepage.attacks.gradient_matching.priors import (
     SquaredNorm,
     TotalVariation,
 )
+from seepage.attacks.gradient_matching.relaxation import Relaxation, SoftmaxCategories
 from seepage.attacks.gradient_matching.schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.gradient_matching.starts import (
@@ -58,7 +59,9 @@ __all__ = [
     "Optimiser",
     "Orthogonality",
     "PatternedStart",
+    "Relaxation",
     "Search",
+    "SoftmaxCategories",
     "SquaredNorm",
     "StepDecay",
     "Term",

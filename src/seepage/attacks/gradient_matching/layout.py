@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.gradient_matching.relaxation import Relaxation
 from seepage.core import Domain
 
 
@@ -21,11 +22,13 @@ class Layout:
         batch_size: Number of inputs sought.
         domain: Their space.
         classes: If labels are sought too, their number of classes; None if labels are known.
+        relaxation: What makes inputs of the numbers searched; None if those are the inputs.
     """
 
     batch_size: int
     domain: Domain
     classes: int | None = None
+    relaxation: Relaxation | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -39,7 +42,8 @@ class Layout:
 
     def normalised(self, points: Tensor) -> Tensor:
         """The inputs `(..., B, *shape)`, in normalised coordinates."""
-        return points[..., : math.prod(self.shape)].reshape(*points.shape[:-1], *self.shape)
+        raw = points[..., : math.prod(self.shape)].reshape(*points.shape[:-1], *self.shape)
+        return raw if self.relaxation is None else self.relaxation(raw, self.domain)
 
     def label_probabilities(self, points: Tensor) -> Tensor:
         """The labels sought, `(..., B, K)`, as probabilities of the logits that are searched."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from seepage.attacks.gradient_matching.optimisers import Optimiser
 from seepage.attacks.gradient_matching.priors import GroupConsistency
+from seepage.attacks.gradient_matching.relaxation import Relaxation
 from seepage.attacks.gradient_matching.schedules import Schedule
 from seepage.attacks.gradient_matching.starts import NormalStart, Start
 from seepage.attacks.gradient_matching.term import Term
@@ -27,6 +28,7 @@ class Search:
         boxed: Whether to project on valid inputs after each step.
         seek_labels: Search for the labels too, as probabilities, even where they are known.
         median_every: Median-filter the candidates every so many steps; None for never.
+        relaxation: What makes inputs of the numbers searched; None searches the inputs.
     """
 
     terms: tuple[Term, ...]
@@ -38,6 +40,7 @@ class Search:
     boxed: bool = True
     seek_labels: bool = False
     median_every: int | None = None
+    relaxation: Relaxation | None = None
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -45,6 +48,10 @@ class Search:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(f"expected {name} >= 1, got {value!r}")
+        if self.relaxation is not None and (self.boxed or self.median_every):
+            raise InvalidValue(
+                "a relaxation keeps candidates valid by itself; set boxed=False and no median_every"
+            )
         for term in self.terms:
             if not math.isfinite(term.weight):
                 raise InvalidValue(f"expected a finite weight, got {term!r}")
