@@ -48,6 +48,7 @@ PROMISED = {
     "attacks",
     "attacks.adaptive",
     "attacks.analytic_fc",
+    "attacks.cocktail_party",
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",

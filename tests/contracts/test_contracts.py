@@ -119,6 +119,11 @@ def one_photo_normalised_by_itself():
 # it reached when the row was written.
 ATTACKED = {
     "analytic_fc": (sp.attacks.analytic_fc(), one_photo("mlp", hidden=[32]), 60.0),
+    "cocktail_party": (
+        sp.attacks.cocktail_party(),
+        photos("mlp", 4, hidden=[32], activation="tanh"),
+        26.0,
+    ),
     "dlg": (sp.attacks.dlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
     "grad_inversion": (
         sp.attacks.grad_inversion(steps=150, restarts=2),

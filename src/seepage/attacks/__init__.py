@@ -2,6 +2,7 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.feature_recovery import cocktail_party
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -20,6 +21,7 @@ __all__ = [
     "ATTACKS",
     "adaptive",
     "analytic_fc",
+    "cocktail_party",
     "dlg",
     "exact_batch",
     "grad_inversion",

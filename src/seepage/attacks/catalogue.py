@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from seepage.attacks.feature_recovery import cocktail_party
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -24,6 +25,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         recipe.__name__: recipe
         for recipe in (
             analytic_fc,
+            cocktail_party,
             dlg,
             grad_inversion,
             exact_batch,
