@@ -2,9 +2,10 @@
 
     python -m benchmarks.cocktail_party [--only batches,contrast,defenses]
 
-Needs CIFAR-10 in SEEPAGE_DATA. Batch i is made of consecutive test images and goes through an untrained network of seed i, flattened input to 256 neurons to ten classes. Nothing
-but the update reaches the adversary. Filters and weights were chosen on images 100 to 227, which
-`contrast` shows, and looked at on 1000 to 1063; all other parts begin at 300.
+Needs CIFAR-10 in SEEPAGE_DATA. Batch i is made of consecutive test images and goes through an
+untrained network of seed i: the flattened input, 256 neurons, ten classes. Nothing but the update
+reaches the adversary. Filters and weights were chosen on images 100 to 227, which `contrast` shows,
+and looked at on 1000 to 1063; all other parts begin at 300.
 """
 
 from __future__ import annotations

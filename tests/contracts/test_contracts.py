@@ -153,6 +153,11 @@ ATTACKED = {
         45.0,
     ),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
+    "systematic": (
+        sp.attacks.systematic(steps=150, tv=1e-3),
+        one_photo_normalised_by_itself(),
+        24.0,
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.feature_recovery import cocktail_party
+from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -15,10 +16,12 @@ from seepage.attacks.recipes import (
     learn_from_gradients,
     rgap,
 )
+from seepage.attacks.systematic import systematic
 from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
+    "PriorNetwork",
     "adaptive",
     "analytic_fc",
     "cocktail_party",
@@ -31,5 +34,7 @@ __all__ = [
     "inverting_gradients",
     "learn_from_gradients",
     "rgap",
+    "systematic",
+    "through",
     "unmix",
 ]

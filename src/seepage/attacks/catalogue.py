@@ -18,6 +18,7 @@ from seepage.attacks.recipes import (
     learn_from_gradients,
     rgap,
 )
+from seepage.attacks.systematic import systematic
 from seepage.core import Attack
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
@@ -35,6 +36,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             inverting_gradients,
             learn_from_gradients,
             rgap,
+            systematic,
         )
     }
 )
