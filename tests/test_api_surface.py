@@ -50,15 +50,27 @@ PROMISED = {
     "attacks.PriorNetwork",
     "attacks.analytic_fc",
     "attacks.cocktail_party",
+    "attacks.class_fishing",
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",
+    "attacks.first_layer_fc",
     "attacks.gradattack_strongest",
+    "attacks.identity_convolutions",
     "attacks.idlg",
     "attacks.inverting_gradients",
+    "attacks.label_flip",
     "attacks.learn_from_gradients",
     "attacks.systematic",
     "attacks.through",
+    "capture",
+    "capture.Capture",
+    "capture.Setting",
+    "capture.consistency",
+    "capture.hashed",
+    "capture.load",
+    "capture.save",
+    "attacks.robbing_the_fed",
     "certify",
     "attacks.unmix",
     "chain",
@@ -82,6 +94,7 @@ PROMISED = {
     "utility.Federated",
     "utility.Training",
     "utility.train",
+    "vet",
     "zoo",
     "zoo.cnn",
     "zoo.convnet",
@@ -105,7 +118,7 @@ def test_what_was_promised_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "package", [sp, sp.attacks, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+    "package", [sp, sp.attacks, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
 )
 def test_all_lists_exactly_the_public_names(package):
     public = {

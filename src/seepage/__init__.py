@@ -14,7 +14,7 @@ Example:
     True
 """
 
-from seepage import attacks, data, domains, utility, zoo
+from seepage import attacks, capture, data, domains, utility, zoo
 from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
@@ -55,6 +55,7 @@ from seepage.defenses import (
 )
 from seepage.scoring import score
 from seepage.threats import Threat
+from seepage.vetting import vet
 
 __all__ = [
     "AddGaussian",
@@ -88,6 +89,7 @@ __all__ = [
     "Trace",
     "Update",
     "attacks",
+    "capture",
     "certify",
     "chain",
     "cross_entropy",
@@ -98,5 +100,6 @@ __all__ = [
     "rng",
     "score",
     "utility",
+    "vet",
     "zoo",
 ]

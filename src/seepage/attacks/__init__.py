@@ -4,6 +4,13 @@ from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.feature_recovery import cocktail_party
 from seepage.attacks.image_prior import PriorNetwork, through
+from seepage.attacks.malicious_server import (
+    class_fishing,
+    first_layer_fc,
+    identity_convolutions,
+    label_flip,
+    robbing_the_fed,
+)
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -24,16 +31,21 @@ __all__ = [
     "PriorNetwork",
     "adaptive",
     "analytic_fc",
+    "class_fishing",
     "cocktail_party",
     "dlg",
     "exact_batch",
+    "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
     "hybrid",
+    "identity_convolutions",
     "idlg",
     "inverting_gradients",
+    "label_flip",
     "learn_from_gradients",
     "rgap",
+    "robbing_the_fed",
     "systematic",
     "through",
     "unmix",

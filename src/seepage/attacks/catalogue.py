@@ -6,6 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from seepage.attacks.feature_recovery import cocktail_party
+from seepage.attacks.malicious_server import (
+    class_fishing,
+    first_layer_fc,
+    identity_convolutions,
+    label_flip,
+    robbing_the_fed,
+)
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -27,16 +34,21 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         for recipe in (
             analytic_fc,
             cocktail_party,
+            class_fishing,
             dlg,
+            first_layer_fc,
             grad_inversion,
             exact_batch,
             gradattack_strongest,
             idlg,
             hybrid,
+            identity_convolutions,
             inverting_gradients,
+            label_flip,
             learn_from_gradients,
             rgap,
             systematic,
+            robbing_the_fed,
         )
     }
 )

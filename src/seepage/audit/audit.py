@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from seepage.audit.case import Case
+from seepage.audit.case import Case, require_permission
 from seepage.audit.execution import Executor, serial, unannounced
 from seepage.audit.outcome import Outcome
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
@@ -50,7 +51,12 @@ class Audit:
     metrics: Sequence[Metric] | None = None
     seeds: Sequence[int] = (0,)
 
-    def cases(self, batches: Iterable[Victims]) -> list[Case]:
+    def permitted(self) -> None:
+        """Raise `InvalidValue` if an attack plants and one of the threats has an honest server."""
+        for threat, (name, attack) in product(self.threats, self.attacks.items()):
+            require_permission(name, attack, threat)
+
+    def cases(self, batches: Iterable[Victims | Strangers]) -> list[Case]:
         """List every combination; an impossible client is refused here, before anything runs."""
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
         grid = product(self.tasks, clients, self.threats, self.attacks.items(), batches, self.seeds)
@@ -59,6 +65,8 @@ class Audit:
             for task, client, threat, (name, attack), who, seed in grid
         ]
 
-    def run(self, batches: Iterable[Victims], *, executor: Executor = serial) -> Iterator[Outcome]:
+    def run(
+        self, batches: Iterable[Victims | Strangers], *, executor: Executor = serial
+    ) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""
         yield from executor(self.cases(batches), unannounced)

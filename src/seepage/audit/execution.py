@@ -37,8 +37,8 @@ def side_by_side(cases: Sequence[Case], started: Started = unannounced) -> Itera
 def _alike(cases: Sequence[Case]) -> Iterator[list[Case]]:
     groups: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
-        shape = tuple(case.victims.batch.inputs.shape)
-        parts = (case.task.digest, case.client, case.threat, case.attack_name, shape)
+        size = len(case.victims.people)
+        parts = (case.task.digest, case.client, case.threat, case.attack_name, size)
         groups.setdefault(tuple(map(repr, parts)), []).append(case)
     for group in groups.values():
         for first in range(0, len(group), TOGETHER):

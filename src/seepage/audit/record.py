@@ -28,6 +28,8 @@ class Record:
         error: Why there is no result; None if there is one.
         case: The id of the case, a hash of everything that decides its result.
         truth: The name under which the private inputs are kept.
+        vetted: What vetting says of the network an attack planted: how detectable it is; empty
+            where nothing was planted.
     """
 
     data: str
@@ -45,6 +47,7 @@ class Record:
     error: str | None = None
     case: str = ""
     truth: str = ""
+    vetted: str = ""
 
     @property
     def batch_size(self) -> int:

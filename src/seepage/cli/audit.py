@@ -25,20 +25,21 @@ from seepage.audit import (
 )
 from seepage.audit.database import DATABASE
 from seepage.audit.room import CHECKPOINTS, PAGE, SHEET
+from seepage.cli.captured import capture_spec
 from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
 from seepage.cli.report import save_page
 from seepage.cli.request import Request
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.report import leak_table, save_contact_sheet, summarise
+from seepage.report import audit_verdict, leak_table, save_contact_sheet, summarise, unscored
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def audit(request: Request, console: Console) -> int:
     """Run every case of a spec that has no result yet; the exit code tells how it went."""
-    spec = build_spec(_source(request))
+    spec = build_spec(_source(request, console))
     require_measured(request.gates, spec)
     title, device = escape(spec.title), spec.source.device
     console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
@@ -53,10 +54,12 @@ def audit(request: Request, console: Console) -> int:
     return CASE_FAILED if any(record.error for record in found.records) else DONE
 
 
-def _source(request: Request) -> Source:
+def _source(request: Request, console: Console) -> Source:
     device = pick_device(request.device)
     if request.spec is None and request.resumes:
         return Source("spec.toml", load_audit(request.out).spec, device)
+    if request.capture is not None:
+        return capture_spec(request.capture, device=device, console=console)
     return Source.read(request.spec, device=device)
 
 
@@ -158,6 +161,10 @@ def _say_how_to_resume(request: Request, done: int, total: int, console: Console
 
 def _show(found: AuditResult, console: Console) -> None:
     console.print(leak_table(summarise(found.records), width=console.width))
+    if unscored(found.records):
+        judged = audit_verdict(found)
+        for sentence in (f"{judged.headline}.", *judged.details):
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     reasons = [f"failed: {record.error}" for record in found.records if record.error]
     damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):

@@ -12,6 +12,7 @@ from seepage.report.page import BoundRow, audit_page, comparison_page
 from seepage.report.rows import change_rows, result_rows
 from seepage.report.summary import Row, summarise
 from seepage.report.table import leak_table
+from seepage.report.unscored import unscored
 from seepage.report.verdict import Verdict, audit_verdict, verdict
 from seepage.report.words import decibels, defense_words
 
@@ -47,5 +48,6 @@ __all__ = [
     "share_not_ruled_out",
     "strongest",
     "summarise",
+    "unscored",
     "verdict",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from seepage.audit import AuditResult
 from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.missing import missing
-from seepage.report.summary import summarise
+from seepage.report.summary import summarise, unscored_words
 from seepage.report.verdict import Verdict, audit_verdict
 from seepage.report.words import decibels, defense_words, threat_words
 
@@ -21,7 +21,7 @@ def audit_markdown(audit: AuditResult) -> str:
             row.model,
             row.attack.partition("(")[0],
             defense_words(row.defense),
-            f"{decibels(row.worst)} #{row.worst_person}" if row.people else "failed",
+            f"{decibels(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
             decibels(row.median),
             decibels(row.baseline),
             f"{row.exact} of {row.people}",
