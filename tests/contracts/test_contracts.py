@@ -133,6 +133,11 @@ def people(data, model, count, **options):
 # it reached when the row was written.
 ATTACKED = {
     "analytic_fc": (sp.attacks.analytic_fc(), one_photo("mlp", hidden=[32]), 60.0),
+    "cocktail_party": (
+        sp.attacks.cocktail_party(),
+        photos("mlp", 4, hidden=[32], activation="tanh"),
+        26.0,
+    ),
     "dlg": (sp.attacks.dlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
     "grad_inversion": (
         sp.attacks.grad_inversion(steps=150, restarts=2),
@@ -169,6 +174,11 @@ ATTACKED = {
     # Every word: the share of wrong ones is zero.
     "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
+    "systematic": (
+        sp.attacks.systematic(steps=150, tv=1e-3),
+        one_photo_normalised_by_itself(),
+        24.0,
+    ),
 }
 
 

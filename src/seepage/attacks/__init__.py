@@ -2,6 +2,8 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.feature_recovery import cocktail_party
+from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -23,13 +25,16 @@ from seepage.attacks.recipes import (
     rgap,
     tableak,
 )
+from seepage.attacks.systematic import systematic
 from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
+    "PriorNetwork",
     "adaptive",
     "analytic_fc",
     "class_fishing",
+    "cocktail_party",
     "dager",
     "dlg",
     "exact_batch",
@@ -44,6 +49,8 @@ __all__ = [
     "learn_from_gradients",
     "rgap",
     "robbing_the_fed",
+    "systematic",
     "tableak",
+    "through",
     "unmix",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from seepage.attacks.feature_recovery import cocktail_party
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -26,6 +27,7 @@ from seepage.attacks.recipes import (
     rgap,
     tableak,
 )
+from seepage.attacks.systematic import systematic
 from seepage.core import Attack
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
@@ -33,6 +35,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         recipe.__name__: recipe
         for recipe in (
             analytic_fc,
+            cocktail_party,
             class_fishing,
             dlg,
             first_layer_fc,
@@ -48,6 +51,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             rgap,
             tableak,
             dager,
+            systematic,
             robbing_the_fed,
         )
     }
