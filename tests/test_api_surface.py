@@ -51,10 +51,12 @@ PROMISED = {
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",
+    "attacks.exact_features",
     "attacks.gradattack_strongest",
     "attacks.idlg",
     "attacks.inverting_gradients",
     "attacks.learn_from_gradients",
+    "attacks.tensor_features",
     "certify",
     "attacks.unmix",
     "chain",
@@ -89,6 +91,7 @@ PROMISED = {
     "zoo.resnet18",
     "zoo.resnet20",
     "zoo.resnet56",
+    "zoo.two_layer",
 }
 
 

@@ -2,6 +2,7 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.feature_recovery import exact_features, tensor_features
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -22,6 +23,7 @@ __all__ = [
     "analytic_fc",
     "dlg",
     "exact_batch",
+    "exact_features",
     "grad_inversion",
     "gradattack_strongest",
     "hybrid",
@@ -29,5 +31,6 @@ __all__ = [
     "inverting_gradients",
     "learn_from_gradients",
     "rgap",
+    "tensor_features",
     "unmix",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from seepage.attacks.feature_recovery import exact_features, tensor_features
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -27,12 +28,14 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             dlg,
             grad_inversion,
             exact_batch,
+            exact_features,
             gradattack_strongest,
             idlg,
             hybrid,
             inverting_gradients,
             learn_from_gradients,
             rgap,
+            tensor_features,
         )
     }
 )

@@ -1,5 +1,17 @@
 """Inputs of a layer inside the network, from the update alone."""
 
+from seepage.attacks.feature_recovery.exact import ExactFeatures
 from seepage.attacks.feature_recovery.features import FeatureRecovery, Features
+from seepage.attacks.feature_recovery.gaussian import NotGaussianWarning
+from seepage.attacks.feature_recovery.recipes import exact_features, tensor_features
+from seepage.attacks.feature_recovery.tensor import TensorFeatures
 
-__all__ = ["FeatureRecovery", "Features"]
+__all__ = [
+    "ExactFeatures",
+    "FeatureRecovery",
+    "Features",
+    "NotGaussianWarning",
+    "TensorFeatures",
+    "exact_features",
+    "tensor_features",
+]
