@@ -65,16 +65,19 @@ class TensorFeatures:
             orders = hermite_orders(head.activation, head.activation.name)
             neurons = gaussian_neurons(head)
             _require_width(head, len(neurons.chosen), people)
-            weight = head.weight[neurons.chosen] / neurons.deviation
+            # Moments are off by sqrt(d / m), so that single precision has digits to spare.
+            weight = (head.weight[neurons.chosen] / neurons.deviation).float()
             values = head.last[:, neurons.chosen]
+            values = (values / values.norm()).float()
             along = _along(weight, values)
             if self.reduced:
                 values = _without_line(weight, values)
             span = _span(weight, values, orders.matrix, along, people, rng.fork("span"))
             within = span.T @ along
             slices = _slices(weight @ span, values, orders, within / within.norm())
-            directions = common_parts(slices, rng=rng.fork("parts")) @ span.T
-        return _found(head, directions, span, observation)
+            parts = common_parts(slices.double(), rng=rng.fork("parts"))
+            span = span.double()
+        return _found(head, parts @ span.T, span, observation)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the head reads them."""
