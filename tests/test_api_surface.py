@@ -56,6 +56,7 @@ PROMISED = {
     "attacks.grad_inversion",
     "attacks.exact_batch",
     "attacks.first_layer_fc",
+    "attacks.exact_features",
     "attacks.gradattack_strongest",
     "attacks.identity_convolutions",
     "attacks.idlg",
@@ -80,6 +81,7 @@ PROMISED = {
     "capture.load",
     "capture.save",
     "attacks.robbing_the_fed",
+    "attacks.tensor_features",
     "certify",
     "attacks.unmix",
     "chain",
@@ -120,6 +122,7 @@ PROMISED = {
     "zoo.resnet18",
     "zoo.resnet20",
     "zoo.resnet56",
+    "zoo.two_layer",
 }
 
 

@@ -2,7 +2,7 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
-from seepage.attacks.feature_recovery import cocktail_party
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.malicious_server import (
     class_fishing,
@@ -38,6 +38,7 @@ __all__ = [
     "dager",
     "dlg",
     "exact_batch",
+    "exact_features",
     "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
@@ -51,6 +52,7 @@ __all__ = [
     "robbing_the_fed",
     "systematic",
     "tableak",
+    "tensor_features",
     "through",
     "unmix",
 ]

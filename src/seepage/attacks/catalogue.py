@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from seepage.attacks.feature_recovery import cocktail_party
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -41,6 +41,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             first_layer_fc,
             grad_inversion,
             exact_batch,
+            exact_features,
             gradattack_strongest,
             idlg,
             hybrid,
@@ -53,6 +54,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             dager,
             systematic,
             robbing_the_fed,
+            tensor_features,
         )
     }
 )

@@ -11,6 +11,7 @@ from seepage.zoo.mnist_convnet import mnist_convnet
 from seepage.zoo.resnet_cifar import resnet20, resnet32, resnet56
 from seepage.zoo.resnet_imagenet import resnet18, resnet50, resnet152
 from seepage.zoo.single_conv import single_conv
+from seepage.zoo.two_layer import square_loss, two_layer
 from seepage.zoo.weights import load_weights
 from seepage.zoo.wide_head import WideHead, wide_head_resnet18
 
@@ -37,5 +38,7 @@ __all__ = [
     "resnet56",
     "resnet152",
     "single_conv",
+    "square_loss",
+    "two_layer",
     "wide_head_resnet18",
 ]

@@ -20,6 +20,7 @@ from seepage.zoo.mnist_convnet import mnist_convnet
 from seepage.zoo.resnet_cifar import resnet20, resnet32, resnet56
 from seepage.zoo.resnet_imagenet import resnet18, resnet50, resnet152
 from seepage.zoo.single_conv import single_conv
+from seepage.zoo.two_layer import two_layer
 from seepage.zoo.wide_head import wide_head_resnet18
 
 
@@ -48,6 +49,7 @@ MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
         **{variant: _variant(variant) for variant in CNN_VARIANTS},
         "single_conv": single_conv,
         "mnist_convnet": mnist_convnet,
+        "two_layer": two_layer,
         "wide_head_resnet18": wide_head_resnet18,
         "gpt": gpt,
     }
