@@ -55,6 +55,7 @@ PROMISED = {
     "attacks.idlg",
     "attacks.inverting_gradients",
     "attacks.learn_from_gradients",
+    "audit_step",
     "capture",
     "capture.Capture",
     "capture.Setting",
@@ -111,6 +112,8 @@ def test_what_was_promised_is_there(name):
     "package", [sp, sp.attacks, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
 )
 def test_all_lists_exactly_the_public_names(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None, "what is imported when asked for is there"
     public = {
         name
         for name, value in vars(package).items()
