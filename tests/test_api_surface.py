@@ -73,6 +73,7 @@ PROMISED = {
     "attacks.tableak",
     "attacks.systematic",
     "attacks.through",
+    "audit_step",
     "capture",
     "capture.Capture",
     "capture.Setting",
@@ -140,6 +141,8 @@ def test_what_was_promised_is_there(name):
     ids=str,
 )
 def test_all_lists_exactly_the_public_names(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None, "what is imported when asked for is there"
     public = {
         name
         for name, value in vars(package).items()
