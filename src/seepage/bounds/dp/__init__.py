@@ -1,0 +1,29 @@
+"""What noise promises: bounds on reconstruction from differential privacy and its relatives."""
+
+from seepage.bounds.dp.blow_up import Estimated, gaussian_blow_up, subsampled_blow_up
+from seepage.bounds.dp.fisher_leakage import FisherLeakage
+from seepage.bounds.dp.mechanism import Mechanism, mechanism
+from seepage.bounds.dp.renyi_error import RenyiError, renyi_rmse
+from seepage.bounds.dp.requirement import required_noise
+from seepage.bounds.dp.robustness import (
+    expected_error,
+    gaussian_renyi_robustness,
+    prior_success,
+    renyi_robustness,
+)
+
+__all__ = [
+    "Estimated",
+    "FisherLeakage",
+    "Mechanism",
+    "RenyiError",
+    "expected_error",
+    "gaussian_blow_up",
+    "gaussian_renyi_robustness",
+    "mechanism",
+    "prior_success",
+    "renyi_rmse",
+    "renyi_robustness",
+    "required_noise",
+    "subsampled_blow_up",
+]
