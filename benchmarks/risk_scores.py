@@ -1,9 +1,10 @@
 """How well scores without an attack rank people by risk: `python -m benchmarks.risk_scores`.
 
-Thirty-two CIFAR-10 images of 16 pixels, each attacked alone by inverting gradients, on two networks, without a defense
-and behind noise. Each score is turned so that more means more risk, and ranked against the PSNR
-that came back (Spearman), with a 95 % interval by bootstrap over people. PSNR follows the contrast
-of an image too, so the same is told of what came back above the mean image.
+Thirty-two CIFAR-10 images of 16 pixels, each attacked alone by inverting gradients, on two
+networks, without a defense and behind noise. Each score is turned so that more means more risk, and
+ranked against the PSNR that came back (Spearman), with a 95 % interval by bootstrap over people.
+PSNR follows the contrast of an image too, so the same is told of what came back above the mean
+image.
 """
 
 from __future__ import annotations
