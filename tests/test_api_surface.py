@@ -55,6 +55,13 @@ PROMISED = {
     "attacks.idlg",
     "attacks.inverting_gradients",
     "attacks.learn_from_gradients",
+    "bounds",
+    "bounds.CramerRao",
+    "bounds.CramerRaoRelaxed",
+    "bounds.Identifiability",
+    "bounds.VanTrees",
+    "bounds.table_1",
+    "bounds.two_layer_orders",
     "certify",
     "attacks.unmix",
     "chain",
@@ -101,7 +108,7 @@ def test_what_was_promised_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "package", [sp, sp.attacks, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+    "package", [sp, sp.attacks, sp.bounds, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
 )
 def test_all_lists_exactly_the_public_names(package):
     public = {

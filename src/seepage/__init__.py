@@ -14,7 +14,7 @@ Example:
     True
 """
 
-from seepage import attacks, data, domains, utility, zoo
+from seepage import attacks, bounds, data, domains, utility, zoo
 from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
@@ -88,6 +88,7 @@ __all__ = [
     "Trace",
     "Update",
     "attacks",
+    "bounds",
     "certify",
     "chain",
     "cross_entropy",

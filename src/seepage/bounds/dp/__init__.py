@@ -1,7 +1,9 @@
-"""What noise promises: bounds on reconstruction from differential privacy and its relatives."""
+"""What noise promises: bounds on reconstruction from differential privacy.
+
+Fisher information leakage, the other bound of Guo et al., is `CramerRaoRelaxed`.
+"""
 
 from seepage.bounds.dp.blow_up import Estimated, gaussian_blow_up, subsampled_blow_up
-from seepage.bounds.dp.fisher_leakage import FisherLeakage
 from seepage.bounds.dp.mechanism import Mechanism, mechanism
 from seepage.bounds.dp.renyi_error import RenyiError, renyi_rmse
 from seepage.bounds.dp.requirement import required_noise
@@ -14,7 +16,6 @@ from seepage.bounds.dp.robustness import (
 
 __all__ = [
     "Estimated",
-    "FisherLeakage",
     "Mechanism",
     "RenyiError",
     "expected_error",
