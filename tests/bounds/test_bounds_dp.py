@@ -189,7 +189,7 @@ def test_the_renyi_error_reads_dp_sgd_off_a_client(photos, mlp):
 def test_what_is_not_dp_sgd_gets_a_remark(photos, mlp, defense):
     found = RenyiError()(sp.Client(sp.Gradient(), defense), mlp, photos, rng=sp.rng(0))
     assert found.vacuous
-    assert "not DP-SGD" in found.remark
+    assert "DP-SGD alone" in found.remark
     assert not found.value.any()
 
 

@@ -13,7 +13,6 @@ import torch
 from seepage.audit import AuditResult, Choice, Planned, Record
 from seepage.audit.artifacts import Artifacts, pack
 from seepage.report import (
-    BoundRow,
     as_csv,
     as_json,
     audit_markdown,

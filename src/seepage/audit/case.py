@@ -67,6 +67,18 @@ class Case:
         return digest(json.dumps(self.identity))
 
     @property
+    def name(self) -> str:
+        """What records call the attack."""
+        return self.attack_name
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """What cases must share to run together: they differ in people and seed alone."""
+        shape = tuple(self.victims.batch.inputs.shape)
+        parts = (self.task.digest, self.client, self.threat, self.attack_name, shape)
+        return tuple(map(repr, parts))
+
+    @property
     def description(self) -> str:
         """One line that says more, for plans."""
         return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"

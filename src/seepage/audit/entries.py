@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from seepage.attacks import ATTACKS, adaptive
 from seepage.audit.victims import Victims, victims
+from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
@@ -149,6 +150,11 @@ def attack(table: Table) -> tuple[str, Attack]:
             raise InvalidValue(f"expected adaptive to be true or false, got {adapts!r}")
     made = _made("attack", ATTACKS, {"name": name, **options})
     return described(*_split(table)), adaptive(made) if adapts else made
+
+
+def bound(table: Table) -> tuple[str, Bound]:
+    """What theory is asked, and what records call it."""
+    return described(*_split(table)), _made("bound", BOUNDS, table)
 
 
 def seeds(values: object) -> tuple[int, ...]:

@@ -13,11 +13,12 @@ import torch
 
 from seepage.audit import entries, measured
 from seepage.audit.audit import Audit
-from seepage.audit.case import Case
 from seepage.audit.entries import Table
+from seepage.audit.execution import AnyCase
 from seepage.audit.placed import placed
 from seepage.audit.source import Source
 from seepage.audit.victims import Victims
+from seepage.bounds import Bound
 from seepage.core import Metric
 from seepage.core.errors import InvalidValue
 from seepage.core.located import located
@@ -46,7 +47,7 @@ class Spec:
     parts: tuple[Part, ...]
 
     @cached_property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[AnyCase, ...]:
         """Everything to run, in order; cases that are the same in all that matters are one."""
         listed = [case for part in self.parts for case in part.audit.cases(part.batches)]
         return tuple({case.id: case for case in listed}.values())
@@ -87,7 +88,7 @@ def _parsed(source: Source) -> Table:
 def _parts(
     scenario: Table, *, metrics: Sequence[Metric] | None, seeds: Sequence[int], device: str
 ) -> list[Part]:
-    entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks")
+    entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
     parts = []
     for dataset, batches in entries.each(scenario, "data", entries.data):
         models = entries.each(scenario, "models", partial(entries.model, dataset=dataset))
@@ -97,6 +98,7 @@ def _parts(
             defenses=entries.defenses(scenario.get("defenses", [[]])),
             threats=entries.each(scenario, "threats", entries.threat, [{}]),
             attacks=dict(entries.each(scenario, "attacks", entries.attack)),
+            bounds=_bounds(scenario),
             metrics=measured.fitting(metrics, dataset),
             seeds=seeds,
         )
@@ -107,3 +109,10 @@ def _parts(
                 task.check(who.batch)
         parts.append(Part(audit, batches))
     return parts
+
+
+def _bounds(scenario: Table) -> dict[str, Bound]:
+    """What theory is asked: nothing unless the scenario says so."""
+    if "bounds" not in scenario:
+        return {}
+    return dict(entries.each(scenario, "bounds", entries.bound))

@@ -27,11 +27,20 @@ from seepage.audit.database import DATABASE
 from seepage.audit.room import CHECKPOINTS, PAGE, SHEET
 from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
-from seepage.cli.report import save_page
+from seepage.cli.report import save_page, say_alarms
 from seepage.cli.request import Request
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.report import leak_table, save_contact_sheet, summarise
+from seepage.report import (
+    attempts,
+    audit_verdict,
+    bound_table,
+    headrooms,
+    leak_table,
+    save_contact_sheet,
+    silences,
+    summarise,
+)
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -50,7 +59,8 @@ def audit(request: Request, console: Console) -> int:
     _show(found, console)
     if leaked(request.gates, found.records, console):
         return LEAKED
-    return CASE_FAILED if any(record.error for record in found.records) else DONE
+    every = (*found.records, *found.bounds)
+    return CASE_FAILED if any(record.error for record in every) else DONE
 
 
 def _source(request: Request) -> Source:
@@ -81,7 +91,8 @@ def _executor(request: Request, source: Source) -> Executor:
 
 
 def _rehearse(request: Request, spec: Spec, console: Console) -> int:
-    records = load_audit(request.out).records if request.resumes else ()
+    begun = load_audit(request.out) if request.resumes else None
+    records = () if begun is None else (*begun.records, *begun.bounds)
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     for number, case in enumerate(missing, 1):
@@ -91,7 +102,7 @@ def _rehearse(request: Request, spec: Spec, console: Console) -> int:
     seconds = estimate(missing, records) / (request.workers or 1)
     console.print(
         f"{len(missing)} cases to run, about {duration(seconds)}: an estimate from a few steps of "
-        "every attack on every network, or from what is recorded",
+        "every attack and bound on every network, or from what is recorded",
         soft_wrap=True,
     )
     return DONE
@@ -158,7 +169,14 @@ def _say_how_to_resume(request: Request, done: int, total: int, console: Console
 
 def _show(found: AuditResult, console: Console) -> None:
     console.print(leak_table(summarise(found.records), width=console.width))
-    reasons = [f"failed: {record.error}" for record in found.records if record.error]
+    if found.bounds:
+        told = headrooms(attempts(found.records), found.bounds)
+        console.print(bound_table(told))
+        for sentence in silences(told):
+            console.print(sentence, markup=False, highlight=False)
+        say_alarms(audit_verdict(found), console)
+    every = (*found.records, *found.bounds)
+    reasons = [f"failed: {record.error}" for record in every if record.error]
     damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
         console.print(line, style="yellow", markup=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seepage.audit import AuditResult, Record
+from seepage.report.contradiction import contradictions
+from seepage.report.headroom import headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
     NO_DEFENSE,
@@ -30,12 +32,14 @@ class Verdict:
         headline: One sentence.
         details: What follows it: the worst-off person, and what each defense changes.
         worst: The attempt that came closest, among those the headline speaks of.
+        alarms: What cannot be: bounds that an attack beat, one sentence each.
     """
 
     level: Level | None
     headline: str
     details: tuple[str, ...] = ()
     worst: Attempt | None = None
+    alarms: tuple[str, ...] = ()
 
 
 def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
@@ -67,7 +71,9 @@ def audit_verdict(audit: AuditResult) -> Verdict:
     samples = {record.data: record for record in audit.records}.values()
     shapes = {truth.ndim for record in samples if (truth := audit.truth(record)) is not None}
     noun = "images" if shapes == {4} else "signals" if shapes == {3} else "inputs"
-    return verdict(audit.records, noun=noun)
+    found = contradictions(headrooms(attempts(audit.records), audit.bounds))
+    alarms = tuple(contradiction.sentence for contradiction in found)
+    return replace(verdict(audit.records, noun=noun), alarms=alarms)
 
 
 def _headline(people: dict[Victim, Attempt], noun: str) -> str:

@@ -66,8 +66,8 @@ class RenyiError:
         remark = ""
         if found is None:
             remark = (
-                f"{client.defense} after {client.local} is not DP-SGD: expected Gradient() behind "
-                "chain(ClipEach(C), Mean(over=B), AddGaussian(std)), as dp_sgd(...) makes it"
+                "it is of DP-SGD alone: expected Gradient() behind chain(ClipEach(C), "
+                "Mean(over=B), AddGaussian(std)), as dp_sgd(...) makes it"
             )
         elif found.std == 0:
             remark = "no noise is added, so that nothing is promised"
