@@ -40,11 +40,12 @@ def reading(headroom: Headroom) -> str:
     tried = [person for person in headroom.people if person.tried]
     if not tried:
         return "no attack to compare with"
-    passed = sum(person.passed for person in tried)
+    passed = [person for person in tried if person.passed]
+    if passed and all(person.blunt for person in passed):
+        return f"a guess without any update is closer, for {len(passed)} of {len(tried)}"
     if passed:
-        return (
-            f"closer for {passed} of {len(tried)}, by what the bound leaves out: a prior, or luck"
-        )
+        share = f"{len(passed)} of {len(tried)}"
+        return f"closer for {share}, by what the bound leaves out: a prior, or luck"
     return f"holds for {counted(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
 
 

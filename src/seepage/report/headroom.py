@@ -68,6 +68,12 @@ class Standing:
         lower = self.bound.side == "lower"
         return lower and closest is not None and closest.psnr > self.ceiling
 
+    @property
+    def blunt(self) -> bool:
+        """Whether a guess without any update is closer, so that the bound holds back nobody."""
+        guesses = [a.baseline for a in self.tried if a.baseline is not None]
+        return self.bound.side == "lower" and bool(guesses) and max(guesses) > self.ceiling
+
 
 @dataclass(frozen=True)
 class Headroom:

@@ -26,8 +26,9 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
         "An attack shows that at least so much leaks, a bound that no attack it speaks of gets "
         "further. Dots are the strongest attack on each person; each lane below has a tick where "
         "theory stops that person's attacker, and is tinted beyond the last. Between dot and tick "
-        "nobody knows. The axis is PSNR, and below it the error per entry (RMSE, in units of the "
-        "range) that it means.",
+        "nobody knows. Most bounds are of unbiased attacks: one that prefers likely inputs may "
+        "pass them, as may a guess without any update where they are wide. The axis is PSNR, and "
+        "below it the error per entry (RMSE, in units of the range) that it means.",
         joined(
             legend([short for _, short in names]),
             *(_network(group, hues) for group in _by_network(found)),
