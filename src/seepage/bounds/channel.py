@@ -62,6 +62,9 @@ def channel(client: Client, task: Task, batch: Batch, *, std: float, rng: Rng) -
         std: Scale of noise on an update that no link makes noisy, e.g. of its rounding.
         rng: For that check.
 
+    References:
+        Stam, 1959 (stam1959some); Liu et al., 2024, appendix E (liu2024systematic)
+
     Raises:
         NotApplicable: If there is no noise, or something before it is random or rounds.
     """

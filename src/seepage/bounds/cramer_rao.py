@@ -134,8 +134,7 @@ class CramerRaoRelaxed:
         for person in range(people):
             block = torch.zeros(self.probes, people, about.unknowns // people).to(about.points)
             block[:, person] = signs(block[:, person].shape, about.points, rng.fork(person))
-            pushed = [about.pushed(about.points[0], z[None]) for z in block.flatten(1)]
-            each.append(torch.cat(pushed).square().sum(1) / about.std**2)
+            each.append(about.squares(block.flatten(1)))
         found = torch.stack(each)
         spread = NINETEEN_OF_TWENTY * found.std(1) / math.sqrt(self.probes) / found.mean(1)
         return found.mean(1), (f"||J||^2 from {self.probes} probes, {_percent(spread)}",)

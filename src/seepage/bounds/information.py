@@ -71,24 +71,29 @@ class Information:
 
     def products(self, directions: Tensor) -> Tensor:
         """I d for every row d of `(k, n)`."""
-        room = max(1, HELD // self.equations)
-        return torch.cat([self._products(some) for some in torch.split(directions, room)])
+        return torch.cat([self._products(some) for some in self._some(directions)])
 
     def dense(self) -> Tensor:
         """The whole matrix `(n, n)`, by way of all of J."""
-        total = self._diagonal()
+        total = torch.diag(self.prior + torch.zeros_like(self.points[0]))
+        eye = torch.eye(self.unknowns, dtype=self.points.dtype, device=self.points.device)
         for point in self.points:
-            columns = torch.cat([self.pushed(point, some) for some in self._units()])
+            columns = torch.cat([self.pushed(point, some) for some in self._some(eye)])
             total += columns @ columns.T / (len(self.points) * self.std**2)
         return total
 
-    def block_traces(self, people: int) -> Tensor:
-        """The trace of every person's diagonal block `(B,)`, without the prior."""
-        squares = [
-            torch.cat([self.pushed(point, some).square().sum(1) for some in self._units()])
+    def squares(self, directions: Tensor) -> Tensor:
+        """d^T I d for every row d of `(k, n)`, without the prior."""
+        found = [
+            torch.cat([self.pushed(point, some).square().sum(1) for some in self._some(directions)])
             for point in self.points
         ]
-        return torch.stack(squares).mean(0).reshape(people, -1).sum(1) / self.std**2
+        return torch.stack(found).mean(0) / self.std**2
+
+    def block_traces(self, people: int) -> Tensor:
+        """The trace of every person's diagonal block `(B,)`, without the prior."""
+        eye = torch.eye(self.unknowns, dtype=self.points.dtype, device=self.points.device)
+        return self.squares(eye).reshape(people, -1).sum(1)
 
     @cached_property
     def _pulls(self) -> list[Linear]:
@@ -100,12 +105,9 @@ class Information:
             total += self._over(pull)(self.pushed(point, directions)).detach()
         return total / (len(self.points) * self.std**2) + self.prior * directions
 
-    def _units(self) -> tuple[Tensor, ...]:
-        eye = torch.eye(self.unknowns, dtype=self.points.dtype, device=self.points.device)
-        return torch.split(eye, max(1, HELD // self.equations))
-
-    def _diagonal(self) -> Tensor:
-        return torch.diag(self.prior + torch.zeros_like(self.points[0]))
+    def _some(self, directions: Tensor) -> tuple[Tensor, ...]:
+        """As many at once as fit."""
+        return torch.split(directions, max(1, HELD // self.equations))
 
     def _over(self, function: Linear) -> Linear:
         return vmap(function) if self.vectorised else _in_turn(function)

@@ -48,7 +48,7 @@ class VanTrees:
         tensor([0.1592], dtype=torch.float64)
 
     References:
-        van Trees, 1968 (vantrees1968detection); Gill and Levit, 1995 (gill1995applications)
+        van Trees, 1968 (trees1968detection); Gill and Levit, 1995 (gill1995applications)
     """
 
     name: ClassVar[str] = "van_trees"
