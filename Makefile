@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format clean
+# The documentation as a site, in build/site.
+.PHONY: demo test check format docs clean
 
 demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite
@@ -21,6 +22,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
 
 # torch first and by its exact version, so that no range of a dependency picks another build.
 $(READY): pyproject.toml constraints.txt

@@ -48,12 +48,16 @@ PROMISED = {
     "attacks",
     "attacks.adaptive",
     "attacks.analytic_fc",
+    "attacks.class_fishing",
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",
+    "attacks.first_layer_fc",
     "attacks.gradattack_strongest",
+    "attacks.identity_convolutions",
     "attacks.idlg",
     "attacks.inverting_gradients",
+    "attacks.label_flip",
     "attacks.learn_from_gradients",
     "bounds",
     "bounds.CramerRao",
@@ -62,6 +66,14 @@ PROMISED = {
     "bounds.VanTrees",
     "bounds.table_1",
     "bounds.two_layer_orders",
+    "capture",
+    "capture.Capture",
+    "capture.Setting",
+    "capture.consistency",
+    "capture.hashed",
+    "capture.load",
+    "capture.save",
+    "attacks.robbing_the_fed",
     "certify",
     "attacks.unmix",
     "chain",
@@ -85,6 +97,7 @@ PROMISED = {
     "utility.Federated",
     "utility.Training",
     "utility.train",
+    "vet",
     "zoo",
     "zoo.cnn",
     "zoo.convnet",
@@ -108,7 +121,9 @@ def test_what_was_promised_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "package", [sp, sp.attacks, sp.bounds, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+    "package",
+    [sp, sp.attacks, sp.bounds, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo],
+    ids=str,
 )
 def test_all_lists_exactly_the_public_names(package):
     public = {

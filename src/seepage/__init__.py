@@ -14,7 +14,7 @@ Example:
     True
 """
 
-from seepage import attacks, bounds, data, domains, utility, zoo
+from seepage import attacks, bounds, capture, data, domains, utility, zoo
 from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
@@ -55,6 +55,7 @@ from seepage.defenses import (
 )
 from seepage.scoring import score
 from seepage.threats import Threat
+from seepage.vetting import vet
 
 __all__ = [
     "AddGaussian",
@@ -89,6 +90,7 @@ __all__ = [
     "Update",
     "attacks",
     "bounds",
+    "capture",
     "certify",
     "chain",
     "cross_entropy",
@@ -99,5 +101,6 @@ __all__ = [
     "rng",
     "score",
     "utility",
+    "vet",
     "zoo",
 ]

@@ -15,6 +15,7 @@ from seepage.core.errors import MissingExtra
 from seepage.defenses import DEFENSES, Chain
 from seepage.scoring import METRICS
 from seepage.testing import (
+    check_active_attack,
     check_aggregation,
     check_attack,
     check_defense,
@@ -151,8 +152,45 @@ ATTACKED = {
 }
 
 
+# Attacks that plant, with the number of people who must come back at that PSNR.
+PLANTED = {
+    "class_fishing": (
+        sp.attacks.class_fishing(attack=sp.attacks.analytic_fc(), target=3),
+        photos("mlp", 8, hidden=[32]),
+        80.0,
+        1,
+    ),
+    "first_layer_fc": (sp.attacks.first_layer_fc(), one_photo("lenet", pixels=16), 100.0, 1),
+    "identity_convolutions": (
+        sp.attacks.identity_convolutions(),
+        one_photo("cnn2-v1"),
+        25.0,
+        1,
+    ),
+    "label_flip": (
+        sp.attacks.label_flip(attack=sp.attacks.rgap()),
+        one_photo("cnn2-v1", pixels=8),
+        80.0,
+        1,
+    ),
+    "robbing_the_fed": (
+        sp.attacks.robbing_the_fed(std=0.15),
+        photos("lenet", 16, pixels=16),
+        60.0,
+        10,
+    ),
+}
+
+
 def test_every_attack_has_a_row():
-    assert set(ATTACKED) == set(ATTACKS)
+    assert set(ATTACKED) | set(PLANTED) == set(ATTACKS)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_every_attack_that_plants_keeps_its_laws(name):
+    attack, scenario, at_least, recovered = PLANTED[name]
+    client = sp.Client(sp.Gradient())
+    check_active_attack(attack, client=client, at_least=at_least, recovered=recovered, **scenario)
 
 
 @pytest.mark.parametrize("name", ATTACKED)

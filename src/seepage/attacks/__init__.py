@@ -2,6 +2,13 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.malicious_server import (
+    class_fishing,
+    first_layer_fc,
+    identity_convolutions,
+    label_flip,
+    robbing_the_fed,
+)
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -20,14 +27,19 @@ __all__ = [
     "ATTACKS",
     "adaptive",
     "analytic_fc",
+    "class_fishing",
     "dlg",
     "exact_batch",
+    "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
     "hybrid",
+    "identity_convolutions",
     "idlg",
     "inverting_gradients",
+    "label_flip",
     "learn_from_gradients",
     "rgap",
+    "robbing_the_fed",
     "unmix",
 ]

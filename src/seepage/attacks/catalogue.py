@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from seepage.attacks.malicious_server import (
+    class_fishing,
+    first_layer_fc,
+    identity_convolutions,
+    label_flip,
+    robbing_the_fed,
+)
 from seepage.attacks.recipes import (
     analytic_fc,
     dlg,
@@ -24,15 +31,20 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         recipe.__name__: recipe
         for recipe in (
             analytic_fc,
+            class_fishing,
             dlg,
+            first_layer_fc,
             grad_inversion,
             exact_batch,
             gradattack_strongest,
             idlg,
             hybrid,
+            identity_convolutions,
             inverting_gradients,
+            label_flip,
             learn_from_gradients,
             rgap,
+            robbing_the_fed,
         )
     }
 )

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from seepage.audit.bound_case import BoundCase
-from seepage.audit.case import Case
+from seepage.audit.bound_case import BoundCase, known
+from seepage.audit.case import Case, require_permission
 from seepage.audit.execution import AnyCase, Executor, serial, unannounced
 from seepage.audit.outcome import Outcome
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.bounds import Bound
 from seepage.clients import Client, Gradient
@@ -55,7 +56,12 @@ class Audit:
     seeds: Sequence[int] = (0,)
     bounds: Mapping[str, Bound] = field(default_factory=dict)
 
-    def cases(self, batches: Iterable[Victims]) -> list[AnyCase]:
+    def permitted(self) -> None:
+        """Raise `InvalidValue` if an attack plants and one of the threats has an honest server."""
+        for threat, (name, attack) in product(self.threats, self.attacks.items()):
+            require_permission(name, attack, threat)
+
+    def cases(self, batches: Iterable[Victims | Strangers]) -> list[AnyCase]:
         """List every combination; an impossible client is refused here, before anything runs."""
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
         batches = tuple(batches)
@@ -66,15 +72,19 @@ class Audit:
         ]
         return [*attacks, *self._bounds(clients, batches)]
 
-    def _bounds(self, clients: Sequence[Client], batches: Sequence[Victims]) -> list[BoundCase]:
+    def _bounds(
+        self, clients: Sequence[Client], batches: Sequence[Victims | Strangers]
+    ) -> list[BoundCase]:
         """What theory is asked: once for each mode in which a client runs a network."""
+        modes = dict.fromkeys(threat.mode for threat in self.threats)
+        grid = product(self.tasks, modes, clients, self.bounds.items(), batches)
         return [
-            BoundCase(task.in_mode(mode), client, bound, name, who, self.seeds[0])
-            for task in self.tasks
-            for mode in dict.fromkeys(threat.mode for threat in self.threats)
-            for client, (name, bound), who in product(clients, self.bounds.items(), batches)
+            BoundCase(task.in_mode(mode), client, bound, name, known(who), self.seeds[0])
+            for task, mode, client, (name, bound), who in grid
         ]
 
-    def run(self, batches: Iterable[Victims], *, executor: Executor = serial) -> Iterator[Outcome]:
+    def run(
+        self, batches: Iterable[Victims | Strangers], *, executor: Executor = serial
+    ) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""
         yield from executor(self.cases(batches), unannounced)

@@ -6,12 +6,24 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.bounds import Bound
 from seepage.clients import Client
 from seepage.core import Task
 from seepage.core.digest import digest, lasting
+from seepage.core.errors import InvalidValue
 from seepage.core.version import __version__
+
+
+def known(victims: Victims | Strangers) -> Victims:
+    """Raise `InvalidValue` unless the private batch is at hand, where bounds are evaluated."""
+    if isinstance(victims, Strangers):
+        raise InvalidValue(
+            f"a bound is evaluated at the private inputs, which nobody has for {victims.data}; "
+            "leave bounds out, or give the truth"
+        )
+    return victims
 
 
 @dataclass(frozen=True, eq=False)

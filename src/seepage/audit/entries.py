@@ -9,10 +9,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from seepage.attacks import ATTACKS, adaptive
+from seepage.attacks.labels import InferLabels
+from seepage.audit.captured import Captured, captured
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims, victims
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
-from seepage.core import Attack, LocalComputation, Protection, Task
+from seepage.core import ActiveAttack, Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
@@ -69,8 +72,11 @@ def numbered(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
     return made
 
 
-def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
-    """Whose data: `{ name, split, pixels, people, batch_size, start }`."""
+def data(table: Table) -> tuple[Dataset | Captured, tuple[Victims | Strangers, ...]]:
+    """Whose data: `{ name, split, pixels, people, batch_size, start }`, or a captured update."""
+    if "capture" in table:
+        held = construct("a captured update", captured, table)
+        return held, (held.victims,)
     only(table, "name", "split", "pixels", "people", "batch_size", "start")
     options = {key: table[key] for key in ("split", "pixels") if key in table}
     dataset = construct("data", load, {"name": _name(table), **options})
@@ -83,11 +89,13 @@ def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
     return dataset, construct("a batch", partial(victims, dataset), {**cut, **start})
 
 
-def model(table: Table, dataset: Dataset) -> Task:
+def model(table: Table, dataset: Dataset | Captured) -> Task:
     """A network, built for the data set's inputs and classes unless the table says otherwise."""
     name, options = _split(table)
     weights = options.pop("weights", None)
-    fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    fitted: dict[str, Any] = {"domain": dataset.domain}
+    if dataset.classes is not None:
+        fitted["classes"] = dataset.classes
     with trusting_nothing(name):
         task = build(name, options=fitted | options)
         return task if weights is None else load_weights(task, weights)
@@ -142,14 +150,39 @@ def threat(table: Table) -> Threat:
 
 
 def attack(table: Table) -> tuple[str, Attack]:
-    """What the adversary does, and what records call it; `adaptive = true` adapts it."""
+    """What the adversary does, and what records call it.
+
+    `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
+    and are not known. An attack that ends in another one names it in a table of its own,
+    `attack = { name = ... }`.
+    """
     name, options = _split(table)
-    adapts = options.pop("adaptive", False)
-    if not isinstance(adapts, bool):
-        with located("adaptive"):
-            raise InvalidValue(f"expected adaptive to be true or false, got {adapts!r}")
+    if isinstance(options.get("attack"), Mapping):
+        with located("attack"):
+            options["attack"] = attack(options["attack"])[1]
+    wrappers: dict[str, Callable[[Attack], Attack]] = {
+        "infer_labels": InferLabels,
+        "adaptive": adaptive,
+    }
+    wanted = {key: options.pop(key, False) for key in wrappers}
     made = _made("attack", ATTACKS, {"name": name, **options})
-    return described(*_split(table)), adaptive(made) if adapts else made
+    for key, wrap in wrappers.items():
+        if not isinstance(wanted[key], bool):
+            with located(key):
+                raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
+        if wanted[key]:
+            made = _wrapped(name, made, key, wrap)
+    return described(*_split(table)), made
+
+
+def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]) -> Attack:
+    if isinstance(made, ActiveAttack):
+        with located(key):
+            raise InvalidValue(
+                f"{name} plants a network and takes no {key}; give it to the attack it ends in, "
+                f"as attack = {{ name = ..., {key} = true }}"
+            )
+    return wrap(made)
 
 
 def bound(table: Table) -> tuple[str, Bound]:

@@ -18,13 +18,13 @@ class Outcome:
 
     Args:
         record: What is kept.
-        truth: The private inputs.
+        truth: The private inputs; None where nobody has them.
         guess: The guesses in the order of the people; None if the case failed.
         objective: Value at the start and after each step; empty for closed forms.
     """
 
     record: Record
-    truth: Tensor
+    truth: Tensor | None
     guess: Tensor | None
     objective: tuple[float, ...] = ()
 
@@ -36,7 +36,7 @@ class Outcome:
         return pack(tensors, {"record": json.dumps(self.record.plain(), allow_nan=False)})
 
     @classmethod
-    def unpacked(cls, data: bytes, truth: Tensor) -> Outcome:
+    def unpacked(cls, data: bytes, truth: Tensor | None) -> Outcome:
         """The outcome of which `data` is the packed form, with the truth it left out."""
         tensors, words = unpack(data)
         record = Record.from_plain(json.loads(words["record"]))

@@ -131,7 +131,7 @@ class _Worker:
             report(*json.loads(message[1:]))
             return None
         assert self.case is not None
-        outcome = Outcome.unpacked(message[1:], self.case.victims.batch.inputs)
+        outcome = Outcome.unpacked(message[1:], self.case.victims.truth)
         self.case = None
         return outcome
 

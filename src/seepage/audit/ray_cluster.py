@@ -57,7 +57,7 @@ class RayCluster:
 
     def _outcome(self, ray: ModuleType, ready: Any, case: AnyCase) -> Outcome:  # noqa: ANN401
         try:
-            return Outcome.unpacked(ray.get(ready), case.victims.batch.inputs)
+            return Outcome.unpacked(ray.get(ready), case.victims.truth)
         except ray.exceptions.RayError as error:
             return lost(case, f"its worker was lost: {type(error).__name__}")
 

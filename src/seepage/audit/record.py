@@ -30,6 +30,8 @@ class Record:
         error: Why there is no result; None if there is one.
         case: The id of the case, a hash of everything that decides its result.
         truth: The name under which the private inputs are kept.
+        vetted: What vetting says of the network an attack planted: how detectable it is; empty
+            where nothing was planted.
         bound: What theory says, where the case is a bound; None where it is an attack.
     """
 
@@ -48,6 +50,7 @@ class Record:
     error: str | None = None
     case: str = ""
     truth: str = ""
+    vetted: str = ""
     bound: Ceiling | None = None
 
     @property

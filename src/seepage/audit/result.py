@@ -61,12 +61,14 @@ class AuditResult:
         return self._tensor(record.case, "objective")
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Every record whose private inputs are kept, with the tensors behind it."""
+        """Every record whose private inputs or guesses are kept, with the tensors behind it."""
         for record in self.records:
-            truth, objective = self.truth(record), self.objective(record)
+            truth, guess = self.truth(record), self.guess(record)
+            objective = self.objective(record)
             values = () if objective is None else tuple(objective.tolist())
-            if truth is not None:
-                yield Outcome(record, truth, self.guess(record), values)
+            # Without scores there was no truth; with scores it is missing.
+            if truth is not None or (guess is not None and not record.scores):
+                yield Outcome(record, truth, guess, values)
 
     def _tensor(self, name: str, key: str) -> Tensor | None:
         try:

@@ -13,15 +13,20 @@ import torch
 
 from seepage.audit import entries, measured
 from seepage.audit.audit import Audit
+from seepage.audit.bound_case import known
+from seepage.audit.captured import Captured
 from seepage.audit.entries import Table
 from seepage.audit.execution import AnyCase
 from seepage.audit.placed import placed
 from seepage.audit.source import Source
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.bounds import Bound
-from seepage.core import Metric
+from seepage.core import LocalComputation, Metric
 from seepage.core.errors import InvalidValue
 from seepage.core.located import located
+from seepage.data import Dataset
+from seepage.threats import Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +34,7 @@ class Part:
     """One audit and the batches it runs on: a scenario on one data set."""
 
     audit: Audit
-    batches: tuple[Victims, ...]
+    batches: tuple[Victims | Strangers, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,19 +99,24 @@ def _parts(
         models = entries.each(scenario, "models", partial(entries.model, dataset=dataset))
         audit = Audit(
             tasks=[task.to(device=torch.device(device)) for task in models],
-            locals=entries.each(scenario, "locals", entries.local, [{}]),
+            locals=_locals(scenario, dataset),
             defenses=entries.defenses(scenario.get("defenses", [[]])),
-            threats=entries.each(scenario, "threats", entries.threat, [{}]),
+            threats=_threats(scenario, dataset),
             attacks=dict(entries.each(scenario, "attacks", entries.attack)),
             bounds=_bounds(scenario),
             metrics=measured.fitting(metrics, dataset),
             seeds=seeds,
         )
+        with located("threats"):
+            audit.permitted()
+        if audit.bounds:
+            with located("bounds"):
+                tuple(map(known, batches))
         with located("defenses"):
             audit.cases(batches)
         for task, who in product(audit.tasks, batches):
             with located("models"), entries.trusting_nothing(task.name):
-                task.check(who.batch)
+                who.check(task)
         parts.append(Part(audit, batches))
     return parts
 
@@ -116,3 +126,24 @@ def _bounds(scenario: Table) -> dict[str, Bound]:
     if "bounds" not in scenario:
         return {}
     return dict(entries.each(scenario, "bounds", entries.bound))
+
+
+def _locals(scenario: Table, dataset: Dataset | Captured) -> list[LocalComputation]:
+    """What clients compute; of a captured update its file tells."""
+    if isinstance(dataset, Captured):
+        _require_none(scenario, "locals", "how the client computed")
+        return [dataset.tapped.capture.local]
+    return entries.each(scenario, "locals", entries.local, [{}])
+
+
+def _threats(scenario: Table, dataset: Dataset | Captured) -> list[Threat]:
+    if isinstance(dataset, Captured):
+        _require_none(scenario, "threats", "what the adversary knows")
+        return [dataset.tapped.threat]
+    return entries.each(scenario, "threats", entries.threat, [{}])
+
+
+def _require_none(scenario: Table, key: str, what: str) -> None:
+    if key in scenario:
+        with located(key):
+            raise InvalidValue(f"a captured update says itself {what}; leave {key} out")

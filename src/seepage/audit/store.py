@@ -17,6 +17,7 @@ from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
 from seepage.audit.result import ARTIFACTS
 from seepage.audit.room import CHECKPOINTS, ENVIRONMENT, SPEC, clear, require_room
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 
@@ -107,7 +108,7 @@ class AuditStore:
                 "with the spec it began with, or choose another --out"
             )
 
-    def _mend(self, victims: Mapping[str, Victims]) -> None:
+    def _mend(self, victims: Mapping[str, Victims | Strangers]) -> None:
         """Remove what is truncated; private inputs are written anew, other cases run again."""
         broken = self.artifacts.damaged()
         self._database.forget(broken)
@@ -128,7 +129,7 @@ class AuditStore:
     def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Keep what a case gave: its tensors first, then its record."""
         try:
-            if not self.artifacts.path(case.victims.digest).exists():
+            if case.victims.kept() and not self.artifacts.path(case.victims.digest).exists():
                 self._keep_truth(case.victims)
             if outcome.guess is not None:
                 self.artifacts.write(case.id, outcome.packed())
@@ -139,9 +140,8 @@ class AuditStore:
             ) from error
         self._database.add(outcome.record)
 
-    def _keep_truth(self, victims: Victims) -> None:
-        truth = {"inputs": victims.batch.inputs, "labels": victims.batch.labels}
-        self.artifacts.write(victims.digest, pack(truth))
+    def _keep_truth(self, victims: Victims | Strangers) -> None:
+        self.artifacts.write(victims.digest, pack(victims.kept()))
 
     def close(self) -> None:
         """Close the database and let go of the directory."""

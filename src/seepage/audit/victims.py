@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from seepage.core import Batch
+from seepage.audit.judged import Judged, plain
+from seepage.audit.tapped import Tapped
+from seepage.core import Batch, Metric, Reconstruction, Rng, Task
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
+from seepage.scoring import baseline_scores, score
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +29,7 @@ class Victims:
         pool: Inputs of everybody else, from which the trivial baselines are made.
         bounds: Lowest and highest value an input can take.
         source: Digest of the inputs of the data set, batch and pool; made from the pool if empty.
+        tapped: The update they shared, where it was captured; else it is computed from the batch.
     """
 
     data: str
@@ -33,13 +38,40 @@ class Victims:
     pool: Tensor
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
+    tapped: Tapped | None = None
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything here that decides a result."""
         source = self.source or digest(self.pool)
         words = f"{self.data} {self.people} {self.bounds} {source}"
-        return digest(words, self.batch.inputs, self.batch.labels)
+        captured = () if self.tapped is None else (self.tapped.digest,)
+        return digest(words, self.batch.inputs, self.batch.labels, *captured)
+
+    @property
+    def truth(self) -> Tensor | None:
+        """The private inputs."""
+        return self.batch.inputs
+
+    def kept(self) -> dict[str, Tensor]:
+        """What an audit keeps of them."""
+        return {"inputs": self.batch.inputs, "labels": self.batch.labels}
+
+    def check(self, task: Task) -> None:
+        """Raise `InvalidValue` unless this task can be trained on their data."""
+        task.check(self.batch)
+        if self.tapped is not None:
+            self.tapped.observe(task)
+
+    def judge(self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng) -> Judged:
+        """Score a guess and the guesses that need no update, in the units of the data set."""
+        low, high = self.bounds
+        scores = score(guess, self.batch, metrics=metrics, low=low, peak=high - low)
+        trivial = baseline_scores(
+            self.batch, pool=self.pool, metrics=scores.metrics, rng=rng, low=low, peak=high - low
+        )
+        baselines = {name: plain(scored) for name, scored in trivial.items()}
+        return Judged(self.people, scores.paired.guess, plain(scores), baselines)
 
 
 def victims(

@@ -25,6 +25,7 @@ from seepage.audit import (
 )
 from seepage.audit.database import DATABASE
 from seepage.audit.room import CHECKPOINTS, PAGE, SHEET
+from seepage.cli.captured import capture_spec
 from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
 from seepage.cli.report import save_page, say_alarms
@@ -40,6 +41,7 @@ from seepage.report import (
     save_contact_sheet,
     silences,
     summarise,
+    unscored,
 )
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -47,7 +49,7 @@ DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
 def audit(request: Request, console: Console) -> int:
     """Run every case of a spec that has no result yet; the exit code tells how it went."""
-    spec = build_spec(_source(request))
+    spec = build_spec(_source(request, console))
     require_measured(request.gates, spec)
     title, device = escape(spec.title), spec.source.device
     console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
@@ -63,10 +65,12 @@ def audit(request: Request, console: Console) -> int:
     return CASE_FAILED if any(record.error for record in every) else DONE
 
 
-def _source(request: Request) -> Source:
+def _source(request: Request, console: Console) -> Source:
     device = pick_device(request.device)
     if request.spec is None and request.resumes:
         return Source("spec.toml", load_audit(request.out).spec, device)
+    if request.capture is not None:
+        return capture_spec(request.capture, device=device, console=console)
     return Source.read(request.spec, device=device)
 
 
@@ -169,6 +173,10 @@ def _say_how_to_resume(request: Request, done: int, total: int, console: Console
 
 def _show(found: AuditResult, console: Console) -> None:
     console.print(leak_table(summarise(found.records), width=console.width))
+    if unscored(found.records):
+        judged = audit_verdict(found)
+        for sentence in (f"{judged.headline}.", *judged.details):
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if found.bounds:
         told = headrooms(attempts(found.records), found.bounds)
         console.print(bound_table(told))

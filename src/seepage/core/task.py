@@ -16,6 +16,7 @@ from seepage.core.batch import Batch
 from seepage.core.digest import digest, lasting
 from seepage.core.domain import Domain
 from seepage.core.errors import InvalidValue
+from seepage.core.kernels import differentiable_twice, is_recurrent
 
 Mode = Literal["eval", "train"]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -103,6 +104,10 @@ class Task:
         return network
 
     @cached_property
+    def _recurrent(self) -> bool:
+        return is_recurrent(self.model)
+
+    @cached_property
     def classes(self) -> int:
         """Number of outputs, found by running one blank input."""
         reference = next(iter(self.parameters.values()))
@@ -125,7 +130,8 @@ class Task:
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Run the network at these parameters on inputs in natural units."""
         normalised = self.domain.normalise(inputs)
-        return cast(Tensor, functional_call(self.network, dict(parameters), (normalised,)))
+        with differentiable_twice(recurrent=self._recurrent):
+            return cast(Tensor, functional_call(self.network, dict(parameters), (normalised,)))
 
     def losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of each example, `(B,)`."""

@@ -16,6 +16,7 @@ from seepage.report.page import audit_page, comparison_page
 from seepage.report.rows import change_rows, result_rows
 from seepage.report.summary import Row, summarise
 from seepage.report.table import leak_table
+from seepage.report.unscored import unscored
 from seepage.report.verdict import Verdict, audit_verdict, verdict
 from seepage.report.words import decibels, defense_words
 
@@ -57,5 +58,6 @@ __all__ = [
     "silences",
     "strongest",
     "summarise",
+    "unscored",
     "verdict",
 ]

@@ -10,7 +10,7 @@ from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.headroom import headrooms
 from seepage.report.leak import attempts
 from seepage.report.missing import missing
-from seepage.report.summary import summarise
+from seepage.report.summary import summarise, unscored_words
 from seepage.report.verdict import Verdict, audit_verdict
 from seepage.report.words import decibels, defense_words, threat_words
 
@@ -24,7 +24,7 @@ def audit_markdown(audit: AuditResult) -> str:
             row.model,
             row.attack.partition("(")[0],
             defense_words(row.defense),
-            f"{decibels(row.worst)} #{row.worst_person}" if row.people else "failed",
+            f"{decibels(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
             decibels(row.median),
             decibels(row.baseline),
             f"{row.exact} of {row.people}",

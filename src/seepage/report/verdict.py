@@ -19,6 +19,7 @@ from seepage.report.leak import (
     recognisable,
     strongest,
 )
+from seepage.report.unscored import best_explained, unscored_details, unscored_headline
 from seepage.report.words import counted, decibels, defense_words, enumerated
 
 
@@ -52,6 +53,9 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         noun: What a person's data are called, e.g. "images".
     """
     groups = {name: strongest(group) for name, group in by_defense(attempts(records)).items()}
+    blind = best_explained(records)
+    if not groups and blind is not None:
+        return Verdict(None, unscored_headline(blind, noun=noun), unscored_details(blind))
     if not groups:
         return Verdict(None, "There is no result yet")
     bare = groups.pop(NO_DEFENSE, None)
@@ -69,7 +73,11 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
 def audit_verdict(audit: AuditResult) -> Verdict:
     """Judge an audit in the words of its data: images, signals, or inputs of any kind."""
     samples = {record.data: record for record in audit.records}.values()
-    shapes = {truth.ndim for record in samples if (truth := audit.truth(record)) is not None}
+    inputs = (
+        audit.guess(record) if (truth := audit.truth(record)) is None else truth
+        for record in samples
+    )
+    shapes = {values.ndim for values in inputs if values is not None}
     noun = "images" if shapes == {4} else "signals" if shapes == {3} else "inputs"
     found = contradictions(headrooms(attempts(audit.records), audit.bounds))
     alarms = tuple(contradiction.sentence for contradiction in found)

@@ -18,11 +18,12 @@ from seepage.threats.goal import goal
 from seepage.threats.simulation import Simulation
 
 BatchNorm = Literal["exact", "running", "unknown"]
+Server = Literal["honest", "malicious"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threat:
-    """What an honest-but-curious server knows besides the update it receives.
+    """What the server knows besides the update it receives, and whether it plays by the rules.
 
     Args:
         knows_labels: The labels as a multiset: they are handed over sorted. Of data that was mixed
@@ -34,6 +35,8 @@ class Threat:
             normalises with its batch's statistics, and the server does not.
         knows_mixing: Where data is mixed, who was mixed with whom and how much of each; never the
             flipped signs.
+        server: "honest": it sends what it trains, and is curious. "malicious": it may send any
+            network it likes, which attacks that plant (`ActiveAttack`) need.
 
     Example:
         >>> Threat.strongest().batchnorm, Threat.realistic().batchnorm
@@ -49,6 +52,7 @@ class Threat:
     knows_defense: bool = True
     batchnorm: BatchNorm = "running"
     knows_mixing: bool = False
+    server: Server = "honest"
 
     @classmethod
     def strongest(cls) -> Threat:
@@ -74,6 +78,8 @@ class Threat:
             raise InvalidValue(
                 f"expected batchnorm 'exact', 'running' or 'unknown', got {self.batchnorm!r}"
             )
+        if self.server not in ("honest", "malicious"):
+            raise InvalidValue(f"expected server 'honest' or 'malicious', got {self.server!r}")
         if self.knows_labels and not self.knows_batch_size:
             raise InvalidValue("knowing the labels includes the batch size; set knows_batch_size")
         if self.knows_mixing and not self.knows_defense:

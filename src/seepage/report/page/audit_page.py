@@ -20,6 +20,7 @@ from seepage.report.page.people import Look, pair, people_section
 from seepage.report.page.records import record_section
 from seepage.report.page.rerun import rerun_section
 from seepage.report.page.tradeoff import tradeoff_section
+from seepage.report.page.unscored import unscored_section
 from seepage.report.verdict import audit_verdict
 
 
@@ -37,6 +38,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
     sections = [
         people_section(tried, truth=truth, guess=guess) if tried else None,
+        unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,
         tradeoff_section(choices),
         bound_section(headrooms(tried, audit.bounds)),
