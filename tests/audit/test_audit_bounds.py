@@ -25,6 +25,8 @@ from seepage.audit import (
     victims,
 )
 from seepage.audit.record import Record
+from seepage.audit.strangers import Strangers
+from seepage.audit.tapped import Tapped
 from seepage.cli import app
 from seepage.core import BoundValue
 from seepage.report import attempts, contradictions, headrooms
@@ -205,3 +207,17 @@ def test_an_attack_beyond_a_bound_is_shouted_in_the_verdict_of_the_audit(tmp_pat
     assert shown.exit_code == 0, shown.output
     assert "CONTRADICTION: analytic_fc came" in " ".join(shown.output.split())
     assert 'class="alarm" role="alert"' in (out / "report.html").read_text()
+
+
+def test_a_bound_needs_the_private_inputs():
+    task = sp.zoo.mlp(hidden=(8,))
+    held = sp.capture.Capture.of(
+        task.model,
+        {name: torch.zeros_like(p) for name, p in task.model.named_parameters()},
+        form="gradient",
+        setting=sp.capture.Setting(batch_size=1, shape=(3, 32, 32)),
+    )
+    strangers = Strangers("captured", Tapped(held))
+    grid = Audit(tasks=[task], attacks={}, bounds=BOUNDS)
+    with pytest.raises(sp.SeepageError, match="which nobody has for captured; leave bounds out"):
+        grid.cases([strangers])

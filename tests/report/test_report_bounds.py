@@ -102,6 +102,11 @@ def test_a_bound_stands_beside_attacks_on_the_same_person_network_and_defense_al
     assert reading(room) == "holds for 1 person, 10.0 dB above"
 
 
+def test_a_planted_network_is_another_one():
+    [room] = found([attack(vetted="planted: trap weights")], [bound()])
+    assert reading(room) == "no attack to compare with"
+
+
 def test_a_bound_that_says_nothing_is_named_with_its_reason_and_still_shows_the_attack():
     rooms = found([attack()], [bound(rmse=0.0, remark="no noise is added")])
     assert reading(rooms[0]) == "says nothing"
