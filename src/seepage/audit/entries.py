@@ -13,6 +13,7 @@ from seepage.attacks.labels import InferLabels
 from seepage.audit.captured import Captured, captured
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims, victims
+from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
@@ -182,6 +183,11 @@ def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]
                 f"as attack = {{ name = ..., {key} = true }}"
             )
     return wrap(made)
+
+
+def bound(table: Table) -> tuple[str, Bound]:
+    """What theory is asked, and what records call it."""
+    return described(*_split(table)), _made("bound", BOUNDS, table)
 
 
 def seeds(values: object) -> tuple[int, ...]:
