@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from seepage.audit import entries, measured
+from seepage.audit import entries, measured, whose
 from seepage.audit.audit import Audit
 from seepage.audit.bound_case import known
 from seepage.audit.captured import Captured
@@ -78,7 +78,8 @@ def build_spec(source: Source) -> Spec:
         entries.only(table, "title", "seeds", "metrics", "scenario")
         metrics = measured.metrics(table.get("metrics"))
         seeds = entries.seeds(table.get("seeds", [0]))
-        build = partial(_parts, metrics=metrics, seeds=seeds, device=source.device)
+        data = partial(whose.data, find=whose.once())
+        build = partial(_parts, data=data, metrics=metrics, seeds=seeds, device=source.device)
         parts = [part for made in entries.each(table, "scenario", build) for part in made]
     return Spec(str(table.get("title", Path(source.name).stem)), source, tuple(parts))
 
@@ -91,11 +92,16 @@ def _parsed(source: Source) -> Table:
 
 
 def _parts(
-    scenario: Table, *, metrics: Sequence[Metric] | None, seeds: Sequence[int], device: str
+    scenario: Table,
+    *,
+    data: Callable[[Table], tuple[Dataset | Captured, tuple[Victims | Strangers, ...]]],
+    metrics: Sequence[Metric] | None,
+    seeds: Sequence[int],
+    device: str,
 ) -> list[Part]:
     entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
     parts = []
-    for dataset, batches in entries.each(scenario, "data", entries.data):
+    for dataset, batches in entries.each(scenario, "data", data):
         models = entries.each(scenario, "models", partial(entries.model, dataset=dataset))
         audit = Audit(
             tasks=[task.to(device=torch.device(device)) for task in models],

@@ -51,18 +51,26 @@ def audit(request: Request, console: Console) -> int:
     """Run every case of a spec that has no result yet; the exit code tells how it went."""
     spec = build_spec(_source(request, console))
     require_measured(request.gates, spec)
-    title, device = escape(spec.title), spec.source.device
-    console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
     if request.dry_run:
-        return _rehearse(request, spec, console)
-    executor = _executor(request, spec.source)
-    _run(request, spec, executor, console)
-    found = load_audit(request.out)
+        return rehearse(request, spec, console)
+    found = perform(request, spec, console)
     _show(found, console)
     if leaked(request.gates, found.records, console):
         return LEAKED
     every = (*found.records, *found.bounds)
     return CASE_FAILED if any(record.error for record in every) else DONE
+
+
+def perform(request: Request, spec: Spec, console: Console) -> AuditResult:
+    """Run what has no result yet, and read what there is then."""
+    _announce(spec, console)
+    _run(request, spec, _executor(request, spec.source), console)
+    return load_audit(request.out)
+
+
+def _announce(spec: Spec, console: Console) -> None:
+    title, device = escape(spec.title), spec.source.device
+    console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
 
 
 def _source(request: Request, console: Console) -> Source:
@@ -94,7 +102,9 @@ def _executor(request: Request, source: Source) -> Executor:
     return side_by_side if on_card else serial
 
 
-def _rehearse(request: Request, spec: Spec, console: Console) -> int:
+def rehearse(request: Request, spec: Spec, console: Console) -> int:
+    """List what would run and estimate how long it would take."""
+    _announce(spec, console)
     begun = load_audit(request.out) if request.resumes else None
     records = () if begun is None else (*begun.records, *begun.bounds)
     done = {record.case for record in records}
@@ -161,10 +171,9 @@ def _draw(out: Path) -> None:
 
 
 def _say_how_to_resume(request: Request, done: int, total: int, console: Console) -> None:
-    spec = f"{request.spec} " if request.spec else ""
     console.print(
         f"interrupted after {done} of {total} cases; they are in {request.out}\n"
-        f"to go on: seepage audit {spec}--out {request.out} --resume",
+        f"to go on: {request.again}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -8,9 +8,14 @@ from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.contradiction import Contradiction, contradictions
 from seepage.report.formats import as_csv, as_json, as_parquet
 from seepage.report.headroom import Headroom, headrooms
-from seepage.report.intervals import Interval, median_interval, share_not_ruled_out
+from seepage.report.intervals import Interval, mean_interval, median_interval, share_not_ruled_out
 from seepage.report.leak import Attempt, Level, attempts, strongest
-from seepage.report.markdown import audit_markdown, comparison_markdown
+from seepage.report.markdown import (
+    audit_markdown,
+    comparison_markdown,
+    markdown_table,
+    markdown_words,
+)
 from seepage.report.missing import missing
 from seepage.report.page import audit_page, comparison_page
 from seepage.report.rows import change_rows, result_rows
@@ -50,6 +55,9 @@ __all__ = [
     "flat_bounds",
     "headrooms",
     "leak_table",
+    "markdown_table",
+    "markdown_words",
+    "mean_interval",
     "median_interval",
     "missing",
     "result_rows",

@@ -50,8 +50,14 @@ def _bounds(audit: AuditResult) -> str:
     found = headrooms(attempts(audit.records), audit.bounds)
     if not found:
         return ""
-    told = [line for sentence in silences(found) for line in ("", _safe(sentence))]
-    lines = ["", "## What theory allows", "", *_table(list(COLUMNS), bound_rows(found)), *told]
+    told = [line for sentence in silences(found) for line in ("", markdown_words(sentence))]
+    lines = [
+        "",
+        "## What theory allows",
+        "",
+        *markdown_table(list(COLUMNS), bound_rows(found)),
+        *told,
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -78,25 +84,26 @@ def _document(
     title: str, judged: Verdict, notes: list[str], header: list[str], rows: list[list[str]]
 ) -> str:
     lines = [
-        f"# {_safe(title)}",
+        f"# {markdown_words(title)}",
         "",
-        f"**{_safe(judged.headline)}.**",
+        f"**{markdown_words(judged.headline)}.**",
         "",
-        *(line for alarm in judged.alarms for line in (f"**{_safe(alarm)}**", "")),
-        *(line for note in (*judged.details, *notes) for line in (_safe(note), "")),
-        *_table(header, rows),
+        *(line for alarm in judged.alarms for line in (f"**{markdown_words(alarm)}**", "")),
+        *(line for note in (*judged.details, *notes) for line in (markdown_words(note), "")),
+        *markdown_table(header, rows),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+def markdown_table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table; none if it has no rows."""
     if not rows:
         return []
     every = [header, ["---"] * len(header), *rows]
-    return ["| " + " | ".join(_safe(cell) for cell in row) + " |" for row in every]
+    return ["| " + " | ".join(markdown_words(cell) for cell in row) + " |" for row in every]
 
 
-def _safe(text: str) -> str:
+def markdown_words(text: str) -> str:
     """Text from a spec as text: no markup, no cell or line of its own."""
     plain = " ".join(text.split())
     for sign in "\\`*_[]<>|":
