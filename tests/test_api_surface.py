@@ -47,12 +47,16 @@ PROMISED = {
     "Update",
     "attacks",
     "attacks.adaptive",
+    "attacks.PriorNetwork",
     "attacks.analytic_fc",
+    "attacks.cocktail_party",
     "attacks.class_fishing",
+    "attacks.dager",
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",
     "attacks.first_layer_fc",
+    "attacks.exact_features",
     "attacks.gradattack_strongest",
     "attacks.identity_convolutions",
     "attacks.idlg",
@@ -66,6 +70,17 @@ PROMISED = {
     "bounds.VanTrees",
     "bounds.table_1",
     "bounds.two_layer_orders",
+    "attacks.tableak",
+    "attacks.systematic",
+    "attacks.through",
+    "audit_step",
+    "bounds.RenyiError",
+    "bounds.dp.expected_error",
+    "bounds.dp.gaussian_blow_up",
+    "bounds.dp.required_noise",
+    "bounds.dp.subsampled_blow_up",
+    "bounds.risk.InversionInfluence",
+    "bounds.risk.JacobianNorm",
     "capture",
     "capture.Capture",
     "capture.Setting",
@@ -74,6 +89,7 @@ PROMISED = {
     "capture.load",
     "capture.save",
     "attacks.robbing_the_fed",
+    "attacks.tensor_features",
     "certify",
     "attacks.unmix",
     "chain",
@@ -84,10 +100,14 @@ PROMISED = {
     "domains",
     "domains.CIFAR10",
     "domains.CIFAR100",
+    "domains.Categorical",
+    "domains.Continuous",
     "domains.IMAGENET",
     "domains.Image",
     "domains.MNIST",
     "domains.Signal",
+    "domains.Tabular",
+    "domains.Tokens",
     "dp_sgd",
     "epsilon",
     "rng",
@@ -103,12 +123,14 @@ PROMISED = {
     "zoo.convnet",
     "zoo.fc",
     "zoo.from_factory",
+    "zoo.gpt",
     "zoo.lenet",
     "zoo.load_weights",
     "zoo.mlp",
     "zoo.resnet18",
     "zoo.resnet20",
     "zoo.resnet56",
+    "zoo.two_layer",
 }
 
 
@@ -126,6 +148,8 @@ def test_what_was_promised_is_there(name):
     ids=str,
 )
 def test_all_lists_exactly_the_public_names(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None, "what is imported when asked for is there"
     public = {
         name
         for name, value in vars(package).items()

@@ -2,6 +2,8 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
+from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -11,6 +13,7 @@ from seepage.attacks.malicious_server import (
 )
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -20,16 +23,22 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
+from seepage.attacks.systematic import systematic
 from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
+    "PriorNetwork",
     "adaptive",
     "analytic_fc",
     "class_fishing",
+    "cocktail_party",
+    "dager",
     "dlg",
     "exact_batch",
+    "exact_features",
     "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
@@ -41,5 +50,9 @@ __all__ = [
     "learn_from_gradients",
     "rgap",
     "robbing_the_fed",
+    "systematic",
+    "tableak",
+    "tensor_features",
+    "through",
     "unmix",
 ]
