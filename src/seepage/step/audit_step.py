@@ -137,7 +137,13 @@ def _outputs(
     was_training = own.training
     try:
         with torch.no_grad():
-            return logits_of(own.eval()(given)).detach()
+            outputs = logits_of(own.eval()(given)).detach()
+        if outputs.ndim != 2:
+            raise InvalidValue(
+                f"expected {type(own).__name__} to return logits (B, K), got "
+                f"{tuple(outputs.shape)}: only classifiers of whole inputs can be audited so far"
+            )
+        return outputs
     except SeepageError:
         raise
     except Exception as error:
