@@ -14,7 +14,7 @@ Example:
     True
 """
 
-from typing import TYPE_CHECKING
+import typing
 
 from seepage import attacks, capture, data, domains, utility, zoo
 from seepage.attacks.certify import certify
@@ -58,7 +58,7 @@ from seepage.defenses import (
 from seepage.scoring import score
 from seepage.threats import Threat
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from seepage.step import audit_step
 
 __all__ = [

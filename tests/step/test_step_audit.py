@@ -26,6 +26,14 @@ def photo():
     return functional.interpolate(batch.inputs, size=12, mode="area"), batch.labels
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """Networks that are the same in every order of tests."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
 class Beats(nn.Module):
     """A recurrent network on signals `(B, 1, L)`."""
 
@@ -126,9 +134,7 @@ def same(one, other):
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_any_architecture_is_audited_and_left_as_it_was(name, photo):
     make, data = ARCHITECTURES[name]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = make().train()
+    model = make().train()
     batch = photo if data is None else data()
     optimizer = torch.optim.AdamW(model.parameters())
     outputs = model(batch[0])
@@ -158,9 +164,7 @@ def test_what_is_audited_is_the_gradient_that_training_computes(photo):
 
 
 def test_convolutions_by_the_batch_are_recognisable_after_a_short_search(photo):
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        model = convolutional()
+    model = convolutional()
     result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, seconds=600.0, steps=150)
     attempt = result.people[0]
     assert attempt.psnr > attempt.baseline + 3
