@@ -16,7 +16,7 @@ Example:
 
 import typing
 
-from seepage import attacks, capture, data, domains, utility, zoo
+from seepage import attacks, bounds, capture, data, domains, utility, zoo
 from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
@@ -57,6 +57,7 @@ from seepage.defenses import (
 )
 from seepage.scoring import score
 from seepage.threats import Threat
+from seepage.vetting import vet
 
 if typing.TYPE_CHECKING:
     from seepage.step import audit_step
@@ -94,6 +95,7 @@ __all__ = [
     "Update",
     "attacks",
     "audit_step",
+    "bounds",
     "capture",
     "certify",
     "chain",
@@ -105,6 +107,7 @@ __all__ = [
     "rng",
     "score",
     "utility",
+    "vet",
     "zoo",
 ]
 

@@ -18,6 +18,8 @@ from seepage.cli.catalogues import Kind, catalogue
 from seepage.cli.inspect import inspect_models
 from seepage.cli.report import Format
 from seepage.cli.report import report as write_report
+from seepage.cli.reproduce_command import reproduce
+from seepage.cli.vet import Received, vet_model
 from seepage.core.errors import SeepageError
 
 app = typer.Typer(
@@ -45,6 +47,7 @@ def options(
 
 
 app.command()(audit)
+app.command()(reproduce)
 
 
 class Printed(StrEnum):
@@ -83,6 +86,43 @@ def inspect(
         as_json=form is Printed.json,
         console=Console(),
     )
+
+
+@app.command()
+def vet(
+    model: Annotated[str, typer.Argument(help="A network of the zoo, or package.module:factory.")],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="An argument of the network, as key=value; may be repeated."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The weights that were received: .safetensors or .pt.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data of your own to run it on, as in seepage list data.")
+    ] = None,
+    people: Annotated[int, typer.Option(min=1, help="How many examples of that to use.")] = 16,
+    shape: Annotated[
+        str | None, typer.Option(help="Of one input: that of the data, or 3x32x32, if not given.")
+    ] = None,
+    form: Annotated[Printed, typer.Option("--format", help="How to print.")] = Printed.text,
+) -> None:
+    """Say whether a network that was received looks as if its server wanted to read the update.
+
+    Exit codes: 0 clean, 2 bad usage, 3 suspicious, 4 malicious.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    received = Received(
+        model=model,
+        options=option or [],
+        weights=weights,
+        shape=shape,
+        data=data,
+        people=people,
+    )
+    raise typer.Exit(vet_model(received, as_json=form is Printed.json, console=Console()))
 
 
 @app.command()

@@ -15,7 +15,7 @@ from seepage.audit import Source
 from seepage.audit.captured import captured
 from seepage.audit.entries import model, trusting_nothing
 from seepage.capture import Consistency, consistency
-from seepage.cli.inspect import option, sizes
+from seepage.cli.networks import option, sizes
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable
 

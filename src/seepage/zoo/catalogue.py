@@ -14,12 +14,14 @@ from seepage.zoo.cnn import CNN_VARIANTS, cnn
 from seepage.zoo.convnet import convnet
 from seepage.zoo.factory import from_factory
 from seepage.zoo.foreign import hugging_face, pytorch_image_models
+from seepage.zoo.gpt import gpt
 from seepage.zoo.lenet import lenet
 from seepage.zoo.mlp import fc, mlp
 from seepage.zoo.mnist_convnet import mnist_convnet
 from seepage.zoo.resnet_cifar import resnet20, resnet32, resnet56
 from seepage.zoo.resnet_imagenet import resnet18, resnet50, resnet152
 from seepage.zoo.single_conv import single_conv
+from seepage.zoo.two_layer import two_layer
 from seepage.zoo.wide_head import wide_head_resnet18
 
 
@@ -48,7 +50,9 @@ MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
         **{variant: _variant(variant) for variant in CNN_VARIANTS},
         "single_conv": single_conv,
         "mnist_convnet": mnist_convnet,
+        "two_layer": two_layer,
         "wide_head_resnet18": wide_head_resnet18,
+        "gpt": gpt,
     }
 )
 
