@@ -47,13 +47,16 @@ PROMISED = {
     "Update",
     "attacks",
     "attacks.adaptive",
+    "attacks.PriorNetwork",
     "attacks.analytic_fc",
+    "attacks.cocktail_party",
     "attacks.class_fishing",
     "attacks.dager",
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",
     "attacks.first_layer_fc",
+    "attacks.exact_features",
     "attacks.gradattack_strongest",
     "attacks.identity_convolutions",
     "attacks.idlg",
@@ -68,6 +71,16 @@ PROMISED = {
     "bounds.table_1",
     "bounds.two_layer_orders",
     "attacks.tableak",
+    "attacks.systematic",
+    "attacks.through",
+    "audit_step",
+    "bounds.RenyiError",
+    "bounds.dp.expected_error",
+    "bounds.dp.gaussian_blow_up",
+    "bounds.dp.required_noise",
+    "bounds.dp.subsampled_blow_up",
+    "bounds.risk.InversionInfluence",
+    "bounds.risk.JacobianNorm",
     "capture",
     "capture.Capture",
     "capture.Setting",
@@ -76,6 +89,7 @@ PROMISED = {
     "capture.load",
     "capture.save",
     "attacks.robbing_the_fed",
+    "attacks.tensor_features",
     "certify",
     "attacks.unmix",
     "chain",
@@ -116,6 +130,7 @@ PROMISED = {
     "zoo.resnet18",
     "zoo.resnet20",
     "zoo.resnet56",
+    "zoo.two_layer",
 }
 
 
@@ -133,6 +148,8 @@ def test_what_was_promised_is_there(name):
     ids=str,
 )
 def test_all_lists_exactly_the_public_names(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None, "what is imported when asked for is there"
     public = {
         name
         for name, value in vars(package).items()

@@ -133,6 +133,11 @@ def people(data, model, count, **options):
 # it reached when the row was written.
 ATTACKED = {
     "analytic_fc": (sp.attacks.analytic_fc(), one_photo("mlp", hidden=[32]), 60.0),
+    "cocktail_party": (
+        sp.attacks.cocktail_party(),
+        photos("mlp", 4, hidden=[32], activation="tanh"),
+        26.0,
+    ),
     "dlg": (sp.attacks.dlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
     "grad_inversion": (
         sp.attacks.grad_inversion(steps=150, restarts=2),
@@ -140,6 +145,11 @@ ATTACKED = {
         18.0,
     ),
     "exact_batch": (sp.attacks.exact_batch(), photos("mlp", 4, hidden=[64]), 120.0),
+    "exact_features": (
+        sp.attacks.exact_features(),
+        photos("two_layer", 4, pixels=8, neurons=1024),
+        80.0,
+    ),
     "gradattack_strongest": (
         sp.attacks.gradattack_strongest(steps=300, tv=1e-3),
         one_photo_normalised_by_itself(),
@@ -169,6 +179,16 @@ ATTACKED = {
     # Every word: the share of wrong ones is zero.
     "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
+    "tensor_features": (
+        sp.attacks.tensor_features(),
+        one_photo("two_layer", pixels=4, neurons=16384),
+        15.0,
+    ),
+    "systematic": (
+        sp.attacks.systematic(steps=150, tv=1e-3),
+        one_photo_normalised_by_itself(),
+        24.0,
+    ),
 }
 
 

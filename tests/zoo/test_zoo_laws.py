@@ -36,6 +36,7 @@ CALLS = {
     "single_conv": {"filters": 2, "domain": SMALL},
     "single_conv of signals": {"filters": 2, "domain": SIGNAL},
     "mnist_convnet": {"width": 2, "domain": Image((1, 8, 8))},
+    "two_layer": {"neurons": 12, "domain": SMALL},
     "wide_head_resnet18": {"width": 1, "neurons": 12, "trained": 4, "domain": SMALL},
 }
 

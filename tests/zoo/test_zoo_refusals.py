@@ -6,7 +6,7 @@ from seepage import zoo
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.domains import Image, Signal
 
-IMAGES_ONLY = sorted(set(zoo.MODELS) - {"mlp", "fc", "single_conv", "gpt"})
+IMAGES_ONLY = sorted(set(zoo.MODELS) - {"mlp", "fc", "single_conv", "gpt", "two_layer"})
 
 
 @pytest.mark.parametrize("name", IMAGES_ONLY)

@@ -2,6 +2,8 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
+from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -23,16 +25,20 @@ from seepage.attacks.recipes import (
     rgap,
     tableak,
 )
+from seepage.attacks.systematic import systematic
 from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
+    "PriorNetwork",
     "adaptive",
     "analytic_fc",
     "class_fishing",
+    "cocktail_party",
     "dager",
     "dlg",
     "exact_batch",
+    "exact_features",
     "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
@@ -44,6 +50,9 @@ __all__ = [
     "learn_from_gradients",
     "rgap",
     "robbing_the_fed",
+    "systematic",
     "tableak",
+    "tensor_features",
+    "through",
     "unmix",
 ]

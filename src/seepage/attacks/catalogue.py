@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -26,6 +27,7 @@ from seepage.attacks.recipes import (
     rgap,
     tableak,
 )
+from seepage.attacks.systematic import systematic
 from seepage.core import Attack
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
@@ -33,11 +35,13 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         recipe.__name__: recipe
         for recipe in (
             analytic_fc,
+            cocktail_party,
             class_fishing,
             dlg,
             first_layer_fc,
             grad_inversion,
             exact_batch,
+            exact_features,
             gradattack_strongest,
             idlg,
             hybrid,
@@ -48,7 +52,9 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             rgap,
             tableak,
             dager,
+            systematic,
             robbing_the_fed,
+            tensor_features,
         )
     }
 )

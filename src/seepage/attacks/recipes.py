@@ -487,8 +487,7 @@ def tableak(
         schedule=Constant(),
         steps=steps,
         restarts=members,
-        boxed=False,
-        relaxation=SoftmaxCategories(),
+        generator=SoftmaxCategories(),
     )
     return PooledEnsemble(search, engine)
 

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import torch
 
-from seepage.audit import entries, measured, whose
+from seepage.audit import adversary, entries, measured, whose
 from seepage.audit.audit import Audit
+from seepage.audit.bound_case import known
 from seepage.audit.captured import Captured
-from seepage.audit.case import Case
 from seepage.audit.entries import Table
+from seepage.audit.execution import AnyCase
 from seepage.audit.placed import placed
 from seepage.audit.source import Source
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
+from seepage.bounds import Bound
 from seepage.core import LocalComputation, Metric
 from seepage.core.errors import InvalidValue
 from seepage.core.located import located
@@ -50,7 +52,7 @@ class Spec:
     parts: tuple[Part, ...]
 
     @cached_property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[AnyCase, ...]:
         """Everything to run, in order; cases that are the same in all that matters are one."""
         listed = [case for part in self.parts for case in part.audit.cases(part.batches)]
         return tuple({case.id: case for case in listed}.values())
@@ -97,7 +99,7 @@ def _parts(
     seeds: Sequence[int],
     device: str,
 ) -> list[Part]:
-    entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks")
+    entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
     parts = []
     for dataset, batches in entries.each(scenario, "data", data):
         models = entries.each(scenario, "models", partial(entries.model, dataset=dataset))
@@ -106,12 +108,16 @@ def _parts(
             locals=_locals(scenario, dataset),
             defenses=entries.defenses(scenario.get("defenses", [[]])),
             threats=_threats(scenario, dataset),
-            attacks=dict(entries.each(scenario, "attacks", entries.attack)),
+            attacks=dict(entries.each(scenario, "attacks", adversary.attack)),
+            bounds=_bounds(scenario),
             metrics=measured.fitting(metrics, dataset),
             seeds=seeds,
         )
         with located("threats"):
             audit.permitted()
+        if audit.bounds:
+            with located("bounds"):
+                tuple(map(known, batches))
         with located("defenses"):
             audit.cases(batches)
         for task, who in product(audit.tasks, batches):
@@ -119,6 +125,13 @@ def _parts(
                 who.check(task)
         parts.append(Part(audit, batches))
     return parts
+
+
+def _bounds(scenario: Table) -> dict[str, Bound]:
+    """What theory is asked: nothing unless the scenario says so."""
+    if "bounds" not in scenario:
+        return {}
+    return dict(entries.each(scenario, "bounds", entries.bound))
 
 
 def _locals(scenario: Table, dataset: Dataset | Captured) -> list[LocalComputation]:

@@ -28,11 +28,21 @@ from seepage.audit.room import CHECKPOINTS, PAGE, SHEET
 from seepage.cli.captured import capture_spec
 from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
-from seepage.cli.report import save_page
+from seepage.cli.report import save_page, say_alarms
 from seepage.cli.request import Request
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.report import audit_verdict, leak_table, save_contact_sheet, summarise, unscored
+from seepage.report import (
+    attempts,
+    audit_verdict,
+    bound_table,
+    headrooms,
+    leak_table,
+    save_contact_sheet,
+    silences,
+    summarise,
+    unscored,
+)
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -47,7 +57,8 @@ def audit(request: Request, console: Console) -> int:
     _show(found, console)
     if leaked(request.gates, found.records, console):
         return LEAKED
-    return CASE_FAILED if any(record.error for record in found.records) else DONE
+    every = (*found.records, *found.bounds)
+    return CASE_FAILED if any(record.error for record in every) else DONE
 
 
 def perform(request: Request, spec: Spec, console: Console) -> AuditResult:
@@ -94,7 +105,8 @@ def _executor(request: Request, source: Source) -> Executor:
 def rehearse(request: Request, spec: Spec, console: Console) -> int:
     """List what would run and estimate how long it would take."""
     _announce(spec, console)
-    records = load_audit(request.out).records if request.resumes else ()
+    begun = load_audit(request.out) if request.resumes else None
+    records = () if begun is None else (*begun.records, *begun.bounds)
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     for number, case in enumerate(missing, 1):
@@ -104,7 +116,7 @@ def rehearse(request: Request, spec: Spec, console: Console) -> int:
     seconds = estimate(missing, records) / (request.workers or 1)
     console.print(
         f"{len(missing)} cases to run, about {duration(seconds)}: an estimate from a few steps of "
-        "every attack on every network, or from what is recorded",
+        "every attack and bound on every network, or from what is recorded",
         soft_wrap=True,
     )
     return DONE
@@ -174,7 +186,14 @@ def _show(found: AuditResult, console: Console) -> None:
         judged = audit_verdict(found)
         for sentence in (f"{judged.headline}.", *judged.details):
             console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    reasons = [f"failed: {record.error}" for record in found.records if record.error]
+    if found.bounds:
+        told = headrooms(attempts(found.records), found.bounds)
+        console.print(bound_table(told))
+        for sentence in silences(told):
+            console.print(sentence, markup=False, highlight=False)
+        say_alarms(audit_verdict(found), console)
+    every = (*found.records, *found.bounds)
+    reasons = [f"failed: {record.error}" for record in every if record.error]
     damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
         console.print(line, style="yellow", markup=False)

@@ -9,14 +9,14 @@ from functools import lru_cache
 from statistics import fmean
 
 from seepage.attacks.linear_systems import RankMetric, rank_metric
-from seepage.audit import AuditResult, Outcome, Part, Record, Spec, entries, whose
+from seepage.audit import AuditResult, Case, Outcome, Part, Record, Spec, entries, whose
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.reproduce.measures import Measure, measure
 from seepage.reproduce.place import Place
 from seepage.reproduce.table import Cell, Published
 from seepage.reproduce.trained import trained
 
-SOURCES = ("audit", "rank_metric", "utility")
+SOURCES = ("audit", "features", "rank_metric", "utility")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Audited:
     def _groups(self, part: Part) -> list[list[Record]]:
         by_attack: dict[str, list[Record]] = {}
         for case in part.audit.cases(part.batches):
-            if case.id in self._records:
+            if isinstance(case, Case) and case.id in self._records:
                 by_attack.setdefault(case.attack_name, []).append(self._records[case.id])
         return list(by_attack.values())
 

@@ -9,9 +9,9 @@ import scipy.stats
 import torch
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Adam, Constant, Cosine, Search, SoftmaxCategories
+from seepage.attacks.gradient_matching.categories import softmax_categories
 from seepage.attacks.tabular import aligned, confidence, pooled
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Categorical, Continuous, Tabular
 from seepage.scoring import FeatureAccuracy, baseline_scores, pair
 
@@ -47,7 +47,7 @@ def gain(guess, batch, start=0):
 
 def test_the_relaxation_is_a_softmax_of_each_column_of_categories():
     raw = sp.rng(0).normal((2, 5, 39))
-    relaxed = SoftmaxCategories()(raw, VOTERS.domain).double().numpy()
+    relaxed = softmax_categories(raw, VOTERS.domain).double().numpy()
     plain = raw.double().numpy()
     for column, place in zip(VOTERS.domain.columns, VOTERS.domain.places, strict=True):
         numbers = isinstance(column, Continuous)
@@ -73,7 +73,7 @@ def test_pooling_is_the_median(members):
 
 
 def test_confidence_is_the_entropy_of_what_members_say():
-    members = SoftmaxCategories()(sp.rng(3).normal((7, 2, 4)) * torch.tensor([3, 3, 3, 0.2]), SMALL)
+    members = softmax_categories(sp.rng(3).normal((7, 2, 4)) * torch.tensor([3, 3, 3, 0.2]), SMALL)
     sure = confidence(members, SMALL).double().numpy()
     plain = members.double().numpy()
     entropy = scipy.stats.entropy(plain[..., :3].mean(0), axis=-1) / np.log(3)
@@ -125,14 +125,3 @@ def test_it_says_what_it_needs():
     )
     with pytest.raises(NotApplicable, match="rows of a table"):
         QUICK(image, rng=sp.rng(1))
-
-
-def test_a_relaxation_needs_no_box():
-    with pytest.raises(InvalidValue, match="boxed=False"):
-        Search(
-            terms=(Cosine(),),
-            optimiser=Adam(),
-            schedule=Constant(),
-            steps=1,
-            relaxation=SoftmaxCategories(),
-        )

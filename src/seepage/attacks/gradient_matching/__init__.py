@@ -2,14 +2,17 @@
 
 from seepage.attacks.gradient_matching.batchnorm import BatchNormStatistics
 from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.categories import SoftmaxCategories
 from seepage.attacks.gradient_matching.decay import Decaying
 from seepage.attacks.gradient_matching.engine import Engine
+from seepage.attacks.gradient_matching.features import FeatureMatching
 from seepage.attacks.gradient_matching.fidelity import (
     L2,
     Cosine,
     GaussianLikelihood,
     LayerwiseCosine,
 )
+from seepage.attacks.gradient_matching.generator import Generator
 from seepage.attacks.gradient_matching.kernel import GaussianKernel
 from seepage.attacks.gradient_matching.langevin import Langevin
 from seepage.attacks.gradient_matching.lbfgs import LBFGS
@@ -23,7 +26,6 @@ from seepage.attacks.gradient_matching.priors import (
     SquaredNorm,
     TotalVariation,
 )
-from seepage.attacks.gradient_matching.relaxation import Relaxation, SoftmaxCategories
 from seepage.attacks.gradient_matching.schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.gradient_matching.starts import (
@@ -46,8 +48,10 @@ __all__ = [
     "CosineDecay",
     "Decaying",
     "Engine",
+    "FeatureMatching",
     "GaussianKernel",
     "GaussianLikelihood",
+    "Generator",
     "GradientDescent",
     "GradientMatching",
     "GroupConsistency",
@@ -59,7 +63,6 @@ __all__ = [
     "Optimiser",
     "Orthogonality",
     "PatternedStart",
-    "Relaxation",
     "Search",
     "SoftmaxCategories",
     "SquaredNorm",

@@ -65,7 +65,7 @@ class GradientMatching:
         return best, layout.normalised(outcome.points)
 
     def _layout(self, observation: Observation) -> Layout:
-        task, relaxation = observation.task, self.search.relaxation
+        task = observation.task
         require_continuous(task)
         if not self.search.seek_labels:
             if observation.labels is None:
@@ -74,14 +74,20 @@ class GradientMatching:
                     needed_by="gradient matching",
                     hint="use Threat(knows_labels=True) or an attack that searches for them",
                 )
-            return Layout(len(observation.labels), task.domain, relaxation=relaxation)
+            return self._bound(observation, len(observation.labels), None)
         if observation.batch_size is None:
             raise MissingKnowledge(
                 "batch size",
                 needed_by="gradient matching",
                 hint="use Threat(knows_batch_size=True)",
             )
-        return Layout(observation.batch_size, task.domain, task.classes, relaxation)
+        return self._bound(observation, observation.batch_size, task.classes)
+
+    def _bound(self, observation: Observation, size: int, classes: int | None) -> Layout:
+        domain, generator = observation.task.domain, self.search.generator
+        like = next(iter(observation.update))
+        made = None if generator is None else generator.bind(size, domain, like=like)
+        return Layout(size, domain, classes, made)
 
     def _reconstruction(
         self, observation: Observation, layout: Layout, outcome: Outcome
