@@ -4,8 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# The documentation as a site, in build/site.
-.PHONY: demo test check format docs clean
+.PHONY: demo test check format docs flower clean
 
 demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite
@@ -23,9 +22,15 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The documentation as a site, in build/site.
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
+
+# A federation of Flower's, audited: report in flower-audit/audit.
+flower: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower]'
+	$(BIN)/python examples/flower_audit.py --out flower-audit
 
 # torch first and by its exact version, so that no range of a dependency picks another build.
 $(READY): pyproject.toml constraints.txt

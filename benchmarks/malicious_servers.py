@@ -20,7 +20,7 @@ from seepage.scoring import METRICS
 from seepage.vetting import concentration
 from seepage.zoo import MODELS
 
-PEOPLE, BATCHES = 64, 4
+PEOPLE, BATCHES = 64, 3
 SHARES = (60.0, 20.0)
 CHEATING = sp.Threat(server="malicious")
 TRAINED = {
@@ -125,9 +125,9 @@ def flipping() -> Iterator[dict[str, object]]:
     photos, task = sp.data.load("cifar10"), trained("resnet20")
     client = sp.Client(sp.Gradient())
     threat = sp.Threat(knows_labels=True, server="malicious")
-    search = sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-3)
+    search = sp.attacks.inverting_gradients(steps=200, restarts=1, tv=1e-3)
     flip = sp.attacks.label_flip(attack=search)
-    for number in range(4):
+    for number in range(3):
         batch = photos.batch(1, start=number)
         planted = flip.plant(task, rng=sp.rng(2))
         for kind, network in (("honest", task), ("flipped", planted)):
@@ -155,7 +155,7 @@ def vetting() -> Iterator[dict[str, object]]:
         task = make(domain=data.domain, **NARROW.get(name, {}))
         yield judged("honest, untrained", task, data.batch(16))
     for name in TRAINED:
-        for start in range(0, 96, 16):
+        for start in range(0, 64, 16):
             yield judged("honest, trained", trained(name), cifar.batch(16, start=start))
     plants = {
         "robbing_the_fed": trained("resnet20"),

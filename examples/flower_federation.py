@@ -140,5 +140,8 @@ def newer_strategy() -> FedAvg:
 
 def _run(server: ServerApp, client: ClientApp) -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    resources = {"num_cpus": 1, "num_gpus": 0.0}
-    run_simulation(server, client, CLIENTS, backend_config={"client_resources": resources})
+    backend = {
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        "init_args": {"log_to_driver": False},
+    }
+    run_simulation(server, client, CLIENTS, backend_config=backend)

@@ -51,18 +51,29 @@ PROMISED = {
     "attacks.analytic_fc",
     "attacks.cocktail_party",
     "attacks.class_fishing",
+    "attacks.dager",
     "attacks.dlg",
     "attacks.grad_inversion",
     "attacks.exact_batch",
     "attacks.first_layer_fc",
+    "attacks.exact_features",
     "attacks.gradattack_strongest",
     "attacks.identity_convolutions",
     "attacks.idlg",
     "attacks.inverting_gradients",
     "attacks.label_flip",
     "attacks.learn_from_gradients",
+    "bounds",
+    "bounds.CramerRao",
+    "bounds.CramerRaoRelaxed",
+    "bounds.Identifiability",
+    "bounds.VanTrees",
+    "bounds.table_1",
+    "bounds.two_layer_orders",
+    "attacks.tableak",
     "attacks.systematic",
     "attacks.through",
+    "audit_step",
     "capture",
     "capture.Capture",
     "capture.Setting",
@@ -71,6 +82,7 @@ PROMISED = {
     "capture.load",
     "capture.save",
     "attacks.robbing_the_fed",
+    "attacks.tensor_features",
     "certify",
     "attacks.unmix",
     "chain",
@@ -81,10 +93,14 @@ PROMISED = {
     "domains",
     "domains.CIFAR10",
     "domains.CIFAR100",
+    "domains.Categorical",
+    "domains.Continuous",
     "domains.IMAGENET",
     "domains.Image",
     "domains.MNIST",
     "domains.Signal",
+    "domains.Tabular",
+    "domains.Tokens",
     "dp_sgd",
     "epsilon",
     "rng",
@@ -100,12 +116,14 @@ PROMISED = {
     "zoo.convnet",
     "zoo.fc",
     "zoo.from_factory",
+    "zoo.gpt",
     "zoo.lenet",
     "zoo.load_weights",
     "zoo.mlp",
     "zoo.resnet18",
     "zoo.resnet20",
     "zoo.resnet56",
+    "zoo.two_layer",
 }
 
 
@@ -118,9 +136,13 @@ def test_what_was_promised_is_there(name):
 
 
 @pytest.mark.parametrize(
-    "package", [sp, sp.attacks, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo], ids=str
+    "package",
+    [sp, sp.attacks, sp.bounds, sp.capture, sp.data, sp.domains, sp.utility, sp.zoo],
+    ids=str,
 )
 def test_all_lists_exactly_the_public_names(package):
+    for name in package.__all__:
+        assert getattr(package, name) is not None, "what is imported when asked for is there"
     public = {
         name
         for name, value in vars(package).items()

@@ -85,10 +85,17 @@ def test_every_aggregation_keeps_its_laws(aggregation, photos):
     check_aggregation(aggregation, batch=photos)
 
 
+# Metrics of other inputs than images.
+DRAWN_FROM = {
+    "feature_accuracy": sp.data.load("voters").domain,
+    "token_accuracy": sp.domains.Tokens(12, 100),
+}
+
+
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
 def test_every_metric_keeps_its_laws(metric):
     try:
-        check_metric(metric, shape=(3, 32, 32))
+        check_metric(metric, shape=(3, 32, 32), domain=DRAWN_FROM.get(metric.name))
     except MissingExtra as error:
         pytest.skip(str(error))
 
@@ -116,6 +123,12 @@ def one_photo_normalised_by_itself():
     }
 
 
+def people(data, model, count, **options):
+    dataset = sp.data.load(data)
+    fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    return {"task": sp.zoo.build(model, options=fitted | options), "batch": dataset.batch(count)}
+
+
 # A scenario that each attack masters, and the PSNR in dB it must reach there: a few dB below what
 # it reached when the row was written.
 ATTACKED = {
@@ -132,6 +145,11 @@ ATTACKED = {
         18.0,
     ),
     "exact_batch": (sp.attacks.exact_batch(), photos("mlp", 4, hidden=[64]), 120.0),
+    "exact_features": (
+        sp.attacks.exact_features(),
+        photos("two_layer", 4, pixels=8, neurons=1024),
+        80.0,
+    ),
     "gradattack_strongest": (
         sp.attacks.gradattack_strongest(steps=300, tv=1e-3),
         one_photo_normalised_by_itself(),
@@ -153,7 +171,19 @@ ATTACKED = {
         one_photo("cnn2-v1", pixels=16),
         45.0,
     ),
+    "tableak": (
+        sp.attacks.tableak(steps=200, members=4),
+        people("voters", "mlp", 2, hidden=[64]),
+        35.0,
+    ),
+    # Every word: the share of wrong ones is zero.
+    "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
+    "tensor_features": (
+        sp.attacks.tensor_features(),
+        one_photo("two_layer", pixels=4, neurons=16384),
+        15.0,
+    ),
     "systematic": (
         sp.attacks.systematic(steps=150, tv=1e-3),
         one_photo_normalised_by_itself(),

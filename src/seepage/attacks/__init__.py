@@ -2,7 +2,7 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
-from seepage.attacks.feature_recovery import cocktail_party
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.malicious_server import (
     class_fishing,
@@ -13,6 +13,7 @@ from seepage.attacks.malicious_server import (
 )
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -22,6 +23,7 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
 from seepage.attacks.systematic import systematic
 from seepage.attacks.unmixing import unmix
@@ -33,8 +35,10 @@ __all__ = [
     "analytic_fc",
     "class_fishing",
     "cocktail_party",
+    "dager",
     "dlg",
     "exact_batch",
+    "exact_features",
     "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
@@ -47,6 +51,8 @@ __all__ = [
     "rgap",
     "robbing_the_fed",
     "systematic",
+    "tableak",
+    "tensor_features",
     "through",
     "unmix",
 ]

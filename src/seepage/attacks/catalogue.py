@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from seepage.attacks.feature_recovery import cocktail_party
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -15,6 +15,7 @@ from seepage.attacks.malicious_server import (
 )
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -24,6 +25,7 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
 from seepage.attacks.systematic import systematic
 from seepage.core import Attack
@@ -39,6 +41,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             first_layer_fc,
             grad_inversion,
             exact_batch,
+            exact_features,
             gradattack_strongest,
             idlg,
             hybrid,
@@ -47,8 +50,11 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             label_flip,
             learn_from_gradients,
             rgap,
+            tableak,
+            dager,
             systematic,
             robbing_the_fed,
+            tensor_features,
         )
     }
 )

@@ -24,6 +24,7 @@ from seepage.attacks.gradient_matching import (
     Optimiser,
     Orthogonality,
     Search,
+    SoftmaxCategories,
     SquaredNorm,
     StepDecay,
     Term,
@@ -34,12 +35,17 @@ from seepage.attacks.gradient_matching import (
 from seepage.attacks.labels import IDLG, InferLabels, YinMinimum
 from seepage.attacks.linear_systems import RGAP, AnalyticFC, Correction, Hybrid
 from seepage.attacks.linear_systems.hybrid import Constraint
+from seepage.attacks.tabular import PooledEnsemble
+from seepage.attacks.text import Dager
 from seepage.core import Attack
 from seepage.core.errors import InvalidValue, UnknownName
 
 _ENGINE = Engine()
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.
 _EXACT = Engine(precision="float32")
+
+# Members of an ensemble on a small network: together they are faster on a CPU as well.
+_TOGETHER = Engine(precision="float32", rows=64)
 
 # torch.optim.LBFGS makes up to 20 steps in what papers count as one iteration.
 _STEPS_PER_ITERATION = 20
@@ -431,3 +437,63 @@ def hybrid(
         damping=damping,
         engine=engine,
     )
+
+
+def tableak(
+    *,
+    steps: int = 1_500,
+    members: int = 30,
+    step_size: float = 0.06,
+    engine: Engine = _TOGETHER,
+) -> Attack:
+    """Rows of a table: a softmax of the categories, and the pooled median of an ensemble.
+
+    Args:
+        steps: Steps of each member.
+        members: Random starts whose results are pooled; none is chosen.
+        step_size: Of Adam, in normalised coordinates.
+        engine: How it is computed.
+
+    Example:
+        >>> tableak(members=5).search.restarts
+        5
+
+    Deviations:
+        Rows of members are matched within their label, which the paper's server knows as well.
+
+    References:
+        Vero et al., 2023 (vero2023tableak)
+    """
+    search = Search(
+        terms=(Cosine(),),
+        optimiser=Adam(step_size=step_size, sign="none"),
+        schedule=Constant(),
+        steps=steps,
+        restarts=members,
+        generator=SoftmaxCategories(),
+    )
+    return PooledEnsemble(search, engine)
+
+
+def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
+    """Texts of a decoder, exactly: tokens and prefixes that lie in the spans of its gradients.
+
+    Args:
+        rank_tolerance: Singular values below this share of the largest are rounding.
+        tolerance: Largest share of a vector outside a span that counts as inside.
+        at_most: Prefixes kept at each position.
+
+    Example:
+        >>> dager(tolerance=0.01)
+        Dager(rank_tolerance=1e-06, tolerance=0.01, at_most=4096)
+
+    Deviations:
+        Query, key and value are read together, as are all layers that read the same: the query
+        alone says nothing of a first token, which attends to itself only. Texts are checked at
+        every layer that tells, where the paper takes the second attention. Decoders only, and
+        texts of one length.
+
+    References:
+        Petrov et al., 2024 (petrov2024dager)
+    """
+    return Dager(rank_tolerance=rank_tolerance, tolerance=tolerance, at_most=at_most)

@@ -60,6 +60,7 @@ class Captured:
             bounds=self.domain.bounds,
             source=digest(self.tapped.digest),
             tapped=self.tapped,
+            domain=self.domain,
         )
 
     def take(self, indices: Sequence[int]) -> Batch:
@@ -71,6 +72,7 @@ class Captured:
 def captured(
     *,
     capture: str,
+    name: str | None = None,
     truth: str | None = None,
     labels: Sequence[int] | None = None,
     form: Form | None = None,
@@ -81,6 +83,7 @@ def captured(
 
     Args:
         capture: The file, as `sp.capture.save` writes it.
+        name: What records call it; that of the file if not given.
         truth: A file of inputs and labels: `.safetensors`, or `.npz`.
         labels: Those of the batch, where the adversary knows them.
         form: What the update is, in spite of what the file says.
@@ -101,7 +104,7 @@ def captured(
         )
     known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
     batch = None if truth is None else read_truth(Path(truth), domain)
-    return Captured(Path(capture).name, Tapped(held, known), domain, batch)
+    return Captured(name or Path(capture).name, Tapped(held, known), domain, batch)
 
 
 def read_truth(path: Path, domain: Domain) -> Batch:

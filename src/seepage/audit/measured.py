@@ -37,7 +37,7 @@ def fitting(
     if asked is None:
         return None
     one = dataset.take([0])
-    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, assignment=(0,))
+    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, (0,), domain=dataset.domain)
     return tuple(metric for metric in asked if _fits(metric, itself))
 
 

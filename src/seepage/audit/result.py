@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.audit.artifacts import Artifacts
 from seepage.audit.database import DATABASE, Database, Planned
-from seepage.audit.outcome import Outcome
+from seepage.audit.outcome import Outcome, read_words
 from seepage.audit.record import Record
 from seepage.core.errors import UnreadableFile
 
@@ -54,6 +54,14 @@ class AuditResult:
         """What came back `(B, ...)`, in the order of the people; None where nothing did."""
         return self._tensor(record.case, "guess")
 
+    def truth_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
+        """The private inputs in words; nothing where they are not read or not kept."""
+        return self._said(record.truth)
+
+    def guess_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
+        """What came back in words; nothing where inputs are not read or nothing did."""
+        return self._said(record.case)
+
     def objective(self, record: Record) -> Tensor | None:
         """The objective at the start and after each step `(T,)`; None for closed forms."""
         return self._tensor(record.case, "objective")
@@ -66,7 +74,13 @@ class AuditResult:
             values = () if objective is None else tuple(objective.tolist())
             # Without scores there was no truth; with scores it is missing.
             if truth is not None or (guess is not None and not record.scores):
-                yield Outcome(record, truth, guess, values)
+                yield Outcome(record, truth, guess, values, self.guess_said(record))
+
+    def _said(self, name: str) -> tuple[tuple[str, ...], ...]:
+        try:
+            return read_words(Artifacts(self.path / ARTIFACTS).words(name))
+        except UnreadableFile:  # named in `damaged`
+            return ()
 
     def _tensor(self, name: str, key: str) -> Tensor | None:
         try:

@@ -10,6 +10,7 @@ from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
+from seepage.core.domain import said
 from seepage.core.errors import SeepageError
 from seepage.vetting import vet
 
@@ -57,7 +58,8 @@ def _scored(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort=_effort(guess),
         vetted=_vetted(case),
     )
-    return Outcome(record, case.victims.truth, judged.guess, guess.trace.objective)
+    words = said(case.task.domain, judged.guess)
+    return Outcome(record, case.victims.truth, judged.guess, guess.trace.objective, words)
 
 
 def _explained(seen: Observation, guess: Reconstruction) -> Certificate | None:
@@ -106,7 +108,8 @@ def _adversary(case: Case) -> Rng:
 
 def _on_cpu(guess: Reconstruction) -> Reconstruction:
     labels = None if guess.labels is None else guess.labels.cpu()
-    return Reconstruction(guess.inputs.cpu().float(), labels)
+    inputs = guess.inputs.cpu()
+    return Reconstruction(inputs.float() if inputs.is_floating_point() else inputs, labels)
 
 
 def _effort(guess: Reconstruction) -> dict[str, float | int | str]:

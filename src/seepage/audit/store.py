@@ -13,7 +13,7 @@ from seepage.audit.case import Case
 from seepage.audit.changes import changes
 from seepage.audit.database import DATABASE, Database, Planned
 from seepage.audit.lock import DirectoryLock
-from seepage.audit.outcome import Outcome
+from seepage.audit.outcome import Outcome, spelled
 from seepage.audit.record import Record
 from seepage.audit.result import ARTIFACTS
 from seepage.audit.room import CHECKPOINTS, ENVIRONMENT, SPEC, clear, require_room
@@ -139,7 +139,7 @@ class AuditStore:
         self._database.add(outcome.record)
 
     def _keep_truth(self, victims: Victims | Strangers) -> None:
-        self.artifacts.write(victims.digest, pack(victims.kept()))
+        self.artifacts.write(victims.digest, pack(victims.kept(), spelled(victims.said)))
 
     def close(self) -> None:
         """Close the database and let go of the directory."""

@@ -40,6 +40,11 @@ class Strangers:
         """Nobody has it."""
         return None
 
+    @property
+    def said(self) -> tuple[tuple[str, ...], ...]:
+        """Nobody can say what it was."""
+        return ()
+
     def kept(self) -> dict[str, Tensor]:
         """Nothing is kept of them but what comes back."""
         return {}

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from seepage.audit.judged import Judged, plain
 from seepage.audit.tapped import Tapped
-from seepage.core import Batch, Metric, Reconstruction, Rng, Task
+from seepage.core import Batch, Domain, Metric, Reconstruction, Rng, Task
 from seepage.core.digest import digest
+from seepage.core.domain import said
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
 from seepage.scoring import baseline_scores, score
@@ -30,6 +31,7 @@ class Victims:
         bounds: Lowest and highest value an input can take.
         source: Digest of the inputs of the data set, batch and pool; made from the pool if empty.
         tapped: The update they shared, where it was captured; else it is computed from the batch.
+        domain: What an input is, where that is known.
     """
 
     data: str
@@ -39,6 +41,7 @@ class Victims:
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
     tapped: Tapped | None = None
+    domain: Domain | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -53,6 +56,11 @@ class Victims:
         """The private inputs."""
         return self.batch.inputs
 
+    @property
+    def said(self) -> tuple[tuple[str, ...], ...]:
+        """Their inputs in words, where people read them."""
+        return () if self.domain is None else said(self.domain, self.batch.inputs)
+
     def kept(self) -> dict[str, Tensor]:
         """What an audit keeps of them."""
         return {"inputs": self.batch.inputs, "labels": self.batch.labels}
@@ -66,9 +74,16 @@ class Victims:
     def judge(self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng) -> Judged:
         """Score a guess and the guesses that need no update, in the units of the data set."""
         low, high = self.bounds
-        scores = score(guess, self.batch, metrics=metrics, low=low, peak=high - low)
+        peak, domain = high - low, self.domain
+        scores = score(guess, self.batch, metrics=metrics, low=low, peak=peak, domain=domain)
         trivial = baseline_scores(
-            self.batch, pool=self.pool, metrics=scores.metrics, rng=rng, low=low, peak=high - low
+            self.batch,
+            pool=self.pool,
+            metrics=scores.metrics,
+            rng=rng,
+            low=low,
+            peak=peak,
+            domain=domain,
         )
         baselines = {name: plain(scored) for name, scored in trivial.items()}
         return Judged(self.people, scores.paired.guess, plain(scores), baselines)
@@ -99,4 +114,4 @@ def _cut(dataset: Dataset, source: str, first: int, size: int) -> Victims:
         )
     people = tuple(range(first, first + size))
     pool, bounds = dataset.inputs[others], dataset.domain.bounds
-    return Victims(dataset.name, people, batch, pool, bounds, source)
+    return Victims(dataset.name, people, batch, pool, bounds, source, domain=dataset.domain)

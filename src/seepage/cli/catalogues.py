@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from seepage import data, scoring, zoo
 from seepage.attacks import ATTACKS
+from seepage.bounds import BOUNDS
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 
@@ -16,6 +17,7 @@ class Kind(StrEnum):
     """A catalogue."""
 
     attacks = "attacks"
+    bounds = "bounds"
     defenses = "defenses"
     locals = "locals"
     models = "models"
@@ -41,6 +43,7 @@ def _line(documentation: str) -> str:
 
 _SOURCES: Mapping[Kind, Callable[[], dict[str, str]]] = {
     Kind.attacks: lambda: _described(ATTACKS),
+    Kind.bounds: lambda: _described(BOUNDS),
     Kind.defenses: lambda: _described(DEFENSES),
     Kind.locals: lambda: _described(LOCALS),
     Kind.models: zoo.catalogue,

@@ -110,8 +110,7 @@ class Task:
     @cached_property
     def classes(self) -> int:
         """Number of outputs, found by running one blank input."""
-        reference = next(iter(self.parameters.values()))
-        blank = torch.zeros(1, *self.domain.shape, device=reference.device, dtype=reference.dtype)
+        blank = self.placed(self.domain.project(torch.zeros(1, *self.domain.shape)))
         try:
             # Evaluation statistics: a batch of one has no variance to normalise by.
             outputs = functional_call(
@@ -126,6 +125,11 @@ class Task:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise InvalidValue(f"expected {self.name} to return logits (B, K), got {came}")
         return outputs.shape[1]
+
+    def placed(self, inputs: Tensor) -> Tensor:
+        """Inputs on the device of the network and in its precision; tokens stay whole numbers."""
+        reference = next(iter(self.parameters.values()))
+        return inputs.to(reference if inputs.is_floating_point() else reference.device)
 
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Run the network at these parameters on inputs in natural units."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from seepage.audit import AuditResult, Record
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
@@ -73,9 +75,14 @@ def audit_verdict(audit: AuditResult) -> Verdict:
         audit.guess(record) if (truth := audit.truth(record)) is None else truth
         for record in samples
     )
-    shapes = {values.ndim for values in inputs if values is not None}
-    noun = "images" if shapes == {4} else "signals" if shapes == {3} else "inputs"
-    return verdict(audit.records, noun=noun)
+    nouns = {_noun(values) for values in inputs if values is not None}
+    return verdict(audit.records, noun=nouns.pop() if len(nouns) == 1 else "inputs")
+
+
+def _noun(truth: Tensor) -> str:
+    if not truth.is_floating_point():
+        return "texts"
+    return {4: "images", 3: "signals", 2: "answers"}.get(truth.ndim, "inputs")
 
 
 def _headline(people: dict[Victim, Attempt], noun: str) -> str:

@@ -17,7 +17,7 @@ CONCENTRATED = 50.0
 FEWEST = 8
 MOST = 16
 # Below this, an example is known by heart and says nothing about how the network spreads gradients.
-KNOWN = 1e-4
+KNOWN = 1e-5
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,15 @@ from seepage.domains import CIFAR10
 from seepage.zoo.cnn import CNN_VARIANTS, cnn
 from seepage.zoo.convnet import convnet
 from seepage.zoo.factory import from_factory
+from seepage.zoo.foreign import hugging_face, pytorch_image_models
+from seepage.zoo.gpt import gpt
 from seepage.zoo.lenet import lenet
 from seepage.zoo.mlp import fc, mlp
 from seepage.zoo.mnist_convnet import mnist_convnet
 from seepage.zoo.resnet_cifar import resnet20, resnet32, resnet56
 from seepage.zoo.resnet_imagenet import resnet18, resnet50, resnet152
 from seepage.zoo.single_conv import single_conv
+from seepage.zoo.two_layer import two_layer
 from seepage.zoo.wide_head import wide_head_resnet18
 
 
@@ -47,8 +50,16 @@ MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
         **{variant: _variant(variant) for variant in CNN_VARIANTS},
         "single_conv": single_conv,
         "mnist_convnet": mnist_convnet,
+        "two_layer": two_layer,
         "wide_head_resnet18": wide_head_resnet18,
+        "gpt": gpt,
     }
+)
+
+
+# Before the colon, a package whose networks are built by the name after it.
+FOREIGN: Mapping[str, Callable[..., Task]] = MappingProxyType(
+    {"hf": hugging_face, "timm": pytorch_image_models}
 )
 
 
@@ -59,14 +70,15 @@ def catalogue() -> dict[str, str]:
         >>> catalogue()["cnn3-v4"]
         "CNN3 variant 4 of Chen and Campbell's Table 1; see `cnn`."
     """
-    return {name: (factory.__doc__ or "").splitlines()[0] for name, factory in MODELS.items()}
+    known = {**MODELS, **{f"{package}:NAME": make for package, make in FOREIGN.items()}}
+    return {name: (factory.__doc__ or "").splitlines()[0] for name, factory in known.items()}
 
 
 def build(name: str, *, options: Mapping[str, object]) -> Task:
     """Build a task from plain data, as a spec holds it.
 
     Args:
-        name: Of the zoo, or `package.module:factory`.
+        name: Of the zoo, `hf:KIND`, `timm:NAME`, or `package.module:factory`.
         options: Arguments of the factory, or of `from_factory`; none is made up.
 
     Example:
@@ -81,6 +93,9 @@ def build(name: str, *, options: Mapping[str, object]) -> Task:
 
 
 def _resolve(name: str) -> Callable[..., Task]:
+    package, _, rest = name.partition(":")
+    if package in FOREIGN and rest:
+        return partial(FOREIGN[package], rest)
     if ":" in name or "." in name:
         return partial(from_factory, name)
     if name not in MODELS:

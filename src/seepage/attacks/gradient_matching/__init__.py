@@ -2,6 +2,7 @@
 
 from seepage.attacks.gradient_matching.batchnorm import BatchNormStatistics
 from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.categories import SoftmaxCategories
 from seepage.attacks.gradient_matching.decay import Decaying
 from seepage.attacks.gradient_matching.engine import Engine
 from seepage.attacks.gradient_matching.features import FeatureMatching
@@ -63,6 +64,7 @@ __all__ = [
     "Orthogonality",
     "PatternedStart",
     "Search",
+    "SoftmaxCategories",
     "SquaredNorm",
     "StepDecay",
     "Term",

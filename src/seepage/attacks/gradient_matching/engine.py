@@ -40,6 +40,7 @@ class Outcome:
 
     Args:
         point: The best point of the best restart.
+        points: The best point of every restart, `(R, D)`.
         value: Its objective.
         values: The objective of that restart at every step.
         finals: The best objective of every restart.
@@ -48,6 +49,7 @@ class Outcome:
     """
 
     point: Tensor
+    points: Tensor
     value: float
     values: tuple[float, ...]
     finals: tuple[float, ...]
@@ -201,8 +203,10 @@ def _outcome(parts: list[State], seconds: float) -> Outcome:
     lowest = torch.cat([part.lowest for part in parts])
     winner = int(lowest.argmin())
     values = torch.cat([part.values for part in parts], dim=1)
+    points = torch.cat([part.best for part in parts])
     return Outcome(
-        point=torch.cat([part.best for part in parts])[winner],
+        point=points[winner],
+        points=points,
         value=float(lowest[winner]),
         values=tuple(values[:, winner].tolist()),
         finals=tuple(lowest.tolist()),

@@ -16,6 +16,7 @@ from seepage.report.page.document import document
 from seepage.report.page.markup import joined
 from seepage.report.page.opening import assumptions, opening
 from seepage.report.page.people import Look, pair, people_section
+from seepage.report.page.picture import Shown
 from seepage.report.page.records import record_section
 from seepage.report.page.rerun import rerun_section
 from seepage.report.page.tradeoff import tradeoff_section
@@ -35,7 +36,8 @@ def audit_page(
     """
     records = audit.records
     tried = attempts(records)
-    truth, guess = _look(audit.truth), _look(audit.guess)
+    truth = _look(audit.truth, audit.truth_said)
+    guess = _look(audit.guess, audit.guess_said)
     judged = audit_verdict(audit)
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
     sections = [
@@ -60,10 +62,13 @@ def audit_page(
     )
 
 
-def _look(read: Callable[[Record], Tensor | None]) -> Look:
-    def look(attempt: Attempt) -> Tensor | None:
-        tensors = read(attempt.record)
-        return None if tensors is None else tensors[attempt.index]
+def _look(
+    read: Callable[[Record], Tensor | None],
+    said: Callable[[Record], tuple[tuple[str, ...], ...]],
+) -> Look:
+    def look(attempt: Attempt) -> Shown | None:
+        shown = said(attempt.record) or read(attempt.record)
+        return None if shown is None else shown[attempt.index]
 
     return look
 

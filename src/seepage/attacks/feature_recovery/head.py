@@ -1,0 +1,106 @@
+"""The two-layer head A sigma(W z + c) + b at the end of a network, and its share of the update."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.feature_recovery.activation import Activation, recognise
+from seepage.attacks.linear_systems.input_layer import input_readers, noise
+from seepage.attacks.linear_systems.watch import Visit, visits
+from seepage.attacks.usable import require_usable
+from seepage.core import Observation, Task
+from seepage.core.errors import NotApplicable
+
+
+@dataclass(frozen=True, eq=False)
+class TwoLayerHead:
+    """What the server knows of the head, and what the update says of it, in float64.
+
+    With the features Z `(B, d)` that the head reads, S = sigma(Z W^T + c) and R = dL/dlogits
+    `(B, K)`:
+
+        dL/dA = R^T S,   dL/dW = ((R A) * sigma'(Z W^T + c))^T Z
+
+    Args:
+        layer: Name of the first of the two, whose inputs are sought.
+        weight: W, `(m, d)`.
+        bias: c, `(m,)`, zero where there is none.
+        above: A, `(K, m)`.
+        offset: b, `(K,)`, zero where there is none.
+        activation: sigma.
+        first: dL/dW, `(m, d)`, or None if it is not in the update.
+        last: dL/dA, `(K, m)`.
+        reads_input: Whether Z is the flattened, normalised input itself.
+    """
+
+    layer: str
+    weight: Tensor = field(repr=False)
+    bias: Tensor = field(repr=False)
+    above: Tensor = field(repr=False)
+    offset: Tensor = field(repr=False)
+    activation: Activation
+    first: Tensor | None = field(repr=False)
+    last: Tensor = field(repr=False)
+    reads_input: bool
+
+    def hidden(self, features: Tensor) -> Tensor:
+        """Z W^T + c, `(B, m)`."""
+        return features @ self.weight.T + self.bias
+
+
+def two_layer_head(observation: Observation) -> TwoLayerHead:
+    """Find the last two fully connected layers and the activation between them.
+
+    The network runs once, in double precision, on noise; layers are known by what they read and
+    give, so it works for any module.
+
+    Raises:
+        NotApplicable: The network does not end like this, or the update does not hold it.
+    """
+    task = observation.task
+    require_usable(observation.update, task)
+    first, last, activation = _located(task)
+    gradient = observation.update.descent().tensors
+    if f"{last.name}.weight" not in gradient:
+        raise NotApplicable(
+            f"the last layer {last.name!r} of {task.name} is frozen, so the update does not hold "
+            "the gradient that features are read from"
+        )
+    tensors = {name: p.detach().double() for name, p in task.model.named_parameters()}
+    weight, above = tensors[f"{first.name}.weight"], tensors[f"{last.name}.weight"]
+    given = gradient.get(f"{first.name}.weight")
+    return TwoLayerHead(
+        layer=first.name,
+        weight=weight,
+        bias=tensors.get(f"{first.name}.bias", weight.new_zeros(len(weight))),
+        above=above,
+        offset=tensors.get(f"{last.name}.bias", above.new_zeros(len(above))),
+        activation=activation,
+        first=None if given is None else given.double(),
+        last=gradient[f"{last.name}.weight"].double(),
+        reads_input=first.name in input_readers(task),
+    )
+
+
+def _located(task: Task) -> tuple[Visit, Visit, Activation]:
+    network = copy.deepcopy(task.in_mode("eval").network).double()
+    seen, logits = visits(network, noise(task).double())
+    linear = [visit for visit in seen if isinstance(visit.module, nn.Linear)]
+    if len(linear) < 2 or not torch.equal(linear[-1].outputs, logits):
+        raise NotApplicable(
+            f"expected {task.name} to end in two fully connected layers, got "
+            f"{min(len(linear), 1)} at its end; feature recovery needs a head such as that of "
+            "wide_head_resnet18 or two_layer"
+        )
+    first, last = linear[-2:]
+    activation = recognise(first.outputs, last.inputs) if first.inputs.ndim == 2 else None
+    if activation is None:
+        raise NotApplicable(
+            f"what lies between {first.name!r} and {last.name!r} of {task.name} is none of the "
+            "element-wise activations that feature recovery knows; use gradient matching"
+        )
+    return first, last, activation

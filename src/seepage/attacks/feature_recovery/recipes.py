@@ -1,0 +1,54 @@
+"""The recipes that recover features."""
+
+from __future__ import annotations
+
+from seepage.attacks.exact_batch import Complementarity
+from seepage.attacks.feature_recovery.exact import ExactFeatures
+from seepage.attacks.feature_recovery.tensor import TensorFeatures
+
+
+def tensor_features(*, reduced: bool = False) -> TensorFeatures:
+    """What a wide Gaussian head reads, by Hermite moments of its last gradient.
+
+    As an attack it returns inputs where the head reads them; `recover` gives the features of any
+    network with such a head.
+
+    Args:
+        reduced: Take the constant and linear part of the gradient away before the moments, which
+            is ours: it keeps what they mean and lowers their noise.
+
+    Example:
+        >>> tensor_features()
+        TensorFeatures(reduced=False)
+
+    Deviations:
+        The paper's H2 and H3 fit no common activation; orders are chosen from its Gaussian
+        derivatives. All classes are used, and second-order moments take part in the decomposition.
+        The unit vector a, "any" in the paper, is the direction of the first-order moments.
+
+    References:
+        Liu et al., 2024, appendix B (liu2024systematic); Wang et al., 2023
+        (wang2023reconstructing)
+    """
+    return TensorFeatures(reduced=reduced)
+
+
+def exact_features(*, rounds: int = 24, steps: int = 12, starts: int = 2) -> ExactFeatures:
+    """What a two-layer head reads, exactly where nothing hides it.
+
+    As an attack it returns inputs where the head reads them; `recover` gives the features of any
+    network with such a head.
+
+    Args:
+        rounds: Of the search for people behind ReLU, at most.
+        steps: Of least squares, from each start.
+        starts: Of least squares, at most.
+
+    Example:
+        >>> exact_features(starts=5).starts
+        5
+
+    References:
+        Liu et al., 2024 (liu2024systematic), for the setting; the method is ours
+    """
+    return ExactFeatures(search=Complementarity(rounds=rounds), steps=steps, starts=starts)

@@ -1,0 +1,102 @@
+"""The space that the features span, read off the gradient of the layer that reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.feature_recovery.completion import completed
+from seepage.attacks.feature_recovery.head import TwoLayerHead
+from seepage.core.errors import MissingKnowledge, NotApplicable
+
+# Singular values of rounding or noise alone stay within a few times their median.
+_ABOVE_NOISE = 8.0
+# Below this gap to the next singular value the directions in a span are not to be relied on.
+_CLEAN = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """dL/dW = left @ mixtures, where every row of the mixtures is a combination of features.
+
+    Args:
+        left: `(m, B)`, orthonormal columns.
+        mixtures: `(B, d)`, orthogonal rows.
+        noise: The next singular value over the last one that counts.
+    """
+
+    left: Tensor
+    mixtures: Tensor
+    noise: float
+
+    @property
+    def people(self) -> int:
+        """The number of features."""
+        return len(self.mixtures)
+
+    @property
+    def clean(self) -> bool:
+        """Whether the features lie in it but for rounding."""
+        return self.noise < _CLEAN
+
+    @property
+    def basis(self) -> Tensor:
+        """Orthonormal columns `(d, B)`."""
+        units: Tensor = self.mixtures / self.mixtures.norm(dim=1, keepdim=True)
+        return units.T
+
+
+def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
+    """The span of as many features as there are people, or as the rank says if that is unknown.
+
+    Returns:
+        None where the gradient of the first layer is not in the update, or is zero.
+
+    Raises:
+        MissingKnowledge: Noise hides the number of people, and it is not known.
+        NotApplicable: Fewer features left a trace than there are people.
+
+    References:
+        Huang et al., 2021, Lemma B.1 (huang2021evaluating)
+    """
+    if head.first is None or not bool(head.first.any()):
+        if people is None:
+            raise MissingKnowledge(
+                "batch size", needed_by="feature recovery", hint="use knows_batch_size=True"
+            )
+        return None
+    first = head.first if people is None else completed(head.first, people)
+    left, values, right = torch.linalg.svd(first, full_matrices=False)
+    floor = max(_ABOVE_NOISE * float(values.median()), 4e-16 * float(values[0]))
+    rank = int((values > floor).sum())
+    # More than rounding in float32 lies below the rank: noise, pruning or local steps.
+    noisy = float(values.median()) > 1e-6 * float(values[0]) or rank == 0
+    count = _count(people, rank, noisy, head)
+    after = float(values[count]) if count < len(values) else 0.0
+    noise = after / float(values[count - 1].clamp_min(1e-300))
+    return Span(left[:, :count], values[:count, None] * right[:count], noise)
+
+
+def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> int:
+    if people is None:
+        if noisy:
+            raise MissingKnowledge(
+                "batch size",
+                needed_by="feature recovery from an update with noise or pruning",
+                hint="use knows_batch_size=True",
+            )
+        return rank
+    if people > min(head.weight.shape):
+        raise NotApplicable(
+            f"{people} features through a layer of {len(head.weight)} neurons that read "
+            f"{head.weight.shape[1]} numbers cannot be told apart; at least {people} of both are "
+            "needed"
+        )
+    if not noisy and rank < people:
+        raise NotApplicable(
+            f"the gradient of {head.layer!r} has rank {rank} for {people} people: some features "
+            "are equal, or have no gradient; withhold the batch size to recover the others"
+        )
+    return people
