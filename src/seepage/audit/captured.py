@@ -56,7 +56,7 @@ class Captured:
             data=self.name,
             people=tuple(range(len(self.truth))),
             batch=self.truth,
-            pool=noise,
+            everybody=torch.cat([self.truth.inputs.to(noise), noise]),
             bounds=self.domain.bounds,
             source=digest(self.tapped.digest),
             tapped=self.tapped,

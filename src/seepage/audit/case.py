@@ -104,6 +104,18 @@ class Case:
         return self.victims.batch.to(device=reference.device, dtype=reference.dtype)
 
     @property
+    def name(self) -> str:
+        """What records call the attack."""
+        return self.attack_name
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """What cases must share to run together: they differ in people and seed alone."""
+        size = len(self.victims.people)
+        parts = (self.task.digest, self.client, self.threat, self.attack_name, size)
+        return tuple(map(repr, parts))
+
+    @property
     def description(self) -> str:
         """One line that says more, for plans."""
         return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"

@@ -29,7 +29,8 @@ class AuditResult:
         spec: Text of its spec.
         environment: Versions, platform and device, as plain data.
         planned: Every case, in order.
-        records: Every result there is, in the same order.
+        records: Every result of an attack there is, in the same order.
+        bounds: Every bound there is, likewise.
         damaged: Files of tensors that are truncated; what they held reads as None.
     """
 
@@ -39,12 +40,13 @@ class AuditResult:
     environment: Mapping[str, Any]
     planned: tuple[Planned, ...]
     records: tuple[Record, ...]
+    bounds: tuple[Record, ...] = ()
     damaged: tuple[Path, ...] = ()
 
     @property
     def complete(self) -> bool:
         """Whether every case has a record."""
-        return len(self.records) == len(self.planned)
+        return len(self.records) + len(self.bounds) == len(self.planned)
 
     def truth(self, record: Record) -> Tensor | None:
         """The private inputs `(B, ...)`; None where they are not kept."""
@@ -112,6 +114,7 @@ def load_audit(path: Path | str) -> AuditResult:
         spec=about.get("spec", ""),
         environment=json.loads(about.get("environment", "{}")),
         planned=planned,
-        records=records,
+        records=tuple(record for record in records if record.bound is None),
+        bounds=tuple(record for record in records if record.bound is not None),
         damaged=tuple(artifacts.path(name) for name in artifacts.damaged()),
     )

@@ -1,4 +1,4 @@
-"""Running one case: share, attack, score."""
+"""Running one case: share, attack, score; or compute a bound."""
 
 from __future__ import annotations
 
@@ -6,40 +6,49 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from seepage.attacks.certify import residual
+from seepage.audit.bound_case import BoundCase
 from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
+from seepage.audit.run_bound import bounded, failed_bound
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.domain import said
 from seepage.core.errors import SeepageError
 from seepage.vetting import vet
 
 
-def run_case(case: Case) -> Outcome:
+def run_case(case: Case | BoundCase) -> Outcome:
     """Run a case; a failure becomes a record with its reason, so that the rest can go on."""
     try:
+        if isinstance(case, BoundCase):
+            return Outcome(bounded(case), case.victims.truth, None)
         seen = case.observe()
         return _scored(case, seen, case.attack(seen, rng=_adversary(case)))
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
         return lost(case, _reason(error))
 
 
-def run_together(cases: Sequence[Case]) -> list[Outcome]:
+def run_together(cases: Sequence[Case | BoundCase]) -> list[Outcome]:
     """Run cases that differ in people and seed alone, side by side where the attack can."""
-    attack = cases[0].attack
-    if len(cases) > 1 and isinstance(attack, SideBySide):
+    attacks = [case for case in cases if isinstance(case, Case)]
+    if len(attacks) == len(cases) > 1 and isinstance(attack := attacks[0].attack, SideBySide):
         try:
-            seen = [case.observe() for case in cases]
-            guesses = attack.many(seen, rngs=[_adversary(c) for c in cases])
-            return [_scored(*one) for one in zip(cases, seen, guesses, strict=True)]
+            seen = [case.observe() for case in attacks]
+            guesses = attack.many(seen, rngs=[_adversary(case) for case in attacks])
+            return [_scored(*one) for one in zip(attacks, seen, guesses, strict=True)]
         except Exception:  # noqa: BLE001 - which of them breaks is found out one by one
             pass
     return [run_case(case) for case in cases]
 
 
-def lost(case: Case, reason: str) -> Outcome:
+def lost(case: Case | BoundCase, reason: str) -> Outcome:
     """What is kept of a case that gave no result."""
-    return Outcome(replace(_blank(case), error=reason), case.victims.truth, None)
+    record = (
+        failed_bound(case, reason)
+        if isinstance(case, BoundCase)
+        else replace(_blank(case), error=reason)
+    )
+    return Outcome(record, case.victims.truth, None)
 
 
 def _scored(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 
 from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack
-from seepage.audit.case import Case
 from seepage.audit.changes import changes
 from seepage.audit.database import DATABASE, Database, Planned
+from seepage.audit.execution import AnyCase
 from seepage.audit.lock import DirectoryLock
 from seepage.audit.outcome import Outcome, spelled
 from seepage.audit.record import Record
@@ -53,7 +53,7 @@ class AuditStore:
         title: str,
         spec: str,
         environment: Mapping[str, object],
-        cases: Sequence[Case],
+        cases: Sequence[AnyCase],
         overwrite: bool = False,
     ) -> AuditStore:
         """Begin an audit.
@@ -81,7 +81,9 @@ class AuditStore:
                 return cls(path, lock)
 
     @classmethod
-    def resume(cls, path: Path, *, cases: Sequence[Case], retry_failed: bool = False) -> AuditStore:
+    def resume(
+        cls, path: Path, *, cases: Sequence[AnyCase], retry_failed: bool = False
+    ) -> AuditStore:
         """Go on with an audit of exactly these cases.
 
         Args:
@@ -124,7 +126,7 @@ class AuditStore:
         """What is done, in the order of the plan."""
         return self._database.records()
 
-    def add(self, case: Case, outcome: Outcome) -> None:
+    def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Keep what a case gave: its tensors first, then its record."""
         try:
             if case.victims.kept() and not self.artifacts.path(case.victims.digest).exists():
@@ -162,7 +164,7 @@ class AuditStore:
         self.close()
 
 
-def plan(cases: Sequence[Case]) -> dict[str, Planned]:
+def plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
     """Cases by id, in order; those that are the same in all that matters are one."""
     return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
 

@@ -3,6 +3,7 @@
 from seepage.bounds.catalogue import BOUNDS
 from seepage.bounds.channel import Channel, channel
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed
+from seepage.bounds.dp import RenyiError
 from seepage.bounds.equations import EquationCount, RankDeficiency
 from seepage.bounds.identifiability import Determined, Identifiability
 from seepage.bounds.information import Information, information
@@ -26,6 +27,7 @@ __all__ = [
     "Inversion",
     "Orders",
     "RankDeficiency",
+    "RenyiError",
     "VanTrees",
     "channel",
     "information",

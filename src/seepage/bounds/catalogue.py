@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed
+from seepage.bounds.dp import RenyiError
 from seepage.bounds.equations import EquationCount, RankDeficiency
 from seepage.bounds.identifiability import Identifiability
 from seepage.bounds.protocol import Bound
@@ -17,6 +18,7 @@ _ALL: tuple[type[Bound], ...] = (
     EquationCount,
     Identifiability,
     RankDeficiency,
+    RenyiError,
     VanTrees,
 )
 BOUNDS: Mapping[str, Callable[..., Bound]] = MappingProxyType({b.__name__: b for b in _ALL})

@@ -30,12 +30,14 @@ class Channel:
         std: Scale of the noise on every entry.
         apart: Whether the updates of several clients are taken as seen one by one.
         granted: What the adversary is given beyond what it sees, each a phrase.
+        assumed: Whether the noise is not the client's, but how precisely it is observed.
     """
 
     client: Client
     std: float
     apart: bool = False
     granted: tuple[str, ...] = ()
+    assumed: bool = False
 
     def signal(self, task: Task, inputs: Tensor, labels: Tensor) -> Tensor:
         """The signal `(P,)`, differentiable in the inputs."""
@@ -84,7 +86,7 @@ def channel(client: Client, task: Task, batch: Batch, *, std: float, rng: Rng) -
     last: tuple[Protection, ...] = () if company is None else (company,)
     signal = replace(client, defense=chain(*client.chain.preparations, *before, *last))
     _require_faithful(signal, task, batch, rng)
-    return Channel(signal, found / gain, apart, granted)
+    return Channel(signal, found / gain, apart, granted, assumed=not noises)
 
 
 Guards = tuple[Defense, ...]

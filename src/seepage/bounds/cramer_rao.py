@@ -12,7 +12,7 @@ from torch import Tensor
 from seepage.bounds.channel import Channel, channel
 from seepage.bounds.information import Information, information, signs
 from seepage.bounds.inverse import NINETEEN_OF_TWENTY, InverseTrace, Inversion
-from seepage.bounds.words import nothing_said, require_std
+from seepage.bounds.words import SEEN_WITH, nothing_said, require_std
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import NotApplicable
@@ -100,7 +100,8 @@ class CramerRaoRelaxed:
         The paper prints the inequality of Lemma D.2 the wrong way round; Cauchy gives this one.
 
     References:
-        Liu et al., 2024, Eq. 29 (liu2024systematic)
+        Liu et al., 2024, Eq. 29 (liu2024systematic); Guo et al., 2022 (guo2022bounding), where it
+        is the bound from Fisher information leakage
     """
 
     name: ClassVar[str] = "cramer_rao_relaxed"
@@ -140,8 +141,9 @@ class CramerRaoRelaxed:
 
 
 def granted(seen: Channel) -> tuple[str, ...]:
-    """What an adversary is given in the proof, as a phrase."""
-    return tuple(f"holds even for who is told {what}" for what in seen.granted)
+    """What an adversary is given in the proof, and what it is taken to see, as phrases."""
+    told = tuple(f"holds even for who is told {what}" for what in seen.granted)
+    return (*told, f"{SEEN_WITH} {seen.std:g}") if seen.assumed else told
 
 
 def computed(trace: InverseTrace) -> tuple[str, ...]:

@@ -9,6 +9,9 @@ import torch
 from seepage.core import Batch, BoundValue
 from seepage.core.errors import InvalidValue
 
+# How an assumption begins that makes a bound one of another client than the one attacked.
+SEEN_WITH = "the update is seen with noise that the client does not add, of std"
+
 
 def nothing_said(batch: Batch, reason: str) -> BoundValue:
     """A lower bound of zero for everybody, and why."""

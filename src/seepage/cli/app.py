@@ -18,6 +18,7 @@ from seepage.cli.catalogues import Kind, catalogue
 from seepage.cli.inspect import inspect_models
 from seepage.cli.report import Format
 from seepage.cli.report import report as write_report
+from seepage.cli.reproduce_command import reproduce
 from seepage.cli.vet import Received, vet_model
 from seepage.core.errors import SeepageError
 
@@ -46,6 +47,7 @@ def options(
 
 
 app.command()(audit)
+app.command()(reproduce)
 
 
 class Printed(StrEnum):

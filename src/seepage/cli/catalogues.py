@@ -9,6 +9,7 @@ from enum import StrEnum
 from seepage import data, scoring, zoo
 from seepage.attacks import ATTACKS
 from seepage.bounds import BOUNDS
+from seepage.bounds.risk import RISKS
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 
@@ -18,6 +19,7 @@ class Kind(StrEnum):
 
     attacks = "attacks"
     bounds = "bounds"
+    risks = "risks"
     defenses = "defenses"
     locals = "locals"
     models = "models"
@@ -44,6 +46,7 @@ def _line(documentation: str) -> str:
 _SOURCES: Mapping[Kind, Callable[[], dict[str, str]]] = {
     Kind.attacks: lambda: _described(ATTACKS),
     Kind.bounds: lambda: _described(BOUNDS),
+    Kind.risks: lambda: _described(RISKS),
     Kind.defenses: lambda: _described(DEFENSES),
     Kind.locals: lambda: _described(LOCALS),
     Kind.models: zoo.catalogue,

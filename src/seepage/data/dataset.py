@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from seepage.core import Batch
+from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
 from seepage.domains import Image, Signal, Tabular, Tokens
 
@@ -78,6 +80,11 @@ class Dataset:
     def classes(self) -> int:
         """Number of classes, with or without an example."""
         return len(self.class_names)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all inputs."""
+        return digest(self.inputs)
 
     def batch(self, size: int = 4, *, start: int = 0) -> Batch:
         """Return `size` consecutive examples."""

@@ -18,13 +18,13 @@ def result_rows(records: Sequence[Record]) -> list[FlatRow]:
     metrics = list(dict.fromkeys(name for record in records for name in record.scores))
     scored = [_scored(attempt, metrics) for attempt in attempts(records)]
     failed = [
-        {**_described(record), "person": person, "error": record.error}
+        {**described(record), "person": person, "error": record.error}
         for record in records
         if record.error is not None
         for person in record.people
     ]
     blind = [
-        {**_described(record), "person": person, **_checked(record), "error": None}
+        {**described(record), "person": person, **_checked(record), "error": None}
         for record in unscored(records)
         for person in record.people
     ]
@@ -49,7 +49,8 @@ def change_rows(found: Sequence[Change]) -> list[FlatRow]:
     ]
 
 
-def _described(record: Record) -> dict[str, Cell]:
+def described(record: Record) -> dict[str, Cell]:
+    """What a case was, as the first columns."""
     return {
         "data": record.data,
         "person": None,
@@ -68,7 +69,7 @@ def _scored(attempt: Attempt, metrics: Sequence[str]) -> FlatRow:
         f"{name}_psnr": scores["psnr"][attempt.index] for name, scores in record.baselines.items()
     }
     return {
-        **_described(record),
+        **described(record),
         "person": attempt.victim[1],
         "level": str(attempt.level),
         **{metric: attempt.score(metric) for metric in metrics},

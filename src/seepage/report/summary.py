@@ -56,9 +56,11 @@ class Row:
 
 
 def summarise(records: Iterable[Record]) -> list[Row]:
-    """Group records by everything but people and seeds, the worst leak first."""
+    """Group attacks by everything but people and seeds, the worst leak first."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
+        if record.bound is not None:
+            continue
         key = tuple(getattr(record, name) for name in GROUPED_BY)
         groups.setdefault(key, []).append(record)
     rows = [_row(group) for group in groups.values()]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from seepage.audit import AuditResult, Record
+from seepage.report.contradiction import contradictions
+from seepage.report.headroom import headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
     NO_DEFENSE,
@@ -33,12 +35,14 @@ class Verdict:
         headline: One sentence.
         details: What follows it: the worst-off person, and what each defense changes.
         worst: The attempt that came closest, among those the headline speaks of.
+        alarms: What cannot be: bounds that an attack beat, one sentence each.
     """
 
     level: Level | None
     headline: str
     details: tuple[str, ...] = ()
     worst: Attempt | None = None
+    alarms: tuple[str, ...] = ()
 
 
 def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
@@ -76,7 +80,10 @@ def audit_verdict(audit: AuditResult) -> Verdict:
         for record in samples
     )
     nouns = {_noun(values) for values in inputs if values is not None}
-    return verdict(audit.records, noun=nouns.pop() if len(nouns) == 1 else "inputs")
+    noun = nouns.pop() if len(nouns) == 1 else "inputs"
+    found = contradictions(headrooms(attempts(audit.records), audit.bounds))
+    alarms = tuple(contradiction.sentence for contradiction in found)
+    return replace(verdict(audit.records, noun=noun), alarms=alarms)
 
 
 def _noun(truth: Tensor) -> str:

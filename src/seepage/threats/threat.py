@@ -12,6 +12,7 @@ from seepage.clients import Client, Shared, batch_statistics
 from seepage.core import Batch, Observation, Rng, Statistics, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import precision
+from seepage.core.task import Mode
 from seepage.defenses import chain
 from seepage.threats.goal import goal
 from seepage.threats.simulation import Simulation
@@ -84,6 +85,11 @@ class Threat:
         if self.knows_mixing and not self.knows_defense:
             raise InvalidValue("knowing the mixing includes the defense; set knows_defense")
 
+    @property
+    def mode(self) -> Mode:
+        """How the client runs the network: with the broadcast statistics, or its batch's."""
+        return "eval" if self.batchnorm == "running" else "train"
+
     def observe(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
         """Let the client share its update, and return all the adversary sees of it.
 
@@ -93,7 +99,7 @@ class Threat:
             batch: What is private; nothing of it enters the result but what this threat grants.
             rng: The client's randomness; the adversary's is another.
         """
-        task = client.broadcast(task.in_mode("eval" if self.batchnorm == "running" else "train"))
+        task = client.broadcast(task.in_mode(self.mode))
         # In full precision: rounding by a card would hide from the adversary what others see.
         with precision("float32"):
             shared = client.share(task, batch, rng=rng)

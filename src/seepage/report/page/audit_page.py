@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from seepage.audit import AuditResult, Choice, Record
+from seepage.report.headroom import headrooms
 from seepage.report.leak import Attempt, attempts
 from seepage.report.missing import missing
-from seepage.report.page.bounds import BoundRow, bound_section
+from seepage.report.page.bounds import bound_section
 from seepage.report.page.convergence import convergence_section
 from seepage.report.page.defenses import defense_section
 from seepage.report.page.document import document
@@ -24,15 +25,12 @@ from seepage.report.page.unscored import unscored_section
 from seepage.report.verdict import audit_verdict
 
 
-def audit_page(
-    audit: AuditResult, *, choices: Sequence[Choice] = (), bounds: Sequence[BoundRow] = ()
-) -> str:
+def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     """One self-contained HTML page; also of an audit that is running or broken.
 
     Args:
         audit: From `load_audit`.
         choices: What each defense costs, where utility was measured.
-        bounds: What theory allows, where it was computed.
     """
     records = audit.records
     tried = attempts(records)
@@ -45,7 +43,7 @@ def audit_page(
         unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,
         tradeoff_section(choices),
-        bound_section(bounds),
+        bound_section(headrooms(tried, audit.bounds)),
         convergence_section(tried, objective=_objective(audit)),
         record_section(records) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),

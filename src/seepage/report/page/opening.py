@@ -26,6 +26,7 @@ def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: st
         {"class": f"opening {level_class(judged.level)}"},
         element("p", {"class": "eyebrow"}, title),
         element("h1", None, judged.headline, "."),
+        *(element("p", {"class": "alarm", "role": "alert"}, alarm) for alarm in judged.alarms),
         element(
             "div",
             {"class": "beside"},
