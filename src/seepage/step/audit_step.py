@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,18 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from seepage.attacks.suitable import Suitability, Suited, suitable
-from seepage.audit import Case, Outcome, Record, Victims, run_case
+from seepage.attacks.suitable import Suited, suitable
+from seepage.audit import Case, Victims
 from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.construct import described
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 from seepage.core.task import batchnorm_layers
 from seepage.defenses import chain
-from seepage.step.budget import affordable
+from seepage.step.attacking import attacked, written
 from seepage.step.inputs import assumed_domain, read_batch, usable
 from seepage.step.losses import per_example
-from seepage.step.progress import shown
 from seepage.step.result import StepAudit
 from seepage.step.shared import local_computation, randomness
 from seepage.step.untouched import copied, untouched
@@ -95,10 +93,10 @@ def audit_step(
         found = suitable(seen, steps=steps)
 
         def case(option: Suited) -> Case:
-            name = described(option.name, _written(option))
+            name = described(option.name, written(option))
             return Case(task, client, known, option.attack, name, who, seed)
 
-        return _attacked(case, seen, found, notes=notes, seconds=seconds)
+        return attacked(case, seen, found, notes=notes, seconds=seconds)
 
 
 def _prepared(
@@ -137,7 +135,13 @@ def _outputs(
     was_training = own.training
     try:
         with torch.no_grad():
-            return logits_of(own.eval()(given)).detach()
+            outputs = logits_of(own.eval()(given)).detach()
+        if outputs.ndim != 2:
+            raise InvalidValue(
+                f"expected {type(own).__name__} to return logits (B, K), got "
+                f"{tuple(outputs.shape)}: only classifiers of whole inputs can be audited so far"
+            )
+        return outputs
     except SeepageError:
         raise
     except Exception as error:
@@ -174,49 +178,6 @@ def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: in
             f"the gradient of {task.name} cannot be computed as a function, which every attack "
             f"needs: {_first(error)}"
         ) from error
-
-
-def _attacked(
-    case: Callable[[Suited], Case],
-    seen: Observation,
-    found: Suitability,
-    *,
-    notes: tuple[str, ...],
-    seconds: float,
-) -> StepAudit:
-    cases: list[Case] = []
-    outcomes: list[Outcome] = []
-    refused = dict(found.refused)
-    searches = sum(bool(option.options) for option in found.chosen)
-    left = seconds
-    for option in found.chosen:
-        proven = next((o.record for o in outcomes if _proven(o.record)), None)
-        if proven is not None:
-            name = proven.attack.partition("(")[0]
-            refused[option.name] = f"not needed, since {name} proved that what came back is right"
-            continue
-        began = time.perf_counter()
-        with shown(option.name):
-            share = 0.9 * left / max(1, searches)
-            attempt = case(affordable(option, seen, seconds=share))
-            outcome = run_case(attempt)
-        if option.options:
-            left, searches = max(0.0, left - (time.perf_counter() - began)), searches - 1
-        if outcome.record.error is None:
-            cases.append(attempt)
-            outcomes.append(outcome)
-        else:
-            refused[option.name] = outcome.record.error
-    return StepAudit(tuple(cases), tuple(outcomes), refused, notes)
-
-
-def _proven(record: Record) -> bool:
-    return bool(record.certificate and record.certificate["unique"])
-
-
-def _written(option: Suited) -> dict[str, object]:
-    infers = {"infer_labels": True} if option.infer_labels else {}
-    return {**option.options, **infers}
 
 
 def _first(error: Exception) -> str:
