@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format docs flower smoke clean
 
 demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite
@@ -21,6 +21,21 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The documentation as a site, in build/site.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict
+
+# A federation of Flower's, audited: report in flower-audit/audit.
+flower: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower]'
+	$(BIN)/python examples/flower_audit.py --out flower-audit
+
+# Every table and figure of the papers at its smallest, two at a time: minutes on two cores.
+smoke: $(READY)
+	$(BIN)/python -c "from seepage.reproduce import names; print(*names(), sep='\n')" | OMP_NUM_THREADS=1 \
+		xargs -P 2 -I NAME $(BIN)/seepage reproduce NAME --scale smoke --device cpu --quiet --overwrite --out build/smoke/NAME
 
 # torch first and by its exact version, so that no range of a dependency picks another build.
 $(READY): pyproject.toml constraints.txt

@@ -55,8 +55,9 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
 
 
 def _without_folder(arguments: list[str]) -> list[str]:
-    """The arguments less `--out FOLDER`, which is a path of one machine."""
-    if "--out" not in arguments:
-        return arguments
-    at = arguments.index("--out")
-    return arguments[:at] + arguments[at + 2 :]
+    """The arguments less `--out FOLDER` and `--keep FOLDER`, which are paths of one machine."""
+    for option in ("--out", "--keep"):
+        if option in arguments:
+            at = arguments.index(option)
+            arguments = arguments[:at] + arguments[at + 2 :]
+    return arguments

@@ -17,7 +17,7 @@ PACKAGE = Path(seepage.__file__).parent
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 # Who may see truth and guess side by side.
-SIGHTED = {"audit", "scoring", "testing", "report", "cli"}
+SIGHTED = {"audit", "scoring", "testing", "report", "reproduce", "cli"}
 HEAVY = {
     "PIL",
     "flwr",

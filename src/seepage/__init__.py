@@ -14,7 +14,9 @@ Example:
     True
 """
 
-from seepage import attacks, data, domains, utility, zoo
+from typing import TYPE_CHECKING
+
+from seepage import attacks, bounds, capture, data, domains, utility, zoo
 from seepage.attacks.certify import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
@@ -55,6 +57,10 @@ from seepage.defenses import (
 )
 from seepage.scoring import score
 from seepage.threats import Threat
+from seepage.vetting import vet
+
+if TYPE_CHECKING:
+    from seepage.step import audit_step
 
 __all__ = [
     "AddGaussian",
@@ -88,6 +94,9 @@ __all__ = [
     "Trace",
     "Update",
     "attacks",
+    "audit_step",
+    "bounds",
+    "capture",
     "certify",
     "chain",
     "cross_entropy",
@@ -98,5 +107,16 @@ __all__ = [
     "rng",
     "score",
     "utility",
+    "vet",
     "zoo",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs reports when it is first asked for, so that the rest stays light."""
+    if name != "audit_step":
+        raise AttributeError(f"module 'seepage' has no attribute {name!r}")
+    from seepage.step import audit_step
+
+    globals()[name] = audit_step
+    return audit_step

@@ -39,6 +39,19 @@ BAD = {
         spec(attacks='{ name = "analytic_fx" }'),
         "attacks: unknown attack 'analytic_fx'; did you mean 'analytic_fc'?",
     ),
+    "unknown bound": (
+        spec(bounds='{ name = "CramerRoa" }'),
+        "line 9: scenario 1: bounds: unknown bound 'CramerRoa'; did you mean 'CramerRao'?",
+    ),
+    "misspelt bound option": (
+        spec(bounds='[{ name = "VanTrees", radios = 0.1 }]'),
+        "bounds: unknown option 'radios' of VanTrees; did you mean 'radius'?",
+    ),
+    "impossible bound": (
+        spec(bounds='[{ name = "CramerRao", std = -1.0 }]'),
+        "bounds: expected std >= 0, got -1.0",
+    ),
+    "bounds that are none": (spec(bounds="[]"), "bounds: expected bounds as one or more tables"),
     "unknown defense": (
         spec(defenses='[[{ name = "Prun", ratio = 0.1 }]]'),
         "defenses: unknown defense 'Prun'; did you mean 'Prune'?",

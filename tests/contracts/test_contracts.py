@@ -15,6 +15,7 @@ from seepage.core.errors import MissingExtra
 from seepage.defenses import DEFENSES, Chain
 from seepage.scoring import METRICS
 from seepage.testing import (
+    check_active_attack,
     check_aggregation,
     check_attack,
     check_defense,
@@ -84,10 +85,17 @@ def test_every_aggregation_keeps_its_laws(aggregation, photos):
     check_aggregation(aggregation, batch=photos)
 
 
+# Metrics of other inputs than images.
+DRAWN_FROM = {
+    "feature_accuracy": sp.data.load("voters").domain,
+    "token_accuracy": sp.domains.Tokens(12, 100),
+}
+
+
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
 def test_every_metric_keeps_its_laws(metric):
     try:
-        check_metric(metric, shape=(3, 32, 32))
+        check_metric(metric, shape=(3, 32, 32), domain=DRAWN_FROM.get(metric.name))
     except MissingExtra as error:
         pytest.skip(str(error))
 
@@ -115,10 +123,21 @@ def one_photo_normalised_by_itself():
     }
 
 
+def people(data, model, count, **options):
+    dataset = sp.data.load(data)
+    fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    return {"task": sp.zoo.build(model, options=fitted | options), "batch": dataset.batch(count)}
+
+
 # A scenario that each attack masters, and the PSNR in dB it must reach there: a few dB below what
 # it reached when the row was written.
 ATTACKED = {
     "analytic_fc": (sp.attacks.analytic_fc(), one_photo("mlp", hidden=[32]), 60.0),
+    "cocktail_party": (
+        sp.attacks.cocktail_party(),
+        photos("mlp", 4, hidden=[32], activation="tanh"),
+        26.0,
+    ),
     "dlg": (sp.attacks.dlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
     "grad_inversion": (
         sp.attacks.grad_inversion(steps=150, restarts=2),
@@ -152,17 +171,66 @@ ATTACKED = {
         one_photo("cnn2-v1", pixels=16),
         45.0,
     ),
+    "tableak": (
+        sp.attacks.tableak(steps=200, members=4),
+        people("voters", "mlp", 2, hidden=[64]),
+        35.0,
+    ),
+    # Every word: the share of wrong ones is zero.
+    "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
     "tensor_features": (
         sp.attacks.tensor_features(),
         one_photo("two_layer", pixels=4, neurons=16384),
         15.0,
     ),
+    "systematic": (
+        sp.attacks.systematic(steps=150, tv=1e-3),
+        one_photo_normalised_by_itself(),
+        24.0,
+    ),
+}
+
+
+# Attacks that plant, with the number of people who must come back at that PSNR.
+PLANTED = {
+    "class_fishing": (
+        sp.attacks.class_fishing(attack=sp.attacks.analytic_fc(), target=3),
+        photos("mlp", 8, hidden=[32]),
+        80.0,
+        1,
+    ),
+    "first_layer_fc": (sp.attacks.first_layer_fc(), one_photo("lenet", pixels=16), 100.0, 1),
+    "identity_convolutions": (
+        sp.attacks.identity_convolutions(),
+        one_photo("cnn2-v1"),
+        25.0,
+        1,
+    ),
+    "label_flip": (
+        sp.attacks.label_flip(attack=sp.attacks.rgap()),
+        one_photo("cnn2-v1", pixels=8),
+        80.0,
+        1,
+    ),
+    "robbing_the_fed": (
+        sp.attacks.robbing_the_fed(std=0.15),
+        photos("lenet", 16, pixels=16),
+        60.0,
+        10,
+    ),
 }
 
 
 def test_every_attack_has_a_row():
-    assert set(ATTACKED) == set(ATTACKS)
+    assert set(ATTACKED) | set(PLANTED) == set(ATTACKS)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_every_attack_that_plants_keeps_its_laws(name):
+    attack, scenario, at_least, recovered = PLANTED[name]
+    client = sp.Client(sp.Gradient())
+    check_active_attack(attack, client=client, at_least=at_least, recovered=recovered, **scenario)
 
 
 @pytest.mark.parametrize("name", ATTACKED)

@@ -24,7 +24,16 @@ ON_DISK = [
 def test_the_catalogue_says_one_line_about_everything_that_loads():
     lines = catalogue()
     assert set(lines) == {
-        *("photos", "digits", *ON_DISK, "npz:PATH", "folder:PATH", "torchvision:NAME")
+        *(
+            "photos",
+            "digits",
+            "voters",
+            "hamlet",
+            *ON_DISK,
+            "npz:PATH",
+            "folder:PATH",
+            "torchvision:NAME",
+        )
     }
     for line in lines.values():
         assert line

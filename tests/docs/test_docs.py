@@ -23,7 +23,7 @@ from seepage.report.words import decibels, defense_words
 from seepage.scoring import METRICS
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (".ci", "benchmarks", "docs", "scripts", "specs", "src", "tests")
+FOLDERS = (".ci", "benchmarks", "docs", "examples", "scripts", "specs", "src", "tests")
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.md")]
 )

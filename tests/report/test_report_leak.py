@@ -253,10 +253,12 @@ def test_words_are_those_of_a_sentence():
     assert enumerated(["a"]) == "a"
     assert enumerated([]) == ""
     assert short_names(["a(1)", "a(2)", "b(1)"]) == {"a(1)": "a(1)", "a(2)": "a(2)", "b(1)": "b"}
-    plain = "Threat(knows_labels=False, knows_batch_size=True, server='malicious')"
+    plain = "Threat(knows_labels=False, knows_batch_size=True, server='malicious', new='field')"
     assert threat_words(plain) == (
-        "the update, the batch size and server='malicious', but not the labels"
+        "the update, the batch size, the freedom to send any network and new='field', but not "
+        "the labels"
     )
+    assert threat_words("Threat(knows_labels=True, server='honest')") == "the update and the labels"
 
 
 @pytest.mark.parametrize("batchnorm", ["exact", "running", "unknown"])

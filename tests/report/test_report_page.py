@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from seepage.audit import AuditResult, Choice, Planned, Record
+from seepage.audit import AuditResult, Ceiling, Choice, Planned, Record
 from seepage.audit.artifacts import Artifacts, pack
 from seepage.report import (
-    BoundRow,
     as_csv,
     as_json,
     audit_markdown,
@@ -127,8 +126,11 @@ def test_the_page_needs_nothing_else(audit):
 
 def test_everybody_can_read_the_page(audit):
     choices = [Choice("a", 10.0, 0.5), Choice("b", 30.0, 0.9)]
-    bounds = [BoundRow("Prune", "psnr", "40 dB", "30 dB", "one layer")]
-    page = Page(audit_page(audit([record(0), record(1)]), choices=choices, bounds=bounds))
+    bound = replace(
+        record(0), attack="CramerRao()", scores={}, bound=Ceiling((0.01,), "lower", "rmse")
+    )
+    told = audit([record(0), record(1)], bounds=(bound,))
+    page = Page(audit_page(told, choices=choices))
     assert page.all("html")[0]["lang"] == "en"
     assert len(page.all("h1")) == 1
     assert all(image["alt"].strip() for image in page.all("img"))

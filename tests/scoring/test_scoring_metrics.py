@@ -22,7 +22,8 @@ from seepage.scoring import (
     pair,
 )
 
-EVERYWHERE = [m for m in METRICS.values() if m.name != "lpips"]
+ELSEWHERE = ("lpips", "feature_accuracy", "token_accuracy")
+EVERYWHERE = [m for m in METRICS.values() if m.name not in ELSEWHERE]
 
 
 def paired_images(size: int, shape: tuple[int, ...], *, seed: int, peak: float = 1.0) -> Paired:
@@ -184,6 +185,8 @@ def test_every_metric_is_in_the_catalogue_under_its_own_name():
         "l1",
         "label_accuracy",
         "exact",
+        "feature_accuracy",
+        "token_accuracy",
     ]
     assert all(metric.name == name for name, metric in METRICS.items())
     assert all(line.strip() for line in catalogue().values())

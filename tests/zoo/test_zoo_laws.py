@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from seepage import zoo
 from seepage.core import Batch, Task
 from seepage.core.task import batchnorm_layers
-from seepage.domains import CIFAR10, MNIST, Image, Signal
+from seepage.domains import CIFAR10, MNIST, Image, Signal, Tokens
 
 SMALL = Image((3, 8, 8))
 MEDIUM = Image((3, 12, 12))
@@ -157,7 +157,8 @@ def test_every_factory_has_the_common_keyword_only_arguments(name):
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values())
     assert parameters["classes"].default == 10
     assert parameters["seed"].default == 0
-    assert parameters["domain"].default == (MNIST if name == "mnist_convnet" else CIFAR10)
+    other = {"mnist_convnet": MNIST, "gpt": Tokens(12, 512)}
+    assert parameters["domain"].default == other.get(name, CIFAR10)
 
 
 @pytest.mark.parametrize(

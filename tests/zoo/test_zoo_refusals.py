@@ -6,13 +6,20 @@ from seepage import zoo
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.domains import Image, Signal
 
-IMAGES_ONLY = sorted(set(zoo.MODELS) - {"mlp", "fc", "single_conv", "two_layer"})
+IMAGES_ONLY = sorted(set(zoo.MODELS) - {"mlp", "fc", "single_conv", "gpt", "two_layer"})
 
 
 @pytest.mark.parametrize("name", IMAGES_ONLY)
 def test_networks_for_images_refuse_signals(name):
     with pytest.raises(InvalidValue, match=r"expected images \(C, H, W\) for .*got .*\(1, 140\)"):
         zoo.MODELS[name](domain=Signal((1, 140)))
+
+
+def test_a_network_for_texts_refuses_images_and_heads_that_do_not_divide():
+    with pytest.raises(InvalidValue, match=r"expected token sequences for gpt, got .*\(3, 8, 8\)"):
+        zoo.gpt(domain=Image((3, 8, 8)))
+    with pytest.raises(InvalidValue, match="expected heads to divide the width 30, got 4"):
+        zoo.gpt(width=30)
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)

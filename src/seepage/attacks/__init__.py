@@ -2,9 +2,18 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
-from seepage.attacks.feature_recovery import exact_features, tensor_features
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
+from seepage.attacks.image_prior import PriorNetwork, through
+from seepage.attacks.malicious_server import (
+    class_fishing,
+    first_layer_fc,
+    identity_convolutions,
+    label_flip,
+    robbing_the_fed,
+)
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -14,23 +23,36 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
+from seepage.attacks.systematic import systematic
 from seepage.attacks.unmixing import unmix
 
 __all__ = [
     "ATTACKS",
+    "PriorNetwork",
     "adaptive",
     "analytic_fc",
+    "class_fishing",
+    "cocktail_party",
+    "dager",
     "dlg",
     "exact_batch",
     "exact_features",
+    "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
     "hybrid",
+    "identity_convolutions",
     "idlg",
     "inverting_gradients",
+    "label_flip",
     "learn_from_gradients",
     "rgap",
+    "robbing_the_fed",
+    "systematic",
+    "tableak",
     "tensor_features",
+    "through",
     "unmix",
 ]

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from seepage.attacks.feature_recovery import exact_features, tensor_features
+from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
+from seepage.attacks.malicious_server import (
+    class_fishing,
+    first_layer_fc,
+    identity_convolutions,
+    label_flip,
+    robbing_the_fed,
+)
 from seepage.attacks.recipes import (
     analytic_fc,
+    dager,
     dlg,
     exact_batch,
     grad_inversion,
@@ -17,7 +25,9 @@ from seepage.attacks.recipes import (
     inverting_gradients,
     learn_from_gradients,
     rgap,
+    tableak,
 )
+from seepage.attacks.systematic import systematic
 from seepage.core import Attack
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
@@ -25,16 +35,25 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
         recipe.__name__: recipe
         for recipe in (
             analytic_fc,
+            cocktail_party,
+            class_fishing,
             dlg,
+            first_layer_fc,
             grad_inversion,
             exact_batch,
             exact_features,
             gradattack_strongest,
             idlg,
             hybrid,
+            identity_convolutions,
             inverting_gradients,
+            label_flip,
             learn_from_gradients,
             rgap,
+            tableak,
+            dager,
+            systematic,
+            robbing_the_fed,
             tensor_features,
         )
     }

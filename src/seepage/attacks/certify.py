@@ -25,7 +25,8 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
     below the largest are the question, and float32 has no digits for them. It takes about two
     gradients for each unknown. Uniqueness is local: a guess far away may explain the update as
     well. It stays unknown where the residual exceeds 1e-3, since the guess is then no explanation,
-    and behind a defense that rounds, whose slope is made up.
+    and behind a defense that rounds, whose slope is made up. Of tokens, which have no
+    neighbours, it stays unknown as well.
 
     Args:
         observation: What was seen.
@@ -54,6 +55,8 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
 
 
 def _unique(observation: Observation, inputs: Tensor, labels: Tensor) -> bool | None:
+    if not inputs.is_floating_point():
+        return None
     jacobian = update_jacobian(observation, inputs, labels)
     return full_column_rank(jacobian) if jacobian is not None and jacobian.is_true() else None
 

@@ -67,9 +67,20 @@ class Jacobian:
 
     def squared(self, directions: Tensor) -> Tensor:
         """J^T J d for every row d of `(k, n)`."""
-        over = vmap(self._squared) if self.vectorised else _in_turn(self._squared)
+        return self._each(self._squared, directions)
+
+    def forward(self, directions: Tensor) -> Tensor:
+        """J d for every row d of `(k, n)`."""
+        return self._each(self._forward, directions)
+
+    def adjoint(self, changes: Tensor) -> Tensor:
+        """J^T v for every row v of `(k, P)`."""
+        return self._each(self._value_and_adjoint[1], changes)
+
+    def _each(self, product: Linear, rows: Tensor) -> Tensor:
+        over = vmap(product) if self.vectorised else _in_turn(product)
         room = max(1, HELD // self.equations)
-        return torch.cat([over(some) for some in torch.split(directions, room)])
+        return torch.cat([over(some) for some in torch.split(rows, room)])
 
     def _squared(self, direction: Tensor) -> Tensor:
         return self._value_and_adjoint[1](self._forward(direction))

@@ -17,6 +17,7 @@ from seepage.attacks.gradient_matching import (
     CosineDecay,
     Decaying,
     Engine,
+    GradientDescent,
     GradientMatching,
     GroupConsistency,
     Langevin,
@@ -24,6 +25,7 @@ from seepage.attacks.gradient_matching import (
     Optimiser,
     Orthogonality,
     Search,
+    SoftmaxCategories,
     SquaredNorm,
     StepDecay,
     Term,
@@ -34,12 +36,17 @@ from seepage.attacks.gradient_matching import (
 from seepage.attacks.labels import IDLG, InferLabels, YinMinimum
 from seepage.attacks.linear_systems import RGAP, AnalyticFC, Correction, Hybrid
 from seepage.attacks.linear_systems.hybrid import Constraint
+from seepage.attacks.tabular import PooledEnsemble
+from seepage.attacks.text import Dager
 from seepage.core import Attack
 from seepage.core.errors import InvalidValue, UnknownName
 
 _ENGINE = Engine()
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.
 _EXACT = Engine(precision="float32")
+
+# Members of an ensemble on a small network: together they are faster on a CPU as well.
+_TOGETHER = Engine(precision="float32", rows=64)
 
 # torch.optim.LBFGS makes up to 20 steps in what papers count as one iteration.
 _STEPS_PER_ITERATION = 20
@@ -166,6 +173,8 @@ def inverting_gradients(
     step_size: float = 0.1,
     tv: float | None = None,
     layerwise: float | None = None,
+    distance: Literal["cosine", "l2"] = "cosine",
+    optimiser: Literal["adam", "descent", "lbfgs"] = "adam",
     signed: bool = True,
     boxed: bool = True,
     median_every: int | None = None,
@@ -183,6 +192,9 @@ def inverting_gradients(
         layerwise: Compare tensor by tensor, weighted by the observed norm to this power, instead
             of all tensors jointly. Not in the paper: on an untrained ConvNet-64 a power of 2.5
             raises the PSNR by more than ten decibels; on small inputs it may lower it.
+        distance: "l2" compares updates by their squared distance instead, as the paper's ablation
+            does; then neither the setting's choice of tensors nor `layerwise` applies.
+        optimiser: "descent" and "lbfgs" are of the ablation too; L-BFGS has no schedule.
         signed: Whether Adam sees only the sign of the gradient.
         boxed: Whether candidates stay valid images.
         median_every: Median-filter the candidates every so many steps, as the paper does on
@@ -199,19 +211,30 @@ def inverting_gradients(
         raise UnknownName("setting", setting, _SETTINGS)
     chosen = _SETTINGS[setting]
     joint = Cosine(top=chosen.top)
+    distances: dict[str, Term] = {
+        "cosine": joint if layerwise is None else LayerwiseCosine(weighting=layerwise),
+        "l2": L2(),
+    }
+    rules: dict[str, Optimiser] = {
+        "adam": Adam(step_size=step_size, sign="hard" if signed else "none"),
+        "descent": GradientDescent(step_size=step_size),
+        "lbfgs": LBFGS(step_size=step_size),
+    }
+    if distance not in distances:
+        raise UnknownName("distance", distance, distances)
+    if optimiser not in rules:
+        raise UnknownName("optimiser", optimiser, rules)
     search = Search(
-        terms=(
-            joint if layerwise is None else LayerwiseCosine(weighting=layerwise),
-            TotalVariation(weight=chosen.tv if tv is None else tv),
-        ),
-        optimiser=Adam(step_size=step_size, sign="hard" if signed else "none"),
-        schedule=StepDecay(),
+        terms=(distances[distance], TotalVariation(weight=chosen.tv if tv is None else tv)),
+        optimiser=rules[optimiser],
+        schedule=Constant() if optimiser == "lbfgs" else StepDecay(),
         steps=chosen.steps if steps is None else steps,
         restarts=chosen.restarts if restarts is None else restarts,
         boxed=boxed,
         median_every=median_every,
     )
-    return GradientMatching(search, engine)
+    exact = replace(engine, precision="float32")
+    return GradientMatching(search, engine if distance == "cosine" else exact)
 
 
 def learn_from_gradients(
@@ -431,3 +454,63 @@ def hybrid(
         damping=damping,
         engine=engine,
     )
+
+
+def tableak(
+    *,
+    steps: int = 1_500,
+    members: int = 30,
+    step_size: float = 0.06,
+    engine: Engine = _TOGETHER,
+) -> Attack:
+    """Rows of a table: a softmax of the categories, and the pooled median of an ensemble.
+
+    Args:
+        steps: Steps of each member.
+        members: Random starts whose results are pooled; none is chosen.
+        step_size: Of Adam, in normalised coordinates.
+        engine: How it is computed.
+
+    Example:
+        >>> tableak(members=5).search.restarts
+        5
+
+    Deviations:
+        Rows of members are matched within their label, which the paper's server knows as well.
+
+    References:
+        Vero et al., 2023 (vero2023tableak)
+    """
+    search = Search(
+        terms=(Cosine(),),
+        optimiser=Adam(step_size=step_size, sign="none"),
+        schedule=Constant(),
+        steps=steps,
+        restarts=members,
+        generator=SoftmaxCategories(),
+    )
+    return PooledEnsemble(search, engine)
+
+
+def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
+    """Texts of a decoder, exactly: tokens and prefixes that lie in the spans of its gradients.
+
+    Args:
+        rank_tolerance: Singular values below this share of the largest are rounding.
+        tolerance: Largest share of a vector outside a span that counts as inside.
+        at_most: Prefixes kept at each position.
+
+    Example:
+        >>> dager(tolerance=0.01)
+        Dager(rank_tolerance=1e-06, tolerance=0.01, at_most=4096)
+
+    Deviations:
+        Query, key and value are read together, as are all layers that read the same: the query
+        alone says nothing of a first token, which attends to itself only. Texts are checked at
+        every layer that tells, where the paper takes the second attention. Decoders only, and
+        texts of one length.
+
+    References:
+        Petrov et al., 2024 (petrov2024dager)
+    """
+    return Dager(rank_tolerance=rank_tolerance, tolerance=tolerance, at_most=at_most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from seepage.core import Task, Update
+from seepage.core import Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
 
 
@@ -23,3 +23,12 @@ def require_usable(update: Update, task: Task) -> None:
         raise NotApplicable("the update holds NaN or infinity, so nothing can be matched to it")
     if float(norm) == 0:
         raise NotApplicable("the update is zero everywhere, so it gives nothing away")
+
+
+def require_continuous(task: Task) -> None:
+    """Raise `NotApplicable` where inputs are tokens, which have no gradient to follow."""
+    if not task.domain.sample(1, rng=Rng(0)).is_floating_point():
+        raise NotApplicable(
+            f"the inputs of {task.name} are tokens, which cannot be searched by small steps; use "
+            "dager"
+        )

@@ -1,12 +1,14 @@
 """The grid, the record and where records are kept; the executor is passed in."""
 
 from seepage.audit.audit import Audit
+from seepage.audit.bound_case import BoundCase
 from seepage.audit.case import Case
+from seepage.audit.ceiling import Ceiling
 from seepage.audit.choices import Choice, Leak, Leakage, leakages, pareto_front, ranked, strongest
 from seepage.audit.database import Planned
 from seepage.audit.environment import environment
 from seepage.audit.estimate import estimate
-from seepage.audit.execution import Executor, serial, side_by_side
+from seepage.audit.execution import AnyCase, Executor, serial, side_by_side
 from seepage.audit.gate import Breach, Gate
 from seepage.audit.outcome import Outcome
 from seepage.audit.pool import Pool
@@ -21,11 +23,14 @@ from seepage.audit.victims import Victims, victims
 
 __all__ = [
     "QUICKSTART",
+    "AnyCase",
     "Audit",
     "AuditResult",
     "AuditStore",
+    "BoundCase",
     "Breach",
     "Case",
+    "Ceiling",
     "Choice",
     "Executor",
     "Gate",

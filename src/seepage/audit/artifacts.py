@@ -79,11 +79,29 @@ class Artifacts:
         Raises:
             UnreadableFile: If it is damaged.
         """
+        found = self._opened(name)
+        return None if found is None else found[0]
+
+    def words(self, name: str) -> dict[str, str]:
+        """The words that came with the tensors of a file.
+
+        Raises:
+            UnreadableFile: If it is damaged.
+        """
+        found = self._opened(name)
+        return {} if found is None else found[1]
+
+    def _opened(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """Tensors and words of a file; None where there is none.
+
+        Raises:
+            UnreadableFile: If it is damaged.
+        """
         path = self.path(name)
         if not path.is_file():
             return None
         try:
-            return unpack(path.read_bytes())[0]
+            return unpack(path.read_bytes())
         except UnreadableFile as error:
             raise UnreadableFile(f"{str(path)!r} is truncated or damaged: {error}") from error
 

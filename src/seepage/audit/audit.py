@@ -1,15 +1,18 @@
-"""The grid: every combination of task, client, threat, attack and seed."""
+"""The grid: every combination of task, client, threat, attack and seed, and the bounds on each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
-from seepage.audit.case import Case
-from seepage.audit.execution import Executor, serial, unannounced
+from seepage.audit.bound_case import BoundCase, known
+from seepage.audit.case import Case, require_permission
+from seepage.audit.execution import AnyCase, Executor, serial, unannounced
 from seepage.audit.outcome import Outcome
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
+from seepage.bounds import Bound
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
 from seepage.defenses import chain
@@ -28,6 +31,8 @@ class Audit:
         threats: What the adversary knows.
         metrics: What to measure; None takes all that fit the inputs.
         seeds: Repetitions.
+        bounds: What theory is asked about every task and client, by the name that records use;
+            once, with the first seed.
 
     Example:
         >>> import seepage as sp
@@ -49,16 +54,37 @@ class Audit:
     threats: Sequence[Threat] = (Threat(knows_labels=True),)
     metrics: Sequence[Metric] | None = None
     seeds: Sequence[int] = (0,)
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
 
-    def cases(self, batches: Iterable[Victims]) -> list[Case]:
+    def permitted(self) -> None:
+        """Raise `InvalidValue` if an attack plants and one of the threats has an honest server."""
+        for threat, (name, attack) in product(self.threats, self.attacks.items()):
+            require_permission(name, attack, threat)
+
+    def cases(self, batches: Iterable[Victims | Strangers]) -> list[AnyCase]:
         """List every combination; an impossible client is refused here, before anything runs."""
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
+        batches = tuple(batches)
         grid = product(self.tasks, clients, self.threats, self.attacks.items(), batches, self.seeds)
-        return [
+        attacks = [
             Case(task, client, threat, attack, name, who, seed, self.metrics)
             for task, client, threat, (name, attack), who, seed in grid
         ]
+        return [*attacks, *self._bounds(clients, batches)]
 
-    def run(self, batches: Iterable[Victims], *, executor: Executor = serial) -> Iterator[Outcome]:
+    def _bounds(
+        self, clients: Sequence[Client], batches: Sequence[Victims | Strangers]
+    ) -> list[BoundCase]:
+        """What theory is asked: once for each mode in which a client runs a network."""
+        modes = dict.fromkeys(threat.mode for threat in self.threats)
+        grid = product(self.tasks, modes, clients, self.bounds.items(), batches)
+        return [
+            BoundCase(task.in_mode(mode), client, bound, name, known(who), self.seeds[0])
+            for task, mode, client, (name, bound), who in grid
+        ]
+
+    def run(
+        self, batches: Iterable[Victims | Strangers], *, executor: Executor = serial
+    ) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""
         yield from executor(self.cases(batches), unannounced)

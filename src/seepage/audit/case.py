@@ -7,12 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client
-from seepage.core import Attack, Metric, Task
+from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
 from seepage.core.digest import digest, lasting
+from seepage.core.errors import InvalidValue
 from seepage.core.version import __version__
 from seepage.threats import Threat
+
+
+def require_permission(name: str, attack: Attack, threat: Threat) -> None:
+    """Raise `InvalidValue` if an attack needs a server that cheats and the threat has none."""
+    if isinstance(attack, ActiveAttack) and threat.server != "malicious":
+        raise InvalidValue(
+            f"{name} plants a network of its own, which an honest server does not do; set "
+            "server = 'malicious' in the threat"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +31,7 @@ class Case:
     """One attack on one client's update.
 
     Args:
-        task: What was broadcast.
+        task: What is trained; an attack that plants broadcasts another network in its place.
         client: Who shares, and behind which defense.
         threat: What the adversary knows.
         attack: What it does.
@@ -35,9 +46,20 @@ class Case:
     threat: Threat
     attack: Attack
     attack_name: str
-    victims: Victims
+    victims: Victims | Strangers
     seed: int
     metrics: Sequence[Metric] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a server that would have to cheat and may not."""
+        require_permission(self.attack_name, self.attack, self.threat)
+
+    @cached_property
+    def broadcast(self) -> Task:
+        """The network the client receives: the task, or what the server planted."""
+        if not isinstance(self.attack, ActiveAttack):
+            return self.task
+        return self.attack.plant(self.task, rng=Rng(self.seed).fork("adversary", "plant"))
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -65,6 +87,33 @@ class Case:
     def id(self) -> str:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
         return digest(json.dumps(self.identity))
+
+    def observe(self) -> Observation:
+        """What the adversary sees: the captured update, or one that the client computes now."""
+        tapped = self.victims.tapped
+        if tapped is not None:
+            return tapped.observe(self.task, defense=self.client.defense)
+        key = Rng(self.seed).fork("client")
+        return self.threat.observe(self.client, self.broadcast, self.private, rng=key)
+
+    @property
+    def private(self) -> Batch:
+        """The private batch, where the network is."""
+        assert isinstance(self.victims, Victims)  # strangers are known by their update alone
+        reference = next(iter(self.task.parameters.values()))
+        return self.victims.batch.to(device=reference.device, dtype=reference.dtype)
+
+    @property
+    def name(self) -> str:
+        """What records call the attack."""
+        return self.attack_name
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """What cases must share to run together: they differ in people and seed alone."""
+        size = len(self.victims.people)
+        parts = (self.task.digest, self.client, self.threat, self.attack_name, size)
+        return tuple(map(repr, parts))
 
     @property
     def description(self) -> str:

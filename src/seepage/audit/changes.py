@@ -14,7 +14,7 @@ _WITH: Mapping[str, tuple[str, ...]] = defaultdict(
     inputs=("data", "people"),
     domain=("data", "model"),
     weights=("data", "model"),
-    options=("attack",),
+    options=("attack", "bound"),
 )
 _LONGEST = 80
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from seepage.attacks import ATTACKS, adaptive
-from seepage.audit.victims import Victims, victims
+from seepage.attacks.labels import InferLabels
+from seepage.audit.captured import Captured
+from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
-from seepage.core import Attack, LocalComputation, Protection, Task
+from seepage.core import ActiveAttack, Attack, LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
-from seepage.data import Dataset, load
+from seepage.data import Dataset
 from seepage.defenses import DEFENSES, chain
 from seepage.threats import Threat
 from seepage.zoo import build, load_weights
@@ -68,28 +71,21 @@ def numbered(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
     return made
 
 
-def data(table: Table) -> tuple[Dataset, tuple[Victims, ...]]:
-    """Whose data: `{ name, split, pixels, people, batch_size, start }`."""
-    only(table, "name", "split", "pixels", "people", "batch_size", "start")
-    options = {key: table[key] for key in ("split", "pixels") if key in table}
-    dataset = construct("data", load, {"name": _name(table), **options})
-    if options:
-        # Records must tell the same data at another size or split apart.
-        dataset = replace(dataset, name=described(dataset.name, options))
-    batch_size = table.get("batch_size", 1)
-    cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
-    start = {"start": table["start"]} if "start" in table else {}
-    return dataset, construct("a batch", partial(victims, dataset), {**cut, **start})
-
-
-def model(table: Table, dataset: Dataset) -> Task:
+def model(table: Table, dataset: Dataset | Captured) -> Task:
     """A network, built for the data set's inputs and classes unless the table says otherwise."""
     name, options = _split(table)
     weights = options.pop("weights", None)
-    fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    double = options.pop("double", False)
+    if not isinstance(double, bool):
+        with located("double"):
+            raise InvalidValue(f"expected double to be true or false, got {double!r}")
+    fitted: dict[str, Any] = {"domain": dataset.domain}
+    if dataset.classes is not None:
+        fitted["classes"] = dataset.classes
     with trusting_nothing(name):
         task = build(name, options=fitted | options)
-        return task if weights is None else load_weights(task, weights)
+        task = task if weights is None else load_weights(task, weights)
+    return task.to(dtype=torch.float64) if double else task
 
 
 @contextmanager
@@ -141,14 +137,44 @@ def threat(table: Table) -> Threat:
 
 
 def attack(table: Table) -> tuple[str, Attack]:
-    """What the adversary does, and what records call it; `adaptive = true` adapts it."""
+    """What the adversary does, and what records call it.
+
+    `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
+    and are not known. An attack that ends in another one names it in a table of its own,
+    `attack = { name = ... }`.
+    """
     name, options = _split(table)
-    adapts = options.pop("adaptive", False)
-    if not isinstance(adapts, bool):
-        with located("adaptive"):
-            raise InvalidValue(f"expected adaptive to be true or false, got {adapts!r}")
+    if isinstance(options.get("attack"), Mapping):
+        with located("attack"):
+            options["attack"] = attack(options["attack"])[1]
+    wrappers: dict[str, Callable[[Attack], Attack]] = {
+        "infer_labels": InferLabels,
+        "adaptive": adaptive,
+    }
+    wanted = {key: options.pop(key, False) for key in wrappers}
     made = _made("attack", ATTACKS, {"name": name, **options})
-    return described(*_split(table)), adaptive(made) if adapts else made
+    for key, wrap in wrappers.items():
+        if not isinstance(wanted[key], bool):
+            with located(key):
+                raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
+        if wanted[key]:
+            made = _wrapped(name, made, key, wrap)
+    return described(*_split(table)), made
+
+
+def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]) -> Attack:
+    if isinstance(made, ActiveAttack):
+        with located(key):
+            raise InvalidValue(
+                f"{name} plants a network and takes no {key}; give it to the attack it ends in, "
+                f"as attack = {{ name = ..., {key} = true }}"
+            )
+    return wrap(made)
+
+
+def bound(table: Table) -> tuple[str, Bound]:
+    """What theory is asked, and what records call it."""
+    return described(*_split(table)), _made("bound", BOUNDS, table)
 
 
 def seeds(values: object) -> tuple[int, ...]:
@@ -168,10 +194,11 @@ def _made(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
 
 
 def _split(table: Table) -> tuple[str, dict[str, Any]]:
-    return _name(table), {key: value for key, value in table.items() if key != "name"}
+    return named(table), {key: value for key, value in table.items() if key != "name"}
 
 
-def _name(table: Table) -> str:
+def named(table: Table) -> str:
+    """The name in a table."""
     name = table.get("name")
     if not isinstance(name, str):
         raise InvalidValue(f"expected a table with a name, got {dict(table)!r}")

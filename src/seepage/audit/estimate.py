@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from seepage.audit.case import Case
+from seepage.audit.execution import AnyCase
 from seepage.audit.record import Record
 from seepage.audit.run import run_case
 from seepage.core.progress import listen
@@ -39,7 +39,7 @@ class _Stopwatch:
             raise _Enough
 
 
-def estimate(cases: Sequence[Case], records: Iterable[Record] = ()) -> float:
+def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> float:
     """Seconds that these cases would take one after the other in this process.
 
     Args:
@@ -62,13 +62,13 @@ def _recorded(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
     return {kind: fmean(values) for kind, values in seconds.items()}
 
 
-def _kind(case: Case) -> tuple[str, ...]:
+def _kind(case: AnyCase) -> tuple[str, ...]:
     who = case.victims
     local = repr(case.client.local)
-    return case.attack_name, case.task.name, local, who.data, str(len(who.people))
+    return case.name, case.task.name, local, who.data, str(len(who.people))
 
 
-def _measured(case: Case) -> float:
+def _measured(case: AnyCase) -> float:
     watch = _Stopwatch()
     began = time.perf_counter()
     try:

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from seepage.audit.bound_case import BoundCase
 from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.run import run_case, run_together
 
-Started = Callable[[Case], None]
-Executor = Callable[[Sequence[Case], Started], Iterable[Outcome]]
+AnyCase = Case | BoundCase
+Started = Callable[[AnyCase], None]
+Executor = Callable[[Sequence[AnyCase], Started], Iterable[Outcome]]
 
 # Results are stored group by group, so a larger one would lose more to an interruption.
 TOGETHER = 16
 
 
-def unannounced(case: Case) -> None:
+def unannounced(case: AnyCase) -> None:
     """Tell nobody that a case begins."""
     del case
 
 
-def serial(cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
+def serial(cases: Sequence[AnyCase], started: Started = unannounced) -> Iterator[Outcome]:
     """Run one case after the other, in this process."""
     for case in cases:
         started(case)
         yield run_case(case)
 
 
-def side_by_side(cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
+def side_by_side(cases: Sequence[AnyCase], started: Started = unannounced) -> Iterator[Outcome]:
     """Run cases that differ in people and seed alone together, where the attack can."""
     for group in _alike(cases):
         started(group[0])
         yield from run_together(group)
 
 
-def _alike(cases: Sequence[Case]) -> Iterator[list[Case]]:
-    groups: dict[tuple[object, ...], list[Case]] = {}
+def _alike(cases: Sequence[AnyCase]) -> Iterator[list[AnyCase]]:
+    groups: dict[tuple[str, ...], list[AnyCase]] = {}
     for case in cases:
-        shape = tuple(case.victims.batch.inputs.shape)
-        parts = (case.task.digest, case.client, case.threat, case.attack_name, shape)
-        groups.setdefault(tuple(map(repr, parts)), []).append(case)
+        groups.setdefault(case.alike, []).append(case)
     for group in groups.values():
         for first in range(0, len(group), TOGETHER):
             yield group[first : first + TOGETHER]

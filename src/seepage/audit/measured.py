@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from seepage.audit.captured import Captured
 from seepage.audit.entries import numbered
 from seepage.core import Metric, Paired
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
@@ -29,12 +30,14 @@ def _metric(name: object) -> Metric:
     return METRICS[name]
 
 
-def fitting(asked: Sequence[Metric] | None, dataset: Dataset) -> tuple[Metric, ...] | None:
+def fitting(
+    asked: Sequence[Metric] | None, dataset: Dataset | Captured
+) -> tuple[Metric, ...] | None:
     """Those of the metrics that fit these inputs; one that cannot run here is an error."""
     if asked is None:
         return None
     one = dataset.take([0])
-    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, assignment=(0,))
+    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, (0,), domain=dataset.domain)
     return tuple(metric for metric in asked if _fits(metric, itself))
 
 

@@ -9,7 +9,7 @@ from seepage.audit.lines import Place, lines, nearest
 from seepage.audit.source import Source
 from seepage.core.errors import SeepageError
 
-_SECTIONS = ("scenario", "data", "models", "locals", "defenses", "threats", "attacks")
+_SECTIONS = ("scenario", "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import torch
 
-from seepage.audit.case import Case
-from seepage.audit.execution import Started, unannounced
+from seepage.audit.execution import AnyCase, Started, unannounced
 from seepage.audit.outcome import Outcome
 from seepage.audit.run import lost
 from seepage.audit.source import Source
@@ -48,7 +47,9 @@ class Pool:
         if self.workers < 1:
             raise InvalidValue(f"expected workers >= 1, got {self.workers!r}")
 
-    def __call__(self, cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
+    def __call__(
+        self, cases: Sequence[AnyCase], started: Started = unannounced
+    ) -> Iterator[Outcome]:
         """Run the cases, yielding outcomes as they come, in any order."""
         waiting, tried = deque(cases), Counter[str]()
         crew: list[_Worker] = []
@@ -102,7 +103,7 @@ class Pool:
         return _Worker(process, ours)
 
 
-def _speaking(crew: Sequence[_Worker]) -> list[tuple[_Worker, Case]]:
+def _speaking(crew: Sequence[_Worker]) -> list[tuple[_Worker, AnyCase]]:
     """Wait until a busy worker has something to say, or has died."""
     busy = {id(worker.link): (worker, worker.case) for worker in crew if worker.case}
     ready = wait([worker.link for worker, _ in busy.values()])
@@ -115,9 +116,9 @@ class _Worker:
     def __init__(self, process: SpawnProcess, link: Connection) -> None:
         self.process = process
         self.link = link
-        self.case: Case | None = None
+        self.case: AnyCase | None = None
 
-    def give(self, case: Case) -> None:
+    def give(self, case: AnyCase) -> None:
         """Hand over a case; that nobody is there to take it shows when listening."""
         self.case = case
         with suppress(BrokenPipeError):
@@ -130,7 +131,7 @@ class _Worker:
             report(*json.loads(message[1:]))
             return None
         assert self.case is not None
-        outcome = Outcome.unpacked(message[1:], self.case.victims.batch.inputs)
+        outcome = Outcome.unpacked(message[1:], self.case.victims.truth)
         self.case = None
         return outcome
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from seepage.audit.case import Case
-from seepage.audit.execution import Started, unannounced
+from seepage.audit.execution import AnyCase, Started, unannounced
 from seepage.audit.outcome import Outcome
 from seepage.audit.run import lost, run_case
 from seepage.audit.source import Source
@@ -40,7 +39,9 @@ class RayCluster:
         """Refuse at once where Ray is not installed."""
         _ray()
 
-    def __call__(self, cases: Sequence[Case], started: Started = unannounced) -> Iterator[Outcome]:
+    def __call__(
+        self, cases: Sequence[AnyCase], started: Started = unannounced
+    ) -> Iterator[Outcome]:
         """Run the cases, yielding outcomes as they come, in any order."""
         del started  # Ray does not say when a task begins.
         ray = _ray()
@@ -54,9 +55,9 @@ class RayCluster:
                 [ready], _ = ray.wait(list(running))
                 yield self._outcome(ray, ready, running.pop(ready))
 
-    def _outcome(self, ray: ModuleType, ready: Any, case: Case) -> Outcome:  # noqa: ANN401
+    def _outcome(self, ray: ModuleType, ready: Any, case: AnyCase) -> Outcome:  # noqa: ANN401
         try:
-            return Outcome.unpacked(ray.get(ready), case.victims.batch.inputs)
+            return Outcome.unpacked(ray.get(ready), case.victims.truth)
         except ray.exceptions.RayError as error:
             return lost(case, f"its worker was lost: {type(error).__name__}")
 
@@ -102,6 +103,6 @@ def _run(source: Source, case: str, folder: str) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _cases(source: Source) -> dict[str, Case]:
+def _cases(source: Source) -> dict[str, AnyCase]:
     """Built once per worker process."""
     return {case.id: case for case in build_spec(source).cases}

@@ -1,4 +1,4 @@
-"""What is kept of a case: plain data, one number per person."""
+"""What is kept of a case, an attack or a bound: plain data, one number per person."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from seepage.audit.ceiling import Ceiling
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,8 @@ class Record:
         model: The broadcast network.
         local: What the client computed.
         defense: What it did before sharing.
-        threat: What the adversary knew.
-        attack: What it did.
+        threat: What the adversary knew; empty for a bound.
+        attack: What it did; for a bound, its name.
         seed: Of all randomness.
         scores: Metric to one value per person; None where a value is not defined.
         baselines: The same for each guess that needs no update.
@@ -28,6 +30,9 @@ class Record:
         error: Why there is no result; None if there is one.
         case: The id of the case, a hash of everything that decides its result.
         truth: The name under which the private inputs are kept.
+        vetted: What vetting says of the network an attack planted: how detectable it is; empty
+            where nothing was planted.
+        bound: What theory says, where the case is a bound; None where it is an attack.
     """
 
     data: str
@@ -45,6 +50,8 @@ class Record:
     error: str | None = None
     case: str = ""
     truth: str = ""
+    vetted: str = ""
+    bound: Ceiling | None = None
 
     @property
     def batch_size(self) -> int:
@@ -60,7 +67,9 @@ class Record:
     def from_plain(cls, plain: Mapping[str, Any]) -> Record:
         """The record of which `plain` is the plain form."""
         known = {field.name for field in fields(cls)}
-        return cls(**{key: _restored(value) for key, value in plain.items() if key in known})
+        values = {key: _restored(value) for key, value in plain.items() if key in known}
+        ceiling = values.get("bound")
+        return cls(**{**values, "bound": Ceiling(**ceiling) if ceiling else None})
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401

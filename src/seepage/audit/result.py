@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.audit.artifacts import Artifacts
 from seepage.audit.database import DATABASE, Database, Planned
-from seepage.audit.outcome import Outcome
+from seepage.audit.outcome import Outcome, read_words
 from seepage.audit.record import Record
 from seepage.core.errors import UnreadableFile
 
@@ -29,7 +29,8 @@ class AuditResult:
         spec: Text of its spec.
         environment: Versions, platform and device, as plain data.
         planned: Every case, in order.
-        records: Every result there is, in the same order.
+        records: Every result of an attack there is, in the same order.
+        bounds: Every bound there is, likewise.
         damaged: Files of tensors that are truncated; what they held reads as None.
     """
 
@@ -39,12 +40,13 @@ class AuditResult:
     environment: Mapping[str, Any]
     planned: tuple[Planned, ...]
     records: tuple[Record, ...]
+    bounds: tuple[Record, ...] = ()
     damaged: tuple[Path, ...] = ()
 
     @property
     def complete(self) -> bool:
         """Whether every case has a record."""
-        return len(self.records) == len(self.planned)
+        return len(self.records) + len(self.bounds) == len(self.planned)
 
     def truth(self, record: Record) -> Tensor | None:
         """The private inputs `(B, ...)`; None where they are not kept."""
@@ -54,17 +56,33 @@ class AuditResult:
         """What came back `(B, ...)`, in the order of the people; None where nothing did."""
         return self._tensor(record.case, "guess")
 
+    def truth_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
+        """The private inputs in words; nothing where they are not read or not kept."""
+        return self._said(record.truth)
+
+    def guess_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
+        """What came back in words; nothing where inputs are not read or nothing did."""
+        return self._said(record.case)
+
     def objective(self, record: Record) -> Tensor | None:
         """The objective at the start and after each step `(T,)`; None for closed forms."""
         return self._tensor(record.case, "objective")
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Every record whose private inputs are kept, with the tensors behind it."""
+        """Every record whose private inputs or guesses are kept, with the tensors behind it."""
         for record in self.records:
-            truth, objective = self.truth(record), self.objective(record)
+            truth, guess = self.truth(record), self.guess(record)
+            objective = self.objective(record)
             values = () if objective is None else tuple(objective.tolist())
-            if truth is not None:
-                yield Outcome(record, truth, self.guess(record), values)
+            # Without scores there was no truth; with scores it is missing.
+            if truth is not None or (guess is not None and not record.scores):
+                yield Outcome(record, truth, guess, values, self.guess_said(record))
+
+    def _said(self, name: str) -> tuple[tuple[str, ...], ...]:
+        try:
+            return read_words(Artifacts(self.path / ARTIFACTS).words(name))
+        except UnreadableFile:  # named in `damaged`
+            return ()
 
     def _tensor(self, name: str, key: str) -> Tensor | None:
         try:
@@ -96,6 +114,7 @@ def load_audit(path: Path | str) -> AuditResult:
         spec=about.get("spec", ""),
         environment=json.loads(about.get("environment", "{}")),
         planned=planned,
-        records=records,
+        records=tuple(record for record in records if record.bound is None),
+        bounds=tuple(record for record in records if record.bound is not None),
         damaged=tuple(artifacts.path(name) for name in artifacts.damaged()),
     )

@@ -1,56 +1,84 @@
-"""Running one case: share, attack, score."""
+"""Running one case: share, attack, score; or compute a bound."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from seepage.attacks.certify import residual
+from seepage.audit.bound_case import BoundCase
 from seepage.audit.case import Case
 from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
-from seepage.core import Observation, Reconstruction, Rng, SideBySide
+from seepage.audit.run_bound import bounded, failed_bound
+from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
+from seepage.core.domain import said
 from seepage.core.errors import SeepageError
-from seepage.scoring import Scores, baseline_scores, score
+from seepage.vetting import vet
 
 
-def run_case(case: Case) -> Outcome:
+def run_case(case: Case | BoundCase) -> Outcome:
     """Run a case; a failure becomes a record with its reason, so that the rest can go on."""
     try:
-        return _scored(case, case.attack(_observe(case), rng=_adversary(case)))
+        if isinstance(case, BoundCase):
+            return Outcome(bounded(case), case.victims.truth, None)
+        seen = case.observe()
+        return _scored(case, seen, case.attack(seen, rng=_adversary(case)))
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
         return lost(case, _reason(error))
 
 
-def run_together(cases: Sequence[Case]) -> list[Outcome]:
+def run_together(cases: Sequence[Case | BoundCase]) -> list[Outcome]:
     """Run cases that differ in people and seed alone, side by side where the attack can."""
-    attack = cases[0].attack
-    if len(cases) > 1 and isinstance(attack, SideBySide):
+    attacks = [case for case in cases if isinstance(case, Case)]
+    if len(attacks) == len(cases) > 1 and isinstance(attack := attacks[0].attack, SideBySide):
         try:
-            guesses = attack.many([_observe(c) for c in cases], rngs=[_adversary(c) for c in cases])
-            return [_scored(case, guess) for case, guess in zip(cases, guesses, strict=True)]
+            seen = [case.observe() for case in attacks]
+            guesses = attack.many(seen, rngs=[_adversary(case) for case in attacks])
+            return [_scored(*one) for one in zip(attacks, seen, guesses, strict=True)]
         except Exception:  # noqa: BLE001 - which of them breaks is found out one by one
             pass
     return [run_case(case) for case in cases]
 
 
-def lost(case: Case, reason: str) -> Outcome:
+def lost(case: Case | BoundCase, reason: str) -> Outcome:
     """What is kept of a case that gave no result."""
-    return Outcome(replace(_blank(case), error=reason), case.victims.batch.inputs, None)
+    record = (
+        failed_bound(case, reason)
+        if isinstance(case, BoundCase)
+        else replace(_blank(case), error=reason)
+    )
+    return Outcome(record, case.victims.truth, None)
 
 
-def _scored(case: Case, guess: Reconstruction) -> Outcome:
+def _scored(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
+    key = Rng(case.seed).fork("baseline")
     # Scored on the CPU, in the units and range of the data set.
-    scores = _score(case, _on_cpu(guess))
+    judged = case.victims.judge(_on_cpu(guess), metrics=case.metrics, rng=key)
+    certificate = guess.certificate
+    if certificate is None and case.victims.tapped is not None:
+        certificate = _explained(seen, guess)
     record = replace(
         _blank(case),
-        scores=_plain(scores),
-        baselines={name: _plain(s) for name, s in _baselines(case, scores).items()},
-        certificate=asdict(guess.certificate) if guess.certificate else None,
+        people=judged.people,
+        scores=judged.scores,
+        baselines=judged.baselines,
+        certificate=None if certificate is None else asdict(certificate),
         effort=_effort(guess),
+        vetted=_vetted(case),
     )
-    truth = case.victims.batch.inputs
-    return Outcome(record, truth, scores.paired.guess, guess.trace.objective)
+    words = said(case.task.domain, judged.guess)
+    return Outcome(record, case.victims.truth, judged.guess, guess.trace.objective, words)
+
+
+def _explained(seen: Observation, guess: Reconstruction) -> Certificate | None:
+    """How well a guess explains a captured update, where the attack does not say so itself."""
+    # Known labels are a multiset, which says whose they are only where there is one.
+    known = seen.labels if len(guess.inputs) == 1 else None
+    labels = known if guess.labels is None else guess.labels
+    if labels is None:
+        return None
+    return Certificate(residual(seen, guess.inputs, labels))
 
 
 def _reason(error: Exception) -> str:
@@ -76,11 +104,11 @@ def _blank(case: Case) -> Record:
     )
 
 
-def _observe(case: Case) -> Observation:
-    reference = next(iter(case.task.parameters.values()))
-    batch = case.victims.batch.to(device=reference.device, dtype=reference.dtype)
-    client_key = Rng(case.seed).fork("client")
-    return case.threat.observe(case.client, case.task, batch, rng=client_key)
+def _vetted(case: Case) -> str:
+    """What a client would have said of a planted network, had it looked."""
+    if not isinstance(case.attack, ActiveAttack):
+        return ""
+    return vet(case.broadcast, case.private).judgement
 
 
 def _adversary(case: Case) -> Rng:
@@ -89,32 +117,8 @@ def _adversary(case: Case) -> Rng:
 
 def _on_cpu(guess: Reconstruction) -> Reconstruction:
     labels = None if guess.labels is None else guess.labels.cpu()
-    return Reconstruction(guess.inputs.cpu().float(), labels)
-
-
-def _score(case: Case, guess: Reconstruction) -> Scores:
-    low, high = case.victims.bounds
-    return score(guess, case.victims.batch, metrics=case.metrics, low=low, peak=high - low)
-
-
-def _baselines(case: Case, scores: Scores) -> Mapping[str, Scores]:
-    low, high = case.victims.bounds
-    return baseline_scores(
-        case.victims.batch,
-        pool=case.victims.pool,
-        metrics=scores.metrics,
-        rng=Rng(case.seed).fork("baseline"),
-        low=low,
-        peak=high - low,
-    )
-
-
-def _plain(scores: Scores) -> dict[str, tuple[float | None, ...]]:
-    """One value per person; NaN, which JSON cannot hold, becomes None."""
-    return {
-        name: tuple(None if math.isnan(v) else v for v in values.tolist())
-        for name, values in scores.values.items()
-    }
+    inputs = guess.inputs.cpu()
+    return Reconstruction(inputs.float() if inputs.is_floating_point() else inputs, labels)
 
 
 def _effort(guess: Reconstruction) -> dict[str, float | int | str]:

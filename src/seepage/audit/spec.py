@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -11,16 +11,22 @@ from pathlib import Path
 
 import torch
 
-from seepage.audit import entries, measured
+from seepage.audit import entries, measured, whose
 from seepage.audit.audit import Audit
-from seepage.audit.case import Case
+from seepage.audit.bound_case import known
+from seepage.audit.captured import Captured
 from seepage.audit.entries import Table
+from seepage.audit.execution import AnyCase
 from seepage.audit.placed import placed
 from seepage.audit.source import Source
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
-from seepage.core import Metric
+from seepage.bounds import Bound
+from seepage.core import LocalComputation, Metric
 from seepage.core.errors import InvalidValue
 from seepage.core.located import located
+from seepage.data import Dataset
+from seepage.threats import Threat
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +34,7 @@ class Part:
     """One audit and the batches it runs on: a scenario on one data set."""
 
     audit: Audit
-    batches: tuple[Victims, ...]
+    batches: tuple[Victims | Strangers, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +52,7 @@ class Spec:
     parts: tuple[Part, ...]
 
     @cached_property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[AnyCase, ...]:
         """Everything to run, in order; cases that are the same in all that matters are one."""
         listed = [case for part in self.parts for case in part.audit.cases(part.batches)]
         return tuple({case.id: case for case in listed}.values())
@@ -72,7 +78,8 @@ def build_spec(source: Source) -> Spec:
         entries.only(table, "title", "seeds", "metrics", "scenario")
         metrics = measured.metrics(table.get("metrics"))
         seeds = entries.seeds(table.get("seeds", [0]))
-        build = partial(_parts, metrics=metrics, seeds=seeds, device=source.device)
+        data = partial(whose.data, find=whose.once())
+        build = partial(_parts, data=data, metrics=metrics, seeds=seeds, device=source.device)
         parts = [part for made in entries.each(table, "scenario", build) for part in made]
     return Spec(str(table.get("title", Path(source.name).stem)), source, tuple(parts))
 
@@ -85,25 +92,64 @@ def _parsed(source: Source) -> Table:
 
 
 def _parts(
-    scenario: Table, *, metrics: Sequence[Metric] | None, seeds: Sequence[int], device: str
+    scenario: Table,
+    *,
+    data: Callable[[Table], tuple[Dataset | Captured, tuple[Victims | Strangers, ...]]],
+    metrics: Sequence[Metric] | None,
+    seeds: Sequence[int],
+    device: str,
 ) -> list[Part]:
-    entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks")
+    entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
     parts = []
-    for dataset, batches in entries.each(scenario, "data", entries.data):
+    for dataset, batches in entries.each(scenario, "data", data):
         models = entries.each(scenario, "models", partial(entries.model, dataset=dataset))
         audit = Audit(
             tasks=[task.to(device=torch.device(device)) for task in models],
-            locals=entries.each(scenario, "locals", entries.local, [{}]),
+            locals=_locals(scenario, dataset),
             defenses=entries.defenses(scenario.get("defenses", [[]])),
-            threats=entries.each(scenario, "threats", entries.threat, [{}]),
+            threats=_threats(scenario, dataset),
             attacks=dict(entries.each(scenario, "attacks", entries.attack)),
+            bounds=_bounds(scenario),
             metrics=measured.fitting(metrics, dataset),
             seeds=seeds,
         )
+        with located("threats"):
+            audit.permitted()
+        if audit.bounds:
+            with located("bounds"):
+                tuple(map(known, batches))
         with located("defenses"):
             audit.cases(batches)
         for task, who in product(audit.tasks, batches):
             with located("models"), entries.trusting_nothing(task.name):
-                task.check(who.batch)
+                who.check(task)
         parts.append(Part(audit, batches))
     return parts
+
+
+def _bounds(scenario: Table) -> dict[str, Bound]:
+    """What theory is asked: nothing unless the scenario says so."""
+    if "bounds" not in scenario:
+        return {}
+    return dict(entries.each(scenario, "bounds", entries.bound))
+
+
+def _locals(scenario: Table, dataset: Dataset | Captured) -> list[LocalComputation]:
+    """What clients compute; of a captured update its file tells."""
+    if isinstance(dataset, Captured):
+        _require_none(scenario, "locals", "how the client computed")
+        return [dataset.tapped.capture.local]
+    return entries.each(scenario, "locals", entries.local, [{}])
+
+
+def _threats(scenario: Table, dataset: Dataset | Captured) -> list[Threat]:
+    if isinstance(dataset, Captured):
+        _require_none(scenario, "threats", "what the adversary knows")
+        return [dataset.tapped.threat]
+    return entries.each(scenario, "threats", entries.threat, [{}])
+
+
+def _require_none(scenario: Table, key: str, what: str) -> None:
+    if key in scenario:
+        with located(key):
+            raise InvalidValue(f"a captured update says itself {what}; leave {key} out")

@@ -9,14 +9,15 @@ from pathlib import Path
 from types import TracebackType
 
 from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack
-from seepage.audit.case import Case
 from seepage.audit.changes import changes
 from seepage.audit.database import DATABASE, Database, Planned
+from seepage.audit.execution import AnyCase
 from seepage.audit.lock import DirectoryLock
-from seepage.audit.outcome import Outcome
+from seepage.audit.outcome import Outcome, spelled
 from seepage.audit.record import Record
 from seepage.audit.result import ARTIFACTS
 from seepage.audit.room import CHECKPOINTS, ENVIRONMENT, SPEC, clear, require_room
+from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 
@@ -52,7 +53,7 @@ class AuditStore:
         title: str,
         spec: str,
         environment: Mapping[str, object],
-        cases: Sequence[Case],
+        cases: Sequence[AnyCase],
         overwrite: bool = False,
     ) -> AuditStore:
         """Begin an audit.
@@ -80,7 +81,9 @@ class AuditStore:
                 return cls(path, lock)
 
     @classmethod
-    def resume(cls, path: Path, *, cases: Sequence[Case], retry_failed: bool = False) -> AuditStore:
+    def resume(
+        cls, path: Path, *, cases: Sequence[AnyCase], retry_failed: bool = False
+    ) -> AuditStore:
         """Go on with an audit of exactly these cases.
 
         Args:
@@ -105,7 +108,7 @@ class AuditStore:
                 "with the spec it began with, or choose another --out"
             )
 
-    def _mend(self, victims: Mapping[str, Victims]) -> None:
+    def _mend(self, victims: Mapping[str, Victims | Strangers]) -> None:
         """Remove what is truncated; private inputs are written anew, other cases run again."""
         broken = self.artifacts.damaged()
         self._database.forget(broken)
@@ -123,10 +126,10 @@ class AuditStore:
         """What is done, in the order of the plan."""
         return self._database.records()
 
-    def add(self, case: Case, outcome: Outcome) -> None:
+    def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Keep what a case gave: its tensors first, then its record."""
         try:
-            if not self.artifacts.path(case.victims.digest).exists():
+            if case.victims.kept() and not self.artifacts.path(case.victims.digest).exists():
                 self._keep_truth(case.victims)
             if outcome.guess is not None:
                 self.artifacts.write(case.id, outcome.packed())
@@ -137,9 +140,8 @@ class AuditStore:
             ) from error
         self._database.add(outcome.record)
 
-    def _keep_truth(self, victims: Victims) -> None:
-        truth = {"inputs": victims.batch.inputs, "labels": victims.batch.labels}
-        self.artifacts.write(victims.digest, pack(truth))
+    def _keep_truth(self, victims: Victims | Strangers) -> None:
+        self.artifacts.write(victims.digest, pack(victims.kept(), spelled(victims.said)))
 
     def close(self) -> None:
         """Close the database and let go of the directory."""
@@ -162,7 +164,7 @@ class AuditStore:
         self.close()
 
 
-def plan(cases: Sequence[Case]) -> dict[str, Planned]:
+def plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
     """Cases by id, in order; those that are the same in all that matters are one."""
     return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
 

@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from seepage import __version__
-from seepage.audit import Gate
 from seepage.cli.audit import BAD_USAGE, INTERRUPTED
-from seepage.cli.audit import audit as run_audit
+from seepage.cli.audit_command import audit
 from seepage.cli.catalogues import Kind, catalogue
 from seepage.cli.inspect import inspect_models
 from seepage.cli.report import Format
 from seepage.cli.report import report as write_report
-from seepage.cli.request import Request
+from seepage.cli.reproduce_command import reproduce
+from seepage.cli.vet import Received, vet_model
 from seepage.core.errors import SeepageError
 
 app = typer.Typer(
@@ -29,21 +29,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class Device(StrEnum):
-    """Where to run."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Where(StrEnum):
-    """Who runs the cases."""
-
-    local = "local"
-    ray = "ray"
 
 
 def _version(wanted: bool) -> None:
@@ -61,64 +46,8 @@ def options(
     """Measures what a shared gradient gives away."""
 
 
-@app.command()
-def audit(
-    spec: Annotated[
-        Path | None, typer.Argument(help="A spec in TOML; the bundled quickstart if none is given.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Directory for all that is found.")] = Path(
-        "seepage-audit"
-    ),
-    device: Annotated[Device, typer.Option(help="Where to run the attacks.")] = Device.auto,
-    executor: Annotated[
-        Where, typer.Option(help="Run cases on this machine, or as tasks of a Ray cluster.")
-    ] = Where.local,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that share the cores; on a card there is one."),
-    ] = None,
-    fail_above: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="METRIC=VALUE",
-            help="Exit with 3 if anybody leaks beyond this: above for metrics that rise with "
-            "leakage such as psnr, below for those that fall such as lpips. May be repeated.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Run only what the audit in --out has no result of.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="With --resume, run failed cases again.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace an earlier audit in --out.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
-    ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines for a log, no bar.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress, only the result.")] = False,
-) -> None:
-    """Attack every combination a spec names, and show what leaked.
-
-    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above.
-    """
-    # Networks of the user's own are found beside where the command runs.
-    sys.path.insert(0, str(Path.cwd()))
-    request = Request(
-        spec=spec,
-        out=out,
-        device=device.value,
-        executor=executor.value,
-        workers=workers,
-        gates=tuple(map(Gate.parse, fail_above or ())),
-        resume=resume,
-        retry_failed=retry_failed,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        plain=plain,
-        quiet=quiet,
-    )
-    raise typer.Exit(run_audit(request, Console()))
+app.command()(audit)
+app.command()(reproduce)
 
 
 class Printed(StrEnum):
@@ -157,6 +86,43 @@ def inspect(
         as_json=form is Printed.json,
         console=Console(),
     )
+
+
+@app.command()
+def vet(
+    model: Annotated[str, typer.Argument(help="A network of the zoo, or package.module:factory.")],
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", "-o", help="An argument of the network, as key=value; may be repeated."
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The weights that were received: .safetensors or .pt.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data of your own to run it on, as in seepage list data.")
+    ] = None,
+    people: Annotated[int, typer.Option(min=1, help="How many examples of that to use.")] = 16,
+    shape: Annotated[
+        str | None, typer.Option(help="Of one input: that of the data, or 3x32x32, if not given.")
+    ] = None,
+    form: Annotated[Printed, typer.Option("--format", help="How to print.")] = Printed.text,
+) -> None:
+    """Say whether a network that was received looks as if its server wanted to read the update.
+
+    Exit codes: 0 clean, 2 bad usage, 3 suspicious, 4 malicious.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    received = Received(
+        model=model,
+        options=option or [],
+        weights=weights,
+        shape=shape,
+        data=data,
+        people=people,
+    )
+    raise typer.Exit(vet_model(received, as_json=form is Printed.json, console=Console()))
 
 
 @app.command()

@@ -25,38 +25,60 @@ from seepage.audit import (
 )
 from seepage.audit.database import DATABASE
 from seepage.audit.room import CHECKPOINTS, PAGE, SHEET
+from seepage.cli.captured import capture_spec
 from seepage.cli.gates import leaked, require_measured
 from seepage.cli.progress import Display, duration
-from seepage.cli.report import save_page
+from seepage.cli.report import save_page, say_alarms
 from seepage.cli.request import Request
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.report import leak_table, save_contact_sheet, summarise
+from seepage.report import (
+    attempts,
+    audit_verdict,
+    bound_table,
+    headrooms,
+    leak_table,
+    save_contact_sheet,
+    silences,
+    summarise,
+    unscored,
+)
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def audit(request: Request, console: Console) -> int:
     """Run every case of a spec that has no result yet; the exit code tells how it went."""
-    spec = build_spec(_source(request))
+    spec = build_spec(_source(request, console))
     require_measured(request.gates, spec)
-    title, device = escape(spec.title), spec.source.device
-    console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
     if request.dry_run:
-        return _rehearse(request, spec, console)
-    executor = _executor(request, spec.source)
-    _run(request, spec, executor, console)
-    found = load_audit(request.out)
+        return rehearse(request, spec, console)
+    found = perform(request, spec, console)
     _show(found, console)
     if leaked(request.gates, found.records, console):
         return LEAKED
-    return CASE_FAILED if any(record.error for record in found.records) else DONE
+    every = (*found.records, *found.bounds)
+    return CASE_FAILED if any(record.error for record in every) else DONE
 
 
-def _source(request: Request) -> Source:
+def perform(request: Request, spec: Spec, console: Console) -> AuditResult:
+    """Run what has no result yet, and read what there is then."""
+    _announce(spec, console)
+    _run(request, spec, _executor(request, spec.source), console)
+    return load_audit(request.out)
+
+
+def _announce(spec: Spec, console: Console) -> None:
+    title, device = escape(spec.title), spec.source.device
+    console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
+
+
+def _source(request: Request, console: Console) -> Source:
     device = pick_device(request.device)
     if request.spec is None and request.resumes:
         return Source("spec.toml", load_audit(request.out).spec, device)
+    if request.capture is not None:
+        return capture_spec(request.capture, device=device, console=console)
     return Source.read(request.spec, device=device)
 
 
@@ -80,8 +102,11 @@ def _executor(request: Request, source: Source) -> Executor:
     return side_by_side if on_card else serial
 
 
-def _rehearse(request: Request, spec: Spec, console: Console) -> int:
-    records = load_audit(request.out).records if request.resumes else ()
+def rehearse(request: Request, spec: Spec, console: Console) -> int:
+    """List what would run and estimate how long it would take."""
+    _announce(spec, console)
+    begun = load_audit(request.out) if request.resumes else None
+    records = () if begun is None else (*begun.records, *begun.bounds)
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     for number, case in enumerate(missing, 1):
@@ -91,7 +116,7 @@ def _rehearse(request: Request, spec: Spec, console: Console) -> int:
     seconds = estimate(missing, records) / (request.workers or 1)
     console.print(
         f"{len(missing)} cases to run, about {duration(seconds)}: an estimate from a few steps of "
-        "every attack on every network, or from what is recorded",
+        "every attack and bound on every network, or from what is recorded",
         soft_wrap=True,
     )
     return DONE
@@ -146,10 +171,9 @@ def _draw(out: Path) -> None:
 
 
 def _say_how_to_resume(request: Request, done: int, total: int, console: Console) -> None:
-    spec = f"{request.spec} " if request.spec else ""
     console.print(
         f"interrupted after {done} of {total} cases; they are in {request.out}\n"
-        f"to go on: seepage audit {spec}--out {request.out} --resume",
+        f"to go on: {request.again}",
         markup=False,
         highlight=False,
         soft_wrap=True,
@@ -158,7 +182,18 @@ def _say_how_to_resume(request: Request, done: int, total: int, console: Console
 
 def _show(found: AuditResult, console: Console) -> None:
     console.print(leak_table(summarise(found.records), width=console.width))
-    reasons = [f"failed: {record.error}" for record in found.records if record.error]
+    if unscored(found.records):
+        judged = audit_verdict(found)
+        for sentence in (f"{judged.headline}.", *judged.details):
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    if found.bounds:
+        told = headrooms(attempts(found.records), found.bounds)
+        console.print(bound_table(told))
+        for sentence in silences(told):
+            console.print(sentence, markup=False, highlight=False)
+        say_alarms(audit_verdict(found), console)
+    every = (*found.records, *found.bounds)
+    reasons = [f"failed: {record.error}" for record in every if record.error]
     damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
         console.print(line, style="yellow", markup=False)

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from seepage import data, scoring, zoo
 from seepage.attacks import ATTACKS
+from seepage.bounds import BOUNDS
+from seepage.bounds.risk import RISKS
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 
@@ -16,6 +18,8 @@ class Kind(StrEnum):
     """A catalogue."""
 
     attacks = "attacks"
+    bounds = "bounds"
+    risks = "risks"
     defenses = "defenses"
     locals = "locals"
     models = "models"
@@ -41,6 +45,8 @@ def _line(documentation: str) -> str:
 
 _SOURCES: Mapping[Kind, Callable[[], dict[str, str]]] = {
     Kind.attacks: lambda: _described(ATTACKS),
+    Kind.bounds: lambda: _described(BOUNDS),
+    Kind.risks: lambda: _described(RISKS),
     Kind.defenses: lambda: _described(DEFENSES),
     Kind.locals: lambda: _described(LOCALS),
     Kind.models: zoo.catalogue,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -16,9 +14,7 @@ from rich.text import Text
 from seepage.attacks.linear_systems import Inspection, inspection
 from seepage.attacks.linear_systems.inspection import FirstLayer
 from seepage.audit.entries import trusting_nothing
-from seepage.core import Domain
-from seepage.core.errors import InvalidValue
-from seepage.domains import CIFAR10, Image, Signal
+from seepage.cli.networks import domain_of, option
 from seepage.zoo import build
 
 
@@ -41,7 +37,7 @@ def inspect_models(
         as_json: Print one JSON list instead of tables.
         console: Where to print.
     """
-    arguments = {"domain": _domain(shape), **dict(map(_option, options))}
+    arguments = {"domain": domain_of(shape), **dict(map(option, options))}
     found = []
     for name in names:
         with trusting_nothing(name):
@@ -51,29 +47,6 @@ def inspect_models(
     if as_json:
         text = json.dumps([_plain(one) for one in found], indent=1)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _domain(shape: str | None) -> Domain:
-    if shape is None:
-        return CIFAR10
-    sizes = tuple(int(size) for size in shape.split("x") if size.isdigit())
-    kinds = {2: Signal, 3: Image}
-    if len(sizes) not in kinds or shape.count("x") != len(sizes) - 1:
-        raise InvalidValue(
-            f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, got {shape!r}"
-        )
-    return kinds[len(sizes)](sizes)
-
-
-def _option(written: str) -> tuple[str, Any]:
-    """A key and its value, written as in a spec; a bare word is a string."""
-    key, separator, value = written.partition("=")
-    if not separator:
-        raise InvalidValue(f"expected --option as key=value, got {written!r}")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
 
 
 def _show(found: Inspection, console: Console) -> None:

@@ -17,9 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from seepage.audit import Case, Record
+from seepage.audit import AnyCase, Record
 from seepage.core.progress import listen
-from seepage.report import decibels, defense_words
+from seepage.report import decibels, defense_words, headrooms
 
 
 class Display:
@@ -53,7 +53,7 @@ class Display:
         with self._bar, listen(self._heard):
             yield self
 
-    def started(self, case: Case) -> None:
+    def started(self, case: AnyCase) -> None:
         """Say which case begins."""
         self._bar.update(self._task, description=escape(str(case)))
 
@@ -64,7 +64,7 @@ class Display:
         self._done += 1
         self._bar.update(self._task, completed=self._done, note=f"worst {decibels(self._worst)}")
         if self._plain:
-            best = record.error or decibels(max(values, default=-math.inf))
+            best = record.error or (_allowed(record) if record.bound else _best(values))
             people = ", ".join(f"#{person}" for person in record.people)
             self._console.print(
                 f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
@@ -77,6 +77,18 @@ class Display:
     def _heard(self, step: int, steps: int, objective: float) -> None:
         note = f"step {step}/{steps}, objective {objective:.3g}, worst {decibels(self._worst)}"
         self._bar.update(self._task, note=note)
+
+
+def _best(values: Sequence[float]) -> str:
+    return decibels(max(values, default=-math.inf))
+
+
+def _allowed(record: Record) -> str:
+    """What a bound says, for the log."""
+    [headroom] = headrooms([], [record])
+    if not headroom.speaks:
+        return f"says nothing: {'; '.join(headroom.remarks)}"
+    return f"at most {decibels(max(person.ceiling for person in headroom.people))}"
 
 
 def _psnr(record: Record) -> list[float]:

@@ -27,6 +27,7 @@ from seepage.report import (
     comparison_markdown,
     comparison_page,
     comparison_verdict,
+    flat_bounds,
     missing,
     result_rows,
 )
@@ -105,9 +106,9 @@ def _audit(audit: AuditResult, form: Format, costs: Sequence[Choice]) -> str | b
         case Format.markdown:
             return audit_markdown(audit)
         case Format.csv:
-            return as_csv(result_rows(audit.records))
+            return as_csv([*result_rows(audit.records), *flat_bounds(audit.bounds)])
         case Format.parquet:
-            return as_parquet(result_rows(audit.records))
+            return as_parquet([*result_rows(audit.records), *flat_bounds(audit.bounds)])
         case Format.json:
             return as_json(
                 {
@@ -117,6 +118,7 @@ def _audit(audit: AuditResult, form: Format, costs: Sequence[Choice]) -> str | b
                     "environment": audit.environment,
                     "spec": audit.spec,
                     "records": [record.plain() for record in audit.records],
+                    "bounds": [record.plain() for record in audit.bounds],
                 }
             )
 
@@ -139,12 +141,18 @@ def _comparison(
 
 
 def _sentences(judged: Verdict) -> list[str]:
-    return [f"{judged.headline}.", *judged.details]
+    return [f"{judged.headline}.", *judged.alarms, *judged.details]
 
 
 def _say(judged: Verdict, audits: Sequence[AuditResult], console: Console) -> None:
-    headline, *details = _sentences(judged)
-    console.print(headline, style="bold", markup=False, highlight=False)
-    for line in (*details, *(missing(audit) for audit in audits)):
+    console.print(f"{judged.headline}.", style="bold", markup=False, highlight=False)
+    say_alarms(judged, console)
+    for line in (*judged.details, *(missing(audit) for audit in audits)):
         if line:
             console.print(line, markup=False, highlight=False)
+
+
+def say_alarms(judged: Verdict, console: Console) -> None:
+    """Shout what cannot be."""
+    for alarm in judged.alarms:
+        console.print(alarm, style="bold red", markup=False, highlight=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from seepage.audit import Gate
 from seepage.audit.database import DATABASE
+from seepage.cli.captured import CaptureRequest
 from seepage.core.errors import InvalidValue
 
 
@@ -27,6 +28,8 @@ class Request:
         dry_run: Run nothing; say what would run and for how long.
         plain: Lines for a log instead of a bar.
         quiet: Only the result.
+        command: What goes on with it after an interrupt; `seepage audit ... --resume` if None.
+        capture: A captured update instead of a spec.
     """
 
     spec: Path | None
@@ -41,13 +44,23 @@ class Request:
     dry_run: bool
     plain: bool
     quiet: bool
+    command: str | None = None
+    capture: CaptureRequest | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
         if self.resume and self.overwrite:
             raise InvalidValue("expected --resume or --overwrite, got both; choose one")
+        if self.spec is not None and self.capture is not None:
+            raise InvalidValue("expected a spec or --capture, got both; leave one out")
         if self.retry_failed and not self.resume:
             raise InvalidValue("--retry-failed goes with --resume, which is not given")
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with what was interrupted."""
+        spec = f" {self.spec}" if self.spec else ""
+        return self.command or f"seepage audit{spec} --out {self.out} --resume"
 
     @property
     def resumes(self) -> bool:

@@ -15,7 +15,7 @@ class Batch:
     """Private inputs with their labels.
 
     Args:
-        inputs: `(B, ...)`, in natural units (images in [0, 1]).
+        inputs: `(B, ...)`, in natural units (images in [0, 1]); tokens are int64.
         labels: `(B,)` class numbers, or `(B, K)` probabilities for mixed labels.
 
     Example:
@@ -31,10 +31,10 @@ class Batch:
         if self.inputs.ndim < 2 or len(self.inputs) == 0:
             shape = tuple(self.inputs.shape)
             raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got shape {shape}")
-        if not self.inputs.is_floating_point():
+        if not self.inputs.is_floating_point() and self.inputs.dtype != torch.int64:
             raise InvalidValue(
                 f"expected floating-point inputs in natural units, got {self.inputs.dtype}; "
-                "divide 8-bit images by 255"
+                "divide 8-bit images by 255, or give tokens as int64"
             )
         if self.labels.ndim not in (1, 2) or len(self.labels) != len(self.inputs):
             raise InvalidValue(
@@ -64,6 +64,8 @@ class Batch:
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Batch:
         """Return the batch on another device or with inputs of another precision."""
-        inputs = self.inputs.to(device=device, dtype=dtype)
-        soft = self.labels.is_floating_point()
-        return Batch(inputs, self.labels.to(device=device, dtype=dtype if soft else None))
+        inputs, labels = (
+            t.to(device=device, dtype=dtype if t.is_floating_point() else None)
+            for t in (self.inputs, self.labels)
+        )
+        return Batch(inputs, labels)

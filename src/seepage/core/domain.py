@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -38,3 +38,16 @@ class Domain(Protocol):
 
     def check(self, inputs: Tensor) -> None:
         """Raise `InvalidValue` unless these are valid inputs `(B, *shape)`."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A domain whose inputs people read, where those of others are looked at."""
+
+    def words(self, one: Tensor, /) -> tuple[str, ...]:
+        """One input as words, in order: those of a text, or one for each column of a table."""
+
+
+def said(domain: Domain, inputs: Tensor) -> tuple[tuple[str, ...], ...]:
+    """Each input as words; nothing where inputs are not read."""
+    return tuple(map(domain.words, inputs)) if isinstance(domain, Readable) else ()

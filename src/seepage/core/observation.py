@@ -30,7 +30,9 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """The adversary's whole view; None means unknown. Made by `Threat.observe` alone.
+    """The adversary's whole view; None means unknown.
+
+    Made by `Threat.observe` and, of updates that crossed a wire, by `Capture.observation`.
 
     Args:
         task: The broadcast network, in the mode the client ran it.

@@ -26,6 +26,11 @@ def report(step: int, total: int, objective: float) -> None:
         listener(step, total, objective)
 
 
+def heard() -> bool:
+    """Whether anybody listens."""
+    return _listener.get() is not None
+
+
 @contextmanager
 def listen(listener: Listener) -> Iterator[None]:
     """Hear every report made inside the block."""

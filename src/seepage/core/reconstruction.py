@@ -63,12 +63,15 @@ class Reconstruction:
         labels: `(B,)`, or None if the attack does not speak of labels.
         trace: The effort.
         certificate: Proof, where the attack can give one.
+        confidence: How sure the attack is of each feature, from 0 to 1, `(B, F)`; None where it
+            cannot tell.
     """
 
     inputs: Tensor
     labels: Tensor | None = None
     trace: Trace = field(default_factory=Trace)
     certificate: Certificate | None = None
+    confidence: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse guesses that scoring could not read."""

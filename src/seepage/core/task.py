@@ -16,6 +16,7 @@ from seepage.core.batch import Batch
 from seepage.core.digest import digest, lasting
 from seepage.core.domain import Domain
 from seepage.core.errors import InvalidValue
+from seepage.core.kernels import differentiable_twice, is_recurrent
 
 Mode = Literal["eval", "train"]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -103,10 +104,13 @@ class Task:
         return network
 
     @cached_property
+    def _recurrent(self) -> bool:
+        return is_recurrent(self.model)
+
+    @cached_property
     def classes(self) -> int:
         """Number of outputs, found by running one blank input."""
-        reference = next(iter(self.parameters.values()))
-        blank = torch.zeros(1, *self.domain.shape, device=reference.device, dtype=reference.dtype)
+        blank = self.placed(self.domain.project(torch.zeros(1, *self.domain.shape)))
         try:
             # Evaluation statistics: a batch of one has no variance to normalise by.
             outputs = functional_call(
@@ -122,10 +126,16 @@ class Task:
             raise InvalidValue(f"expected {self.name} to return logits (B, K), got {came}")
         return outputs.shape[1]
 
+    def placed(self, inputs: Tensor) -> Tensor:
+        """Inputs on the device of the network and in its precision; tokens stay whole numbers."""
+        reference = next(iter(self.parameters.values()))
+        return inputs.to(reference if inputs.is_floating_point() else reference.device)
+
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Run the network at these parameters on inputs in natural units."""
         normalised = self.domain.normalise(inputs)
-        return cast(Tensor, functional_call(self.network, dict(parameters), (normalised,)))
+        with differentiable_twice(recurrent=self._recurrent):
+            return cast(Tensor, functional_call(self.network, dict(parameters), (normalised,)))
 
     def losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of each example, `(B,)`."""

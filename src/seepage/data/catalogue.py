@@ -11,6 +11,7 @@ from seepage.data.cells import cells
 from seepage.data.cifar import cifar10, cifar100
 from seepage.data.dataset import Dataset
 from seepage.data.faces import faces
+from seepage.data.hamlet import hamlet
 from seepage.data.image_folder import image_folder
 from seepage.data.imagenet import imagenet
 from seepage.data.mnist import mnist
@@ -18,6 +19,7 @@ from seepage.data.npz import npz_file
 from seepage.data.request import Request
 from seepage.data.signals import ecg, ecg_mitbih, fmri
 from seepage.data.torchvision_sets import torchvision_set
+from seepage.data.voters import voters
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ BOTH = ("test", "train")
 NAMED = {
     "photos": Source(photos, "24 photographs of 10 things, 3x32x32 (bundled)"),
     "digits": Source(digits, "100 handwritten digits from MNIST, 1x28x28 (bundled)"),
+    "voters": Source(voters, "944 answers to a survey, 4 numbers and 5 categories (bundled)"),
+    "hamlet": Source(hamlet, "2515 runs of 12 words of the play (bundled)"),
     "cifar10": Source(cifar10, "CIFAR-10, 1500 test and 20000 train images, 3x32x32", BOTH),
     "cifar100": Source(cifar100, "CIFAR-100, 916 test and 1117 train images, 3x32x32", BOTH),
     "mnist": Source(mnist, "MNIST, 2000 test and 10000 train digits, 1x28x28", BOTH),
@@ -66,7 +70,7 @@ def load(name: str, *, split: str = "test", pixels: int | None = None) -> Datase
     """Load a data set into memory, in a fixed order.
 
     Args:
-        name: One of `catalogue()`; all but "photos" and "digits" are read from `data_root()` or
+        name: One of `catalogue()`; all but the bundled ones are read from `data_root()` or
             the path given.
         split: "test" or "train".
         pixels: Side to which images are resized; the set's own if None.

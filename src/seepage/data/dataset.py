@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from seepage.core import Batch
+from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
-from seepage.domains import Image, Signal
+from seepage.domains import Image, Signal, Tabular, Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +21,7 @@ class Dataset:
 
     Args:
         name: What `load` calls it.
-        inputs: `(N, *shape)`, float32, in [0, 1].
+        inputs: `(N, *shape)`, float32, in [0, 1]; tokens are int64.
         labels: `(N,)` class numbers, int64.
         domain: What one input is.
         class_names: One name per class.
@@ -37,15 +39,17 @@ class Dataset:
     name: str
     inputs: Tensor
     labels: Tensor
-    domain: Image | Signal
+    domain: Image | Signal | Tabular | Tokens
     class_names: tuple[str, ...]
     source: str
 
     def __post_init__(self) -> None:
         """Refuse what could not be split into valid batches."""
-        if len(self.inputs) == 0 or self.inputs.dtype != torch.float32:
+        wanted = torch.int64 if isinstance(self.domain, Tokens) else torch.float32
+        if len(self.inputs) == 0 or self.inputs.dtype != wanted:
+            name = str(wanted).removeprefix("torch.")
             raise InvalidValue(
-                f"expected at least one float32 input in {self.name}, got {len(self.inputs)} of "
+                f"expected at least one {name} input in {self.name}, got {len(self.inputs)} of "
                 f"{self.inputs.dtype}"
             )
         self.domain.check(self.inputs)
@@ -76,6 +80,11 @@ class Dataset:
     def classes(self) -> int:
         """Number of classes, with or without an example."""
         return len(self.class_names)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all inputs."""
+        return digest(self.inputs)
 
     def batch(self, size: int = 4, *, start: int = 0) -> Batch:
         """Return `size` consecutive examples."""

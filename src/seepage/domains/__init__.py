@@ -1,6 +1,19 @@
-"""What an input is: images and 1-D signals, with bounds, normalisation, sampling, projection."""
+"""What an input is: images, signals, tables, tokens; bounds, normalisation, projection."""
 
 from seepage.domains.box import Image, Signal
 from seepage.domains.presets import CIFAR10, CIFAR100, IMAGENET, MNIST
+from seepage.domains.tabular import Categorical, Continuous, Tabular
+from seepage.domains.tokens import Tokens
 
-__all__ = ["CIFAR10", "CIFAR100", "IMAGENET", "MNIST", "Image", "Signal"]
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "IMAGENET",
+    "MNIST",
+    "Categorical",
+    "Continuous",
+    "Image",
+    "Signal",
+    "Tabular",
+    "Tokens",
+]

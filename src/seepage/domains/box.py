@@ -68,6 +68,10 @@ class Box:
                 f"expected inputs (B, {', '.join(map(str, self.shape))}), "
                 f"got {tuple(inputs.shape)}; resize them or build the model for that shape"
             )
+        if not inputs.is_floating_point():
+            raise InvalidValue(
+                f"expected inputs as floats, got {inputs.dtype}; {self.out_of_range}"
+            )
         if not bool(torch.isfinite(inputs).all()):
             bad = int((~torch.isfinite(inputs)).flatten(1).any(1).nonzero()[0])
             raise InvalidValue(f"expected finite inputs, got NaN or infinity in input {bad}")

@@ -1,25 +1,36 @@
 """Records to what people read: a table, a contact sheet, a page, and files for other programs."""
 
+from seepage.report.bound_rows import flat_bounds, silences
+from seepage.report.bound_table import bound_table
 from seepage.report.change import Change, Direction, changes, comparison_verdict
 from seepage.report.change_table import change_table
 from seepage.report.contact_sheet import save_contact_sheet
+from seepage.report.contradiction import Contradiction, contradictions
 from seepage.report.formats import as_csv, as_json, as_parquet
-from seepage.report.intervals import Interval, median_interval, share_not_ruled_out
+from seepage.report.headroom import Headroom, headrooms
+from seepage.report.intervals import Interval, mean_interval, median_interval, share_not_ruled_out
 from seepage.report.leak import Attempt, Level, attempts, strongest
-from seepage.report.markdown import audit_markdown, comparison_markdown
+from seepage.report.markdown import (
+    audit_markdown,
+    comparison_markdown,
+    markdown_table,
+    markdown_words,
+)
 from seepage.report.missing import missing
-from seepage.report.page import BoundRow, audit_page, comparison_page
+from seepage.report.page import audit_page, comparison_page
 from seepage.report.rows import change_rows, result_rows
 from seepage.report.summary import Row, summarise
 from seepage.report.table import leak_table
+from seepage.report.unscored import unscored
 from seepage.report.verdict import Verdict, audit_verdict, verdict
 from seepage.report.words import decibels, defense_words
 
 __all__ = [
     "Attempt",
-    "BoundRow",
     "Change",
+    "Contradiction",
     "Direction",
+    "Headroom",
     "Interval",
     "Level",
     "Row",
@@ -31,21 +42,30 @@ __all__ = [
     "audit_markdown",
     "audit_page",
     "audit_verdict",
+    "bound_table",
     "change_rows",
     "change_table",
     "changes",
     "comparison_markdown",
     "comparison_page",
     "comparison_verdict",
+    "contradictions",
     "decibels",
     "defense_words",
+    "flat_bounds",
+    "headrooms",
     "leak_table",
+    "markdown_table",
+    "markdown_words",
+    "mean_interval",
     "median_interval",
     "missing",
     "result_rows",
     "save_contact_sheet",
     "share_not_ruled_out",
+    "silences",
     "strongest",
     "summarise",
+    "unscored",
     "verdict",
 ]

@@ -48,10 +48,15 @@ class Block:
 
 def save_contact_sheet(outcomes: Sequence[Outcome], path: Path) -> bool:
     """Draw every case whose inputs are images, and tell whether there was any."""
-    blocks = _blocks([o for o in outcomes if o.truth.ndim == 4])
+    blocks = _blocks([o for o in outcomes if _images(o)])
     if blocks:
         _draw(blocks).save(path)
     return bool(blocks)
+
+
+def _images(outcome: Outcome) -> bool:
+    shown = outcome.guess if outcome.truth is None else outcome.truth
+    return shown is not None and shown.ndim == 4
 
 
 def _blocks(outcomes: Sequence[Outcome]) -> list[Block]:
@@ -72,9 +77,10 @@ def _blocks(outcomes: Sequence[Outcome]) -> list[Block]:
 
 def _block(heading: str, by_defense: dict[str, list[Outcome]]) -> Block:
     first = next(iter(by_defense.values()))
-    people = [f"#{person}" for o in first for person in o.record.people]
-    truth = [image for o in first for image in o.truth]
-    strips = [Strip("truth", tuple(truth[:SHOWN]), tuple(people[:SHOWN]))]
+    known = [o for o in first if o.truth is not None]
+    people = [f"#{person}" for o in known for person in o.record.people]
+    truth = [image for o in known if o.truth is not None for image in o.truth]
+    strips = [Strip("truth", tuple(truth[:SHOWN]), tuple(people[:SHOWN]))] if known else []
     strips.extend(_strip(defense, outcomes) for defense, outcomes in by_defense.items())
     return Block(heading, tuple(strips))
 
@@ -84,11 +90,12 @@ def _strip(defense: str, outcomes: list[Outcome]) -> Strip:
     captions: list[str] = []
     for outcome in outcomes:
         if outcome.guess is None:
-            pictures.extend([None] * len(outcome.truth))
-            captions.extend(["failed"] * len(outcome.truth))
+            pictures.extend([None] * len(outcome.record.people))
+            captions.extend(["failed"] * len(outcome.record.people))
         else:
+            unscored = tuple(None for _ in outcome.guess)
             pictures.extend(outcome.guess)
-            captions.extend(decibels(v) for v in outcome.record.scores["psnr"])
+            captions.extend(decibels(v) for v in outcome.record.scores.get("psnr", unscored))
     label = "no defense" if defense == "chain()" else defense_words(defense)
     return Strip(label.replace(" + ", " +\n"), tuple(pictures[:SHOWN]), tuple(captions[:SHOWN]))
 

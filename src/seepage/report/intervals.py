@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ BLOCKS, BLOCK = 10, 100
 
 @dataclass(frozen=True)
 class Interval:
-    """A median and the interval that holds it with 95 % confidence."""
+    """A median, or a mean, and the interval that holds it with 95 % confidence."""
 
     low: float
     middle: float
@@ -34,14 +35,35 @@ def median_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     References:
         Efron, 1979 (efron1979bootstrap)
     """
+    return _bootstrap(values, np.median, seed)
+
+
+def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
+    """Percentile bootstrap of the mean over people, of which papers print the mean.
+
+    Args:
+        values: One per person, all finite.
+        seed: Of the resampling.
+
+    Example:
+        >>> mean_interval([1.0, 1.0, 4.0]).middle
+        2.0
+
+    References:
+        Efron, 1979 (efron1979bootstrap)
+    """
+    return _bootstrap(values, np.mean, seed)
+
+
+def _bootstrap(values: Sequence[float], statistic: Callable[..., Any], seed: int) -> Interval:
     people, rng = np.asarray(values, dtype=float), np.random.default_rng(seed)
     # In blocks, so that many people need no more memory than a few.
     draws = (rng.integers(len(people), size=(BLOCK, len(people))) for _ in range(BLOCKS))
-    medians = np.concatenate([np.median(people[draw], axis=1) for draw in draws])
+    found = np.concatenate([statistic(people[draw], axis=1) for draw in draws])
     tail = (1 - CONFIDENCE) / 2
     # Observed values only: between two exact guesses there is nothing to interpolate.
-    low, high = np.quantile(medians, [tail, 1 - tail], method="inverted_cdf")
-    return Interval(float(low), float(np.median(people)), float(high))
+    low, high = np.quantile(found, [tail, 1 - tail], method="inverted_cdf")
+    return Interval(float(low), float(statistic(people)), float(high))
 
 
 def share_not_ruled_out(people: int) -> float:

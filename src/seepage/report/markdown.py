@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.audit import AuditResult
+from seepage.report.bound_rows import COLUMNS, bound_rows, silences
 from seepage.report.change import Change, Direction, comparison_verdict
+from seepage.report.headroom import headrooms
+from seepage.report.leak import attempts
 from seepage.report.missing import missing
-from seepage.report.summary import summarise
+from seepage.report.summary import summarise, unscored_words
 from seepage.report.verdict import Verdict, audit_verdict
 from seepage.report.words import decibels, defense_words, threat_words
 
@@ -21,7 +24,7 @@ def audit_markdown(audit: AuditResult) -> str:
             row.model,
             row.attack.partition("(")[0],
             defense_words(row.defense),
-            f"{decibels(row.worst)} #{row.worst_person}" if row.people else "failed",
+            f"{decibels(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
             decibels(row.median),
             decibels(row.baseline),
             f"{row.exact} of {row.people}",
@@ -39,7 +42,23 @@ def audit_markdown(audit: AuditResult) -> str:
         ],
         header,
         rows,
-    )
+    ) + _bounds(audit)
+
+
+def _bounds(audit: AuditResult) -> str:
+    """What theory allows, where it was asked."""
+    found = headrooms(attempts(audit.records), audit.bounds)
+    if not found:
+        return ""
+    told = [line for sentence in silences(found) for line in ("", markdown_words(sentence))]
+    lines = [
+        "",
+        "## What theory allows",
+        "",
+        *markdown_table(list(COLUMNS), bound_rows(found)),
+        *told,
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def comparison_markdown(before: str, after: str, found: Sequence[Change]) -> str:
@@ -65,24 +84,26 @@ def _document(
     title: str, judged: Verdict, notes: list[str], header: list[str], rows: list[list[str]]
 ) -> str:
     lines = [
-        f"# {_safe(title)}",
+        f"# {markdown_words(title)}",
         "",
-        f"**{_safe(judged.headline)}.**",
+        f"**{markdown_words(judged.headline)}.**",
         "",
-        *(line for note in (*judged.details, *notes) for line in (_safe(note), "")),
-        *_table(header, rows),
+        *(line for alarm in judged.alarms for line in (f"**{markdown_words(alarm)}**", "")),
+        *(line for note in (*judged.details, *notes) for line in (markdown_words(note), "")),
+        *markdown_table(header, rows),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+def markdown_table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table; none if it has no rows."""
     if not rows:
         return []
     every = [header, ["---"] * len(header), *rows]
-    return ["| " + " | ".join(_safe(cell) for cell in row) + " |" for row in every]
+    return ["| " + " | ".join(markdown_words(cell) for cell in row) + " |" for row in every]
 
 
-def _safe(text: str) -> str:
+def markdown_words(text: str) -> str:
     """Text from a spec as text: no markup, no cell or line of its own."""
     plain = " ".join(text.split())
     for sign in "\\`*_[]<>|":

@@ -8,8 +8,9 @@ from seepage.report.words import counted, enumerated
 
 def missing(audit: AuditResult) -> str | None:
     """Say what is not there yet, failed or cannot be read; None if nothing is."""
-    left = len(audit.planned) - len(audit.records)
-    failed = sum(record.error is not None for record in audit.records)
+    every = (*audit.records, *audit.bounds)
+    left = len(audit.planned) - len(every)
+    failed = sum(record.error is not None for record in every)
     unscored = sum(
         value is None for record in audit.records for value in record.scores.get("psnr", ())
     )

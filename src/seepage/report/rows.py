@@ -7,22 +7,28 @@ from collections.abc import Mapping, Sequence
 from seepage.audit import Record
 from seepage.report.change import Change
 from seepage.report.leak import Attempt, attempts
+from seepage.report.unscored import unscored
 
 Cell = str | int | float | bool | None
 FlatRow = Mapping[str, Cell]
 
 
 def result_rows(records: Sequence[Record]) -> list[FlatRow]:
-    """One row per person and attack, in the order of the audit, and one per failed case."""
+    """One row per person and attack in the order of the audit, then without truth, then failed."""
     metrics = list(dict.fromkeys(name for record in records for name in record.scores))
     scored = [_scored(attempt, metrics) for attempt in attempts(records)]
     failed = [
-        {**_described(record), "person": person, "error": record.error}
+        {**described(record), "person": person, "error": record.error}
         for record in records
         if record.error is not None
         for person in record.people
     ]
-    return [*scored, *failed]
+    blind = [
+        {**described(record), "person": person, **_checked(record), "error": None}
+        for record in unscored(records)
+        for person in record.people
+    ]
+    return [*scored, *blind, *failed]
 
 
 def change_rows(found: Sequence[Change]) -> list[FlatRow]:
@@ -43,7 +49,8 @@ def change_rows(found: Sequence[Change]) -> list[FlatRow]:
     ]
 
 
-def _described(record: Record) -> dict[str, Cell]:
+def described(record: Record) -> dict[str, Cell]:
+    """What a case was, as the first columns."""
     return {
         "data": record.data,
         "person": None,
@@ -58,18 +65,24 @@ def _described(record: Record) -> dict[str, Cell]:
 
 def _scored(attempt: Attempt, metrics: Sequence[str]) -> FlatRow:
     record = attempt.record
-    certificate = record.certificate or {}
     baselines = {
         f"{name}_psnr": scores["psnr"][attempt.index] for name, scores in record.baselines.items()
     }
     return {
-        **_described(record),
+        **described(record),
         "person": attempt.victim[1],
         "level": str(attempt.level),
         **{metric: attempt.score(metric) for metric in metrics},
         **baselines,
+        **_checked(record),
+        "error": None,
+    }
+
+
+def _checked(record: Record) -> FlatRow:
+    certificate = record.certificate or {}
+    return {
         "residual": certificate.get("residual"),
         "unique": certificate.get("unique"),
         **{name: record.effort.get(name) for name in ("steps", "restarts", "seconds", "device")},
-        "error": None,
     }

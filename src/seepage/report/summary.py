@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from seepage.audit import Record
+from seepage.report.unscored import unscored
 
 GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense")
 
@@ -32,6 +33,8 @@ class Row:
         other: Value of other metrics for the worst-off person.
         seconds: Time of all attacks together.
         failed: How many cases gave no result.
+        residual: Of guesses that no truth was there to score: how much of the update the best one
+            leaves unexplained; None where there are none, or where that is not known.
     """
 
     data: str
@@ -49,12 +52,15 @@ class Row:
     other: dict[str, float | None]
     seconds: float
     failed: int
+    residual: float | None = None
 
 
 def summarise(records: Iterable[Record]) -> list[Row]:
-    """Group records by everything but people and seeds, the worst leak first."""
+    """Group attacks by everything but people and seeds, the worst leak first."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
+        if record.bound is not None:
+            continue
         key = tuple(getattr(record, name) for name in GROUPED_BY)
         groups.setdefault(key, []).append(record)
     rows = [_row(group) for group in groups.values()]
@@ -67,7 +73,7 @@ def _row(group: list[Record]) -> Row:
         (value, person, record, index)
         for record in done
         for index, (person, value) in enumerate(
-            zip(record.people, record.scores["psnr"], strict=True)
+            zip(record.people, record.scores.get("psnr", ()), strict=False)
         )
         if value is not None
     ]
@@ -92,6 +98,10 @@ def _row(group: list[Record]) -> Row:
         other=other,
         seconds=sum(float(r.effort["seconds"]) for r in done),
         failed=len(group) - len(done),
+        residual=min(
+            (float(r.certificate["residual"] or 0) for r in unscored(done) if r.certificate),
+            default=None,
+        ),
     )
 
 
@@ -108,3 +118,10 @@ def _exact(records: list[Record]) -> set[int]:
 def _baseline(record: Record, index: int) -> float:
     values = [scores["psnr"][index] for scores in record.baselines.values()]
     return max(value for value in values if value is not None)
+
+
+def unscored_words(row: Row) -> str:
+    """What stands in the place of a score where there is none."""
+    if row.residual is not None:
+        return f"residual {row.residual:.1g}"
+    return "failed" if row.failed else "no truth"

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from seepage.report.summary import Row
+from seepage.report.summary import Row, unscored_words
 from seepage.report.words import decibels, defense_words
 
 # A guess this far above the best one made without any update is shown in red, in dB of PSNR.
@@ -61,7 +61,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
 
 def _leak(row: Row) -> Text:
     if not row.people:
-        return Text("failed", style="yellow")
+        return Text(unscored_words(row), style="yellow")
     above = row.worst - row.baseline
     style = "bold red" if above > CLEAR else "yellow" if above > 0 else "green"
     return Text(f"{decibels(row.worst, unit=False)} #{row.worst_person}", style=style)

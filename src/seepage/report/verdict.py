@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from seepage.audit import AuditResult, Record
+from seepage.report.contradiction import contradictions
+from seepage.report.headroom import headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
     NO_DEFENSE,
@@ -17,6 +21,7 @@ from seepage.report.leak import (
     recognisable,
     strongest,
 )
+from seepage.report.unscored import best_explained, unscored_details, unscored_headline
 from seepage.report.words import counted, decibels, defense_words, enumerated
 
 
@@ -30,12 +35,14 @@ class Verdict:
         headline: One sentence.
         details: What follows it: the worst-off person, and what each defense changes.
         worst: The attempt that came closest, among those the headline speaks of.
+        alarms: What cannot be: bounds that an attack beat, one sentence each.
     """
 
     level: Level | None
     headline: str
     details: tuple[str, ...] = ()
     worst: Attempt | None = None
+    alarms: tuple[str, ...] = ()
 
 
 def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
@@ -48,6 +55,9 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         noun: What a person's data are called, e.g. "images".
     """
     groups = {name: strongest(group) for name, group in by_defense(attempts(records)).items()}
+    blind = best_explained(records)
+    if not groups and blind is not None:
+        return Verdict(None, unscored_headline(blind, noun=noun), unscored_details(blind))
     if not groups:
         return Verdict(None, "There is no result yet")
     bare = groups.pop(NO_DEFENSE, None)
@@ -65,9 +75,21 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
 def audit_verdict(audit: AuditResult) -> Verdict:
     """Judge an audit in the words of its data: images, signals, or inputs of any kind."""
     samples = {record.data: record for record in audit.records}.values()
-    shapes = {truth.ndim for record in samples if (truth := audit.truth(record)) is not None}
-    noun = "images" if shapes == {4} else "signals" if shapes == {3} else "inputs"
-    return verdict(audit.records, noun=noun)
+    inputs = (
+        audit.guess(record) if (truth := audit.truth(record)) is None else truth
+        for record in samples
+    )
+    nouns = {_noun(values) for values in inputs if values is not None}
+    noun = nouns.pop() if len(nouns) == 1 else "inputs"
+    found = contradictions(headrooms(attempts(audit.records), audit.bounds))
+    alarms = tuple(contradiction.sentence for contradiction in found)
+    return replace(verdict(audit.records, noun=noun), alarms=alarms)
+
+
+def _noun(truth: Tensor) -> str:
+    if not truth.is_floating_point():
+        return "texts"
+    return {4: "images", 3: "signals", 2: "answers"}.get(truth.ndim, "inputs")
 
 
 def _headline(people: dict[Victim, Attempt], noun: str) -> str:

@@ -87,6 +87,7 @@ _KNOWLEDGE = {
     "knows_batch_size=True": "the batch size",
     "knows_defense=True": "the defense",
     "knows_mixing=True": "any mixing of inputs",
+    "server='malicious'": "the freedom to send any network",
     "batchnorm='exact'": "the batch statistics",
     "batchnorm='running'": "the broadcast batch statistics",
 }
@@ -106,7 +107,7 @@ def threat_words(threat: str) -> str:
         >>> threat_words("Threat(knows_labels=True, knows_defense=False, batchnorm='exact')")
         'the update, the labels and the batch statistics, but not the defense'
     """
-    fields = re.findall(r"\w+=[^,()]+", threat)
+    fields = [f for f in re.findall(r"\w+=[^,()]+", threat) if f != "server='honest'"]
     had = [_KNOWLEDGE.get(field, field) for field in fields if field not in _IGNORANCE]
     lacked = [_IGNORANCE[field] for field in fields if field in _IGNORANCE]
     words = enumerated(["the update", *had])

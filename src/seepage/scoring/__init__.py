@@ -3,11 +3,13 @@
 from seepage.scoring.baselines import baseline_scores, draw_guess, mean_guess
 from seepage.scoring.catalogue import METRICS, applicable, catalogue
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
+from seepage.scoring.features import FeatureAccuracy
 from seepage.scoring.label import LabelAccuracy, count_error
 from seepage.scoring.lpips import LPIPS
 from seepage.scoring.pairing import pair
 from seepage.scoring.scores import Scores, score
 from seepage.scoring.ssim import SSIM
+from seepage.scoring.tokens import TokenAccuracy
 
 __all__ = [
     "L1",
@@ -18,8 +20,10 @@ __all__ = [
     "RMSE",
     "SSIM",
     "ExactMatch",
+    "FeatureAccuracy",
     "LabelAccuracy",
     "Scores",
+    "TokenAccuracy",
     "applicable",
     "baseline_scores",
     "catalogue",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from seepage.core import Batch, Metric, Reconstruction, Rng
+from seepage.core import Batch, Domain, Metric, Reconstruction, Rng
 from seepage.core.errors import InvalidValue
 from seepage.scoring.scores import Scores, score
 
@@ -63,6 +64,7 @@ def baseline_scores(
     rng: Rng,
     peak: float = 1.0,
     low: float = 0.0,
+    domain: Domain | None = None,
 ) -> dict[str, Scores]:
     """Scores of both trivial guesses, paired and scored exactly as an attack's.
 
@@ -73,9 +75,11 @@ def baseline_scores(
         rng: Randomness of the draw.
         peak: Width of the range of values, 1 for images in [0, 1].
         low: Lowest value of the range.
+        domain: What an input is, if known: the mean is then made a valid one, of categories the
+            most frequent.
 
     Returns:
-        Scores under "mean" and "draw".
+        Scores under "mean", which of tokens is the most frequent at each place, and "draw".
 
     Example:
         >>> import torch
@@ -85,11 +89,19 @@ def baseline_scores(
         ([0.25, 0.25], [0.0625, 0.0625])
     """
     drawn = draw_guess(pool, len(batch), rng=rng)
-    guesses = {"mean": mean_guess(pool.mean(0), len(batch)), "draw": drawn}
+    guesses = {"mean": mean_guess(_typical(pool, domain), len(batch)), "draw": drawn}
     return {
-        name: score(guess, batch, metrics=metrics, peak=peak, low=low)
+        name: score(guess, batch, metrics=metrics, peak=peak, low=low, domain=domain)
         for name, guess in guesses.items()
     }
+
+
+def _typical(pool: Tensor, domain: Domain | None) -> Tensor:
+    """The best single guess without an update."""
+    if not pool.is_floating_point():
+        return torch.mode(pool, dim=0).values
+    mean = pool.mean(0)
+    return mean if domain is None else domain.project(mean)
 
 
 def _check_size(size: int) -> None:

@@ -8,9 +8,11 @@ from types import MappingProxyType
 from seepage.core import Metric, Paired
 from seepage.core.errors import MissingExtra, NotApplicable
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
+from seepage.scoring.features import FeatureAccuracy, table_of
 from seepage.scoring.label import LabelAccuracy
 from seepage.scoring.lpips import LPIPS, check_lpips
 from seepage.scoring.ssim import SSIM, check_ssim
+from seepage.scoring.tokens import TokenAccuracy, check_tokens
 
 _ALL: tuple[Metric, ...] = (
     MSE(),
@@ -21,10 +23,17 @@ _ALL: tuple[Metric, ...] = (
     L1(),
     LabelAccuracy(),
     ExactMatch(),
+    FeatureAccuracy(),
+    TokenAccuracy(),
 )
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
 
-_CHECKS: Mapping[str, Callable[[Paired], None]] = {"ssim": check_ssim, "lpips": check_lpips}
+_CHECKS: Mapping[str, Callable[[Paired], object]] = {
+    "ssim": check_ssim,
+    "lpips": check_lpips,
+    "feature_accuracy": table_of,
+    "token_accuracy": check_tokens,
+}
 
 
 def catalogue() -> dict[str, str]:
@@ -41,7 +50,8 @@ def applicable(paired: Paired) -> tuple[Metric, ...]:
     """The metrics that make sense for these inputs and can run here, in catalogue order.
 
     Left out are `ssim` and `lpips` for signals and for images too small for them, and `lpips`
-    where its weights are not found.
+    where its weights are not found; `feature_accuracy` but for tables, `token_accuracy` but for
+    tokens.
 
     Example:
         >>> import torch

@@ -14,11 +14,15 @@ from torch import Tensor
 
 from seepage.core import Paired
 from seepage.core.errors import InvalidValue
+from seepage.scoring.apart import apart
 
 
 def differences(paired: Paired) -> Tensor:
-    """Guess minus truth, one row per person, `(B, D)` in float64."""
-    return (paired.guess.cpu().double() - paired.truth.cpu().double()).flatten(1)
+    """Guess minus truth, one row per person, `(B, D)` in float64.
+
+    Tokens are the same or not, 0 or 1: how far apart their numbers are means nothing.
+    """
+    return apart(paired.guess.cpu(), paired.truth.cpu()).flatten(1)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,22 @@ import math
 import torch
 from torch import Tensor
 
-from seepage.core import Batch, Paired, Reconstruction
+from seepage.core import Batch, Domain, Paired, Reconstruction
 from seepage.core.errors import InvalidValue
+from seepage.scoring.apart import apart
 
 # Squares of a diverged guess overflow, and the assignment refuses infinite costs.
 _LARGEST_COST = 1e300
 
 
-def pair(guess: Reconstruction, batch: Batch, *, peak: float = 1.0, low: float = 0.0) -> Paired:
+def pair(
+    guess: Reconstruction,
+    batch: Batch,
+    *,
+    peak: float = 1.0,
+    low: float = 0.0,
+    domain: Domain | None = None,
+) -> Paired:
     """Assign each guess to one person so that the summed mean squared error is least.
 
     The order of a reconstruction means nothing (a gradient is a sum over the batch), so guesses
@@ -30,11 +38,15 @@ def pair(guess: Reconstruction, batch: Batch, *, peak: float = 1.0, low: float =
     audit it is part of: entries that are NaN or infinite are replaced by mid-grey. Nothing is
     clamped otherwise, and no tensor of the caller is changed.
 
+    Between tokens the error is 0 or 1, and 1 is the range of values, whatever `peak` and `low`; a
+    missing token is -1.
+
     Args:
         guess: What the attack returned, in any order.
         batch: The truth; the result lives on its device, in the wider of the two precisions.
         peak: Width of the range of values, 1 for images in [0, 1].
         low: Lowest value of the range; mid-grey is `low + peak / 2`.
+        domain: What an input is, for metrics that ask for it.
 
     Raises:
         InvalidValue: If a guess has another shape than a private input.
@@ -52,7 +64,8 @@ def pair(guess: Reconstruction, batch: Batch, *, peak: float = 1.0, low: float =
     if not (math.isfinite(peak) and peak > 0 and math.isfinite(low)):
         raise InvalidValue(f"expected a finite range with peak > 0, got {peak=!r}, {low=!r}")
     guesses, truth = comparable(guess, batch)
-    grey = low + peak / 2
+    whole = not truth.is_floating_point()
+    grey = -1 if whole else low + peak / 2
     guesses = torch.where(torch.isfinite(guesses), guesses, grey)
     assignment = _assign(guesses, truth)
     return Paired(
@@ -61,7 +74,8 @@ def pair(guess: Reconstruction, batch: Batch, *, peak: float = 1.0, low: float =
         labels=batch.labels.detach(),
         guessed_labels=_pick_labels(guess.labels, assignment, like=batch.labels),
         assignment=assignment,
-        peak=peak,
+        peak=1.0 if whole else peak,
+        domain=domain,
     )
 
 
@@ -76,6 +90,11 @@ def comparable(guess: Reconstruction, batch: Batch) -> tuple[Tensor, Tensor]:
         )
     if not bool(torch.isfinite(truth).all()):
         raise InvalidValue("expected finite private inputs, got NaN or infinity; check the batch")
+    if guesses.is_floating_point() != truth.is_floating_point():
+        raise InvalidValue(
+            f"expected guesses of the kind of the private inputs, {truth.dtype}, got "
+            f"{guesses.dtype}; tokens are whole numbers, everything else is not"
+        )
     dtype = torch.promote_types(guesses.dtype, truth.dtype)
     return guesses.to(truth.device, dtype), truth.to(dtype)
 
@@ -84,13 +103,13 @@ def _assign(guesses: Tensor, truth: Tensor) -> tuple[int, ...]:
     """For each person the index of a guess, or -1."""
     from scipy.optimize import linear_sum_assignment
 
-    wide_guesses, wide_truth = guesses.cpu().double(), truth.cpu().double()
+    near_guesses, near_truth = guesses.cpu(), truth.cpu()
     assignment = [-1] * len(truth)
     if len(guesses) == 0:
         return tuple(assignment)
     # A row at a time: all pairs at once would not fit for a batch of photographs, and the
     # expanded square |g|^2 - 2gt + |t|^2 is not exactly zero at the truth.
-    rows = [(wide_truth - g).square().flatten(1).mean(1) for g in wide_guesses]
+    rows = [apart(g, near_truth).square().flatten(1).mean(1) for g in near_guesses]
     costs = torch.stack(rows).clamp(max=_LARGEST_COST)
     for index, person in zip(*linear_sum_assignment(costs.numpy()), strict=True):
         assignment[int(person)] = int(index)

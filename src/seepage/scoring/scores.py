@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from seepage.core import Batch, Metric, Paired, Reconstruction
+from seepage.core import Batch, Domain, Metric, Paired, Reconstruction
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.scoring.catalogue import applicable
 from seepage.scoring.pairing import pair
@@ -89,6 +89,7 @@ def score(
     metrics: Sequence[Metric] | None = None,
     peak: float = 1.0,
     low: float = 0.0,
+    domain: Domain | None = None,
 ) -> Scores:
     """Pair a reconstruction with the truth and score it, person by person.
 
@@ -98,6 +99,7 @@ def score(
         metrics: By default every metric that fits these inputs.
         peak: Width of the range of values, 1 for images in [0, 1].
         low: Lowest value of the range.
+        domain: What an input is, for metrics that ask for it: the columns of a table.
 
     Example:
         >>> import torch
@@ -109,7 +111,7 @@ def score(
              1    inf      1
              0  6.021      0
     """
-    paired = pair(guess, batch, peak=peak, low=low)
+    paired = pair(guess, batch, peak=peak, low=low, domain=domain)
     return Scores(paired, applicable(paired) if metrics is None else tuple(metrics))
 
 

@@ -5,6 +5,7 @@ Example:
     >>> check_defense(Clip(1.0))
 """
 
+from seepage.testing.active_attack import check_active_attack
 from seepage.testing.attack import check_attack, check_knowledge
 from seepage.testing.defense import check_defense
 from seepage.testing.metric import check_metric
@@ -13,6 +14,7 @@ from seepage.testing.violation import ContractError
 
 __all__ = [
     "ContractError",
+    "check_active_attack",
     "check_aggregation",
     "check_attack",
     "check_defense",

@@ -7,11 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.core import Metric, Paired, Rng
+from seepage.core import Domain, Metric, Paired, Rng
 from seepage.testing.violation import require
 
 
-def check_metric(metric: Metric, *, shape: tuple[int, ...] = (3, 32, 32)) -> None:
+def check_metric(
+    metric: Metric, *, shape: tuple[int, ...] = (3, 32, 32), domain: Domain | None = None
+) -> None:
     """Raise `ContractError` unless a metric keeps every law.
 
     Laws: one number per person; arguments untouched; deterministic; the truth itself leaks more
@@ -21,12 +23,13 @@ def check_metric(metric: Metric, *, shape: tuple[int, ...] = (3, 32, 32)) -> Non
     Args:
         metric: The metric to check.
         shape: Shape of one input.
+        domain: For metrics of tables or tokens: where inputs are drawn from, in place of images.
 
     Example:
         >>> from seepage.scoring import METRICS
         >>> check_metric(METRICS["psnr"])
     """
-    noisy = _example(shape)
+    noisy = _example(shape) if domain is None else _drawn(domain)
     exact = replace(noisy, guess=noisy.truth.clone(), guessed_labels=noisy.labels.clone())
     kept = noisy.truth.clone(), noisy.guess.clone()
     scores, perfect = metric(noisy), metric(exact)
@@ -50,6 +53,13 @@ def _example(shape: tuple[int, ...]) -> Paired:
     guess = (truth + strength * noise).clamp(0, 1)
     labels = torch.arange(4)
     return Paired(truth, guess, labels, (labels + 1) % 4, assignment=(0, 1, 2, 3))
+
+
+def _drawn(domain: Domain) -> Paired:
+    truth, guess = (domain.sample(4, rng=Rng(0).fork(name)) for name in ("truth", "guess"))
+    labels = torch.arange(4)
+    assignment = (0, 1, 2, 3)
+    return Paired(truth, guess, labels, (labels + 1) % 4, assignment, domain=domain)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -12,16 +12,18 @@ from seepage.clients import Client, Shared, batch_statistics
 from seepage.core import Batch, Observation, Rng, Statistics, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import precision
+from seepage.core.task import Mode
 from seepage.defenses import chain
 from seepage.threats.goal import goal
 from seepage.threats.simulation import Simulation
 
 BatchNorm = Literal["exact", "running", "unknown"]
+Server = Literal["honest", "malicious"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threat:
-    """What an honest-but-curious server knows besides the update it receives.
+    """What the server knows besides the update it receives, and whether it plays by the rules.
 
     Args:
         knows_labels: The labels as a multiset: they are handed over sorted. Of data that was mixed
@@ -33,6 +35,8 @@ class Threat:
             normalises with its batch's statistics, and the server does not.
         knows_mixing: Where data is mixed, who was mixed with whom and how much of each; never the
             flipped signs.
+        server: "honest": it sends what it trains, and is curious. "malicious": it may send any
+            network it likes, which attacks that plant (`ActiveAttack`) need.
 
     Example:
         >>> Threat.strongest().batchnorm, Threat.realistic().batchnorm
@@ -48,6 +52,7 @@ class Threat:
     knows_defense: bool = True
     batchnorm: BatchNorm = "running"
     knows_mixing: bool = False
+    server: Server = "honest"
 
     @classmethod
     def strongest(cls) -> Threat:
@@ -73,10 +78,17 @@ class Threat:
             raise InvalidValue(
                 f"expected batchnorm 'exact', 'running' or 'unknown', got {self.batchnorm!r}"
             )
+        if self.server not in ("honest", "malicious"):
+            raise InvalidValue(f"expected server 'honest' or 'malicious', got {self.server!r}")
         if self.knows_labels and not self.knows_batch_size:
             raise InvalidValue("knowing the labels includes the batch size; set knows_batch_size")
         if self.knows_mixing and not self.knows_defense:
             raise InvalidValue("knowing the mixing includes the defense; set knows_defense")
+
+    @property
+    def mode(self) -> Mode:
+        """How the client runs the network: with the broadcast statistics, or its batch's."""
+        return "eval" if self.batchnorm == "running" else "train"
 
     def observe(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
         """Let the client share its update, and return all the adversary sees of it.
@@ -87,7 +99,7 @@ class Threat:
             batch: What is private; nothing of it enters the result but what this threat grants.
             rng: The client's randomness; the adversary's is another.
         """
-        task = client.broadcast(task.in_mode("eval" if self.batchnorm == "running" else "train"))
+        task = client.broadcast(task.in_mode(self.mode))
         # In full precision: rounding by a card would hide from the adversary what others see.
         with precision("float32"):
             shared = client.share(task, batch, rng=rng)

@@ -4,6 +4,8 @@ from seepage.zoo.catalogue import MODELS, build, catalogue
 from seepage.zoo.cnn import CNN_VARIANTS, cnn
 from seepage.zoo.convnet import convnet
 from seepage.zoo.factory import from_factory
+from seepage.zoo.foreign import hugging_face, pytorch_image_models
+from seepage.zoo.gpt import gpt
 from seepage.zoo.lenet import lenet
 from seepage.zoo.mlp import ACTIVATIONS, fc, mlp
 from seepage.zoo.mnist_convnet import mnist_convnet
@@ -25,10 +27,13 @@ __all__ = [
     "convnet",
     "fc",
     "from_factory",
+    "gpt",
+    "hugging_face",
     "lenet",
     "load_weights",
     "mlp",
     "mnist_convnet",
+    "pytorch_image_models",
     "resnet18",
     "resnet20",
     "resnet32",

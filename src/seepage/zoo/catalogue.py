@@ -13,6 +13,8 @@ from seepage.domains import CIFAR10
 from seepage.zoo.cnn import CNN_VARIANTS, cnn
 from seepage.zoo.convnet import convnet
 from seepage.zoo.factory import from_factory
+from seepage.zoo.foreign import hugging_face, pytorch_image_models
+from seepage.zoo.gpt import gpt
 from seepage.zoo.lenet import lenet
 from seepage.zoo.mlp import fc, mlp
 from seepage.zoo.mnist_convnet import mnist_convnet
@@ -50,7 +52,14 @@ MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
         "mnist_convnet": mnist_convnet,
         "two_layer": two_layer,
         "wide_head_resnet18": wide_head_resnet18,
+        "gpt": gpt,
     }
+)
+
+
+# Before the colon, a package whose networks are built by the name after it.
+FOREIGN: Mapping[str, Callable[..., Task]] = MappingProxyType(
+    {"hf": hugging_face, "timm": pytorch_image_models}
 )
 
 
@@ -61,14 +70,15 @@ def catalogue() -> dict[str, str]:
         >>> catalogue()["cnn3-v4"]
         "CNN3 variant 4 of Chen and Campbell's Table 1; see `cnn`."
     """
-    return {name: (factory.__doc__ or "").splitlines()[0] for name, factory in MODELS.items()}
+    known = {**MODELS, **{f"{package}:NAME": make for package, make in FOREIGN.items()}}
+    return {name: (factory.__doc__ or "").splitlines()[0] for name, factory in known.items()}
 
 
 def build(name: str, *, options: Mapping[str, object]) -> Task:
     """Build a task from plain data, as a spec holds it.
 
     Args:
-        name: Of the zoo, or `package.module:factory`.
+        name: Of the zoo, `hf:KIND`, `timm:NAME`, or `package.module:factory`.
         options: Arguments of the factory, or of `from_factory`; none is made up.
 
     Example:
@@ -83,6 +93,9 @@ def build(name: str, *, options: Mapping[str, object]) -> Task:
 
 
 def _resolve(name: str) -> Callable[..., Task]:
+    package, _, rest = name.partition(":")
+    if package in FOREIGN and rest:
+        return partial(FOREIGN[package], rest)
     if ":" in name or "." in name:
         return partial(from_factory, name)
     if name not in MODELS:

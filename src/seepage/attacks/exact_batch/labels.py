@@ -35,11 +35,11 @@ def read_labels(
         (gradient,) = torch.autograd.grad(loss, z, retain_graph=True)
         fits.append(torch.cosine_similarity(gradient.double(), gradients, dim=1))
     fit = torch.stack(fits, dim=1)
-    return options[fit.argmax(1) if known is None else _one_each(fit)]
+    return options[fit.argmax(1) if known is None else one_each(fit)]
 
 
-def _one_each(fit: Tensor) -> Tensor:
-    """The assignment of columns to rows with the largest sum."""
+def one_each(fit: Tensor) -> Tensor:
+    """For each row of a square matrix the column it is given, so that the sum is largest."""
     from scipy.optimize import linear_sum_assignment
 
     _, columns = linear_sum_assignment(torch.nan_to_num(fit).cpu().numpy(), maximize=True)

@@ -1,5 +1,6 @@
 """Inputs of a layer inside the network, from the update alone."""
 
+from seepage.attacks.feature_recovery.cocktail_party import CocktailParty, cocktail_party
 from seepage.attacks.feature_recovery.exact import ExactFeatures
 from seepage.attacks.feature_recovery.features import FeatureRecovery, Features
 from seepage.attacks.feature_recovery.gaussian import NotGaussianWarning
@@ -7,11 +8,13 @@ from seepage.attacks.feature_recovery.recipes import exact_features, tensor_feat
 from seepage.attacks.feature_recovery.tensor import TensorFeatures
 
 __all__ = [
+    "CocktailParty",
     "ExactFeatures",
     "FeatureRecovery",
     "Features",
     "NotGaussianWarning",
     "TensorFeatures",
+    "cocktail_party",
     "exact_features",
     "tensor_features",
 ]

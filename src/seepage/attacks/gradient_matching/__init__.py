@@ -2,14 +2,17 @@
 
 from seepage.attacks.gradient_matching.batchnorm import BatchNormStatistics
 from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.categories import SoftmaxCategories
 from seepage.attacks.gradient_matching.decay import Decaying
 from seepage.attacks.gradient_matching.engine import Engine
+from seepage.attacks.gradient_matching.features import FeatureMatching
 from seepage.attacks.gradient_matching.fidelity import (
     L2,
     Cosine,
     GaussianLikelihood,
     LayerwiseCosine,
 )
+from seepage.attacks.gradient_matching.generator import Generator
 from seepage.attacks.gradient_matching.kernel import GaussianKernel
 from seepage.attacks.gradient_matching.langevin import Langevin
 from seepage.attacks.gradient_matching.lbfgs import LBFGS
@@ -45,8 +48,10 @@ __all__ = [
     "CosineDecay",
     "Decaying",
     "Engine",
+    "FeatureMatching",
     "GaussianKernel",
     "GaussianLikelihood",
+    "Generator",
     "GradientDescent",
     "GradientMatching",
     "GroupConsistency",
@@ -59,6 +64,7 @@ __all__ = [
     "Orthogonality",
     "PatternedStart",
     "Search",
+    "SoftmaxCategories",
     "SquaredNorm",
     "StepDecay",
     "Term",

@@ -21,6 +21,7 @@ from seepage.attacks.gradient_matching.objective import Objective, RowSimulation
 from seepage.attacks.gradient_matching.rows import Rounded, Strategy, rounded, row_simulation
 from seepage.attacks.gradient_matching.run import Run, State, state_of, tensors_of
 from seepage.attacks.gradient_matching.search import Search
+from seepage.attacks.gradient_matching.starts import generated_point
 from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.errors import InvalidValue
@@ -39,6 +40,7 @@ class Outcome:
 
     Args:
         point: The best point of the best restart.
+        points: The best point of every restart, `(R, D)`.
         value: Its objective.
         values: The objective of that restart at every step.
         finals: The best objective of every restart.
@@ -47,6 +49,7 @@ class Outcome:
     """
 
     point: Tensor
+    points: Tensor
     value: float
     values: tuple[float, ...]
     finals: tuple[float, ...]
@@ -125,7 +128,7 @@ class Engine:
         chosen = tuple(cases[case] for case in chunk.cases)
         reference = next(iter(chosen[0].update))
         starts = [
-            search.start(layout, rng=rngs[case].fork("restart", restart), like=reference)
+            _start(search, layout, rngs[case].fork("restart", restart), reference)
             for case in chunk.cases
             for restart in chunk.restarts
         ]
@@ -200,14 +203,22 @@ def _outcome(parts: list[State], seconds: float) -> Outcome:
     lowest = torch.cat([part.lowest for part in parts])
     winner = int(lowest.argmin())
     values = torch.cat([part.values for part in parts], dim=1)
+    points = torch.cat([part.best for part in parts])
     return Outcome(
-        point=torch.cat([part.best for part in parts])[winner],
+        point=points[winner],
+        points=points,
         value=float(lowest[winner]),
         values=tuple(values[:, winner].tolist()),
         finals=tuple(lowest.tolist()),
         diverged=sum(int(part.diverged.sum()) for part in parts),
         seconds=seconds,
     )
+
+
+def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
+    if layout.generated is not None:
+        return generated_point(layout, rng=rng)
+    return search.start(layout, rng=rng, like=like)
 
 
 def _unchanged(points: Tensor) -> Tensor:

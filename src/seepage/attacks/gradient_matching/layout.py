@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.gradient_matching.generator import Generated
 from seepage.core import Domain
 
 
@@ -21,11 +22,14 @@ class Layout:
         batch_size: Number of inputs sought.
         domain: Their space.
         classes: If labels are sought too, their number of classes; None if labels are known.
+        generated: What makes the inputs of the first entries of a point; None if these are the
+            inputs themselves.
     """
 
     batch_size: int
     domain: Domain
     classes: int | None = None
+    generated: Generated | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -35,15 +39,23 @@ class Layout:
     @property
     def size(self) -> int:
         """Number of entries of a point."""
-        return math.prod(self.shape) + self.batch_size * (self.classes or 0)
+        return self.inputs_size + self.batch_size * (self.classes or 0)
+
+    @property
+    def inputs_size(self) -> int:
+        """Number of those that make the inputs."""
+        return math.prod(self.shape) if self.generated is None else self.generated.size
 
     def normalised(self, points: Tensor) -> Tensor:
         """The inputs `(..., B, *shape)`, in normalised coordinates."""
-        return points[..., : math.prod(self.shape)].reshape(*points.shape[:-1], *self.shape)
+        first = points[..., : self.inputs_size]
+        if self.generated is not None:
+            return self.generated(first)
+        return first.reshape(*points.shape[:-1], *self.shape)
 
     def label_probabilities(self, points: Tensor) -> Tensor:
         """The labels sought, `(..., B, K)`, as probabilities of the logits that are searched."""
-        logits = points[..., math.prod(self.shape) :]
+        logits = points[..., self.inputs_size :]
         return logits.reshape(*points.shape[:-1], self.batch_size, -1).softmax(-1)
 
     def with_inputs(self, points: Tensor, normalised: Tensor) -> Tensor:
@@ -52,6 +64,8 @@ class Layout:
         return torch.cat([flat, points[..., flat.shape[-1] :]], dim=-1)
 
     def project(self, points: Tensor) -> Tensor:
-        """The points with their inputs made valid."""
+        """The points with their inputs made valid; generated ones always are."""
+        if self.generated is not None:
+            return points
         natural = self.domain.project(self.domain.denormalise(self.normalised(points)))
         return self.with_inputs(points, self.domain.normalise(natural))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from seepage.attacks.gradient_matching.engine import Engine, Outcome
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.search import Search
-from seepage.attacks.usable import require_usable
+from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import MissingKnowledge, NotApplicable
 
@@ -54,8 +56,17 @@ class GradientMatching:
             for observation, outcome in zip(observations, outcomes, strict=True)
         ]
 
+    def ensemble(self, observation: Observation, *, rng: Rng) -> tuple[Reconstruction, Tensor]:
+        """What a call gives, and the best point of every restart, normalised: `(R, B, ...)`."""
+        require_usable(observation.update, observation.task)
+        layout = self._layout(observation)
+        (outcome,) = self.engine.run(self.search, (observation,), (rng,), layout)
+        best = self._reconstruction(observation, layout, outcome)
+        return best, layout.normalised(outcome.points)
+
     def _layout(self, observation: Observation) -> Layout:
         task = observation.task
+        require_continuous(task)
         if not self.search.seek_labels:
             if observation.labels is None:
                 raise MissingKnowledge(
@@ -63,14 +74,20 @@ class GradientMatching:
                     needed_by="gradient matching",
                     hint="use Threat(knows_labels=True) or an attack that searches for them",
                 )
-            return Layout(len(observation.labels), task.domain)
+            return self._bound(observation, len(observation.labels), None)
         if observation.batch_size is None:
             raise MissingKnowledge(
                 "batch size",
                 needed_by="gradient matching",
                 hint="use Threat(knows_batch_size=True)",
             )
-        return Layout(observation.batch_size, task.domain, task.classes)
+        return self._bound(observation, observation.batch_size, task.classes)
+
+    def _bound(self, observation: Observation, size: int, classes: int | None) -> Layout:
+        domain, generator = observation.task.domain, self.search.generator
+        like = next(iter(observation.update))
+        made = None if generator is None else generator.bind(size, domain, like=like)
+        return Layout(size, domain, classes, made)
 
     def _reconstruction(
         self, observation: Observation, layout: Layout, outcome: Outcome

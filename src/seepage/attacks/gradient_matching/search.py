@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from seepage.attacks.gradient_matching.generator import Generator
 from seepage.attacks.gradient_matching.optimisers import Optimiser
 from seepage.attacks.gradient_matching.priors import GroupConsistency
 from seepage.attacks.gradient_matching.schedules import Schedule
@@ -23,10 +24,12 @@ class Search:
         schedule: The step size over time.
         steps: Steps of each restart.
         restarts: Independent starts, of which the one whose objective ends lowest is kept.
-        start: Where a restart begins.
+        start: Where a restart begins, if it is the inputs themselves that are searched.
         boxed: Whether to project on valid inputs after each step.
         seek_labels: Search for the labels too, as probabilities, even where they are known.
         median_every: Median-filter the candidates every so many steps; None for never.
+        generator: What makes inputs of the numbers that are searched in their place, such as a
+            `PriorNetwork`; None searches the inputs themselves.
     """
 
     terms: tuple[Term, ...]
@@ -38,6 +41,7 @@ class Search:
     boxed: bool = True
     seek_labels: bool = False
     median_every: int | None = None
+    generator: Generator | None = None
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -45,6 +49,11 @@ class Search:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(f"expected {name} >= 1, got {value!r}")
+        if self.median_every is not None and self.generator is not None:
+            raise InvalidValue(
+                "median_every replaces pixels, which are not what is searched where there is a "
+                "generator; give one of the two"
+            )
         for term in self.terms:
             if not math.isfinite(term.weight):
                 raise InvalidValue(f"expected a finite weight, got {term!r}")

@@ -135,6 +135,12 @@ class WarmStart:
         return _point(normalised + self.spread * noise, layout, rng)
 
 
+def generated_point(layout: Layout, *, rng: Rng) -> Tensor:
+    """Where a generator begins, and label logits, where the layout has any."""
+    assert layout.generated is not None
+    return _point(layout.generated.start(rng=rng), layout, rng)
+
+
 def _point(normalised: Tensor, layout: Layout, rng: Rng) -> Tensor:
     """Join the inputs with label logits, where the layout has any."""
     flat = normalised.flatten()

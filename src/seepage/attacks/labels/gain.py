@@ -48,7 +48,7 @@ def measure_gain(observation: Observation, size: int) -> Gain:
     task = observation.task
     head = classifier_head(task)
     reference = task.parameters[head.weight]
-    inputs = task.domain.sample(size, rng=Rng(0).fork("gain")).to(reference)
+    inputs = task.placed(task.domain.sample(size, rng=Rng(0).fork("gain")))
     labels = torch.arange(size, device=reference.device) % len(reference)
     shared = columns(observation.simulate(inputs, labels).descent().tensors, head)
     known = columns(Gradient()(task, inputs, labels).tensors, head)

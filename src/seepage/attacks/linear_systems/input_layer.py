@@ -76,5 +76,4 @@ def _same(inputs: Tensor, wanted: Tensor) -> bool:
 def noise(task: Task) -> Tensor:
     """Two normalised inputs of noise to run a network on."""
     # Two examples: with one, a layer applied at every position would look like one applied once.
-    reference = next(iter(task.parameters.values()))
-    return task.domain.normalise(task.domain.sample(2, rng=Rng(0)).to(reference))
+    return task.domain.normalise(task.placed(task.domain.sample(2, rng=Rng(0))))

@@ -72,8 +72,7 @@ def read_stack(task: Task) -> Stack:
 
 
 def _noise(task: Task, *, seed: int) -> Tensor:
-    reference = next(iter(task.parameters.values()))
-    return task.domain.sample(_PROBES, rng=Rng(seed)).to(reference)
+    return task.placed(task.domain.sample(_PROBES, rng=Rng(seed)))
 
 
 def _agree(came: Tensor, expected: Tensor) -> bool:

@@ -7,41 +7,43 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from seepage.audit import AuditResult, Choice, Record
+from seepage.report.headroom import headrooms
 from seepage.report.leak import Attempt, attempts
 from seepage.report.missing import missing
-from seepage.report.page.bounds import BoundRow, bound_section
+from seepage.report.page.bounds import bound_section
 from seepage.report.page.convergence import convergence_section
 from seepage.report.page.defenses import defense_section
 from seepage.report.page.document import document
 from seepage.report.page.markup import joined
 from seepage.report.page.opening import assumptions, opening
 from seepage.report.page.people import Look, pair, people_section
+from seepage.report.page.picture import Shown
 from seepage.report.page.records import record_section
 from seepage.report.page.rerun import rerun_section
 from seepage.report.page.tradeoff import tradeoff_section
+from seepage.report.page.unscored import unscored_section
 from seepage.report.verdict import audit_verdict
 
 
-def audit_page(
-    audit: AuditResult, *, choices: Sequence[Choice] = (), bounds: Sequence[BoundRow] = ()
-) -> str:
+def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     """One self-contained HTML page; also of an audit that is running or broken.
 
     Args:
         audit: From `load_audit`.
         choices: What each defense costs, where utility was measured.
-        bounds: What theory allows, where it was computed.
     """
     records = audit.records
     tried = attempts(records)
-    truth, guess = _look(audit.truth), _look(audit.guess)
+    truth = _look(audit.truth, audit.truth_said)
+    guess = _look(audit.guess, audit.guess_said)
     judged = audit_verdict(audit)
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
     sections = [
         people_section(tried, truth=truth, guess=guess) if tried else None,
+        unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,
         tradeoff_section(choices),
-        bound_section(bounds),
+        bound_section(headrooms(tried, audit.bounds)),
         convergence_section(tried, objective=_objective(audit)),
         record_section(records) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),
@@ -58,10 +60,13 @@ def audit_page(
     )
 
 
-def _look(read: Callable[[Record], Tensor | None]) -> Look:
-    def look(attempt: Attempt) -> Tensor | None:
-        tensors = read(attempt.record)
-        return None if tensors is None else tensors[attempt.index]
+def _look(
+    read: Callable[[Record], Tensor | None],
+    said: Callable[[Record], tuple[tuple[str, ...], ...]],
+) -> Look:
+    def look(attempt: Attempt) -> Shown | None:
+        shown = said(attempt.record) or read(attempt.record)
+        return None if shown is None else shown[attempt.index]
 
     return look
 

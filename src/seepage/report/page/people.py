@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from torch import Tensor
-
 from seepage.report.leak import Attempt, Victim, by_defense, strength, strongest
 from seepage.report.page.levels import amount, badge, level_class
 from seepage.report.page.markup import Markup, element, joined
-from seepage.report.page.picture import picture
+from seepage.report.page.picture import Shown, picture
 from seepage.report.page.section import Section
 from seepage.report.words import behind, decibels
 
@@ -18,7 +16,7 @@ from seepage.report.words import behind, decibels
 PEOPLE = 24
 BYTES = 4_000_000
 
-Look = Callable[[Attempt], Tensor | None]
+Look = Callable[[Attempt], Shown | None]
 
 
 def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Section:
@@ -85,7 +83,7 @@ def _card(
     )
 
 
-def _guess(attempt: Attempt, values: Tensor | None, truth: Tensor | None) -> Markup:
+def _guess(attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
     return _figure(
         _missing() if values is None else picture(values, alt=_alt(attempt), over=truth),
         joined(

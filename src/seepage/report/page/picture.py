@@ -8,24 +8,49 @@ import io
 import torch
 from torch import Tensor
 
-from seepage.report.page.markup import Markup, element
+from seepage.report.page.markup import Markup, element, joined
 
 # Longest side of a picture, in pixels; larger images are reduced.
 LARGEST = 96
 POINTS = 160
 
 
-def picture(values: Tensor, *, alt: str, over: Tensor | None = None) -> Markup:
-    """An image `(C, H, W)` as pixels; anything else, `(C, L)` or `(L,)`, as lines.
+Shown = Tensor | tuple[str, ...]
+
+
+def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
+    """An image `(C, H, W)` as pixels, words as words; anything else, `(C, L)` or `(L,)`, as lines.
 
     Args:
-        values: One person's input or a guess at it, in natural units.
+        values: One person's input or a guess at it, in natural units, or in words.
         alt: What it shows, for those who do not see it.
-        over: What lines are drawn over, faintly and to the same scale: the truth under a guess.
+        over: The truth under a guess: lines are drawn over it, faintly and to the same scale, and
+            words that are not its own are marked.
     """
+    if not isinstance(values, Tensor):
+        return words(values, over=over if isinstance(over, tuple) else values)
+    over = over if isinstance(over, Tensor) else None
     if values.ndim == 3:
         return element("img", {"class": "pixels", "src": png(values), "alt": alt})
     return signal(values, alt=alt, over=over)
+
+
+def words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
+    """A text or the columns of a row, with the words marked that differ from the truth's.
+
+    Example:
+        >>> words(("good", "night"), over=("good", "morrow"))
+        '<p class="said"><span>good</span> <mark>night</mark> </p>'
+    """
+    pairs = zip(said, over, strict=True)
+    return element(
+        "p",
+        {"class": "said"},
+        *(
+            joined(element("span" if ours == theirs else "mark", None, ours), " ")
+            for ours, theirs in pairs
+        ),
+    )
 
 
 def png(image: Tensor) -> str:

@@ -11,6 +11,7 @@ from seepage.audit import Record
 from seepage.report.leak import Attempt, attempts, strength
 from seepage.report.page.markup import Markup, element, joined, scrolling
 from seepage.report.page.section import Section
+from seepage.report.unscored import unscored
 from seepage.report.words import behind, counted, decibels, short_names
 
 # Rows written as HTML, for readers without scripts and for paper; the script has all of them.
@@ -76,8 +77,16 @@ def table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         reading = f"failed: {record.error}"
         return [f"{record.data} {people}", *described(record), reading, *blank, str(record.seed)]
 
+    def blind(record: Record) -> list[str]:
+        people = ", ".join(f"#{person}" for person in record.people)
+        residual = _number(record.certificate["residual"] if record.certificate else None)
+        effort = [_number(record.effort.get(name)) for name in ("steps", "restarts", "seconds")]
+        blank = ["-"] * (len(metrics) + 2)
+        told = ["no truth", *blank, residual, *effort, str(record.seed)]
+        return [f"{record.data} {people}", *described(record), *told]
+
     ranked = sorted(attempts(records), key=strength, reverse=True)
-    rows = [scored(attempt) for attempt in ranked]
+    rows = [*map(scored, ranked), *map(blind, unscored(records))]
     return columns, rows + [failed(r) for r in records if r.error is not None]
 
 

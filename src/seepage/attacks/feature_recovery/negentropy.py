@@ -1,0 +1,116 @@
+"""Unmixing by negentropy: the fixed point of FastICA, then the likelihood without whiteness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.core import Rng
+from seepage.core.progress import report
+
+# Below this part of a source's deviation |s| is rounded off, for its derivative to exist.
+_SMOOTH = 1e-2
+_HISTORY = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """The dependence that is left between sources s = A z, and what they may not be.
+
+        L(A) = sum_i E ||s_i||  -  log |det A|  +  weight * sum_i outside(a_i)
+
+    Minimised over the lengths of its rows, the first two are sum_i log E ||s_i|| - log |det A|,
+    which is - sum_i J(s_i) - log det corr(s) / 2 up to a constant: the negentropy J of each
+    source, with the entropy of a Laplacian, and the decorrelation of all. Their sum is the mutual
+    information of the sources. Where s are differences of neighbours, E ||s_i|| is a total
+    variation.
+
+    Args:
+        white: Whitened samples z `(B, G, C)`, of G groups that share their size.
+        outside: How far the sources of the rows of A leave their bounds, a scalar.
+        weight: Of that.
+    """
+
+    white: Tensor
+    outside: Callable[[Tensor], Tensor] | None
+    weight: float
+
+    def __call__(self, unmixing: Tensor) -> Tensor:
+        """The value at A `(B, B)`."""
+        sources = (unmixing @ self.white.flatten(1)).reshape(self.white.shape)
+        sizes = (sources.square().sum(2) + _SMOOTH**2).sqrt().mean(1).sum()
+        value: Tensor = sizes - torch.linalg.slogdet(unmixing).logabsdet
+        if self.outside is not None and self.weight:
+            value = value + self.weight * self.outside(unmixing)
+        return value
+
+
+def whitening(samples: Tensor) -> Tensor:
+    """The matrix `(B, B)` after which samples `(B, G, C)` are uncorrelated, of unit size.
+
+    Example:
+        >>> z = Rng(0).normal((2, 500, 1)).double()
+        >>> white = whitening(z) @ z.flatten(1)
+        >>> torch.allclose(white @ white.T / 500, torch.eye(2).double())
+        True
+    """
+    flat = samples.flatten(1)
+    sizes, axes = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
+    floor = torch.finfo(sizes.dtype).eps * sizes[-1]
+    matrix: Tensor = (axes * sizes.clamp_min(floor).rsqrt()) @ axes.T
+    return matrix
+
+
+def fixed_point(white: Tensor, *, steps: int, rng: Rng) -> Tensor:
+    """The orthogonal A whose rows' negentropies are largest, from a random start.
+
+        A <- orth( E[g(s) z^T] - diag(E g'(s)) A ),   g(s) = s / (|s| + 0.1)
+
+    References:
+        Hyvarinen, 1999, symmetric form (hyvarinen1999fast)
+    """
+    flat = white.flatten(1)
+    unmixing = _orthogonal(rng.normal((len(flat), len(flat)), like=flat))
+    for _ in range(steps):
+        sources = unmixing @ flat
+        away = sources.abs() + 0.1
+        slopes = (0.1 / away.square()).mean(1, keepdim=True)
+        moved = _orthogonal((sources / away) @ flat.T / flat.shape[1] - slopes * unmixing)
+        still = (moved * unmixing).sum(1).abs().min() > 1 - 1e-7
+        unmixing = moved
+        if still:
+            break
+    return unmixing
+
+
+def descend(contrast: Contrast, unmixing: Tensor, *, steps: int) -> tuple[Tensor, list[float]]:
+    """Minimise the contrast by L-BFGS; the best A, and the value at each evaluation."""
+    point = unmixing.clone().requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [point], max_iter=steps, history_size=_HISTORY, line_search_fn="strong_wolfe"
+    )
+    best, values = unmixing, list[float]()
+
+    def closure() -> Tensor:
+        nonlocal best
+        optimiser.zero_grad()
+        value = contrast(point)
+        value.backward()  # type: ignore[no-untyped-call]
+        values.append(float(value.detach()))
+        if values[-1] <= min(values):
+            best = point.detach().clone()
+        if len(values) % 25 == 0:
+            report(min(len(values), steps), steps, min(values))
+        return value
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    return best, values
+
+
+def _orthogonal(matrix: Tensor) -> Tensor:
+    left, _, right = torch.linalg.svd(matrix)
+    nearest: Tensor = left @ right
+    return nearest

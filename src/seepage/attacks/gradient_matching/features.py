@@ -1,0 +1,151 @@
+"""How far the candidate's features are from recovered ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.core import Observation, Task
+from seepage.core.digest import digest
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.threats import Simulation
+
+_COMPARISONS = ("cosine", "distance", "span")
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class FeatureMatching:
+    """The mean over the batch of how far f(x_i), the input of a layer, is from recovered features.
+
+        "cosine":    1 - cos^2(f(x_i), z_i)
+        "distance":  || f(x_i) - z_i ||^2 / || z_i ||^2
+        "span":      || P f(x_i) ||^2 / || f(x_i) ||^2,  P the projection off the features' span
+
+    The first bears that sign and length of features are unknown, the last that they were not told
+    apart. Which feature belongs to which input is decided anew at every step, greedily: of all
+    pairs the most similar first, then of those that are left; pairs of one label before others.
+
+    Args:
+        weight: Factor in the objective.
+        layer: Name of the layer.
+        features: `(B, d)`, in any order; for "span" any basis.
+        labels: Of the features `(B,)`, where they are known and inputs have labels too.
+        comparison: Which of the three.
+
+    Deviations:
+        The projection is divided by the length of the feature, so that `weight` means the same for
+        all three; the paper leaves it as it is. "distance" is ours, for features of known length.
+
+    References:
+        Liu et al., 2024, Sec. 4.2 and appendix F (liu2024systematic)
+    """
+
+    weight: float
+    layer: str
+    features: Tensor
+    labels: Tensor | None = None
+    comparison: Literal["cosine", "distance", "span"] = "cosine"
+    _basis: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check the comparison and the features."""
+        if self.comparison not in _COMPARISONS:
+            raise UnknownName("comparison", self.comparison, _COMPARISONS)
+        if self.features.ndim != 2 or not bool(self.features.isfinite().all()):
+            raise InvalidValue(
+                f"expected finite features (B, d), got shape {tuple(self.features.shape)}"
+            )
+        # Now: a decomposition could not be part of a CUDA graph.
+        object.__setattr__(self, "_basis", torch.linalg.qr(self.features.T).Q)
+
+    def __repr__(self) -> str:
+        """Name the content: a record must tell two sets of features apart."""
+        content = f"{tuple(self.features.shape)}, {digest(self.features)[:8]}"
+        return (
+            f"FeatureMatching(weight={self.weight!r}, layer={self.layer!r}, features=({content}), "
+            f"comparison={self.comparison!r})"
+        )
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Compare every input with the feature it resembles most, or with the span of all."""
+        simulate, inputs = observation.simulate, candidate.inputs
+        seen = simulate.trained_on(inputs) if isinstance(simulate, Simulation) else inputs
+        ours, theirs = layer_inputs(observation.task, self.layer, seen), self.features
+        if self.comparison == "span":
+            rest = ours - (ours @ self._basis) @ self._basis.T
+            return (rest.square().sum(1) / _positive(ours.square().sum(1))).mean()
+        if len(ours) != len(theirs):
+            raise InvalidValue(
+                f"expected one feature for each of {len(ours)} inputs, got {len(theirs)}; "
+                "compare with their span"
+            )
+        alike = (_unit(ours) @ _unit(theirs).T).square()
+        taken = greedy_matching(self._preferred(alike.detach(), candidate.labels))
+        if self.comparison == "cosine":
+            return 1 - (alike * taken).sum(1).mean()
+        matched = taken @ theirs
+        apart = (ours - matched).square().sum(1)
+        return (apart / _positive(matched.square().sum(1))).mean()
+
+    def _preferred(self, alike: Tensor, labels: Tensor) -> Tensor:
+        """Similarities in [0, 1], and more where labels agree."""
+        if self.labels is None or labels.ndim != 1:
+            return alike
+        return alike + 2 * (labels[:, None] == self.labels[None, :])
+
+
+def layer_inputs(task: Task, layer: str, inputs: Tensor) -> Tensor:
+    """What a layer reads when the network runs on inputs in natural units, `(B, d)`.
+
+    Example:
+        >>> from seepage.zoo import lenet
+        >>> layer_inputs(lenet(), "head", torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 768])
+    """
+    modules = dict(task.network.named_modules())
+    if layer not in modules:
+        raise UnknownName("layer", layer, modules, where=f"of {task.name}")
+    read: list[Tensor] = []
+
+    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        read.append(given[0])
+
+    handle = modules[layer].register_forward_pre_hook(keep)
+    try:
+        task.outputs(task.parameters, inputs)
+    finally:
+        handle.remove()
+    return read[0].flatten(1)
+
+
+def greedy_matching(alike: Tensor) -> Tensor:
+    """The pairs of a square matrix `(B, B)` as a permutation matrix: the largest entry first.
+
+    Nothing in it depends on the data but the entries, so that it runs under vmap and in a graph.
+
+    Example:
+        >>> greedy_matching(torch.tensor([[0.9, 0.8], [0.7, 0.1]]))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    size = len(alike)
+    taken, free = torch.zeros_like(alike), torch.ones_like(alike)
+    places = torch.arange(size * size, device=alike.device).reshape(size, size)
+    for _ in range(size):
+        chosen = (places == torch.where(free > 0, alike, -torch.inf).argmax()).to(alike)
+        taken = taken + chosen
+        free = free * (1 - chosen.amax(1, keepdim=True)) * (1 - chosen.amax(0, keepdim=True))
+    return taken
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return vectors / _positive(vectors.square().sum(1, keepdim=True)).sqrt()
+
+
+def _positive(squares: Tensor) -> Tensor:
+    # A dead ReLU gives a feature of zeros, whose direction would not be a number.
+    return squares.clamp_min(torch.finfo(squares.dtype).tiny ** 0.5)

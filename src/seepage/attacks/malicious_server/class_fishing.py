@@ -1,0 +1,115 @@
+"""Class fishing: of a large batch, only one class moves the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.labels.head import Head, classifier_head
+from seepage.attacks.malicious_server.planting import with_parameters
+from seepage.attacks.usable import require_usable
+from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+
+# Softmax of the others leaks less than this of a whole person.
+NOBODY = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassFishing:
+    """Silences every class but one, so that the update is that of a batch of one.
+
+        W_k = 0, b_k = margin for k != c;   W_c, b_c as they are
+
+    Everybody's prediction is then "not c". The gradient that enters the network below the
+    classifier is sum_k (p_k - y_k) W_k = (p_c - y_c) W_c, which is zero for everybody whose class
+    is not c. Row c of the classifier's own gradient is theirs alone as well; the other rows follow
+    from it, since p_k = 1/(K - 1). So the update of the one person of class c is known exactly,
+    and an attack on a single input does the rest. Where several share the class, their mean comes
+    back.
+
+    Args:
+        attack: What attacks the update of one person.
+        target: The class c to fish for.
+        margin: Bias of all other classes.
+
+    Deviations:
+        The paper matches what is below the classifier; here the classifier's gradient is restored
+        as well. After several local steps the silenced rows have moved and the others are heard.
+
+    References:
+        Wen et al., 2022 (wen2022fishing)
+    """
+
+    attack: Attack
+    target: int = 0
+    margin: float = 1e3
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.target < 0:
+            raise InvalidValue(f"expected target >= 0, got {self.target!r}")
+        if not self.margin > 0:
+            raise InvalidValue(f"expected margin > 0, got {self.margin!r}")
+
+    def plant(self, task: Task, *, rng: Rng) -> Task:
+        """The network with one class left to learn; nothing is random."""
+        weight, bias = self._head(task)
+        if self.target >= task.classes:
+            raise InvalidValue(f"expected a target in 0..{task.classes - 1}, got {self.target}")
+        others = torch.arange(task.classes, device=bias.device) != self.target
+        silenced = {
+            self._names(task)[0]: torch.where(others[:, None], 0.0, weight),
+            self._names(task)[1]: torch.where(others, self.margin, bias),
+        }
+        return with_parameters(task, silenced, note=f"fishing for class {self.target}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Reduce the update to one person's and attack it."""
+        task = observation.task
+        require_usable(observation.update, task)
+        if observation.batch_size is None:
+            raise MissingKnowledge(
+                "batch size", needed_by="class fishing", hint="use Threat(knows_batch_size=True)"
+            )
+        alone = replace(
+            observation,
+            update=self._alone(observation.update, task, observation.batch_size),
+            batch_size=1,
+            labels=torch.tensor([self.target], device=next(iter(observation.update)).device),
+        )
+        return self.attack(alone, rng=rng)
+
+    def _alone(self, update: Update, task: Task, size: int) -> Update:
+        """What one person of the class would have shared."""
+        weight, bias = self._names(task)
+        share = update.tensors[bias]
+        if float(share[self.target].abs()) <= NOBODY * float(share.abs().max()):
+            raise NotApplicable(
+                f"nobody in this batch is of class {self.target}, so nothing was caught; fish for "
+                "another class"
+            )
+        scaled = update.map(lambda t: t * size)
+        restored = {n: self._restored(scaled.tensors[n]) for n in (weight, bias)}
+        return replace(scaled, tensors={**scaled.tensors, **restored})
+
+    def _restored(self, gradient: Tensor) -> Tensor:
+        """Every row from the row of the target: p_k - y_k is -1 there and 1/(K - 1) elsewhere."""
+        row = gradient[self.target]
+        whole = (-row / (len(gradient) - 1)).expand_as(gradient).clone()
+        whole[self.target] = row
+        return whole
+
+    def _head(self, task: Task) -> tuple[Tensor, Tensor]:
+        weight, bias = self._names(task)
+        return task.parameters[weight], task.parameters[bias]
+
+    def _names(self, task: Task) -> tuple[str, str]:
+        head: Head = classifier_head(task)
+        if head.bias is None:
+            raise NotApplicable(
+                f"expected a classifier with a bias to fish with, got none in {task.name}"
+            )
+        return head.weight, head.bias

@@ -1,0 +1,183 @@
+"""Which attacks fit an update, and why the others do not; told without the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.exact_batch.rectified import rectified_layer
+from seepage.attacks.labels import CountAware, InferLabels, estimate_batch_size
+from seepage.attacks.linear_systems.input_layer import input_readers
+from seepage.attacks.linear_systems.single import read_single
+from seepage.attacks.usable import require_usable
+from seepage.core import Attack, Observation, Rng
+from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
+
+# Layers whose second derivative is zero, which a search by squared distance does not get past.
+_CREASED = (nn.ReLU, nn.LeakyReLU, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+# A search with curvature pays for few unknowns.
+_FEW = 4_096
+
+
+@dataclass(frozen=True)
+class Suited:
+    """An attack that fits.
+
+    Args:
+        name: Of its recipe.
+        options: Of its recipe.
+        infer_labels: Whether it needs labels that are not known, and recovers them first.
+    """
+
+    name: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    infer_labels: bool = False
+
+    @property
+    def attack(self) -> Attack:
+        """The attack itself."""
+        made = ATTACKS[self.name](**self.options)
+        return InferLabels(made) if self.infer_labels else made
+
+
+@dataclass(frozen=True)
+class Suitability:
+    """What fits an update and what does not.
+
+    Args:
+        chosen: In the order in which to try them, closed forms first.
+        refused: Each other attack that was considered, with the reason.
+    """
+
+    chosen: tuple[Suited, ...]
+    refused: Mapping[str, str]
+
+
+def suitable(observation: Observation, *, steps: int = 1_000) -> Suitability:
+    """Choose attacks for an update by what the network and the update allow.
+
+    Args:
+        observation: What is seen.
+        steps: Of each search.
+
+    Example:
+        >>> import seepage as sp
+        >>> seen = sp.Threat().observe(
+        ...     sp.Client(sp.Gradient()), sp.zoo.mlp(), sp.data.bundled("photos", size=1),
+        ...     rng=sp.rng(0),
+        ... )
+        >>> [option.name for option in suitable(seen).chosen]
+        ['analytic_fc', 'inverting_gradients']
+    """
+    require_usable(observation.update, observation.task)
+    infers = observation.labels is None
+    considered: dict[str, tuple[Callable[[Observation], None], Suited]] = {
+        "analytic_fc": (_closed_form, Suited("analytic_fc", infer_labels=infers)),
+        "exact_batch": (_separable, Suited("exact_batch")),
+        "rgap": (_recursive, Suited("rgap", infer_labels=infers)),
+        "inverting_gradients": (
+            _searchable,
+            Suited(
+                "inverting_gradients",
+                {"steps": steps, "restarts": 1, "tv": 1e-4},
+                infer_labels=infers,
+            ),
+        ),
+        "dlg": (_smooth, Suited("dlg", {"iterations": max(1, steps // 20)})),
+    }
+    chosen, refused = [], {}
+    for name, (require, option) in considered.items():
+        try:
+            with _in_words(observation):
+                require(observation)
+            chosen.append(option)
+        except SeepageError as error:
+            refused[name] = str(error).splitlines()[0]
+    return Suitability(tuple(chosen), MappingProxyType(refused))
+
+
+@contextmanager
+def _in_words(observation: Observation) -> Iterator[None]:
+    """Make a reason of whatever somebody else's network raises."""
+    try:
+        yield
+    except SeepageError:
+        raise
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise NotApplicable(
+            f"{observation.task.name} cannot be run in this way, it raised "
+            f"{type(error).__name__}: {first[:200]}"
+        ) from error
+
+
+def _closed_form(observation: Observation) -> None:
+    if (observation.batch_size or 1) > 1:
+        raise NotApplicable(
+            f"a row of the first layer's gradient mixes all {observation.batch_size} inputs"
+        )
+    if not input_readers(observation.task):
+        raise NotApplicable("no fully connected layer reads the whole input")
+    _labelled(observation)
+
+
+def _separable(observation: Observation) -> None:
+    if observation.batch_size == 1:
+        raise NotApplicable("there is one input, so there is no batch to take apart")
+    layer = rectified_layer(observation.task)
+    width = len(observation.task.parameters[f"{layer.layer}.bias"])
+    if (observation.batch_size or 1) >= width:
+        raise NotApplicable(f"the first layer is {width} wide, too narrow for the batch")
+
+
+def _recursive(observation: Observation) -> None:
+    stack = read_single(observation)
+    if all(not layer.convolutional for layer in stack.layers):
+        raise NotApplicable("without convolutions it is what analytic_fc computes at once")
+    _labelled(observation)
+
+
+def _searchable(observation: Observation) -> None:
+    """Whether a step of a search can be taken."""
+    labels = _labelled(observation)
+    task = observation.task
+    reference = next(iter(task.parameters.values()))
+    start = task.domain.sample(len(labels), rng=Rng(0)).to(reference).requires_grad_()
+    simulated = observation.simulate(start, labels).flat()
+    distance = (simulated - observation.update.flat()).square().sum()
+    (slope,) = torch.autograd.grad(distance, start)
+    if not bool(torch.isfinite(slope).all()) or not bool(slope.any()):
+        raise NotApplicable(
+            "the update does not change with the inputs, or not by finite amounts, so that "
+            "nothing leads a search"
+        )
+
+
+def _smooth(observation: Observation) -> None:
+    size = observation.batch_size
+    if size != 1 or observation.task.domain.sample(1, rng=Rng(0)).numel() > _FEW:
+        raise NotApplicable(f"it is for one input of at most {_FEW} entries")
+    creased = [
+        type(m).__name__ for m in observation.task.model.modules() if isinstance(m, _CREASED)
+    ]
+    if creased:
+        raise NotApplicable(f"the second derivative of {creased[0]} is zero, where it needs one")
+    _searchable(observation)
+
+
+def _labelled(observation: Observation) -> Tensor:
+    """The labels, known or recovered as `InferLabels` does."""
+    if observation.labels is not None:
+        return observation.labels
+    size = observation.batch_size or estimate_batch_size(observation)
+    if size is None:
+        raise MissingKnowledge(
+            "batch size", needed_by="a search", hint="the update does not tell it; say it"
+        )
+    return CountAware()(replace(observation, batch_size=size))

@@ -1,0 +1,6 @@
+"""Gradient matching with recovered features and an image prior."""
+
+from seepage.attacks.systematic.attack import Systematic
+from seepage.attacks.systematic.recipe import systematic
+
+__all__ = ["Systematic", "systematic"]

@@ -1,0 +1,5 @@
+"""Texts from the gradients of transformers."""
+
+from seepage.attacks.text.attack import Dager
+
+__all__ = ["Dager"]

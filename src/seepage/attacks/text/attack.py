@@ -1,0 +1,129 @@
+"""Whole texts, exactly, from the gradient of a decoder."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.certify import EXPLAINED, residual
+from seepage.attacks.labels.head import classifier_head
+from seepage.attacks.text.assembly import Check, Limits, assembled, tokens_in_span
+from seepage.attacks.text.labels import read_labels
+from seepage.attacks.text.reading import Readers, find_readers
+from seepage.attacks.text.span import row_span
+from seepage.attacks.usable import require_usable
+from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.precision import precision
+from seepage.domains import Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dager:
+    """Texts whose tokens and prefixes lie in the spans of a decoder's gradients.
+
+    The weight gradient of a layer that reads vectors x_i is sum_i (dL/dy_i) x_i^T, so the x_i lie
+    in its row space, whose dimension is at most the number of tokens in the batch. What the first
+    attention reads depends on a token and its position alone: every token of the vocabulary is
+    tried. What layers above it read depends on the tokens before as well: texts are grown from
+    left to right, and only those are kept whose every prefix lies in the spans.
+
+    Neither labels nor the batch size are needed, nor a gradient of the embeddings. The scale of
+    the update cancels, so that one local step and clipping change nothing. Behind noise, where
+    nothing lies inside, the guess is made of what lies nearest, and the certificate says so.
+
+    Args:
+        rank_tolerance: Singular values below this share of the largest are rounding.
+        tolerance: Largest share of a vector outside a span that counts as inside.
+        at_most: Prefixes kept at each position.
+
+    References:
+        Petrov et al., 2024 (petrov2024dager)
+    """
+
+    rank_tolerance: float = 1e-6
+    tolerance: float = 0.05
+    at_most: int = 4_096
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("rank_tolerance", "tolerance"):
+            if not 0 < getattr(self, name) < 1:
+                raise InvalidValue(f"expected {name} between 0 and 1, got {getattr(self, name)!r}")
+        if self.at_most < 1:
+            raise InvalidValue(f"expected at_most >= 1, got {self.at_most!r}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Read the texts; nothing is random."""
+        # Spans are told from rounding, which a card would make larger.
+        with precision("float32"):
+            return self._read(observation)
+
+    def _read(self, observation: Observation) -> Reconstruction:
+        began = time.perf_counter()
+        task, domain = observation.task, observation.task.domain
+        if not isinstance(domain, Tokens):
+            raise NotApplicable(
+                f"dager reads token sequences, but the inputs of {task.name} are {domain!r}; use "
+                "gradient matching"
+            )
+        require_usable(observation.update, task)
+        readers = find_readers(task, tolerance=self.rank_tolerance)
+        tokens, prefixes = self._checks(observation, readers)
+        limits = Limits(self.tolerance, observation.batch_size or 1, self.at_most)
+        candidates = tokens_in_span(task, tokens, vocabulary=domain.vocabulary, limits=limits)
+        found = assembled(task, prefixes, candidates, limits=limits)
+        people = observation.batch_size or len(found.texts)
+        texts = found.texts[:people]
+        labels = read_labels(observation, *_headed(task, texts))
+        inside = int((found.outside < self.tolerance).sum())
+        seconds = time.perf_counter() - began
+        return Reconstruction(
+            texts,
+            labels,
+            Trace(seconds=seconds, device=str(texts.device)),
+            _certificate(observation, texts, labels, settled=found.complete and inside == people),
+        )
+
+    def _checks(
+        self, observation: Observation, readers: Readers
+    ) -> tuple[Check, tuple[Check, ...]]:
+        size = observation.batch_size
+        at_most = None if size is None else size * observation.task.domain.shape[0]
+        first, *rest = (
+            Check(
+                reader,
+                row_span(
+                    reader.gradient(observation.update),
+                    tolerance=self.rank_tolerance,
+                    at_most=at_most,
+                ),
+            )
+            for reader in (readers.token, *readers.prefix)
+        )
+        return first, tuple(rest)
+
+
+def _headed(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
+    """What the head reads of the texts, and what it gives."""
+    name = classifier_head(task).weight.removesuffix(".weight")
+    read: list[Tensor] = []
+    layer = task.network.get_submodule(name)
+    handle = layer.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    try:
+        with torch.no_grad():
+            logits = task.outputs(task.parameters, texts)
+    finally:
+        handle.remove()
+    return read[0], logits
+
+
+def _certificate(
+    observation: Observation, texts: Tensor, labels: Tensor, *, settled: bool
+) -> Certificate:
+    """Unique if, of all the texts the vocabulary can make, only these lie in the spans."""
+    difference = residual(observation, texts, labels)
+    return Certificate(difference, unique=True if settled and difference <= EXPLAINED else None)

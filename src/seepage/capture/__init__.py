@@ -1,0 +1,19 @@
+"""Updates as they cross the wire, kept in a file and attacked later, by somebody else."""
+
+from seepage.capture.capture import Capture, Form
+from seepage.capture.consistency import Consistency, consistency
+from seepage.capture.file import dump, load, parse, save
+from seepage.capture.setting import Setting, hashed
+
+__all__ = [
+    "Capture",
+    "Consistency",
+    "Form",
+    "Setting",
+    "consistency",
+    "dump",
+    "hashed",
+    "load",
+    "parse",
+    "save",
+]

@@ -1,0 +1,155 @@
+"""`seepage reproduce`: a table of a paper, made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from seepage.audit import Spec, build_spec
+from seepage.cli.audit import CASE_FAILED, DONE, perform, pick_device, rehearse
+from seepage.cli.report import write
+from seepage.cli.request import Request
+from seepage.core.errors import InvalidValue
+from seepage.core.progress import listen
+from seepage.report import as_json
+from seepage.reproduce import (
+    SCALES,
+    Announce,
+    Place,
+    Reproduction,
+    cost,
+    load_table,
+    names,
+    page,
+    reproduction,
+    source,
+)
+
+AUDIT, SPEC = "audit", "spec.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """The options of `seepage reproduce`.
+
+    Args:
+        name: Of the table or figure.
+        scale: How large.
+        out: The directory.
+        device: Where to run.
+        workers: Processes.
+        resume: Go on with what is in `out`.
+        overwrite: Replace it.
+        dry_run: Run nothing; train nothing.
+        plain: Lines for a log instead of a bar.
+        quiet: Only the result.
+    """
+
+    name: str
+    scale: str
+    out: Path
+    device: str
+    workers: int | None
+    resume: bool
+    overwrite: bool
+    dry_run: bool
+    plain: bool
+    quiet: bool
+
+
+def list_tables(console: Console) -> None:
+    """Every name, what it is, and what it costs at each scale."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption="Cost: attacks on one update each, gradients of one image that their searches "
+        "take, and\nepochs of networks to be trained first. --dry-run estimates the time here.",
+        caption_justify="left",
+    )
+    for column in ("name", "what", "paper", *SCALES):
+        table.add_column(column, no_wrap=column == "name")
+    for name in names():
+        told = load_table(name)
+        place = f"{told.place}, {told.paper}"
+        table.add_row(name, told.title, place, *(str(cost(told, scale)) for scale in SCALES))
+    console.print(table)
+
+
+def reproduce(wish: Wish, console: Console) -> int:
+    """Prepare, audit, and put what was found beside what was published."""
+    if wish.resume and wish.overwrite:
+        raise InvalidValue("expected --resume or --overwrite, got both; choose one")
+    table = load_table(wish.name)
+    place = Place(device=pick_device(wish.device))
+    shown = Console(quiet=True) if wish.quiet else console
+    with _preparing(shown) as announce:
+        made = source(table, wish.scale, place=None if wish.dry_run else place, announce=announce)
+    spec = None if made is None else build_spec(made)
+    if wish.dry_run:
+        return DONE if spec is None else rehearse(_request(wish, spec), spec, console)
+    wish.out.mkdir(parents=True, exist_ok=True)
+    found = None
+    if spec is not None:
+        write(wish.out / SPEC, spec.source.text)
+        found = perform(_request(wish, spec), spec, console)
+    with _preparing(shown) as announce:
+        result = reproduction(
+            table, wish.scale, spec=spec, found=found, place=place, announce=announce
+        )
+    _keep(result, wish.out, console)
+    return CASE_FAILED if result.failed else DONE
+
+
+def _keep(result: Reproduction, out: Path, console: Console) -> None:
+    files = {
+        "table.md": result.markdown(),
+        "table.json": as_json(result.plain()),
+        "figure.html": page(result),
+    }
+    for name, content in files.items():
+        write(out / name, content)
+    console.print(result.shown())
+    written = "   ".join(str(out / name) for name in files)
+    console.print(written, markup=False, highlight=False, soft_wrap=True)
+
+
+def _request(wish: Wish, spec: Spec) -> Request:
+    return Request(
+        spec=wish.out / SPEC,
+        out=wish.out / AUDIT,
+        device=spec.source.device,
+        executor="local",
+        workers=wish.workers,
+        gates=(),
+        resume=wish.resume,
+        retry_failed=False,
+        overwrite=wish.overwrite,
+        dry_run=wish.dry_run,
+        plain=wish.plain,
+        quiet=wish.quiet,
+        command=f"seepage reproduce {wish.name} --scale {wish.scale} --out {wish.out} --resume",
+    )
+
+
+@contextmanager
+def _preparing(console: Console) -> Iterator[Announce]:
+    """Show what is prepared, and how far a training is."""
+    with console.status("") as status:
+        said = ""
+
+        def announce(words: str) -> None:
+            nonlocal said
+            said = words
+            status.update(words)
+
+        def heard(step: int, steps: int, loss: float) -> None:
+            status.update(f"{said}: step {step} of {steps}, loss {loss:.3g}")
+
+        with listen(heard):
+            yield announce

@@ -1,0 +1,64 @@
+"""The command `seepage reproduce` and its options."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from seepage.cli.audit_command import Device
+from seepage.cli.reproduce import Wish, list_tables
+from seepage.cli.reproduce import reproduce as run_reproduction
+
+
+class Scale(StrEnum):
+    """How large."""
+
+    smoke = "smoke"
+    small = "small"
+    paper = "paper"
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="A table or figure, such as 003-table1.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List all, with what they cost.")] = False,
+    scale: Annotated[
+        Scale, typer.Option(help="smoke: minutes on a CPU; small: on one card; paper: in full.")
+    ] = Scale.smoke,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for all that is found; NAME-SCALE if not given.")
+    ] = None,
+    device: Annotated[Device, typer.Option(help="Where to train and attack.")] = Device.auto,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that share the cores.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Run only what --out lacks.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace what is in --out.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
+    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines for a log, no bar.")] = False,
+    quiet: Annotated[bool, typer.Option(help="No progress, only the result.")] = False,
+) -> None:
+    """Make a table or figure of a paper again: its numbers, ours, and why they differ."""
+    if listed or name is None:
+        list_tables(Console())
+        return
+    wish = Wish(
+        name=name,
+        scale=scale.value,
+        out=out or Path(f"{name}-{scale.value}"),
+        device=device.value,
+        workers=workers,
+        resume=resume,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        plain=plain,
+        quiet=quiet,
+    )
+    raise typer.Exit(run_reproduction(wish, Console()))

@@ -1,0 +1,1 @@
+"""Other people's frameworks; optional, and imported by nobody below."""

@@ -1,0 +1,109 @@
+"""Opacus: a training step of a private model, as its own optimiser makes it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from seepage.core import Defense, Rng
+from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable
+from seepage.defenses import dp_sgd
+
+if TYPE_CHECKING:
+    from opacus import GradSampleModule, PrivacyEngine
+    from opacus.optimizers import DPOptimizer
+
+Loss = Callable[[Any, Tensor], Tensor]
+
+
+def is_private(optimizer: object) -> bool:
+    """Whether an optimiser is one of Opacus's, asked without importing Opacus."""
+    return any(kind.__module__.startswith("opacus.") for kind in type(optimizer).__mro__)
+
+
+def protection(optimizer: DPOptimizer) -> Defense:
+    """What the optimiser does to the gradients of a batch, as a chain an adversary can know.
+
+    References:
+        Abadi et al., 2016, Algorithm 1 (abadi2016deep)
+    """
+    _require_plain(optimizer)
+    # Where the loss is summed up, the sum is shared, and nothing is divided by a batch size.
+    batch = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
+    return dp_sgd(
+        max_norm=float(optimizer.max_grad_norm),
+        noise_multiplier=float(optimizer.noise_multiplier),
+        batch_size=int(batch),
+    )
+
+
+def shared_gradient(
+    model: GradSampleModule,
+    optimizer: DPOptimizer,
+    loss: Loss,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    rng: Rng,
+) -> dict[str, Tensor]:
+    """The gradient that this optimiser would step along: clipped, summed and noised by Opacus.
+
+    The model, its gradients, the optimiser and the account stay as they are.
+
+    Args:
+        model: As `make_private` gave it.
+        optimizer: As `make_private` gave it.
+        loss: Of the model's output and the labels, reduced as the optimiser was told.
+        inputs: As the model takes them.
+        labels: Of the batch.
+        rng: Of the noise.
+    """
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    _require_plain(optimizer)
+    if not isinstance(model, GradSampleModule):
+        raise InvalidValue(
+            f"expected the model that make_private returned, got {type(model).__name__}; its "
+            "optimiser needs one that keeps the gradient of every example"
+        )
+    # Of a copy, since unwrapping takes the hooks off.
+    standard = copy.deepcopy(model).to_standard_module()
+    network = GradSampleModule(standard, loss_reduction=optimizer.loss_reduction)
+    step = DPOptimizer(
+        torch.optim.SGD(network.parameters(), lr=1.0),
+        noise_multiplier=optimizer.noise_multiplier,
+        max_grad_norm=optimizer.max_grad_norm,
+        expected_batch_size=optimizer.expected_batch_size,
+        loss_reduction=optimizer.loss_reduction,
+        generator=rng.generator(),
+    )
+    network.train(model.training)
+    torch.autograd.backward(loss(network(inputs), labels))
+    step.pre_step()
+    return {
+        name.removeprefix("_module."): parameter.grad.detach().clone()
+        for name, parameter in network.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def spent(engine: PrivacyEngine, *, delta: float) -> float:
+    """Epsilon of all steps the engine has accounted for; zero before the first."""
+    return float(engine.get_epsilon(delta)) if len(engine.accountant) else 0.0
+
+
+def _require_plain(optimizer: object) -> None:
+    try:
+        from opacus.optimizers import DPOptimizer
+    except ImportError as error:
+        raise MissingExtra("this needs Opacus: pip install 'seepage[dp]'") from error
+    if type(optimizer) is not DPOptimizer:
+        raise NotApplicable(
+            f"expected an optimiser of Opacus with flat clipping, got {type(optimizer).__name__}; "
+            "the others clip by rules that no defense here stands for"
+        )

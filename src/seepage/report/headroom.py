@@ -1,0 +1,193 @@
+"""What theory allows beside what was reached, person by person, in one unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from types import MappingProxyType
+
+from seepage.audit import Ceiling, Record
+from seepage.report.leak import NO_DEFENSE, Attempt, Victim, strongest
+
+# Errors that can be told as a PSNR: a value and the width of the range to dB.
+DECIBELS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {
+        "rmse": lambda value, peak: _decibels(value / peak),
+        "mse": lambda value, peak: _decibels(math.sqrt(value) / peak),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What an attack and a bound must share to be set side by side."""
+
+    data: str
+    model: str
+    local: str
+    defense: str
+    mode: str
+
+    @classmethod
+    def of(cls, record: Record) -> Scene:
+        """The scene of an attack or a bound."""
+        mode = record.bound.mode if record.bound else mode_of(record.threat)
+        return cls(record.data, record.model, record.local, record.defense, mode)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A bound on one person, beside the attacks on that person.
+
+    Args:
+        victim: Data set and number of the person.
+        ceiling: What no attack exceeds, or some attack reaches, in dB of PSNR.
+        rmse: The same as an error per entry.
+        bound: The record's bound.
+        tried: Every attack on this person in this scene.
+    """
+
+    victim: Victim
+    ceiling: float
+    rmse: float
+    bound: Ceiling
+    tried: tuple[Attempt, ...]
+
+    @property
+    def closest(self) -> Attempt | None:
+        """The attack with the smallest error."""
+        return max(self.tried, key=lambda attempt: attempt.psnr, default=None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether an attack came closer than the number, whatever it assumes."""
+        closest = self.closest
+        lower = self.bound.side == "lower"
+        return lower and closest is not None and closest.psnr > self.ceiling
+
+    @property
+    def blunt(self) -> bool:
+        """Whether a guess without any update is closer, so that the bound holds back nobody."""
+        guesses = [a.baseline for a in self.tried if a.baseline is not None]
+        return self.bound.side == "lower" and bool(guesses) and max(guesses) > self.ceiling
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """One bound on everybody in one scene.
+
+    Args:
+        scene: Network, data and defense.
+        bound: Its name.
+        people: In the order of the audit; empty where it says nothing.
+        tried: Every attack on them, whether the bound speaks or not.
+        assumptions: Under which it holds.
+        remarks: Why it says nothing, or failed; empty where it speaks.
+    """
+
+    scene: Scene
+    bound: str
+    people: tuple[Standing, ...]
+    tried: tuple[Attempt, ...]
+    assumptions: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it says anything."""
+        return bool(self.people)
+
+    @cached_property
+    def middle(self) -> Standing:
+        """The person in the middle, by ceiling."""
+        ranked = sorted(self.people, key=lambda person: person.ceiling)
+        return ranked[len(ranked) // 2]
+
+    @property
+    def gap(self) -> float | None:
+        """Median over people of what is between the closest attack and the ceiling, in dB."""
+        gaps = [p.ceiling - p.closest.psnr for p in self.people if p.closest is not None]
+        return median(gaps) if gaps else None
+
+
+def headrooms(tried: Sequence[Attempt], bounds: Iterable[Record]) -> list[Headroom]:
+    """Every bound in every scene, no defense first, then as the audit names them."""
+    attacks: dict[tuple[Scene, Victim], list[Attempt]] = {}
+    for attempt in tried:
+        # On a network that the server planted, other bounds hold than on the honest one.
+        if attempt.record.vetted:
+            continue
+        attacks.setdefault((Scene.of(attempt.record), attempt.victim), []).append(attempt)
+    groups: dict[tuple[Scene, str], list[Record]] = {}
+    for record in bounds:
+        groups.setdefault((Scene.of(record), record.attack), []).append(record)
+    found = [_headroom(*key, group, attacks) for key, group in groups.items()]
+    return sorted(found, key=lambda headroom: headroom.scene.defense != NO_DEFENSE)
+
+
+def scenes(found: Iterable[Headroom]) -> dict[Scene, list[Headroom]]:
+    """The bounds of each scene."""
+    groups: dict[Scene, list[Headroom]] = {}
+    for headroom in found:
+        groups.setdefault(headroom.scene, []).append(headroom)
+    return groups
+
+
+def reached(found: Iterable[Headroom]) -> dict[Victim, Attempt]:
+    """The strongest attack on each person of a scene, the worst-off person first."""
+    # A person met by several bounds is attacked no more often for it.
+    attempts = {
+        (attempt.number, attempt.index): attempt for headroom in found for attempt in headroom.tried
+    }
+    return strongest(attempts.values())
+
+
+def mode_of(threat: str) -> str:
+    """In which mode the client ran: with the broadcast statistics unless the threat differs."""
+    return "train" if "batchnorm='exact'" in threat or "batchnorm='unknown'" in threat else "eval"
+
+
+def _headroom(
+    scene: Scene,
+    name: str,
+    group: Sequence[Record],
+    attacks: Mapping[tuple[Scene, Victim], list[Attempt]],
+) -> Headroom:
+    people, phrases, remarks = list[Standing](), dict[str, None](), dict[str, None]()
+    tried = [a for r in group for p in r.people for a in attacks.get((scene, (r.data, p)), ())]
+    for record in group:
+        assert record.bound is not None
+        phrases |= dict.fromkeys(record.bound.assumptions)
+        why = record.error or record.bound.remark or _unit(record.bound)
+        if why:
+            remarks[why] = None
+        else:
+            people.extend(_standings(record, record.bound, scene, attacks))
+    return Headroom(scene, name, tuple(people), tuple(tried), tuple(phrases), tuple(remarks))
+
+
+def _standings(
+    record: Record,
+    bound: Ceiling,
+    scene: Scene,
+    attacks: Mapping[tuple[Scene, Victim], list[Attempt]],
+) -> Iterator[Standing]:
+    for person, value in zip(record.people, bound.values, strict=True):
+        victim = record.data, person
+        ceiling = DECIBELS[bound.metric](value, bound.peak)
+        rmse = 10 ** (-ceiling / 20) * bound.peak
+        yield Standing(victim, ceiling, rmse, bound, tuple(attacks.get((scene, victim), ())))
+
+
+def _unit(bound: Ceiling) -> str:
+    known = bound.metric in DECIBELS
+    return "" if known else f"it bounds {bound.metric}, which is no error per entry"
+
+
+def _decibels(share: float) -> float:
+    if share == 0:
+        return math.inf
+    return -math.inf if share == math.inf else -20 * math.log10(share)

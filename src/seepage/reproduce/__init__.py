@@ -1,0 +1,31 @@
+"""Published tables and figures, made again: the paper's number, ours, and why they differ."""
+
+from seepage.reproduce.cost import Cost, cost
+from seepage.reproduce.figure import page
+from seepage.reproduce.lines import Line
+from seepage.reproduce.measures import MEASURES, STATISTICS
+from seepage.reproduce.place import Place
+from seepage.reproduce.reading import load_table, names, parse_table
+from seepage.reproduce.reproduction import Reproduction
+from seepage.reproduce.run import Announce, build, reproduction, source
+from seepage.reproduce.table import SCALES, PaperTable
+
+__all__ = [
+    "MEASURES",
+    "SCALES",
+    "STATISTICS",
+    "Announce",
+    "Cost",
+    "Line",
+    "PaperTable",
+    "Place",
+    "Reproduction",
+    "build",
+    "cost",
+    "load_table",
+    "names",
+    "page",
+    "parse_table",
+    "reproduction",
+    "source",
+]

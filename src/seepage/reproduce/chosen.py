@@ -1,0 +1,67 @@
+"""People chosen by a rule that was fixed before anything ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from seepage.clients import Gradient
+from seepage.core import Task
+from seepage.core.errors import UnknownName
+from seepage.data import Dataset
+
+Rule = Callable[[Dataset, Task, int], list[int]]
+
+
+def gradient_norms(dataset: Dataset, task: Task, among: int) -> list[float]:
+    """The norm of the gradient of each of the first examples."""
+    reference = next(iter(task.parameters.values()))
+    batch = dataset.batch(min(among, len(dataset))).to(
+        device=reference.device, dtype=reference.dtype
+    )
+    local = Gradient()
+    return [
+        float(local(task, batch.inputs[i : i + 1], batch.labels[i : i + 1]).flat().norm())
+        for i in range(len(batch))
+    ]
+
+
+def _smallest(dataset: Dataset, task: Task, among: int) -> list[int]:
+    norms = gradient_norms(dataset, task, among)
+    return sorted(range(len(norms)), key=norms.__getitem__)
+
+
+def _largest(dataset: Dataset, task: Task, among: int) -> list[int]:
+    return _smallest(dataset, task, among)[::-1]
+
+
+def _distinct(dataset: Dataset, task: Task, among: int) -> list[int]:
+    del task
+    first: dict[int, int] = {}
+    for number, label in enumerate(dataset.labels[:among].tolist()):
+        first.setdefault(label, number)
+    return list(first.values())
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "smallest_gradient": _smallest,
+        "largest_gradient": _largest,
+        "distinct_labels": _distinct,
+    }
+)
+
+
+def chosen(table: Mapping[str, Any], dataset: Dataset, task: Task) -> list[int]:
+    """The numbers of the people that a rule picks.
+
+    Args:
+        table: `choose` (a rule), `count` and `among`, the number of first examples to choose from.
+        dataset: Whom from.
+        task: The network they meet.
+    """
+    rule = table["choose"]
+    if rule not in RULES:
+        raise UnknownName("rule", rule, RULES)
+    return RULES[rule](dataset, task, table["among"])[: table["count"]]

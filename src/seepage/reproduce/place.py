@@ -1,0 +1,34 @@
+"""Where a reproduction runs, and where trained networks are kept between runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seepage.audit.whose import Find, once
+
+VARIABLE = "SEEPAGE_CACHE"
+
+
+def cache_folder() -> Path:
+    """The folder named by SEEPAGE_CACHE, or `seepage` in the user's folder for caches."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(caches).expanduser() / "seepage"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Place:
+    """Where a reproduction runs.
+
+    Args:
+        folder: Where trained networks are kept.
+        device: Where to train and attack.
+        find: What reads data sets, each a single time.
+    """
+
+    folder: Path = field(default_factory=cache_folder)
+    device: str = "cpu"
+    find: Find = field(default_factory=once)

@@ -1,0 +1,151 @@
+"""Networks that have to be trained before they can be attacked, trained once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from seepage.audit import entries, whose
+from seepage.core import Batch, Protection, Rng, Task
+from seepage.core.checkpoint import checkpointing
+from seepage.core.construct import construct
+from seepage.core.digest import digest
+from seepage.core.version import __version__
+from seepage.defenses import chain
+from seepage.reproduce.place import Place
+from seepage.utility import CropAndFlip, Drops, Training, train
+from seepage.zoo.wide_head import WideHead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schooling:
+    """How a victim is trained.
+
+    Args:
+        epochs: Passes over the examples.
+        examples: How many, the first of the training split.
+        held_out: How many of the test split measure it, the last of them.
+        batch_size: Examples per step.
+        lr: Learning rate.
+        momentum: Of the descent.
+        weight_decay: Of the weights.
+        drops: A tenth of the learning rate after each quarter, as the papers have it.
+        augmented: Crops and mirror images.
+        seed: Of the order of the examples.
+    """
+
+    epochs: int
+    examples: int = 20_000
+    held_out: int = 1_000
+    batch_size: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    drops: bool = True
+    augmented: bool = True
+    seed: int = 0
+
+    def plan(self, like: Batch) -> Training:
+        """The training, for examples like these."""
+        options: dict[str, Any] = {"schedule": Drops()} if self.drops else {}
+        if self.augmented and like.inputs.ndim == 4:
+            options["augment"] = CropAndFlip()
+        return Training(
+            epochs=self.epochs,
+            batch_size=min(self.batch_size, len(like)),
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            **options,
+        )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training left.
+
+    Args:
+        path: The weights.
+        accuracy: Share of held-out examples it gets right.
+        training_loss: Mean loss on what it was trained on.
+    """
+
+    path: Path
+    accuracy: float
+    training_loss: float
+
+
+def trained(
+    scenario: Mapping[str, Any], place: Place, *, defense: Protection | None = None
+) -> Trained:
+    """The network of a scenario after its training, from the folder if it is there.
+
+    Args:
+        scenario: Its `models` has a table `schooling`, of `Schooling`.
+        place: Where to train, and where networks are kept by a hash of all that decides them.
+        defense: What clients do while it is trained; nothing by default.
+
+    References:
+        Liu et al., 2024, appendix F (liu2024systematic) on the random part of a wide head
+    """
+    model = dict(scenario["models"])
+    schooling = construct("schooling", Schooling, model.pop("schooling"))
+    plain = {k: scenario["data"][k] for k in whose.DATASET if k in scenario["data"]}
+    seen, unseen = (place.find({**plain, "split": split}) for split in ("train", "test"))
+    task = entries.model(model, seen)
+    data = seen.batch(min(schooling.examples, len(seen)))
+    measured = min(schooling.held_out, len(unseen))
+    held_out = unseen.batch(measured, start=len(unseen) - measured)
+    defense = chain() if defense is None else defense
+    words = json.dumps([__version__, asdict(schooling), repr(defense)])
+    name = digest(words, task.digest, data.inputs, data.labels, held_out.inputs)
+    folder = place.folder
+    path = folder / f"{model['name']}-{name}.safetensors"
+    report = path.with_suffix(".json")
+    if not report.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with checkpointing(folder / "checkpoints"):
+            utility = train(
+                task.to(device=place.device),
+                data,
+                held_out=held_out,
+                plan=schooling.plan(data),
+                defense=defense,
+                delta=None,
+                rng=Rng(schooling.seed),
+            )
+        _save(_random_again(utility.task, task), path)
+        kept = {"accuracy": utility.accuracy[-1], "training_loss": utility.training_loss}
+        _write(report, json.dumps(kept))
+    return Trained(path, **json.loads(report.read_text(encoding="utf-8")))
+
+
+def _random_again(task: Task, before: Task) -> Task:
+    """Give the random neurons of a wide head the weights they were drawn with."""
+    task = task.to(device="cpu")
+    for module, original in zip(task.model.modules(), before.model.modules(), strict=True):
+        if isinstance(module, WideHead) and isinstance(original, WideHead):
+            rest = slice(module.trained, None)
+            with torch.no_grad():
+                module.hidden.weight[rest] = original.hidden.weight[rest]
+                module.head.weight[:, rest] = original.head.weight[:, rest]
+    return task
+
+
+def _save(task: Task, path: Path) -> None:
+    state = {name: tensor.contiguous() for name, tensor in task.model.state_dict().items()}
+    partial = path.with_suffix(".partial")
+    save_file(state, partial)
+    partial.replace(path)
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,223 @@
+"""Auditing one step of anybody's training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from seepage.attacks.suitable import Suitability, Suited, suitable
+from seepage.audit import Case, Outcome, Record, Victims, run_case
+from seepage.clients import Client
+from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
+from seepage.core.construct import described
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
+from seepage.core.task import batchnorm_layers
+from seepage.defenses import chain
+from seepage.step.budget import affordable
+from seepage.step.inputs import assumed_domain, read_batch, usable
+from seepage.step.losses import per_example
+from seepage.step.progress import shown
+from seepage.step.result import StepAudit
+from seepage.step.shared import local_computation, randomness
+from seepage.step.untouched import copied, untouched
+from seepage.threats import Threat
+from seepage.zoo.logits import Logits, logits_of
+
+_POOL = 64
+_BATCHNORM = (
+    "batch normalisation is by the batch, whose statistics the adversary is taken not to know; "
+    "give threat=Threat(batchnorm='exact') for one who receives them"
+)
+
+
+def audit_step(
+    model: nn.Module,
+    loss: Callable[[Any, Tensor], Tensor],
+    batch: Batch | tuple[Tensor, Tensor] | Mapping[str, Tensor],
+    optimizer: Optimizer | None = None,
+    *,
+    domain: Domain | None = None,
+    defense: Protection | None = None,
+    threat: Threat | None = None,
+    others: Tensor | None = None,
+    seconds: float = 60.0,
+    steps: int = 1_000,
+    seed: int = 0,
+) -> StepAudit:
+    """Measure what one training step would give away, and leave everything as it was.
+
+    The step is computed again on a copy of the network; neither the network, its gradients and
+    mode, nor the optimizer, the batch or any random state is changed.
+
+    Args:
+        model: Any classifier; what it returns may hold the logits under that name.
+        loss: As the training loop calls it, reduced or not.
+        batch: Inputs as the network reads them, and labels.
+        optimizer: If given, what is shared is how far it moves; else the gradient.
+        domain: What inputs are, where they are in natural units; its normalisation is then
+            applied before the network. If not given, inputs are as the network reads them.
+        defense: What is done to the update before it is shared.
+        threat: What the adversary knows; the number of people and the defense by default, and
+            labels are inferred.
+        others: Inputs of people who are not in the batch, for the guess that needs no update.
+        seconds: About how long all searches together may take; closed forms come on top.
+        steps: At most this many steps of each search.
+        seed: Of all randomness.
+
+    Example:
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
+        >>> batch = torch.rand(1, 1, 8, 8), torch.tensor([2])
+        >>> result = audit_step(model, nn.CrossEntropyLoss(), batch, steps=10)
+        >>> result.worst, result.recognisable
+        (0, True)
+
+    Raises:
+        NotApplicable: The step is of a kind that no attack here can search: whole numbers as
+            inputs, or targets that are no classes.
+        InvalidValue: Network, loss and batch do not fit together.
+    """
+    if not (seconds > 0 and steps >= 1):
+        raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
+    own = copied(model)
+    with untouched(model):
+        private = usable(*read_batch(batch))
+        task, client, notes = _prepared(own, loss, private, optimizer, domain, defense)
+        known = threat or Threat(batchnorm="unknown" if _by_batch(model) else "running")
+        if known.batchnorm == "unknown":
+            notes = (*notes, _BATCHNORM)
+        who = _victims(task, private, others)
+        seen = _observed(task, client, known, who, seed)
+        found = suitable(seen, steps=steps)
+
+        def case(option: Suited) -> Case:
+            name = described(option.name, _written(option))
+            return Case(task, client, known, option.attack, name, who, seed)
+
+        return _attacked(case, seen, found, notes=notes, seconds=seconds)
+
+
+def _prepared(
+    own: nn.Module,
+    loss: Callable[[Any, Tensor], Tensor],
+    private: Batch,
+    optimizer: Optimizer | None,
+    domain: Domain | None,
+    defense: Protection | None,
+) -> tuple[Task, Client, tuple[str, ...]]:
+    notes = [randomness(own)]
+    shape = tuple(private.inputs.shape[1:])
+    if domain is None:
+        domain, assumed = assumed_domain(private.inputs)
+        notes.append(assumed)
+    reads = shape if shape != tuple(domain.shape) else None
+    reference = next((p for p in own.parameters() if p.requires_grad), None)
+    if reference is None:
+        raise InvalidValue(f"{type(own).__name__} has no trainable parameter: nothing is shared")
+    outputs = _outputs(own, domain, private, shape, reference)
+    labels = private.labels.to(reference.device)
+    unreduced, reduction = per_example(loss, outputs, labels)
+    local, words = local_computation(optimizer, reduction)
+    task = Task(Logits(own, shape=reads), unreduced, domain, name=type(own).__name__.lower())
+    client = Client(local, chain() if defense is None else defense)
+    return task, client, (words, *(note for note in notes if note))
+
+
+def _outputs(
+    own: nn.Module, domain: Domain, private: Batch, shape: tuple[int, ...], like: Tensor
+) -> Tensor:
+    """The logits of the step, or words on why there are none."""
+    inputs = private.inputs.reshape(len(private), *domain.shape)
+    domain.check(inputs)
+    given = domain.normalise(inputs.to(like)).reshape(len(private), *shape)
+    was_training = own.training
+    try:
+        with torch.no_grad():
+            return logits_of(own.eval()(given)).detach()
+    except SeepageError:
+        raise
+    except Exception as error:
+        raise InvalidValue(
+            f"{type(own).__name__} cannot be run on this batch, it raised {_first(error)}"
+        ) from error
+    finally:
+        own.train(was_training)
+
+
+def _victims(task: Task, private: Batch, others: Tensor | None) -> Victims:
+    shaped = Batch(private.inputs.reshape(-1, *task.domain.shape).cpu(), private.labels.cpu())
+    pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
+    if others is not None:
+        pool = others.detach().cpu().float().reshape(-1, *task.domain.shape)
+    people = tuple(range(len(private)))
+    return Victims("step", people, shaped, pool, task.domain.bounds)
+
+
+def _by_batch(model: nn.Module) -> bool:
+    """Whether batch normalisation of this step is by the batch itself."""
+    return any(layer.training for layer in batchnorm_layers(model).values())
+
+
+def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: int) -> Observation:
+    reference = next(iter(task.parameters.values()))
+    batch = who.batch.to(device=reference.device, dtype=reference.dtype)
+    try:
+        return threat.observe(client, task, batch, rng=Rng(seed).fork("client"))
+    except SeepageError:
+        raise
+    except Exception as error:
+        raise NotApplicable(
+            f"the gradient of {task.name} cannot be computed as a function, which every attack "
+            f"needs: {_first(error)}"
+        ) from error
+
+
+def _attacked(
+    case: Callable[[Suited], Case],
+    seen: Observation,
+    found: Suitability,
+    *,
+    notes: tuple[str, ...],
+    seconds: float,
+) -> StepAudit:
+    cases: list[Case] = []
+    outcomes: list[Outcome] = []
+    refused = dict(found.refused)
+    searches = sum(bool(option.options) for option in found.chosen)
+    left = seconds
+    for option in found.chosen:
+        proven = next((o.record for o in outcomes if _proven(o.record)), None)
+        if proven is not None:
+            name = proven.attack.partition("(")[0]
+            refused[option.name] = f"not needed, since {name} proved that what came back is right"
+            continue
+        began = time.perf_counter()
+        with shown(option.name):
+            share = 0.9 * left / max(1, searches)
+            attempt = case(affordable(option, seen, seconds=share))
+            outcome = run_case(attempt)
+        if option.options:
+            left, searches = max(0.0, left - (time.perf_counter() - began)), searches - 1
+        if outcome.record.error is None:
+            cases.append(attempt)
+            outcomes.append(outcome)
+        else:
+            refused[option.name] = outcome.record.error
+    return StepAudit(tuple(cases), tuple(outcomes), refused, notes)
+
+
+def _proven(record: Record) -> bool:
+    return bool(record.certificate and record.certificate["unique"])
+
+
+def _written(option: Suited) -> dict[str, object]:
+    infers = {"infer_labels": True} if option.infer_labels else {}
+    return {**option.options, **infers}
+
+
+def _first(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

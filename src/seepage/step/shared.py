@@ -1,0 +1,71 @@
+"""What a training step shares: the gradient, or how far the optimizer moved."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from seepage.clients import FedAvg, Gradient
+from seepage.clients.gradient import Reduction
+from seepage.core import LocalComputation
+
+_GRADIENT = "audited is the gradient of the step, which is what federated SGD shares"
+
+
+def local_computation(
+    optimizer: Optimizer | None, reduction: Reduction
+) -> tuple[LocalComputation, str]:
+    """What is computed, and words on why.
+
+    Plain SGD moves the parameters by -lr times the gradient: that difference is audited. Anything
+    else is audited as the gradient behind it, which nothing that is computed from it can exceed.
+
+    Args:
+        optimizer: Of the training loop, which is only looked at.
+        reduction: Of the loss.
+    """
+    if optimizer is None:
+        return Gradient(reduction=reduction), _GRADIENT
+    rate = _plain_rate(optimizer)
+    if rate is not None and reduction == "mean":
+        return FedAvg(lr=rate, steps=1), (
+            f"audited is how far one step of SGD moves the parameters, with lr={rate:g}"
+        )
+    return Gradient(reduction=reduction), (
+        f"audited is the gradient behind the step of {type(optimizer).__name__}: what is computed "
+        "from it gives away no more, to whoever sees it once"
+    )
+
+
+def _plain_rate(optimizer: Optimizer) -> float | None:
+    """The learning rate, if the optimizer does nothing but multiply by it."""
+    if type(optimizer) is not SGD:
+        return None
+    groups = optimizer.param_groups
+    bare = all(
+        not group["momentum"] and not group["weight_decay"] and not group["maximize"]
+        for group in groups
+    )
+    rates = {float(group["lr"]) for group in groups}
+    return rates.pop() if bare and len(rates) == 1 and min(rates) > 0 else None
+
+
+def randomness(model: nn.Module) -> str | None:
+    """Words on layers that draw at random while training, which the audit leaves out."""
+    drawing = [
+        type(module).__name__
+        for module in model.modules()
+        if module.training and "drop" in type(module).__name__.lower() and _active(module)
+    ]
+    if not drawing:
+        return None
+    kinds = ", ".join(sorted(set(drawing)))
+    return (
+        f"{kinds} is left out, as if the adversary knew what it dropped: a step with it gives away "
+        "this much at most"
+    )
+
+
+def _active(module: nn.Module) -> bool:
+    rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
+    return isinstance(rate, int | float) and rate > 0

@@ -1,0 +1,55 @@
+"""Leaving everything of the user's as it was found."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from seepage.core.errors import InvalidValue
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Compute inside the block without a trace: random states, and the modes of autograd.
+
+    Whatever surrounds the call, gradients are recorded inside and precision is full.
+
+    Args:
+        model: Whose devices are looked after.
+    """
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
+    kind = "cuda" if devices else "cpu"
+    plain, arrays = random.getstate(), np.random.get_state()
+    try:
+        with (
+            torch.random.fork_rng(devices=devices),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(kind, enabled=False),
+        ):
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(arrays)
+
+
+def copied(model: object) -> nn.Module:
+    """A copy of a network in full precision."""
+    if not isinstance(model, nn.Module):
+        raise InvalidValue(f"expected a torch.nn.Module, got {type(model).__name__}")
+    try:
+        own = copy.deepcopy(model)
+    except Exception as error:
+        raise InvalidValue(
+            f"expected a network that can be copied, but copying {type(model).__name__} raised "
+            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        ) from error
+    return own.float() if any(p.dtype in _HALF for p in own.parameters()) else own

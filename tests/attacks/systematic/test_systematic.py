@@ -1,0 +1,133 @@
+"""Gradient matching that is given recovered features."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks import PriorNetwork, cocktail_party, systematic
+from seepage.attacks.feature_recovery import Features
+from seepage.attacks.gradient_matching.features import layer_inputs
+from seepage.attacks.systematic.order import in_order_of
+from seepage.core.errors import InvalidValue, MissingKnowledge
+from seepage.domains import Signal
+from seepage.scoring import METRICS, pair
+
+
+class WideHead(nn.Module):
+    """A convolution, and a head of two layers that is wide enough to give its inputs away."""
+
+    def __init__(self, pixels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 4, stride=2, padding=1), nn.BatchNorm2d(16), nn.Tanh(), nn.Flatten()
+        )
+        features = 16 * (pixels // 2) ** 2
+        self.head = nn.Sequential(nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+
+@dataclass(frozen=True)
+class ExactHead:
+    """Recovers what the head reads by running `exact_batch` on the head alone."""
+
+    def recover(self, observation, *, rng):
+        task, head = observation.task, observation.task.model.head
+        domain = Signal((1, head[0].in_features), bounds=(-1e6, 1e6))
+        model = nn.Sequential(nn.Flatten(), *head)
+        names = {"head.0.": "1.", "head.2.": "3."}
+        tensors = {
+            n.replace(a, b): t
+            for n, t in observation.update.tensors.items()
+            for a, b in names.items()
+            if n.startswith(a)
+        }
+        inner = sp.Task(model, task.loss, domain)
+        client = sp.Client(sp.Gradient())
+
+        def simulate(inputs, labels):
+            return client(inner, sp.Batch(inputs, labels), rng=rng)
+
+        update = replace(observation.update, tensors=tensors)
+        seen = replace(observation, task=inner, update=update, simulate=simulate)
+        found = sp.attacks.exact_batch()(seen, rng=rng).inputs.flatten(1)
+        return Features("head.0", found, torch.linalg.qr(found.T).Q, True, 0.0)
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return sp.data.load("photos", pixels=8)
+
+
+@pytest.fixture(scope="module")
+def task(pictures):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return sp.Task(WideHead(8), sp.cross_entropy, pictures.domain)
+
+
+def observe(task, batch, defense=None, **knows):
+    threat = sp.Threat(**{"knows_labels": True, "batchnorm": "exact", **knows})
+    client = sp.Client(sp.Gradient(), defense or sp.chain())
+    return threat.observe(client, task, batch, rng=sp.rng(0))
+
+
+def psnr(attack, seen, batch):
+    return float(METRICS["psnr"](pair(attack(seen, rng=sp.rng(1)), batch)).mean())
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_features_are_put_in_the_order_of_their_labels(task, pictures, scaled):
+    batch = pictures.batch(8)
+    seen = observe(task, batch)
+    truth = layer_inputs(seen.task, "head.0", batch.inputs).detach()
+    shuffled = truth[sp.rng(5).permutation(8)]
+    values = shuffled if scaled else torch.nn.functional.normalize(shuffled)
+    found = Features("head.0", values, torch.linalg.qr(shuffled.T).Q, scaled, 0.0)
+    ordered = in_order_of(seen.labels, found, seen)
+    wanted = truth[batch.labels.argsort()]
+    cosines = torch.cosine_similarity(ordered.values, wanted)
+    assert float(cosines.min()) > 0.999
+    assert not values.requires_grad
+
+
+def test_feature_matching_helps_under_noise(task, pictures):
+    batch = pictures.batch(8)
+    seen = observe(task, batch, sp.AddGaussian(1e-3))
+    plain = systematic(steps=200, tv=1e-3)
+    without = psnr(plain, seen, batch)
+    assert psnr(replace(plain, features=ExactHead()), seen, batch) > without + 1
+    assert psnr(replace(plain, features=ExactHead(), span_from=2), seen, batch) > without + 0.5
+
+
+def test_it_runs_through_the_prior_network_with_features(task, pictures):
+    batch = pictures.batch(2)
+    attack = systematic(
+        features=ExactHead(), prior=PriorNetwork(width=8), feature_weight=1.0, steps=60
+    )
+    guess = attack(observe(task, batch), rng=sp.rng(1))
+    objective = guess.trace.objective
+    assert min(objective) < 0.5 * objective[0]
+    assert guess.inputs.shape == batch.inputs.shape
+
+
+def test_a_network_without_batch_normalisation_is_attacked_without(pictures):
+    plain = sp.zoo.mlp(hidden=(48, 32), domain=pictures.domain)
+    batch = pictures.batch(2)
+    seen = observe(plain, batch, batchnorm="running")
+    attack = systematic(features=cocktail_party(layer="hidden2"), steps=150, tv=1e-3)
+    assert psnr(attack, seen, batch) > 20
+
+
+def test_what_is_missing_is_asked_for(task, pictures):
+    seen = observe(task, pictures.batch(2), knows_labels=False)
+    with pytest.raises(MissingKnowledge, match="labels"):
+        systematic(features=ExactHead(), steps=1)(seen, rng=sp.rng(1))
+    with pytest.raises(InvalidValue, match="FeatureRecovery"):
+        systematic(features=sp.attacks.analytic_fc())
+    with pytest.raises(InvalidValue, match="feature weight >= 0"):
+        systematic(feature_weight=-1.0)

@@ -1,0 +1,170 @@
+"""DAGER: its parts against independent code, and whole texts from a real play."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks.text.reading import find_readers, read_by
+from seepage.attacks.text.span import row_span
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.domains import Tokens
+from seepage.zoo.gpt import Block
+
+HAMLET = sp.data.load("hamlet")
+
+
+def text_task(**options):
+    return sp.zoo.gpt(**{"domain": HAMLET.domain, "classes": 2, "width": 64, **options})
+
+
+def observed(people, *, start=0, task=None, local=None, defense=None, threat=None):
+    client = sp.Client(local or sp.Gradient(), defense or sp.chain())
+    batch = HAMLET.batch(people, start=start)
+    threat = threat or sp.Threat()
+    return threat.observe(client, task or text_task(), batch, rng=sp.rng(0)), batch
+
+
+def test_a_block_is_the_transformer_layer_of_torch():
+    block = Block(16, 4, 7).double()
+    theirs = nn.TransformerEncoderLayer(
+        16, 4, 64, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    ).double()
+    ours = block.attention
+    with torch.no_grad():
+        parts = (ours.query, ours.key, ours.value)
+        theirs.self_attn.in_proj_weight.copy_(torch.cat([p.weight for p in parts]))
+        theirs.self_attn.in_proj_bias.copy_(torch.cat([p.bias for p in parts]))
+    for mine, yours in (
+        (ours.out, theirs.self_attn.out_proj),
+        (block.up, theirs.linear1),
+        (block.down, theirs.linear2),
+    ):
+        yours.load_state_dict(mine.state_dict())
+    features = torch.randn(2, 7, 16, dtype=torch.float64, generator=torch.manual_seed(0))
+    mask = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
+    torch.testing.assert_close(block(features), theirs(features, src_mask=mask))
+
+
+def test_the_span_holds_what_the_layer_read_and_nothing_else():
+    read = np.random.default_rng(0).normal(size=(5, 20))
+    slopes = np.random.default_rng(1).normal(size=(5, 30))
+    gradient = torch.from_numpy(slopes.T @ read)
+    span = row_span(gradient, tolerance=1e-9)
+    assert span.rank == np.linalg.matrix_rank(read) == 5
+    assert float(span.distances(torch.from_numpy(read)).max()) < 1e-12
+    other = np.random.default_rng(2).normal(size=20)
+    solved, *_ = np.linalg.lstsq(read.T, other, rcond=None)
+    expected = np.linalg.norm(other - read.T @ solved) / np.linalg.norm(other)
+    assert float(span.distances(torch.from_numpy(other))) == pytest.approx(expected)
+    assert row_span(gradient, tolerance=1e-9, at_most=3).rank == 3
+
+
+def test_the_readers_are_the_first_attention_and_what_is_above_it():
+    task = text_task()
+    readers = find_readers(task, tolerance=1e-6)
+    projections = ("query", "key", "value")
+    assert readers.token.layers == tuple(f"blocks.0.attention.{p}" for p in projections)
+    above = [reader.layers for reader in readers.prefix]
+    assert tuple(f"blocks.1.attention.{p}" for p in projections) in above
+    assert not any(layer.startswith("blocks.2.up") for layers in above for layer in layers)
+    texts = HAMLET.inputs[:2]
+    norm = task.model.blocks[0].norm1
+    expected = norm(task.model.tokens(texts) + task.model.positions.weight)
+    torch.testing.assert_close(read_by(task, readers.token, texts), expected.detach())
+
+
+@pytest.mark.parametrize("people", [1, 2, 4])
+@pytest.mark.parametrize("embeddings", [True, False], ids=["trained", "frozen"])
+def test_whole_texts_come_back_word_by_word(people, embeddings):
+    seen, batch = observed(people, start=10 * people, task=text_task(embeddings=embeddings))
+    guess = sp.attacks.dager()(seen, rng=sp.rng(1))
+    scores = sp.score(guess, batch)
+    assert batch.inputs.shape[1] == 12
+    assert scores["exact"].tolist() == [1.0] * people
+    assert scores["label_accuracy"].tolist() == [1.0] * people
+    assert guess.certificate.residual < 1e-5
+    assert guess.certificate.unique
+
+
+def test_neither_the_batch_size_nor_the_scale_of_the_update_is_needed():
+    blind = sp.Threat(knows_batch_size=False)
+    step = sp.FedAvg(lr=0.01, steps=1)
+    clipped = sp.Clip(0.05)
+    seen, batch = observed(2, start=50, local=step, defense=clipped, threat=blind)
+    guess = sp.attacks.dager()(seen, rng=sp.rng(1))
+    assert sp.score(guess, batch)["exact"].tolist() == [1.0, 1.0]
+
+
+def test_known_labels_go_to_the_texts_they_belong_to():
+    seen, batch = observed(4, start=60, threat=sp.Threat(knows_labels=True))
+    scores = sp.score(sp.attacks.dager()(seen, rng=sp.rng(1)), batch)
+    assert scores["label_accuracy"].tolist() == [1.0] * 4
+
+
+def test_behind_noise_nothing_is_claimed():
+    seen, batch = observed(1, defense=sp.AddGaussian(0.01))
+    guess = sp.attacks.dager()(seen, rng=sp.rng(1))
+    assert float(sp.score(guess, batch)["token_accuracy"]) < 0.5
+    assert guess.certificate.residual > 0.1
+    assert guess.certificate.unique is None
+
+
+def test_a_batch_that_fills_the_space_is_refused():
+    seen, _ = observed(6)  # 72 tokens, 64 directions
+    with pytest.raises(NotApplicable, match="too many tokens for this width"):
+        sp.attacks.dager()(seen, rng=sp.rng(1))
+
+
+class Bag(nn.Module):
+    """Reads all words at once: an encoder, in small."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(50, 16)
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, tokens):
+        features = torch.tanh(self.first(self.tokens(tokens)))
+        mixed = features + features.mean(1, keepdim=True)
+        return self.head(torch.tanh(self.second(mixed)).mean(1))
+
+
+def test_a_network_that_reads_both_ways_is_refused():
+    domain = Tokens(6, 50)
+    task = sp.Task(Bag(), sp.cross_entropy, domain)
+    batch = sp.Batch(domain.sample(1, rng=sp.rng(0)), torch.tensor([1]))
+    seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
+    with pytest.raises(NotApplicable, match="from left to right"):
+        sp.attacks.dager()(seen, rng=sp.rng(1))
+
+
+def test_images_are_refused_and_searches_refuse_texts():
+    photo = sp.data.bundled("photos", size=1)
+    seen = sp.Threat().observe(
+        sp.Client(sp.Gradient()), sp.zoo.mlp(hidden=(8,)), photo, rng=sp.rng(0)
+    )
+    with pytest.raises(NotApplicable, match="token sequences"):
+        sp.attacks.dager()(seen, rng=sp.rng(1))
+    text, _ = observed(1, threat=sp.Threat(knows_labels=True))
+    others = [n for n in sp.attacks.ATTACKS if n != "dager"]
+    for name in others:
+        with pytest.raises(NotApplicable):
+            sp.attacks.ATTACKS[name]()(text, rng=sp.rng(1))
+
+
+def test_any_guess_of_a_text_can_be_certified_but_not_as_unique():
+    seen, batch = observed(1)
+    proof = sp.certify(seen, sp.Reconstruction(batch.inputs, batch.labels))
+    assert proof.residual < 1e-6
+    assert proof.unique is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"tolerance": 0.0}, {"rank_tolerance": 1.0}, {"at_most": 0}], ids=str
+)
+def test_impossible_options_are_refused(options):
+    with pytest.raises(InvalidValue, match="expected"):
+        sp.attacks.dager(**options)

@@ -1,0 +1,196 @@
+"""What is captured comes back bit for bit, and is attacked as if it had never left."""
+
+import pytest
+import torch
+from safetensors.torch import load as independent_load
+from torch import nn
+
+import seepage as sp
+from seepage.capture import Capture, Setting
+from seepage.core.errors import InvalidValue
+
+LR = 0.1
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return sp.data.bundled("photos", size=1)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return sp.zoo.lenet(domain=sp.data.load("photos").domain)
+
+
+def captured(update, form, task, **setting):
+    return Capture.of(task.model, update, form=form, setting=Setting(**setting))
+
+
+def same_tensors(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[n], other[n]) and one[n].dtype == other[n].dtype for n in one)
+
+
+def one_step(task, batch, steps=1):
+    """A difference and the weights after it, by torch's own optimiser."""
+    model = torch.nn.Module.eval(sp.Task(task.model, task.loss, task.domain).model)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    optimiser = torch.optim.SGD(model.parameters(), lr=LR)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        outputs = model(task.domain.normalise(batch.inputs))
+        nn.functional.cross_entropy(outputs, batch.labels).backward()
+        optimiser.step()
+    return before, {n: p.detach().clone() for n, p in model.named_parameters()}
+
+
+def test_every_tensor_and_every_word_comes_back_as_it_went(tmp_path):
+    network = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LazyLinear(4))
+    network(torch.rand(3, 3, 8, 8))
+    update = {n: torch.randn_like(p) for n, p in network.named_parameters()}
+    setting = Setting(
+        steps=3, lr=0.1, momentum=0.5, mode="train", batch_size=8, local_batch_size=4,
+        shape=(3, 8, 8), mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.5), bounds=(-1.0, 2.0),
+        framework="by hand", round=5, client=sp.capture.hashed("ward 3"),
+    )  # fmt: skip
+    capture = Capture.of(network, update, form="difference", setting=setting)
+    sp.capture.save(capture, tmp_path / "one.safetensors")
+    loaded = sp.capture.load(tmp_path / "one.safetensors")
+    for group in ("update", "parameters", "buffers"):
+        same_tensors(getattr(capture, group), getattr(loaded, group))
+    assert (loaded.form, loaded.setting, loaded.digest) == ("difference", setting, capture.digest)
+    assert loaded.buffers["1.num_batches_tracked"].dtype == torch.int64
+    assert [path.name for path in tmp_path.iterdir()] == ["one.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_another_reader_of_safetensors_finds_the_same_bits(dtype):
+    update = {"weight": torch.randn(3, 2).to(dtype), "bias": torch.tensor(0.5, dtype=dtype)}
+    data = sp.capture.dump(Capture(update, "gradient"))
+    theirs = independent_load(data)
+    same_tensors({f"update/{n}": t for n, t in sp.capture.parse(data).update.items()}, theirs)
+
+
+def test_an_attack_from_the_file_is_the_attack_in_process_bit_for_bit(tmp_path, task, batch):
+    attack = sp.attacks.inverting_gradients(steps=20, restarts=1)
+    client = sp.Client(sp.Gradient())
+    seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+    setting = Setting(batch_size=1)
+    capture = Capture.of(task.model, seen.update.tensors, form="gradient", setting=setting)
+    sp.capture.save(capture, tmp_path / "wire.safetensors")
+    # Whoever audits has the architecture, with other weights.
+    stranger = sp.zoo.lenet(domain=task.domain, seed=7)
+    later = sp.capture.load(tmp_path / "wire.safetensors").observation(
+        stranger, labels=batch.labels
+    )
+    here, there = (attack(each, rng=sp.rng(1)) for each in (seen, later))
+    assert torch.equal(here.inputs, there.inputs)
+    assert here.trace.objective == there.trace.objective
+
+
+def test_fedavg_from_the_file_is_fedavg_in_process_bit_for_bit(task, batch):
+    attack = sp.attacks.inverting_gradients(steps=5, restarts=1)
+    client = sp.Client(sp.FedAvg(lr=LR, steps=3))
+    seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+    capture = captured(seen.update.tensors, "difference", task, lr=LR, steps=3, batch_size=1)
+    later = sp.capture.parse(sp.capture.dump(capture)).observation(task, labels=batch.labels)
+    assert torch.equal(attack(seen, rng=sp.rng(1)).inputs, attack(later, rng=sp.rng(1)).inputs)
+
+
+def test_the_three_forms_give_the_same_reconstruction(batch):
+    # In double precision, where the rounding of weights does not drown what moved them.
+    task = sp.zoo.mlp(hidden=(32,), domain=sp.data.load("photos").domain).to(dtype=torch.float64)
+    batch = batch.to(dtype=torch.float64)
+    before, after = one_step(task, batch)
+    difference = {n: after[n] - before[n] for n in after}
+    gradient = {n: difference[n] / -LR for n in after}
+    forms = {"gradient": gradient, "difference": difference, "weights_after": after}
+    found = {}
+    for form, update in forms.items():
+        capture = captured(update, form, task, lr=LR, batch_size=1)
+        seen = sp.capture.parse(sp.capture.dump(capture)).observation(task, labels=batch.labels)
+        found[form] = sp.attacks.analytic_fc()(seen, rng=sp.rng(0))
+        assert float(sp.score(found[form], batch)["psnr"]) > 100
+        assert found[form].certificate.residual < 1e-6
+    assert torch.equal(found["difference"].inputs, found["weights_after"].inputs)
+    torch.testing.assert_close(
+        found["gradient"].inputs, found["difference"].inputs, rtol=0, atol=1e-7
+    )
+
+
+def test_the_three_forms_lead_a_search_to_the_same_place(task, batch):
+    before, after = one_step(task, batch)
+    forms = {
+        "gradient": {n: (before[n] - after[n]) / LR for n in after},
+        "difference": {n: after[n] - before[n] for n in after},
+        "weights_after": after,
+    }
+    attack = sp.attacks.inverting_gradients(steps=60, restarts=1, tv=1e-4)
+    guesses = {}
+    for form, update in forms.items():
+        seen = captured(update, form, task, lr=LR, batch_size=1).observation(
+            task, labels=batch.labels
+        )
+        guesses[form] = attack(seen, rng=sp.rng(1))
+    assert torch.equal(guesses["difference"].inputs, guesses["weights_after"].inputs)
+    scores = [float(sp.score(guess, batch)["psnr"]) for guess in guesses.values()]
+    assert max(scores) - min(scores) < 1
+
+
+def test_several_steps_of_torchs_optimiser_are_what_the_simulation_takes_them_for(task, batch):
+    _, after = one_step(task, batch, steps=4)
+    seen = captured(after, "weights_after", task, lr=LR, steps=4, batch_size=1).observation(
+        task, labels=batch.labels
+    )
+    simulated = seen.simulate(batch.inputs, batch.labels)
+    torch.testing.assert_close(
+        simulated.flat(), seen.update.flat(), rtol=1e-3, atol=1e-3 * float(seen.update.norm())
+    )
+
+
+def test_names_of_wrappers_and_whole_state_dicts_fit(batch):
+    network = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(1800, 4))
+    task = sp.Task(network, sp.cross_entropy, sp.domains.Image((3, 32, 32)))
+    state = {f"module.{n}": t.float() for n, t in network.state_dict().items()}
+    capture = Capture.of(network, state, form="weights_after", setting=Setting(lr=1.0))
+    seen = capture.observation(task)
+    assert list(seen.update.tensors) == list(task.parameters)
+    assert float(seen.update.norm()) == 0
+
+
+def test_a_network_that_does_not_fit_is_named_with_what_does_not(task):
+    gradient = {n: torch.ones_like(p) for n, p in task.parameters.items()}
+    short = dict(list(gradient.items())[1:])
+    with pytest.raises(InvalidValue, match=r"update of this capture do not fit lenet.*is missing"):
+        captured(short, "gradient", task).observation(task)
+    with pytest.raises(InvalidValue, match=r"stranger is not in it"):
+        captured({**gradient, "stranger": torch.ones(1)}, "gradient", task).observation(task)
+    with pytest.raises(InvalidValue, match="give it the domain of the capture"):
+        captured(gradient, "gradient", task, shape=(1, 8, 8)).observation(task)
+    with pytest.raises(InvalidValue, match="expected 2 labels"):
+        captured(gradient, "gradient", task, batch_size=2).observation(
+            task, labels=torch.tensor([1])
+        )
+
+
+@pytest.mark.parametrize(
+    ("form", "setting", "said"),
+    [
+        ("difference", {}, "needs the local learning rate"),
+        ("weights", {}, "expected form 'gradient'"),
+        ("gradient", {"steps": 0}, "steps as a whole number"),
+        ("gradient", {"steps": 1, "epochs": 1}, "steps or epochs"),
+        ("gradient", {"client": "Jane Doe"}, "must not name anybody"),
+        ("gradient", {"shape": (3, 10**6, 10**6)}, "entries in all inputs"),
+        ("gradient", {"lr": float("nan")}, "lr > 0"),
+        ("gradient", {"mode": "test"}, "mode 'eval' or 'train'"),
+    ],
+)
+def test_what_no_client_could_have_done_is_refused(form, setting, said):
+    with pytest.raises(InvalidValue, match=said):
+        Capture({"weight": torch.ones(2)}, form, setting=Setting(**setting))
+
+
+def test_a_client_is_never_named_and_salted_hashes_tell_clients_apart():
+    assert sp.capture.hashed("a", salt=b"bc") != sp.capture.hashed("ab", salt=b"c")
+    assert "ward" not in repr(Setting(client=sp.capture.hashed("ward")))

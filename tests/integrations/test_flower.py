@@ -1,0 +1,279 @@
+"""Flower: what is kept is what crossed the wire, and a defense as a mod is that defense."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+import seepage as sp
+from seepage.capture import Setting, load
+from seepage.core.errors import InvalidValue
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from seepage.integrations.flower import Recorder, as_mod, capture_mod, recorded
+
+LR = 0.1
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Flatten(),
+        torch.nn.Linear(3 * 32 * 32, 16),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.ReLU(),
+        torch.nn.Linear(16, 10),
+    )
+
+
+def step(state, batch):
+    """One step of SGD, as a Flower client writes it."""
+    model = network()
+    model.load_state_dict(state)
+    model.eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    torch.nn.functional.cross_entropy(model(batch.inputs), batch.labels).backward()
+    optimizer.step()
+    return model.state_dict()
+
+
+def app(*mods, batch):
+    made = ClientApp(mods=list(mods))
+
+    @made.train()
+    def train(message, context):
+        after = step(message.content["arrays"].to_torch_state_dict(), batch)
+        content = RecordDict(
+            {"arrays": ArrayRecord(after), "metrics": MetricRecord({"num-examples": len(batch)})}
+        )
+        return Message(content=content, reply_to=message)
+
+    return made
+
+
+def ask(client, *, number=1, partition=0):
+    """Send a client the network, as the server of a federation would."""
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(network().state_dict()),
+            "config": ConfigRecord({"server-round": number}),
+        }
+    )
+    message = Message(content=content, dst_node_id=5, message_type="train")
+    context = Context(1, 5, {"partition-id": partition}, RecordDict(), {})
+    return client(message, context)
+
+
+def arrived(reply):
+    return reply.content["arrays"].to_torch_state_dict()
+
+
+@pytest.fixture(autouse=True)
+def run(monkeypatch):
+    """Messages belong to a run; outside of one Flower refuses to make them."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def batch():
+    return sp.data.bundled("photos", size=1)
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    setting = Setting(lr=LR, shape=(3, 32, 32))
+    return Recorder(tmp_path / "captures", setting, rounds=(1, 5), clients=(0,))
+
+
+def test_the_capture_holds_what_came_back_bit_for_bit(batch, recorder):
+    reply = ask(app(capture_mod(recorder), batch=batch))
+    capture = load(recorder.path(1, 0))
+    after, before = arrived(reply), network().state_dict()
+    assert capture.form == "weights_after"
+    assert set(capture.update) == {name for name, _ in network().named_parameters()}
+    assert all(torch.equal(tensor, after[name]) for name, tensor in capture.update.items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in capture.parameters.items())
+    assert set(capture.buffers) == {n for n in before if "running" in n or "tracked" in n}
+    assert (capture.setting.round, capture.setting.batch_size) == (1, 1)
+    assert capture.setting.framework.startswith("flower ")
+
+
+def test_an_attack_on_the_capture_recovers_the_photograph(batch, recorder):
+    ask(app(capture_mod(recorder), batch=batch))
+    domain = sp.domains.Image((3, 32, 32))
+    task = sp.Task(network(), sp.cross_entropy, domain)
+    seen = load(recorder.path(1, 0)).observation(task)
+    guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(0))
+    assert float(sp.score(guess, batch)["psnr"]) > 60
+
+
+def test_only_the_rounds_and_clients_asked_for_are_kept(batch, recorder):
+    client = app(capture_mod(recorder), batch=batch)
+    for number, partition in ((1, 0), (2, 0), (5, 0), (5, 1)):
+        ask(client, number=number, partition=partition)
+    kept = sorted(recorder.folder.iterdir())
+    assert kept == [recorder.path(1, 0), recorder.path(5, 0)]
+
+
+def test_no_file_tells_who_the_client_is(batch, recorder, tmp_path):
+    ask(app(capture_mod(recorder), batch=batch))
+    other = Recorder(tmp_path / "again", recorder.setting)
+    assert recorder.path(1, 0).name != other.path(1, 0).name
+    assert b"partition" not in recorder.path(1, 0).read_bytes()
+
+
+def test_a_defense_as_a_mod_is_that_defense_on_how_far_the_parameters_moved(batch):
+    defense = sp.chain(sp.Clip(0.05), sp.Prune(0.5))
+    plain, defended = (
+        arrived(ask(app(*mods, batch=batch))) for mods in ((), (as_mod(defense, seed=0),))
+    )
+    before = network().state_dict()
+    names = [name for name, _ in network().named_parameters()]
+    moved = sp.Update({n: plain[n] - before[n] for n in names}, kind="difference")
+    expected = defense(moved, rng=sp.rng(0)).tensors
+    for name in names:
+        torch.testing.assert_close(defended[name] - before[name], expected[name])
+    assert torch.equal(defended["2.running_mean"], plain["2.running_mean"])
+
+
+def test_noise_is_fresh_unless_it_is_seeded(batch):
+    noisy, seeded = as_mod(sp.AddGaussian(0.1)), as_mod(sp.AddGaussian(0.1), seed=3)
+    first, second = (arrived(ask(app(noisy, batch=batch)))["1.weight"] for _ in range(2))
+    third, fourth = (arrived(ask(app(seeded, batch=batch)))["1.weight"] for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(third, fourth)
+
+
+def test_a_mod_before_a_defense_keeps_what_the_defense_lets_out(batch, recorder):
+    reply = ask(app(capture_mod(recorder), as_mod(sp.Sign()), batch=batch))
+    capture = load(recorder.path(1, 0))
+    assert torch.equal(capture.update["1.weight"], arrived(reply)["1.weight"])
+    moved = capture.update["1.weight"] - capture.parameters["1.weight"]
+    assert len(torch.unique((moved * 1e4).round())) <= 3
+
+
+def test_a_defense_lowers_what_comes_back(batch, recorder):
+    noise = as_mod(sp.AddGaussian(0.01), seed=0)
+    ask(app(capture_mod(recorder), noise, batch=batch))
+    task = sp.Task(network(), sp.cross_entropy, sp.domains.Image((3, 32, 32)))
+    seen = load(recorder.path(1, 0)).observation(task)
+    guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(0))
+    assert float(sp.score(guess, batch)["psnr"]) < 25
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [sp.ClipEach(1.0), sp.MixUp(4), sp.SecureAggregation(clients=2)],
+    ids=repr,
+)
+def test_a_defense_that_needs_more_than_the_update_is_refused(defense):
+    with pytest.raises(InvalidValue, match="needs more than the update"):
+        as_mod(defense)
+
+
+def test_flowers_own_differential_privacy_can_be_audited(batch, recorder):
+    from flwr.clientapp.mod import LocalDpMod
+
+    private = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5)
+    ask(app(capture_mod(recorder), private, batch=batch))
+    capture = load(recorder.path(1, 0))
+    moved = capture.update["1.weight"] - capture.parameters["1.weight"]
+    # The Gaussian mechanism at epsilon = 1, delta = 1e-5 has a deviation of 4.84.
+    assert float(moved.std()) == pytest.approx(4.84, rel=0.02)
+
+
+def test_the_strategy_keeps_what_every_client_sent(batch, tmp_path):
+    from flwr.serverapp.strategy import FedAvg
+
+    recorder = Recorder(tmp_path, Setting(lr=LR))
+    strategy = recorded(FedAvg(fraction_evaluate=0.0), recorder)
+    reply = ask(app(batch=batch))
+    before = ArrayRecord(network().state_dict())
+
+    class Grid:
+        def get_node_ids(self):
+            return [5, 6]
+
+    list(strategy.configure_train(1, before, ConfigRecord(), Grid()))
+    mean, _ = strategy.aggregate_train(1, [reply])
+    capture = load(recorder.path(1, 5))
+    assert torch.equal(capture.update["4.bias"], arrived(reply)["4.bias"])
+    torch.testing.assert_close(mean.to_torch_state_dict()["4.bias"], capture.update["4.bias"])
+
+
+def test_an_update_that_is_not_finite_is_said_and_does_not_stop_the_training(
+    batch, recorder, caplog, monkeypatch
+):
+    monkeypatch.setitem(globals(), "LR", float("inf"))
+    with caplog.at_level(logging.WARNING, logger="seepage.flower"):
+        assert not ask(app(capture_mod(recorder), batch=batch)).has_error()
+    assert "got NaN or infinity" in caplog.text
+    assert not recorder.path(1, 0).exists()
+
+
+def test_a_folder_that_cannot_be_written_to_later_is_a_line_in_the_log(batch, recorder, caplog):
+    recorder.folder.rmdir()
+    recorder.folder.write_text("in the way")
+    with caplog.at_level(logging.WARNING, logger="seepage.flower"):
+        assert not ask(app(capture_mod(recorder), batch=batch)).has_error()
+    assert "round 1 was not kept" in caplog.text
+
+
+def test_a_recorder_without_a_learning_rate_is_refused_at_once(tmp_path):
+    with pytest.raises(InvalidValue, match=r"give Setting\(lr"):
+        Recorder(tmp_path, Setting())
+
+
+def test_numbered_arrays_need_names(tmp_path):
+    numbered = ClientApp(mods=[capture_mod(Recorder(tmp_path, Setting(lr=LR)))])
+
+    @numbered.train()
+    def train(message, context):
+        return Message(content=message.content, reply_to=message)
+
+    tensors = list(network().state_dict().values())
+    record = ArrayRecord([t.numpy() for t in tensors])
+    message = Message(RecordDict({"arrays": record}), dst_node_id=5, message_type="train")
+    with pytest.raises(InvalidValue, match=r"names=list\(model.state_dict"):
+        numbered(message, Context(1, 5, {"partition-id": 0}, RecordDict(), {}))
+
+
+def test_of_updates_that_arrive_summed_up_the_sum_is_kept_once(batch, tmp_path):
+    from types import SimpleNamespace
+
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+    from flwr.server.strategy import FedAvg
+
+    names = tuple(network().state_dict())
+    recorder = Recorder(tmp_path, Setting(lr=LR), rounds=(1,), names=names)
+    strategy = recorded(FedAvg(fraction_evaluate=0.0), recorder)
+    before, after = network().state_dict(), step(network().state_dict(), batch)
+    sent, mean = (
+        ndarrays_to_parameters([tensor.numpy() for tensor in state.values()])
+        for state in (before, after)
+    )
+    fits = [FitRes(Status(Code.OK, ""), mean, number, {}) for number in (2, 3)]
+    results = [(SimpleNamespace(node_id=i), fit) for i, fit in enumerate(fits)]
+    manager = SimpleNamespace(num_available=lambda: 0, sample=lambda **_: [])
+    for number in (1, 2):
+        strategy.configure_fit(number, sent, manager)
+        strategy.aggregate_fit(number, results, [])
+    (kept,) = tmp_path.iterdir()
+    capture = load(kept)
+    assert kept == recorder.path(1, "sum")
+    assert capture.setting.batch_size == 5
+    assert torch.equal(capture.update["4.bias"], after["4.bias"])
+
+
+def test_a_strategy_of_something_else_is_refused(tmp_path):
+    with pytest.raises(InvalidValue, match="expected a strategy of Flower"):
+        recorded(object(), Recorder(tmp_path, Setting(lr=LR)))

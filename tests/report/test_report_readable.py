@@ -1,0 +1,72 @@
+"""Audits of tables and texts, from the spec to the page."""
+
+import pytest
+from typer.testing import CliRunner
+
+from seepage.audit import load_audit
+from seepage.cli import app
+from seepage.report.page.picture import picture
+
+SPEC = """
+title = "read, not looked at"
+
+[[scenario]]
+data = { name = "voters", people = 1 }
+models = { name = "mlp", hidden = [64] }
+threats = { knows_labels = true }
+attacks = { name = "tableak", steps = 150, members = 3 }
+
+[[scenario]]
+data = { name = "hamlet", people = 2, batch_size = 2 }
+models = { name = "gpt", width = 48 }
+threats = {}
+attacks = { name = "dager" }
+defenses = [[], [{ name = "AddGaussian", std = 0.01 }]]
+"""
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readable")
+    (folder / "spec.toml").write_text(SPEC, encoding="utf-8")
+    out = folder / "out"
+    done = CliRunner().invoke(app, ["audit", str(folder / "spec.toml"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return load_audit(out)
+
+
+def test_the_records_hold_scores_and_baselines_of_both_kinds(audit):
+    table, text, noisy = audit.records
+    assert table.scores["feature_accuracy"][0] >= 0.8
+    assert table.baselines["mean"]["feature_accuracy"][0] < 0.6
+    assert text.scores["token_accuracy"] == (1.0, 1.0)
+    assert text.scores["exact"] == (1.0, 1.0)
+    assert text.certificate["unique"]
+    assert max(noisy.scores["token_accuracy"]) < 0.5
+    assert "ssim" not in text.scores
+
+
+def test_truth_and_guess_are_kept_in_words(audit):
+    table, text, noisy = audit.records
+    line = "tis now struck twelve ; get thee to bed , francisco ."
+    assert " ".join(audit.truth_said(text)[1]) == line
+    assert audit.guess_said(text) == audit.truth_said(text)
+    assert audit.guess_said(noisy) != audit.truth_said(noisy)
+    assert audit.truth_said(table)[0][4] == "party weak Republican"
+    said = [outcome.said for outcome in audit.outcomes()]
+    assert said == [audit.guess_said(record) for record in audit.records]
+
+
+def test_the_page_shows_words_and_marks_those_that_are_wrong(audit):
+    page = (audit.path / "report.html").read_text(encoding="utf-8")
+    assert "<span>francisco</span>" in page
+    assert "<span>party weak Republican</span>" in page
+    assert "<mark>" in page
+    assert "<polyline" not in page.partition('id="people"')[2].partition("<section")[0]
+    assert "3 of 3 people" in page
+
+
+def test_words_are_escaped():
+    drawn = picture(("<b>", "a"), alt="", over=("<b>", "b"))
+    assert "<b>" not in drawn
+    assert "<mark>a</mark>" in drawn

@@ -1,0 +1,141 @@
+"""`seepage reproduce`, run as a user runs it."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from seepage.cli import app, main
+from seepage.reproduce import names, reading
+
+TINY = """
+title = "Inputs in closed form"
+paper = "geiping2020inverting"
+place = "Proposition 1"
+claim = "The input of a fully connected layer can be computed."
+
+[scenario]
+data = { name = "photos", people = "$people" }
+models = { name = "mlp", hidden = [8] }
+threats = { knows_labels = true }
+attacks = { name = "analytic_fc" }
+
+[[rows]]
+label = "mlp"
+
+[[columns]]
+label = "no defense"
+
+[[columns]]
+label = "noise"
+defenses = [[{ name = "AddGaussian", std = 1.0 }]]
+why = "Noise hides it."
+
+[[published]]
+measure = "l1_sum_002"
+values = [[0.0, "-"]]
+
+[scale.smoke]
+people = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("SEEPAGE_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def reproduce(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *arguments])
+
+
+def test_the_list_names_everything_with_its_cost():
+    listed = reproduce("--list").output
+    assert all(name in listed for name in names())
+    assert "112 cases, 14M steps" in listed, "003-table1 in full"
+
+
+def test_the_rank_metric_is_the_papers_to_the_last_digit(place):
+    result = reproduce("004-table1", "--quiet")
+    assert result.exit_code == 0, result.output
+    lines = json.loads((place / "004-table1-smoke" / "table.json").read_text())["lines"]
+    printed = [line for line in lines if line["paper"] is not None]
+    assert len(printed) == 8 + 6 + 2 + 8
+    assert all(line["difference"] == 0 for line in printed)
+
+
+@pytest.fixture
+def tiny(place, monkeypatch):
+    folder = place / "papers"
+    folder.mkdir()
+    (folder / "999-table0.toml").write_text(TINY)
+    monkeypatch.setattr(reading, "FOLDER", folder)
+
+
+def test_a_table_puts_ours_beside_the_papers(tiny, place):
+    result = reproduce("999-table0", "--plain")
+    assert result.exit_code == 0, result.output
+    found = json.loads((place / "999-table0-smoke" / "table.json").read_text())
+    free, noisy = found["lines"]
+    assert (free["row"], free["column"], free["people"]) == ("mlp", "no defense", 2)
+    assert free["paper"] == 0.0
+    assert 0 < free["seepage"] == free["difference"] < 1.0
+    assert free["interval"][0] <= free["seepage"] <= free["interval"][1]
+    assert noisy["seepage"] > 100
+    assert (noisy["paper"], noisy["difference"], noisy["why"]) == (None, None, "Noise hides it.")
+    table = (place / "999-table0-smoke" / "table.md").read_text()
+    assert "| mlp, noise | not printed |" in table
+    assert "Noise hides it." in result.output
+
+
+def test_what_it_leaves_is_an_ordinary_audit_that_can_be_run_again(tiny, place):
+    reproduce("999-table0", "--out", "here")
+    files = {path.name for path in (place / "here").iterdir()}
+    assert files == {"audit", "figure.html", "spec.toml", "table.json", "table.md"}
+    again = CliRunner().invoke(app, ["audit", "here/spec.toml", "--out", "here/audit", "--resume"])
+    assert again.exit_code == 0
+    assert "4 cases are done, 0 to run" in again.output
+    resumed = reproduce("999-table0", "--out", "here", "--resume")
+    assert "4 cases are done, 0 to run" in resumed.output
+
+
+def test_the_figure_is_one_page_with_the_papers_value_as_a_ring(tiny, place):
+    reproduce("999-table0")
+    page = (place / "999-table0-smoke" / "figure.html").read_text()
+    assert page.count('class="dot paper"') == 1
+    assert "Inputs in closed form" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_dry_run_runs_nothing(tiny, place):
+    result = reproduce("999-table0", "--dry-run")
+    assert result.exit_code == 0
+    assert "4 cases to run, about" in result.output
+    assert not (place / "999-table0-smoke").exists()
+
+
+def test_a_wrong_name_or_wish_is_one_sentence(tiny, monkeypatch, capsys):
+    for arguments, said in (
+        (["999-table1"], "unknown reproduction '999-table1'; did you mean '999-table0'?"),
+        (["999-table0", "--scale", "paper"], "unknown scale 'paper'"),
+        (["999-table0", "--resume", "--overwrite"], "expected --resume or --overwrite, got both"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["seepage", "reproduce", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+# Training, choosing and flipping; signals; a batch whose labels are not known.
+@pytest.mark.parametrize("name", ["003-fig8", "002-fig1"])
+def test_a_published_figure_runs_at_smoke(name, data_root, place):
+    result = reproduce(name, "--quiet", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    found = json.loads((place / f"{name}-smoke" / "table.json").read_text())
+    assert found["failed"] == []
+    assert all(line["seepage"] is not None for line in found["lines"])

@@ -1,0 +1,243 @@
+"""The parts of a reproduction, each against something independent."""
+
+import json
+import math
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy import stats
+
+import seepage as sp
+from seepage.audit import Outcome, Record, entries, whose
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.domains import CIFAR10
+from seepage.report import mean_interval
+from seepage.reproduce.chosen import RULES, chosen
+from seepage.reproduce.cost import Cost, cost
+from seepage.reproduce.measures import MEASURES, STATISTICS
+from seepage.reproduce.place import Place
+from seepage.reproduce.prepare import prepared
+from seepage.reproduce.reading import parse_table
+from seepage.reproduce.substitute import filled, laid_over
+from seepage.reproduce.toml import spec_text
+from seepage.reproduce.trained import trained
+
+
+def test_a_name_that_has_no_value_is_refused():
+    with pytest.raises(UnknownName, match="unknown value 'step'; did you mean 'steps'"):
+        filled({"steps": "$step"}, {"steps": 3})
+
+
+def test_tables_are_laid_over_each_other_at_every_depth():
+    base = {"models": {"name": "convnet", "schooling": {"epochs": 3, "lr": 0.1}}}
+    over = laid_over(base, {"models": {"schooling": {"lr": 0.2}}})
+    assert over == {"models": {"name": "convnet", "schooling": {"epochs": 3, "lr": 0.2}}}
+    assert base["models"]["schooling"]["lr"] == 0.1
+
+
+def test_a_spec_is_read_as_it_was_written():
+    scenario = {
+        "data": {"name": "photos", "people": [3, 1], "mean": 0.5},
+        "models": {"name": "mlp", "hidden": [4], "weights": 'a "b" \\ c.safetensors'},
+        "attacks": [{"name": "hybrid", "steps": [1, 2, 3], "step_size": 1e-8, "adaptive": True}],
+        "defenses": [[], [{"name": "Prune", "ratio": 0.9}]],
+    }
+    text = spec_text(title="ä", seeds=[0, 1], metrics=["psnr"], scenarios=[scenario, scenario])
+    assert tomllib.loads(text) == {
+        "title": "ä",
+        "seeds": [0, 1],
+        "metrics": ["psnr"],
+        "scenario": [scenario, scenario],
+    }
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    """Two photos and bad guesses at them."""
+    truth = sp.data.bundled("photos", size=2).inputs
+    noise = 0.1 * sp.rng(0).normal(truth.shape)
+    guess = (truth + noise).clamp(0, 1)
+    record = Record("photos", (0, 1), "", "", "", "", "", 0, scores={"psnr": (7.0, None)})
+    return Outcome(record, truth, guess)
+
+
+def in_numpy(outcome):
+    return outcome.truth.double().numpy(), outcome.guess.double().numpy()
+
+
+def test_psnr_of_normalised_images_is_that_of_a_loop(outcome):
+    values = MEASURES["psnr_normalised_003"].values(outcome, CIFAR10)
+    std = np.asarray(CIFAR10.std)[:, None, None]
+    expected = [
+        -10 * math.log10(np.mean(((g - t) / std) ** 2))
+        for t, g in zip(*in_numpy(outcome), strict=True)
+    ]
+    assert values == pytest.approx(expected, abs=1e-4)
+
+
+def test_summed_l1_and_peak_255_are_those_of_a_loop(outcome):
+    pairs = list(zip(*in_numpy(outcome), strict=True))
+    summed = MEASURES["l1_sum_002"].values(outcome, CIFAR10)
+    assert summed == pytest.approx([np.abs(g - t).sum() for t, g in pairs], rel=1e-6)
+    high = MEASURES["psnr_peak255_004"].values(outcome, CIFAR10)
+    expected = [10 * math.log10(255**2 / np.mean((g - t) ** 2)) for t, g in pairs]
+    assert high == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_metric_of_seepage_is_read_from_the_record_without_what_is_undefined(outcome):
+    assert MEASURES["psnr"].values(outcome, CIFAR10) == [7.0]
+
+
+def test_gradattacks_lpips_takes_the_best_original_for_each_guess(outcome):
+    twice = Outcome(outcome.record, outcome.truth, outcome.truth[[0, 0]])
+    try:
+        values = MEASURES["lpips_gradattack"].values(twice, CIFAR10)
+    except sp.SeepageError as error:
+        pytest.skip(str(error))
+    assert values == pytest.approx([0.0, 0.0], abs=1e-6)
+
+
+def test_a_case_that_failed_has_no_values(outcome):
+    failed = Outcome(outcome.record, outcome.truth, None)
+    assert MEASURES["psnr_normalised_003"].values(failed, CIFAR10) == []
+
+
+@pytest.mark.parametrize(
+    ("statistic", "higher", "expected"),
+    [
+        ("mean", True, 3.5),
+        ("median", True, 3.5),
+        ("best", True, 6.0),
+        ("best", False, 1.0),
+        ("five best", True, 4.0),
+        ("five best", False, 3.0),
+        ("deviation", True, float(np.std([1, 2, 3, 4, 5, 6]))),
+    ],
+)
+def test_statistics_of_people(statistic, higher, expected):
+    values = [float(v) for v in range(1, 7)]
+    assert STATISTICS[statistic](values, higher) == pytest.approx(expected)
+
+
+def test_the_interval_of_a_mean_is_that_of_scipy():
+    values = np.random.default_rng(1).normal(20, 3, size=16)
+    ours = mean_interval(values.tolist())
+    theirs = stats.bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=4000, rng=np.random.default_rng(2)
+    ).confidence_interval
+    assert ours.middle == pytest.approx(values.mean())
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.2)
+
+
+@pytest.fixture
+def scenario(data_root):
+    return {
+        "data": {"name": "mnist", "people": 2},
+        "models": {
+            "name": "mlp",
+            "hidden": [8],
+            "schooling": {"epochs": 4, "examples": 200, "batch_size": 20, "augmented": False},
+        },
+        "attacks": {"name": "analytic_fc"},
+    }
+
+
+def test_a_network_is_trained_once_and_learns(scenario, tmp_path):
+    first = trained(scenario, Place(folder=tmp_path))
+    written = first.path.stat().st_mtime_ns
+    assert trained(scenario, Place(folder=tmp_path)) == first
+    assert first.path.stat().st_mtime_ns == written
+    assert first.accuracy > 0.3
+    other = laid_over(scenario, {"models": {"schooling": {"lr": 0.2}}})
+    assert trained(other, Place(folder=tmp_path)).path != first.path
+
+
+def test_what_is_trained_behind_a_defense_is_another_network(scenario, tmp_path):
+    plain = trained(scenario, Place(folder=tmp_path))
+    noisy = trained(scenario, Place(folder=tmp_path), defense=sp.AddGaussian(1.0))
+    assert noisy.path != plain.path
+    assert noisy.accuracy < plain.accuracy
+
+
+def test_the_random_neurons_of_a_wide_head_stay_as_they_were_drawn(data_root, tmp_path):
+    model = {"name": "wide_head_resnet18", "width": 2, "neurons": 32, "trained": 8}
+    schooling = {"epochs": 1, "examples": 16, "held_out": 4, "batch_size": 8}
+    data = {"name": "mnist", "pixels": 8}
+    place = Place(folder=tmp_path)
+    before = entries.model(model, whose.dataset(data)).parameters
+    after = load_file(
+        trained({"data": data, "models": {**model, "schooling": schooling}}, place).path
+    )
+    for name, rest in (
+        ("fc.hidden.weight", (slice(8, None),)),
+        ("fc.head.weight", (..., slice(8, None))),
+    ):
+        assert torch.equal(after[name][rest], before[name][rest])
+        assert not torch.equal(after[name], before[name])
+
+
+def test_people_are_chosen_by_the_norm_of_their_gradient(scenario, tmp_path):
+    rule = {"choose": "largest_gradient", "count": 3, "among": 12}
+    wanted = laid_over(scenario, {"data": {"people": rule}})
+    ready = prepared(wanted, Place(folder=tmp_path))
+    dataset = whose.dataset({"name": "mnist"})
+    task = entries.model(ready["models"], dataset)
+    norms = []
+    for i in range(12):
+        batch = dataset.batch(1, start=i)
+        logits = task.model(task.domain.normalise(batch.inputs))
+        loss = torch.nn.functional.cross_entropy(logits, batch.labels)
+        gradients = torch.autograd.grad(loss, list(task.model.parameters()))
+        norms.append(math.sqrt(sum(float(g.square().sum()) for g in gradients)))
+    assert ready["data"]["people"] == np.argsort(norms)[::-1][:3].tolist()
+    assert "schooling" not in ready["models"]
+
+
+def test_distinct_labels_are_the_first_of_each_class():
+    photos = sp.data.load("photos")
+    found = chosen({"choose": "distinct_labels", "count": 4, "among": 24}, photos, None)
+    labels = photos.labels[found].tolist()
+    assert len(set(labels)) == 4
+    assert all(
+        label not in photos.labels[:number] for number, label in zip(found, labels, strict=True)
+    )
+
+
+def test_too_few_people_are_refused(scenario, tmp_path):
+    rule = {"choose": "distinct_labels", "count": 11, "among": 50}
+    with pytest.raises(InvalidValue, match="expected 11 people by distinct_labels, found"):
+        prepared(laid_over(scenario, {"data": {"people": rule}}), Place(folder=tmp_path))
+    with pytest.raises(UnknownName, match="unknown rule 'best'"):
+        chosen({**rule, "choose": "best"}, sp.data.load("photos"), None)
+    assert set(RULES) == {"smallest_gradient", "largest_gradient", "distinct_labels"}
+
+
+COUNTED = """
+title = "T"
+paper = "geiping2020inverting"
+place = "Table 0"
+claim = "C."
+[scenario]
+data = { name = "photos", people = 4, batch_size = 2 }
+models = { name = "mlp", schooling = { epochs = 5 } }
+attacks = [{ name = "dlg", iterations = 3 }, { name = "hybrid", steps = [1, 2, 3] }]
+[[rows]]
+label = "a"
+[[rows]]
+label = "b"
+models = { schooling = { epochs = 7 } }
+[[published]]
+why = "Not printed."
+[scale.smoke]
+seeds = [0, 1]
+"""
+
+
+def test_costs_are_counted():
+    # 2 rows, 2 seeds, 2 batches, 2 attacks; 4 people at 60 and 6 steps; either training once.
+    counted = cost(parse_table("999-table0", COUNTED), "smoke")
+    assert counted == Cost(cases=16, steps=2 * 2 * 4 * 66, epochs=12)
+    assert json.dumps(str(counted)) == '"16 cases, 1.1k steps, 12 epochs"'

@@ -1,0 +1,165 @@
+"""Vetting raises an alarm over what was planted, and over nothing else."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.utility import Training, train
+from seepage.vetting import Finding, Verdict, concentration
+from seepage.vetting.repeated import parallel_rows
+from seepage.zoo import MODELS
+
+# Narrow where the width changes nothing but the time.
+NARROW = {
+    "convnet": {"width": 4},
+    "resnet18": {"width": 4},
+    "resnet50": {"width": 4},
+    "resnet152": {"width": 4},
+    "wide_head_resnet18": {"width": 2, "neurons": 512, "trained": 64},
+}
+# So deep that gradients example by example take their time; shallower ones of the kind stand in.
+DEEP = {"resnet32", "resnet50", "resnet56", "resnet152"}
+TRAINED = {
+    "resnet20": "cifar10_resnet20-12fca82f.safetensors",
+    "resnet56": "cifar10_resnet56-4bfd9763.safetensors",
+}
+
+
+@pytest.fixture(scope="module")
+def own():
+    return sp.data.bundled("photos", size=12)
+
+
+def trained(name, data_root):
+    path = data_root / "weights" / TRAINED[name]
+    if not path.exists():
+        pytest.skip("trained weights not found in the data folder")
+    return sp.zoo.load_weights(MODELS[name](), path)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_there_is_no_alarm_over_any_untrained_network_of_the_zoo(name):
+    digits = name == "mnist_convnet"
+    data = sp.data.load("digits") if digits else sp.data.load("photos", pixels=16)
+    task = MODELS[name](domain=data.domain, **NARROW.get(name, {}))
+    verdict = sp.vet(task, None if name in DEEP else data.batch(8))
+    assert verdict.judgement == "clean", verdict.findings
+    assert verdict.trusted
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_there_is_no_alarm_over_a_network_that_was_trained_well(name, data_root):
+    task = trained(name, data_root)
+    verdict = sp.vet(task, None if name in DEEP else sp.data.load("cifar10").batch(16))
+    assert verdict.judgement == "clean", verdict.findings
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "cnn3-v3"])
+def test_there_is_no_alarm_over_a_network_trained_here(name):
+    digits = sp.data.load("digits")
+    task = MODELS[name](domain=digits.domain)
+    plan = Training(epochs=6, batch_size=16, lr=0.05)
+    data = digits.batch(80)
+    learnt = train(task, data, held_out=digits.batch(20, start=80), plan=plan, rng=sp.rng(0)).task
+    assert sp.vet(learnt, digits.batch(20, start=80)).judgement == "clean"
+
+
+PLANTED = {
+    "robbing_the_fed": (sp.attacks.robbing_the_fed(), "malicious", "bins of biases"),
+    "robbing, cumulative": (
+        sp.attacks.robbing_the_fed(variant="cumulative"),
+        "malicious",
+        "bins of biases",
+    ),
+    "first_layer_fc": (sp.attacks.first_layer_fc(), "malicious", "pass-through layers"),
+    "identity_convolutions": (
+        sp.attacks.identity_convolutions(),
+        "malicious",
+        "pass-through layers",
+    ),
+    "class_fishing": (sp.attacks.class_fishing(target=4), "malicious", "silenced classes"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_was_planted_is_found_in_the_weights_alone(name):
+    attack, judgement, check = PLANTED[name]
+    verdict = sp.vet(attack.plant(sp.zoo.lenet(), rng=sp.rng(0)))
+    assert verdict.judgement == judgement
+    assert check in {found.check for found in verdict.alarms}
+    assert not verdict.trusted
+
+
+def test_fishing_is_also_found_by_whose_gradient_is_left(own):
+    planted = sp.attacks.class_fishing(target=4).plant(sp.zoo.lenet(), rng=sp.rng(0))
+    mine = sp.Batch(own.inputs[:10], own.labels[:10])
+    assert int((mine.labels == 4).sum()) == 1
+    assert "concentration" in {found.check for found in sp.vet(planted, mine).alarms}
+
+
+def test_flipped_labels_are_found_on_data_and_only_there(data_root):
+    flipped = sp.attacks.label_flip().plant(trained("resnet20", data_root), rng=sp.rng(0))
+    verdict = sp.vet(flipped, sp.data.load("cifar10").batch(24))
+    assert [found.check for found in verdict.alarms] == ["flipped labels"]
+    assert sp.vet(flipped).judgement == "clean", "the weights are those of an honest network"
+
+
+def test_concentration_is_the_ratio_of_norms_of_a_plain_loop(own):
+    task = sp.zoo.lenet()
+    found = concentration(task, own)
+    norms, relative = [], []
+    for x, y in zip(own.inputs, own.labels, strict=True):
+        model = nn.Sequential(*task.model)
+        logits = model(task.domain.normalise(x[None]))
+        logits.retain_grad()
+        nn.functional.cross_entropy(logits, y[None]).backward()
+        row = [float(p.grad.norm()) for p in model.parameters()]
+        model.zero_grad()
+        norms.append(row)
+        relative.append([value / float(logits.grad.norm()) for value in row])
+    for ours, rows in ((found.plain, norms), (found.relative, relative)):
+        columns = np.array(rows)
+        largest = columns.max(0)
+        assert ours == pytest.approx(float((largest / (columns.sum(0) - largest)).max()), rel=1e-4)
+
+
+def test_a_hard_example_of_a_trained_network_is_no_alarm_though_its_dsnr_is_high(data_root):
+    task = trained("resnet20", data_root)
+    found = concentration(task, sp.data.load("cifar10").batch(16))
+    assert found.plain > 3, "the usual alarm of D-SNR"
+    assert found.relative < 1
+
+
+def test_parallel_rows_are_found_among_others_whatever_their_scale_and_sign():
+    rows = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
+    rows[5:25] = torch.linspace(-3, 2, 20)[:, None] * rows[0]
+    assert parallel_rows(rows).tolist() == [0, *range(5, 25)]
+    assert len(parallel_rows(torch.randn(500, 16))) == 1
+
+
+def test_a_classifier_that_starts_at_zero_is_honest():
+    task = sp.zoo.lenet()
+    model = task.model
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+    assert sp.vet(sp.Task(model, sp.cross_entropy, task.domain)).judgement == "clean"
+
+
+def test_the_worst_finding_decides_and_what_is_exposed_is_no_alarm():
+    exposed, suspicious, malicious = (
+        Finding("a", level, "", "r") for level in ("exposed", "suspicious", "malicious")
+    )
+    assert Verdict("m", (exposed,)).judgement == "clean"
+    assert Verdict("m", (exposed, suspicious)).judgement == "suspicious"
+    assert Verdict("m", (suspicious, malicious)).judgement == "malicious"
+    found = sp.vet(sp.zoo.mlp(hidden=(8,)))
+    assert [f.level for f in found.findings] == ["exposed"]
+    assert "closed form" in found.findings[0].reason
+
+
+def test_data_that_does_not_fit_is_refused(own):
+    with pytest.raises(sp.SeepageError, match="expected inputs"):
+        sp.vet(sp.zoo.mlp(hidden=(8,), domain=sp.domains.MNIST), own)
