@@ -15,7 +15,7 @@ from seepage.attacks.exact_batch.rectified import rectified_layer
 from seepage.attacks.labels import CountAware, InferLabels, estimate_batch_size
 from seepage.attacks.linear_systems.input_layer import input_readers
 from seepage.attacks.linear_systems.single import read_single
-from seepage.attacks.usable import require_usable
+from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Attack, Observation, Rng, Task
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
 
@@ -143,8 +143,9 @@ def _recursive(observation: Observation) -> None:
 
 def _searchable(observation: Observation) -> None:
     """Whether a step of a search can be taken."""
-    labels = _labelled(observation)
     task = observation.task
+    require_continuous(task)
+    labels = _labelled(observation)
     reference = next(iter(task.parameters.values()))
     start = task.domain.sample(len(labels), rng=Rng(0)).to(reference).requires_grad_()
     simulated = observation.simulate(start, labels).flat()
