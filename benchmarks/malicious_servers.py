@@ -142,9 +142,10 @@ def row(attack: str, task: sp.Task, people: int, psnr: list[float]) -> dict[str,
 
 
 def vetting() -> Iterator[dict[str, object]]:
-    cifar, mnist = sp.data.load("cifar10"), sp.data.load("mnist")
+    cifar = sp.data.load("cifar10")
+    own = {"mnist_convnet": sp.data.load("mnist"), "gpt": sp.data.load("hamlet")}
     for name, make in MODELS.items():
-        data = mnist if name == "mnist_convnet" else cifar
+        data = own.get(name, cifar)
         task = make(domain=data.domain, **NARROW.get(name, {}))
         yield judged("honest, untrained", task, data.batch(16))
     for name in TRAINED:

@@ -98,7 +98,8 @@ def _said(run: Result | None) -> str:
     if run is None:
         return "not run"
     failed = " with failures" if run["failed"] else ""
-    return f"{run['wall']:.0f} s on {run['machine']['device']}{failed}"
+    seconds = f"{run['wall']:.0f} s, {run['cpu']:.0f} of them computing,"
+    return f"{seconds} on {run['machine']['device']}{failed}"
 
 
 def _section(table: PaperTable, scale: str, run: Result) -> Iterator[str]:

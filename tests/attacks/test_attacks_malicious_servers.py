@@ -246,6 +246,13 @@ def test_what_is_planted_before_a_network_leaves_its_outputs(photos, lenet):
     assert imprinted.classes == lenet.classes
 
 
+@pytest.mark.parametrize("name", ["robbing_the_fed", "first_layer_fc"])
+def test_nothing_is_planted_before_a_network_that_reads_words(name):
+    task = sp.zoo.gpt(width=16, domain=sp.data.load("hamlet").domain)
+    with pytest.raises(NotApplicable, match="plant in the classifier"):
+        sp.attacks.ATTACKS[name]().plant(task, rng=sp.rng(0))
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -262,3 +262,49 @@ def test_every_spec_that_ships_loads(path, monkeypatch):
 
 def test_the_quickstart_stands_among_the_specs_too():
     assert (SPECS / "quickstart.toml").read_text() == QUICKSTART.read_text()
+
+
+SHARED = """
+metrics = ["psnr"]
+[[scenario]]
+data = { name = "photos", people = [7, 3] }
+models = { name = "mlp", hidden = [8], double = true }
+attacks = { name = "analytic_fc" }
+[[scenario]]
+data = { name = "photos", people = 1 }
+models = { name = "mlp", hidden = [8], double = true }
+attacks = { name = "analytic_fc" }
+[[scenario]]
+data = { name = "photos", people = 1, mean = 0.5 }
+models = { name = "mlp", hidden = [8] }
+attacks = { name = "analytic_fc" }
+"""
+
+
+def test_people_can_be_named_by_number(written):
+    named, *_ = load_spec(written(SHARED)).parts
+    assert [who.people for who in named.batches] == [(7,), (3,)]
+    assert torch.equal(named.batches[0].truth, sp.data.load("photos").take([7]).inputs)
+
+
+@pytest.mark.parametrize("people", ["[3, 3]", "[3, 99]", "[]"])
+def test_people_who_are_nobody_or_stand_twice_are_refused(written, people):
+    with pytest.raises(InvalidValue, match="line 4: scenario 1: data: "):
+        load_spec(written(SHARED.replace("[7, 3]", people)))
+
+
+def test_scenarios_share_data_and_networks(written):
+    first, second, third = load_spec(written(SHARED)).parts
+    assert first.audit.tasks[0] is second.audit.tasks[0]
+    assert first.batches[0].everybody is second.batches[0].everybody
+    assert third.audit.tasks[0] is not first.audit.tasks[0]
+
+
+def test_double_precision_and_another_normalisation(written):
+    first, _, third = load_spec(written(SHARED)).parts
+    assert {p.dtype for p in first.audit.tasks[0].parameters.values()} == {torch.float64}
+    assert third.audit.tasks[0].domain.mean == (0.5, 0.5, 0.5)
+    assert third.audit.tasks[0].domain.std == (1.0, 1.0, 1.0)
+    assert third.batches[0].data == "photos(mean=0.5)"
+    with pytest.raises(InvalidValue, match="expected double to be true or false, got 1"):
+        load_spec(written(SHARED.replace("double = true", "double = 1")))

@@ -9,7 +9,7 @@ from torch import nn
 import seepage as sp
 from seepage.bounds import CramerRao, Information, Inversion, VanTrees, information
 from seepage.bounds.channel import Channel
-from seepage.bounds.inverse import dense_trace
+from seepage.bounds.inverse import dense_trace, half_width
 from seepage.bounds.lanczos import lanczos
 from seepage.core.errors import InvalidValue
 from seepage.core.progress import listen
@@ -95,6 +95,11 @@ def test_the_interval_covers_the_trace():
     found = Inversion(held=0, probes=32)(about, 4, rng=sp.rng(0))
     assert bool(((found.value - whole.value).abs() < 2 * found.error).all())
     assert bool((found.error < 0.5 * found.value).all())
+
+
+def test_two_probes_are_trusted_as_little_as_students_distribution_says():
+    drawn = torch.tensor([[1.0], [3.0]])
+    assert float(half_width(drawn)) == pytest.approx(12.706, rel=1e-4)
 
 
 def test_progress_is_told():

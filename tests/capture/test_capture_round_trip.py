@@ -125,7 +125,7 @@ def test_the_three_forms_lead_a_search_to_the_same_place(task, batch):
         "difference": {n: after[n] - before[n] for n in after},
         "weights_after": after,
     }
-    attack = sp.attacks.inverting_gradients(steps=60, restarts=1, tv=1e-4)
+    attack = sp.attacks.inverting_gradients(steps=25, restarts=1, tv=1e-4)
     guesses = {}
     for form, update in forms.items():
         seen = captured(update, form, task, lr=LR, batch_size=1).observation(

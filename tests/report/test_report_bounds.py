@@ -114,6 +114,14 @@ def test_a_bound_that_says_nothing_is_named_with_its_reason_and_still_shows_the_
     assert silences(rooms) == [
         "CramerRao says nothing behind AddGaussian(0.01): no noise is added."
     ]
+    several = found([], [
+        *(bound(p, rmse=0.0, remark=f"{p + 2} of 9 directions are open") for p in range(3)),
+        bound(3),
+    ])  # fmt: skip
+    assert silences(several) == [
+        "CramerRao says nothing behind AddGaussian(0.01): 2 to 4 of 9 directions are open."
+    ]
+    assert reading(several[0]) == "no attack to compare with; says nothing of 3"
     odd = found([], [bound(metric="rank")])
     assert "it bounds rank, which is no error per entry" in silences(odd)[0]
 

@@ -17,6 +17,7 @@ from seepage.domains import CIFAR10
 from seepage.report import mean_interval
 from seepage.reproduce.chosen import RULES, chosen
 from seepage.reproduce.cost import Cost, cost
+from seepage.reproduce.features import feature_errors, outside
 from seepage.reproduce.measures import MEASURES, STATISTICS
 from seepage.reproduce.place import Place
 from seepage.reproduce.prepare import prepared
@@ -241,3 +242,27 @@ def test_costs_are_counted():
     counted = cost(parse_table("999-table0", COUNTED), "smoke")
     assert counted == Cost(cases=16, steps=2 * 2 * 4 * 66, epochs=12)
     assert json.dumps(str(counted)) == '"16 cases, 1.1k steps, 12 epochs"'
+
+
+def test_what_is_left_of_features_is_what_a_projection_leaves():
+    drawn = np.random.default_rng(3)
+    features, span = drawn.normal(size=(4, 9)), np.linalg.qr(drawn.normal(size=(9, 3)))[0]
+    expected = []
+    for feature in features:
+        unit = feature / np.linalg.norm(feature)
+        fitted, *_ = np.linalg.lstsq(span, unit, rcond=None)
+        expected.append(np.linalg.norm(unit - span @ fitted))
+    found = outside(torch.from_numpy(features), torch.from_numpy(span))
+    assert found.tolist() == pytest.approx(expected)
+
+
+def test_features_come_back_through_a_wide_head(data_root, tmp_path):
+    scenario = {
+        "data": {"name": "mnist", "pixels": 8, "people": 2, "batch_size": 2},
+        "models": {"name": "wide_head_resnet18", "width": 2, "neurons": 512, "trained": 16},
+        "threats": {"knows_labels": True},
+        "attacks": {"name": "exact_features"},
+    }
+    errors = feature_errors(scenario, Place(folder=tmp_path), seeds=[0])
+    assert len(errors) == 2
+    assert max(errors) < 0.01

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks import papers
 
-from seepage.audit import entries
+from seepage.audit import adversary, entries
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.reproduce import (
     MEASURES,
@@ -27,6 +28,7 @@ from seepage.zoo import MODELS
 
 BIBLIOGRAPHY = Path(__file__).parents[2] / "docs" / "references.bib"
 PUBLISHED = {
+    "001": {*(f"table{n}" for n in range(2, 9)), "fig2", "fig3", "fig4"},
     "000": {"fig4", "fig5", "fig8", "table5"},
     "002": {*(f"fig{n}" for n in range(1, 10)), "table6f"},
     "003": {"table1", *(f"fig{n}" for n in range(2, 11))},
@@ -74,8 +76,8 @@ def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
     assert len({cell.labels for cell in cells}) == len(cells)
     for cell in cells:
         scenario = without_preparation(cell.scenario)
-        if name in AUDITED:
-            entries.each(scenario, "attacks", entries.attack)
+        if "attacks" in scenario:
+            entries.each(scenario, "attacks", adversary.attack)
             entries.each(scenario, "threats", entries.threat)
             entries.each(scenario, "locals", entries.local, [{}])
             entries.defenses(scenario.get("defenses", [[]]))
@@ -91,6 +93,8 @@ def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
 def test_small_attacks_at_least_sixteen_images_in_every_cell(name):
     for cell in load_table(name).cells("small"):
         assert without_preparation(cell.scenario)["data"]["people"] >= 16
+    cells = load_table("001-table2").cells("small")
+    assert all(cell.scenario["data"]["people"] >= 16 for cell in cells)
 
 
 @pytest.mark.parametrize("name", AUDITED)
@@ -143,3 +147,7 @@ values = [[1.0]]
 def test_numbers_that_do_not_fit_the_table_are_refused():
     with pytest.raises(InvalidValue, match="expected 2 rows of 1 values of psnr in 999-table0"):
         parse_table("999-table0", MINIMAL)
+
+
+def test_the_page_of_results_is_what_the_records_make():
+    assert papers.PAGE.read_text(encoding="utf-8") == papers.page()

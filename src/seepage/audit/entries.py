@@ -9,12 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from seepage.attacks import ATTACKS, adaptive
-from seepage.attacks.labels import InferLabels
 from seepage.audit.captured import Captured
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
-from seepage.core import ActiveAttack, Attack, LocalComputation, Protection, Task
+from seepage.core import LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
@@ -73,7 +71,7 @@ def numbered(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
 
 def model(table: Table, dataset: Dataset | Captured) -> Task:
     """A network, built for the data set's inputs and classes unless the table says otherwise."""
-    name, options = _split(table)
+    name, options = split(table)
     weights = options.pop("weights", None)
     double = options.pop("double", False)
     if not isinstance(double, bool):
@@ -102,7 +100,7 @@ def trusting_nothing(name: str) -> Iterator[None]:
 
 def local(table: Table) -> LocalComputation:
     """What clients compute; the gradient unless another is named."""
-    return _made("local computation", LOCALS, {"name": "Gradient", **table})
+    return constructed("local computation", LOCALS, {"name": "Gradient", **table})
 
 
 def defenses(listed: object) -> list[Protection]:
@@ -124,7 +122,7 @@ def defense(links: object) -> Protection:
         raise InvalidValue(
             f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
         )
-    return chain(*numbered(listed, partial(_made, "defense", DEFENSES)))
+    return chain(*numbered(listed, partial(constructed, "defense", DEFENSES)))
 
 
 def threat(table: Table) -> Threat:
@@ -133,48 +131,12 @@ def threat(table: Table) -> Threat:
         if key.startswith("knows") and not isinstance(value, bool):
             with located(key):
                 raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
-    return _made("threat", THREATS, {"name": "Threat", **table})
-
-
-def attack(table: Table) -> tuple[str, Attack]:
-    """What the adversary does, and what records call it.
-
-    `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
-    and are not known. An attack that ends in another one names it in a table of its own,
-    `attack = { name = ... }`.
-    """
-    name, options = _split(table)
-    if isinstance(options.get("attack"), Mapping):
-        with located("attack"):
-            options["attack"] = attack(options["attack"])[1]
-    wrappers: dict[str, Callable[[Attack], Attack]] = {
-        "infer_labels": InferLabels,
-        "adaptive": adaptive,
-    }
-    wanted = {key: options.pop(key, False) for key in wrappers}
-    made = _made("attack", ATTACKS, {"name": name, **options})
-    for key, wrap in wrappers.items():
-        if not isinstance(wanted[key], bool):
-            with located(key):
-                raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
-        if wanted[key]:
-            made = _wrapped(name, made, key, wrap)
-    return described(*_split(table)), made
-
-
-def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]) -> Attack:
-    if isinstance(made, ActiveAttack):
-        with located(key):
-            raise InvalidValue(
-                f"{name} plants a network and takes no {key}; give it to the attack it ends in, "
-                f"as attack = {{ name = ..., {key} = true }}"
-            )
-    return wrap(made)
+    return constructed("threat", THREATS, {"name": "Threat", **table})
 
 
 def bound(table: Table) -> tuple[str, Bound]:
     """What theory is asked, and what records call it."""
-    return described(*_split(table)), _made("bound", BOUNDS, table)
+    return described(*split(table)), constructed("bound", BOUNDS, table)
 
 
 def seeds(values: object) -> tuple[int, ...]:
@@ -185,15 +147,17 @@ def seeds(values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _made(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
-    name, options = _split(table)
+def constructed(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
+    """What a table names, made with its options."""
+    name, options = split(table)
     if name not in known:
         with located("name"):
             raise UnknownName(kind, name, known)
     return construct(name, known[name], options)
 
 
-def _split(table: Table) -> tuple[str, dict[str, Any]]:
+def split(table: Table) -> tuple[str, dict[str, Any]]:
+    """The name in a table, and its options."""
     return named(table), {key: value for key, value in table.items() if key != "name"}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from seepage.audit import entries, measured, whose
+from seepage.audit import adversary, entries, measured, whose
 from seepage.audit.audit import Audit
 from seepage.audit.bound_case import known
 from seepage.audit.captured import Captured
@@ -22,7 +22,7 @@ from seepage.audit.source import Source
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.bounds import Bound
-from seepage.core import LocalComputation, Metric
+from seepage.core import LocalComputation, Metric, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.located import located
 from seepage.data import Dataset
@@ -79,7 +79,8 @@ def build_spec(source: Source) -> Spec:
         metrics = measured.metrics(table.get("metrics"))
         seeds = entries.seeds(table.get("seeds", [0]))
         data = partial(whose.data, find=whose.once())
-        build = partial(_parts, data=data, metrics=metrics, seeds=seeds, device=source.device)
+        model = _once(source.device)
+        build = partial(_parts, data=data, model=model, metrics=metrics, seeds=seeds)
         parts = [part for made in entries.each(table, "scenario", build) for part in made]
     return Spec(str(table.get("title", Path(source.name).stem)), source, tuple(parts))
 
@@ -91,24 +92,38 @@ def _parsed(source: Source) -> Table:
         raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
 
 
+def _once(device: str) -> Callable[..., Task]:
+    """Build a network that several scenarios broadcast a single time."""
+    known: dict[tuple[str, int], tuple[Task, Dataset | Captured]] = {}
+
+    def made(table: Table, dataset: Dataset | Captured) -> Task:
+        key = repr(sorted(table.items())), id(dataset)
+        if key not in known:
+            task = entries.model(table, dataset).to(device=torch.device(device))
+            # The data set is kept along, lest another takes its place in memory.
+            known[key] = task, dataset
+        return known[key][0]
+
+    return made
+
+
 def _parts(
     scenario: Table,
     *,
     data: Callable[[Table], tuple[Dataset | Captured, tuple[Victims | Strangers, ...]]],
+    model: Callable[..., Task],
     metrics: Sequence[Metric] | None,
     seeds: Sequence[int],
-    device: str,
 ) -> list[Part]:
     entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
     parts = []
     for dataset, batches in entries.each(scenario, "data", data):
-        models = entries.each(scenario, "models", partial(entries.model, dataset=dataset))
         audit = Audit(
-            tasks=[task.to(device=torch.device(device)) for task in models],
+            tasks=entries.each(scenario, "models", partial(model, dataset=dataset)),
             locals=_locals(scenario, dataset),
             defenses=entries.defenses(scenario.get("defenses", [[]])),
             threats=_threats(scenario, dataset),
-            attacks=dict(entries.each(scenario, "attacks", entries.attack)),
+            attacks=dict(entries.each(scenario, "attacks", adversary.attack)),
             bounds=_bounds(scenario),
             metrics=measured.fitting(metrics, dataset),
             seeds=seeds,

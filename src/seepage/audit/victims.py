@@ -109,6 +109,10 @@ def victims(
     """
     counted = isinstance(people, int)
     numbers = tuple(range(start, start + people) if isinstance(people, int) else people)
+    if not all(type(number) is int for number in numbers):
+        raise InvalidValue(
+            f"expected people as how many or as a list of their numbers, got {people!r}"
+        )
     if batch_size < 1 or len(numbers) < batch_size or len(numbers) % batch_size:
         raise InvalidValue(
             f"expected people to be a multiple of batch_size, got {len(numbers)} people in batches "

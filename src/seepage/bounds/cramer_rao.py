@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.bounds.channel import Channel, channel
 from seepage.bounds.information import Information, information, signs
-from seepage.bounds.inverse import NINETEEN_OF_TWENTY, InverseTrace, Inversion
+from seepage.bounds.inverse import InverseTrace, Inversion, half_width
 from seepage.bounds.words import SEEN_WITH, nothing_said, require_std
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
@@ -136,7 +136,7 @@ class CramerRaoRelaxed:
             block[:, person] = signs(block[:, person].shape, about.points, rng.fork(person))
             each.append(about.squares(block.flatten(1)))
         found = torch.stack(each)
-        spread = NINETEEN_OF_TWENTY * found.std(1) / math.sqrt(self.probes) / found.mean(1)
+        spread = half_width(found.T) / found.mean(1)
         return found.mean(1), (f"||J||^2 from {self.probes} probes, {_percent(spread)}",)
 
 

@@ -16,8 +16,8 @@ from seepage.core.progress import report
 
 # Eigenvalues below this share of the largest are rounding: those of J, squared.
 RESOLVED = 1e-12
-# Standard errors of a mean that cover it 19 times out of 20.
-NINETEEN_OF_TWENTY = 1.96
+# How often an interval covers what it is about.
+COVERED = 0.95
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +97,18 @@ class Inversion:
                 "VanTrees, or Identifiability with room to hold the matrix"
             )
         each = (probes * found.solutions).reshape(self.probes, people, -1).sum(2)
-        spread = each.std(0) * (NINETEEN_OF_TWENTY / math.sqrt(self.probes))
+        spread = half_width(each)
         nothing = torch.zeros_like(spread)
         return InverseTrace(each.mean(0), spread, nothing, found.steps, found.settled)
+
+
+def half_width(drawn: Tensor) -> Tensor:
+    """Half of Student's 95 % interval for the mean of the rows of `(k, B)`, `(B,)`."""
+    # Imported here, since scipy is slow to load.
+    from scipy.stats import t
+
+    rows = len(drawn)
+    return drawn.std(0) * (float(t.ppf((1 + COVERED) / 2, rows - 1)) / math.sqrt(rows))
 
 
 def dense_trace(matrix: Tensor, people: int) -> InverseTrace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from seepage.audit import Record
@@ -11,6 +12,7 @@ from seepage.report.headroom import Headroom, Standing, reached
 from seepage.report.rows import Cell, FlatRow, described
 from seepage.report.words import behind, counted, decibels, enumerated, short_names
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 COLUMNS = ("network", "behind", "bound", "error at least", "PSNR at most", "closest attack", "")
 
 
@@ -35,32 +37,60 @@ def reading(headroom: Headroom) -> str:
     """What floor and ceiling say of each other."""
     if not headroom.speaks:
         return "says nothing"
+    silent = f"; says nothing of {headroom.silent}" if headroom.silent else ""
+    return _comparison(headroom) + silent
+
+
+def _comparison(headroom: Headroom) -> str:
     if contradictions([headroom]):
         return "BEATEN: one of the two has a bug"
     tried = [person for person in headroom.people if person.tried]
     if not tried:
         return "no attack to compare with"
     passed = [person for person in tried if person.passed]
+    share = f"{len(passed)} of {len(tried)}"
     if passed and all(person.blunt for person in passed):
-        return f"a guess without any update is closer, for {len(passed)} of {len(tried)}"
+        return f"a guess without any update is closer, for {share}"
     if passed:
-        share = f"{len(passed)} of {len(tried)}"
         return f"closer for {share}, by what the bound leaves out: a prior, or luck"
     return f"holds for {counted(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
 
 
 def silences(found: Sequence[Headroom]) -> list[str]:
-    """Why bounds say nothing where they do not, one sentence for each reason."""
+    """Why bounds say nothing where they do not, one sentence for each reason.
+
+    Reasons that differ in numbers alone are one, with what the numbers range over.
+    """
     short = short_names(headroom.bound for headroom in found)
-    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    places: dict[tuple[str, str], dict[str, None]] = {}
     for headroom in found:
         for remark in headroom.remarks:
-            place = behind(headroom.scene.defense)
-            reasons.setdefault((short[headroom.bound], remark), {})[place] = None
+            key = short[headroom.bound], _NUMBER.sub("#", remark)
+            reasons.setdefault(key, []).append(remark)
+            places.setdefault(key, {})[behind(headroom.scene.defense)] = None
     return [
-        f"{bound} says nothing behind {enumerated(list(places))}: {remark}."
-        for (bound, remark), places in reasons.items()
+        f"{bound} says nothing behind {enumerated(list(places[bound, pattern]))}: "
+        f"{_ranging(remarks)}."
+        for (bound, pattern), remarks in reasons.items()
     ]
+
+
+def _ranging(remarks: Sequence[str]) -> str:
+    """Remarks of one pattern as one.
+
+    Example:
+        >>> _ranging(["2 of 9 are open", "4 of 9 are open"])
+        '2 to 4 of 9 are open'
+    """
+    columns = zip(*(_NUMBER.findall(remark) for remark in remarks), strict=True)
+    spans = iter([sorted(set(column), key=float) for column in columns])
+
+    def span(_: re.Match[str]) -> str:
+        values = next(spans)
+        return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+    return _NUMBER.sub(span, remarks[0])
 
 
 def closest_words(found: Sequence[Headroom]) -> str:

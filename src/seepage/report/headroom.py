@@ -85,7 +85,8 @@ class Headroom:
         people: In the order of the audit; empty where it says nothing.
         tried: Every attack on them, whether the bound speaks or not.
         assumptions: Under which it holds.
-        remarks: Why it says nothing, or failed; empty where it speaks.
+        remarks: Why it says nothing, or failed, of those it is silent about.
+        silent: How many they are.
     """
 
     scene: Scene
@@ -94,10 +95,11 @@ class Headroom:
     tried: tuple[Attempt, ...]
     assumptions: tuple[str, ...]
     remarks: tuple[str, ...]
+    silent: int = 0
 
     @property
     def speaks(self) -> bool:
-        """Whether it says anything."""
+        """Whether it says anything of anybody."""
         return bool(self.people)
 
     @cached_property
@@ -158,15 +160,19 @@ def _headroom(
 ) -> Headroom:
     people, phrases, remarks = list[Standing](), dict[str, None](), dict[str, None]()
     tried = [a for r in group for p in r.people for a in attacks.get((scene, (r.data, p)), ())]
+    silent = 0
     for record in group:
         assert record.bound is not None
         phrases |= dict.fromkeys(record.bound.assumptions)
         why = record.error or record.bound.remark or _unit(record.bound)
         if why:
             remarks[why] = None
+            silent += record.batch_size
         else:
             people.extend(_standings(record, record.bound, scene, attacks))
-    return Headroom(scene, name, tuple(people), tuple(tried), tuple(phrases), tuple(remarks))
+    return Headroom(
+        scene, name, tuple(people), tuple(tried), tuple(phrases), tuple(remarks), silent
+    )
 
 
 def _standings(

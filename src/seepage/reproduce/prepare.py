@@ -25,7 +25,7 @@ def prepared(scenario: Mapping[str, Any], place: Place) -> dict[str, Any]:
 def _people(data: Mapping[str, Any], model: Mapping[str, Any], place: Place) -> list[int]:
     rule = data["people"]
     dataset = place.find({k: v for k, v in data.items() if k in whose.DATASET})
-    people = chosen(rule, dataset, entries.model(model, dataset))
+    people = chosen(rule, dataset, entries.model(model, dataset).to(device=place.device))
     if len(people) < rule["count"]:
         raise InvalidValue(
             f"expected {rule['count']} people by {rule['choose']}, found {len(people)}; choose "

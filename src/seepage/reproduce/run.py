@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from seepage.audit import AuditResult, Source, Spec, build_spec
 from seepage.core.errors import UnknownName
+from seepage.reproduce.features import feature_errors
 from seepage.reproduce.lines import Line, line
 from seepage.reproduce.measures import measure
 from seepage.reproduce.place import Place
@@ -87,7 +88,7 @@ def reproduction(
         for number, cell in enumerate(table.cells(scale)):
             if block.columns and cell.column not in block.columns:
                 continue
-            sample = _sample(number, cell, block, audited, place, announce)
+            sample = _sample(number, cell, block, audited, place, announce, table.seeds(scale))
             lines.append(line(table, cell, block, sample))
     records = found.records if found else ()
     seconds = sum(float(record.effort.get("seconds", 0)) for record in records)
@@ -108,10 +109,14 @@ def _sample(
     audited: Audited | None,
     place: Place,
     announce: Announce,
+    seeds: list[int],
 ) -> Sample:
     match block.by:
         case "audit":
             return Sample() if audited is None else audited.sample(number, block)
+        case "features":
+            announce(f"features of {cell}")
+            return Sample(tuple(feature_errors(cell.scenario, place, seeds=seeds)))
         case "rank_metric":
             announce(f"ranks of {cell}")
             return counted(cell, block)

@@ -16,7 +16,7 @@ from seepage.reproduce.place import Place
 from seepage.reproduce.table import Cell, Published
 from seepage.reproduce.trained import trained
 
-SOURCES = ("audit", "rank_metric", "utility")
+SOURCES = ("audit", "features", "rank_metric", "utility")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ def attacked(
     found: Suitability,
     *,
     notes: tuple[str, ...],
+    promise: str,
     seconds: float,
 ) -> StepAudit:
     """Run what fits, closed forms first, until one of them proves that nothing is left to find.
@@ -28,6 +29,7 @@ def attacked(
         seen: What is attacked.
         found: What fits.
         notes: What the result is to say besides.
+        promise: What differential privacy promises, if it does.
         seconds: For all searches together.
     """
     cases: list[Case] = []
@@ -53,7 +55,7 @@ def attacked(
             outcomes.append(outcome)
         else:
             refused[option.name] = outcome.record.error
-    return StepAudit(tuple(cases), tuple(outcomes), refused, notes)
+    return StepAudit(tuple(cases), tuple(outcomes), refused, notes, promise)
 
 
 def _proven(record: Record) -> bool:

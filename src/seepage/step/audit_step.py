@@ -20,6 +20,7 @@ from seepage.defenses import chain
 from seepage.step.attacking import attacked, written
 from seepage.step.inputs import assumed_domain, read_batch, usable
 from seepage.step.losses import per_example
+from seepage.step.private import privacy_of
 from seepage.step.result import StepAudit
 from seepage.step.shared import local_computation, randomness
 from seepage.step.untouched import copied, untouched
@@ -43,6 +44,8 @@ def audit_step(
     defense: Protection | None = None,
     threat: Threat | None = None,
     others: Tensor | None = None,
+    privacy_engine: object = None,
+    delta: float = 1e-5,
     seconds: float = 60.0,
     steps: int = 1_000,
     seed: int = 0,
@@ -50,19 +53,23 @@ def audit_step(
     """Measure what one training step would give away, and leave everything as it was.
 
     The step is computed again on a copy of the network; neither the network, its gradients and
-    mode, nor the optimizer, the batch or any random state is changed.
+    mode, nor the optimizer, the batch or any random state is changed. With a model and an optimizer
+    that Opacus's `make_private` returned, it is Opacus that computes it.
 
     Args:
         model: Any classifier; what it returns may hold the logits under that name.
         loss: As the training loop calls it, reduced or not.
         batch: Inputs as the network reads them, and labels.
-        optimizer: If given, what is shared is how far it moves; else the gradient.
+        optimizer: If given, what is shared is how far it moves; else the gradient. One of Opacus's
+            clips and adds its noise as it does in training.
         domain: What inputs are, where they are in natural units; its normalisation is then
             applied before the network. If not given, inputs are as the network reads them.
         defense: What is done to the update before it is shared.
         threat: What the adversary knows; the number of people and the defense by default, and
             labels are inferred.
         others: Inputs of people who are not in the batch, for the guess that needs no update.
+        privacy_engine: That made the model private, so that the result tells what was spent.
+        delta: Of the epsilon that is told where the model is private.
         seconds: About how long all searches together may take; closed forms come on top.
         steps: At most this many steps of each search.
         seed: Of all randomness.
@@ -81,7 +88,11 @@ def audit_step(
     """
     if not (seconds > 0 and steps >= 1):
         raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
-    own = copied(model)
+    own, privacy = copied(model), privacy_of(optimizer, privacy_engine, delta)
+    if privacy is not None:
+        if defense is not None:
+            raise InvalidValue(f"Opacus is the defense of this step; leave out {defense}")
+        own, optimizer, defense = privacy.standard(own), None, privacy.defense
     with untouched(model):
         private = usable(*read_batch(batch))
         task, client, notes = _prepared(own, loss, private, optimizer, domain, defense)
@@ -89,6 +100,17 @@ def audit_step(
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
         who = _victims(task, private, others)
+        if privacy is not None:
+            notes = (privacy.note, *notes[1:])
+            who = privacy.tapped(
+                who,
+                task,
+                model,
+                loss,
+                shape=tuple(private.inputs.shape[1:]),
+                knows_labels=known.knows_labels,
+                rng=Rng(seed),
+            )
         seen = _observed(task, client, known, who, seed)
         found = suitable(seen, steps=steps)
 
@@ -96,7 +118,8 @@ def audit_step(
             name = described(option.name, written(option))
             return Case(task, client, known, option.attack, name, who, seed)
 
-        return attacked(case, seen, found, notes=notes, seconds=seconds)
+        promise = "" if privacy is None else privacy.account
+        return attacked(case, seen, found, notes=notes, promise=promise, seconds=seconds)
 
 
 def _prepared(
@@ -170,6 +193,8 @@ def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: in
     reference = next(iter(task.parameters.values()))
     batch = who.batch.to(device=reference.device, dtype=reference.dtype)
     try:
+        if who.tapped is not None:
+            return who.tapped.observe(task, defense=client.defense)
         return threat.observe(client, task, batch, rng=Rng(seed).fork("client"))
     except SeepageError:
         raise

@@ -1,5 +1,7 @@
 """What a two-layer head gives away of real images, and of the features of a deep network."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -163,6 +165,14 @@ def test_weights_that_are_not_gaussian_are_warned_about_with_the_statistic():
         sp.attacks.tensor_features().recover(seen, rng=sp.rng(1))
     found = sp.attacks.exact_features().recover(seen, rng=sp.rng(1))
     assert cosines(read(two_layer(), PHOTOS.batch(1)), found).min() > 0.9999
+
+
+def test_a_last_layer_without_a_gradient_gives_nothing_away():
+    seen = observe(two_layer(), PHOTOS.batch(2))
+    tensors = {**seen.update.tensors, "head.weight": torch.zeros(10, 1024)}
+    silent = replace(seen, update=replace(seen.update, tensors=tensors))
+    with pytest.raises(NotApplicable, match="gradient of the last layer is zero"):
+        sp.attacks.exact_features().recover(silent, rng=sp.rng(1))
 
 
 def sequential(*layers):

@@ -9,7 +9,7 @@ _SWEEPS = 40
 _STALLED = 0.99
 
 
-def completed(matrix: Tensor, rank: int) -> Tensor:
+def completed(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
     """The matrix of this rank that agrees with all entries that are not zero, as far as found.
 
     Rows that are zero altogether come from neurons that are silent for everybody and stay so. For
@@ -20,10 +20,14 @@ def completed(matrix: Tensor, rank: int) -> Tensor:
         matrix: dL/dW `(m, d)` with entries missing.
         rank: The number of people.
 
+    Returns:
+        The matrix, and the norm of what it leaves of the entries that are seen.
+
     Example:
         >>> whole = torch.outer(torch.arange(1.0, 9), torch.tensor([1.0, 2.0, 3.0])).double()
         >>> pruned = torch.where(whole > 1.5, whole, 0)
-        >>> bool(torch.allclose(completed(pruned, 1)[1:], whole[1:])
+        >>> filled, left = completed(pruned, 1)
+        >>> bool(torch.allclose(filled[1:], whole[1:]))
         True
 
     References:
@@ -33,7 +37,7 @@ def completed(matrix: Tensor, rank: int) -> Tensor:
     rows = matrix[live]
     seen = (rows != 0).to(rows)
     if bool(seen.all()):
-        return matrix
+        return matrix, 0.0
     left, basis, rest = rows[:, :0], rows.T[:, :0], rows
     while basis.shape[1] < rank:
         more = min(max(basis.shape[1], 1), rank - basis.shape[1])
@@ -43,7 +47,7 @@ def completed(matrix: Tensor, rank: int) -> Tensor:
         rest = rows - seen * (left @ basis.T)
     whole = matrix.clone()
     whole[live] = left @ basis.T
-    return whole
+    return whole, float(rest.norm())
 
 
 def _alternated(seen: Tensor, rows: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ class Span:
     Args:
         left: `(m, B)`, orthonormal columns.
         mixtures: `(B, d)`, orthogonal rows.
-        noise: The next singular value over the last one that counts.
+        noise: The next singular value, or what filling in left over, over the last that counts.
     """
 
     left: Tensor
@@ -67,7 +67,7 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
                 "batch size", needed_by="feature recovery", hint="use knows_batch_size=True"
             )
         return None
-    first = head.first if people is None else completed(head.first, people)
+    first, rest = (head.first, 0.0) if people is None else completed(head.first, people)
     left, values, right = torch.linalg.svd(first, full_matrices=False)
     floor = max(_ABOVE_NOISE * float(values.median()), 4e-16 * float(values[0]))
     rank = int((values > floor).sum())
@@ -75,7 +75,7 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
     noisy = float(values.median()) > 1e-6 * float(values[0]) or rank == 0
     count = _count(people, rank, noisy, head)
     after = float(values[count]) if count < len(values) else 0.0
-    noise = after / float(values[count - 1].clamp_min(1e-300))
+    noise = max(after, rest) / float(values[count - 1].clamp_min(1e-300))
     return Span(left[:, :count], values[:count, None] * right[:count], noise)
 
 

@@ -125,11 +125,13 @@ def _floor(people: Sequence[Attempt], axis: Axis) -> Markup | None:
 def _lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
     """A tick for every person, and beyond the last what is ruled out for all of them."""
     kind = f"ceiling hue-{hue % HUES}"
+    ticks = [_tick(person, headroom.bound, kind, middle, axis) for person in headroom.people]
+    if headroom.silent:  # of whom nothing is ruled out
+        return joined(*ticks)
     last = axis.place(max(person.ceiling for person in headroom.people))
     beyond: Attributes = {"class": f"{kind} beyond", "x": f"{last}%", "y": middle - 3, "height": 6,
               "width": f"{round(100 - last, 2)}%"}  # fmt: skip
     tip = f"beyond what {headroom.bound} allows anybody's attacker"
-    ticks = [_tick(person, headroom.bound, kind, middle, axis) for person in headroom.people]
     return joined(element("rect", {**beyond, "data-tip": tip}), *ticks)
 
 

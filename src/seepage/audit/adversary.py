@@ -1,0 +1,70 @@
+"""The entries of a spec that say what the adversary does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from seepage.attacks import ATTACKS, adaptive
+from seepage.attacks.feature_recovery import FeatureRecovery
+from seepage.attacks.image_prior import PriorNetwork
+from seepage.attacks.labels import InferLabels
+from seepage.audit.entries import Table, constructed, split
+from seepage.core import ActiveAttack, Attack
+from seepage.core.construct import construct, described
+from seepage.core.errors import InvalidValue
+from seepage.core.located import located
+
+
+def attack(table: Table) -> tuple[str, Attack]:
+    """What the adversary does, and what records call it.
+
+    `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
+    and are not known. An attack that ends in another one, or begins with recovered features, names
+    it in a table of its own, `attack = { name = ... }` or `features = { name = ... }`; the network
+    that makes its images is `prior = { width = ... }`.
+    """
+    name, options = split(table)
+    for key, make in _INNER.items():
+        if isinstance(options.get(key), Mapping):
+            with located(key):
+                options[key] = make(options[key])
+    wrappers: dict[str, Callable[[Attack], Attack]] = {
+        "infer_labels": InferLabels,
+        "adaptive": adaptive,
+    }
+    wanted = {key: options.pop(key, False) for key in wrappers}
+    made = constructed("attack", ATTACKS, {"name": name, **options})
+    for key, wrap in wrappers.items():
+        if not isinstance(wanted[key], bool):
+            with located(key):
+                raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
+        if wanted[key]:
+            made = _wrapped(name, made, key, wrap)
+    return described(*split(table)), made
+
+
+def recovery(table: Table) -> FeatureRecovery:
+    """An attack that recovers features inside the network."""
+    name, made = attack(table)
+    if not isinstance(made, FeatureRecovery):
+        raise InvalidValue(
+            f"expected an attack that recovers features, such as tensor_features, got {name}"
+        )
+    return made
+
+
+_INNER: Mapping[str, Callable[[Table], object]] = {
+    "attack": lambda table: attack(table)[1],
+    "features": recovery,
+    "prior": lambda table: construct("prior", PriorNetwork, table),
+}
+
+
+def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]) -> Attack:
+    if isinstance(made, ActiveAttack):
+        with located(key):
+            raise InvalidValue(
+                f"{name} plants a network and takes no {key}; give it to the attack it ends in, "
+                f"as attack = {{ name = ..., {key} = true }}"
+            )
+    return wrap(made)
