@@ -71,7 +71,7 @@ def undefended() -> Iterator[Case]:
 
 def defended() -> Iterator[Case]:
     defenses = [sp.Prune(p) for p in (0.3, 0.5, 0.7)]
-    # Clipped updates differ in scale alone, which no method sees: one threshold stands for all.
+    # Thresholds differ in scale alone, which no method sees; one stands for all.
     defenses += [sp.Clip(2.0)]
     defenses += [sp.AddGaussian(s) for s in (0.001, 0.01, 0.1)]
     for people in (1, 2, 4, 8):

@@ -30,9 +30,9 @@ OPENING = """# Results
 
 The tables and figures of five papers, made again by `seepage reproduce NAME --scale SCALE`. This
 page is written by `python -m benchmarks.papers --page` from `benchmarks/results/papers/`, where
-each run is kept with its command, commit, machine and seconds. What was not run is listed as not run. A
-run at `smoke` shows that a table can be made, and its numbers say nothing about the paper, so they
-are not shown.
+each run is kept with its command, commit, machine and seconds. What was not run is listed as not
+run. A run at `smoke` shows that a table can be made, and its numbers say nothing about the paper,
+so they are not shown.
 
 In the tables, *difference* is ours less the paper's in the paper's own convention, *usual* is the
 same result in the convention of the field, and *95 %* is a bootstrap interval of the mean over

@@ -1,6 +1,6 @@
 """The strong attack of Liu et al. (2024) beside those it is compared with, on a card.
 
-    python -m benchmarks.systematic --device cuda [--scale smoke] [--only comparison,ablation]
+    python -m benchmarks.systematic --device cuda [--scale smoke] [--features exact_features]
 
 Needs CIFAR-10 in SEEPAGE_DATA. The network is `wide_head_resnet18`, trained by SGD for as many
 steps as one epoch of CIFAR-10 has, on the 20 000 images there are; its random neurons are put back
@@ -27,7 +27,12 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.feature_recovery import FeatureRecovery, cocktail_party
+from seepage.attacks.feature_recovery import (
+    FeatureRecovery,
+    cocktail_party,
+    exact_features,
+    tensor_features,
+)
 from seepage.attacks.gradient_matching import Cosine, TotalVariation
 from seepage.attacks.systematic import Systematic
 from seepage.core import Attack, Paired, Task
@@ -35,7 +40,7 @@ from seepage.scoring import METRICS, pair
 from seepage.utility import Training, train
 
 SEEN = ("psnr", "lpips")
-FEATURES = {"cocktail_party": cocktail_party}
+FEATURES = {recipe.__name__: recipe for recipe in (exact_features, tensor_features, cocktail_party)}
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--scale", default="paper", choices=list(SCALES))
-    parser.add_argument("--features", default="cocktail_party", choices=list(FEATURES))
+    parser.add_argument("--features", default="exact_features", choices=list(FEATURES))
     parser.add_argument("--only", default="", help="parts, separated by commas")
     parser.add_argument("--sheets", type=Path, default=None, help="folder for pictures")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")

@@ -14,7 +14,7 @@ Example:
     True
 """
 
-from typing import TYPE_CHECKING
+import typing
 
 from seepage import attacks, bounds, capture, data, domains, utility, zoo
 from seepage.attacks.certify import certify
@@ -59,7 +59,7 @@ from seepage.scoring import score
 from seepage.threats import Threat
 from seepage.vetting import vet
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from seepage.step import audit_step
 
 __all__ = [

@@ -14,6 +14,7 @@ from seepage.scoring import METRICS
 
 CLIENT = sp.Client(sp.Gradient())
 CHEATING = sp.Threat(server="malicious")
+PHOTOGRAPHS = stats.truncnorm(-0.474 / 0.126, 0.526 / 0.126, loc=0.474, scale=0.126)
 
 
 def psnr(guess, batch):
@@ -52,14 +53,14 @@ def alone(batch, bins, law):
 def test_everybody_who_is_alone_in_a_bin_comes_back_and_128_bins_hold_64_people(variant, cifar):
     batch, attack = cifar.batch(64), sp.attacks.robbing_the_fed(variant=variant)
     found = psnr(attacked(attack, sp.zoo.lenet(), batch), batch)
-    lonely = alone(batch, 128, stats.norm(0.474, 0.126))
+    lonely = alone(batch, 128, PHOTOGRAPHS)
     assert bool((found[lonely] > 60).all())
     assert float((found > 60).double().mean()) > 0.5
 
 
 def test_the_share_that_is_alone_is_what_theory_says(cifar):
     batches = [cifar.batch(64, start=64 * n) for n in range(8)]
-    share = torch.cat([alone(b, 128, stats.norm(0.474, 0.126)) for b in batches]).double().mean()
+    share = torch.cat([alone(b, 128, PHOTOGRAPHS) for b in batches]).double().mean()
     assert abs(float(share) - (1 - 1 / 128) ** 63) < 0.06
 
 
@@ -125,11 +126,13 @@ def test_edges_measured_on_public_data_are_its_quantiles(photos, lenet):
 
 
 @pytest.mark.parametrize(("shape", "law"), [("normal", stats.norm), ("laplace", stats.laplace)])
-def test_assumed_laws_have_the_quantiles_of_scipy(shape, law, lenet):
+def test_assumed_laws_have_the_quantiles_of_scipy_within_reach(shape, law, lenet):
     levels = torch.linspace(0.01, 0.99, 33, dtype=torch.float64)
-    scale = 0.2 / law.std()
-    expected = law(loc=0.4, scale=scale).ppf(levels.numpy())
-    ours = Law(shape=shape, mean=0.4, std=0.2)(torch.zeros(1), lenet, levels)
+    whole = law(loc=0.4, scale=0.2 / law.std())
+    below, up_to = whole.cdf([0, 1])
+    expected = whole.ppf(below + levels.numpy() * (up_to - below))
+    brightness = torch.full((768,), 1 / 768, dtype=torch.float64)
+    ours = Law(shape=shape, mean=0.4, std=0.2)(brightness, lenet, levels)
     np.testing.assert_allclose(ours.numpy(), expected, atol=1e-9)
 
 
@@ -243,6 +246,13 @@ def test_what_is_planted_before_a_network_leaves_its_outputs(photos, lenet):
     assert imprinted.classes == lenet.classes
 
 
+@pytest.mark.parametrize("name", ["robbing_the_fed", "first_layer_fc"])
+def test_nothing_is_planted_before_a_network_that_reads_words(name):
+    task = sp.zoo.gpt(width=16, domain=sp.data.load("hamlet").domain)
+    with pytest.raises(NotApplicable, match="plant in the classifier"):
+        sp.attacks.ATTACKS[name]().plant(task, rng=sp.rng(0))
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -264,7 +274,7 @@ def test_bad_words_and_bad_fits_are_one_sentence(photos, lenet):
     with pytest.raises(UnknownName, match="variant"):
         sp.attacks.robbing_the_fed(variant="dense")
     with pytest.raises(InvalidValue, match="mean and std of this data"):
-        sp.attacks.robbing_the_fed(std=1.0).plant(lenet, rng=sp.rng(0))
+        sp.attacks.robbing_the_fed(std=0.01, mean=5.0).plant(lenet, rng=sp.rng(0))
     with pytest.raises(InvalidValue, match=r"target in 0\.\.9"):
         sp.attacks.class_fishing(target=10).plant(lenet, rng=sp.rng(0))
     attack = sp.attacks.robbing_the_fed(public="digits", split="test")

@@ -49,7 +49,7 @@ def test_a_server_is_honest_or_malicious(tmp_path):
 
 def test_what_plants_is_adapted_by_what_it_ends_in(tmp_path):
     wrong = SPEC.replace("SERVER", "malicious").replace("std = 0.15", "adaptive = true")
-    with pytest.raises(InvalidValue, match="adapt the attack it ends in"):
+    with pytest.raises(InvalidValue, match="the attack it ends in"):
         load_spec(written(tmp_path, wrong))
 
 

@@ -107,7 +107,7 @@ def test_every_bound_keeps_the_same_form(name, digits):
     assert found.value.shape == (3,)
     assert torch.equal(found.value, again.value)
     assert torch.equal(kept, digits.inputs)
-    assert bool(found.assumptions) != found.vacuous
+    assert found.assumptions or found.vacuous
 
 
 B, D, M = 4, 100, 10_000

@@ -187,7 +187,7 @@ ATTACKED = {
     "systematic": (
         sp.attacks.systematic(steps=150, tv=1e-3),
         one_photo_normalised_by_itself(),
-        24.0,
+        18.0,
     ),
 }
 

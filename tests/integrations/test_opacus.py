@@ -116,3 +116,51 @@ def test_what_is_not_private_or_clips_by_other_rules_is_refused():
     _, _, layered, _ = private(1.0, clipping="per_layer")
     with pytest.raises(NotApplicable, match="flat clipping"):
         protection(layered)
+
+
+def audited(engine, model, optimizer, size=1, **options):
+    batch = DIGITS.batch(size)
+    return sp.audit_step(
+        model,
+        nn.CrossEntropyLoss(),
+        (batch.inputs, batch.labels),
+        optimizer,
+        domain=DIGITS.domain,
+        privacy_engine=engine,
+        steps=20,
+        seconds=5,
+        **options,
+    )
+
+
+def test_a_step_of_a_private_model_is_audited_as_opacus_computes_it():
+    found = {}
+    for noise in (0.0, 4.0):
+        engine, model, optimizer, _ = private(noise)
+        found[noise] = audited(engine, model, optimizer)
+    # Clipping alone changes the scale of a single example, which a closed form does not mind.
+    assert float(found[0.0].scores["psnr"]) > 60
+    assert float(found[4.0].scores["psnr"]) < 15
+    case = found[4.0].cases[0]
+    observed = case.observe().update.tensors["model.1.weight"]
+    plain = gradient(model, optimizer, DIGITS.batch(1), seed=0)
+    assert observed.shape == plain["1.weight"].shape
+    assert float(observed.std()) == pytest.approx(4.0 * 0.5 / 4, rel=0.05)
+
+
+def test_the_report_of_a_private_step_tells_epsilon(tmp_path):
+    engine, model, optimizer, data = private(1.0)
+    for inputs, labels in data:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    result = audited(engine, model, optimizer)
+    spending = f"epsilon {spent(engine, delta=1e-5):.3g} by Opacus"
+    assert spending in str(result)
+    assert spending in result.report(tmp_path / "audit").read_text()
+
+
+def test_another_defense_on_top_of_opacus_is_refused():
+    engine, model, optimizer, _ = private(1.0)
+    with pytest.raises(InvalidValue, match="Opacus is the defense"):
+        audited(engine, model, optimizer, defense=sp.Prune(0.5))

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks import papers
 
 from seepage.audit import entries
 from seepage.core.errors import InvalidValue, UnknownName
@@ -143,3 +144,7 @@ values = [[1.0]]
 def test_numbers_that_do_not_fit_the_table_are_refused():
     with pytest.raises(InvalidValue, match="expected 2 rows of 1 values of psnr in 999-table0"):
         parse_table("999-table0", MINIMAL)
+
+
+def test_the_page_of_results_is_what_the_records_make():
+    assert papers.PAGE.read_text(encoding="utf-8") == papers.page()

@@ -57,13 +57,13 @@ def test_the_walk_would_find_a_leak(photos):
     assert any(t is photos.inputs for t in reachable_tensors(seen))
 
 
-def test_only_threats_construct_observations():
+def test_only_threats_and_captures_construct_observations():
     def constructs(path: Path) -> bool:
         calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         return any(isinstance(c.func, ast.Name) and c.func.id == "Observation" for c in calls)
 
     makers = {p.relative_to(SOURCE).parts[0] for p in SOURCE.rglob("*.py") if constructs(p)}
-    assert makers == {"threats"}
+    assert makers == {"capture", "threats"}
 
 
 def test_labels_are_handed_over_without_their_order(photos):

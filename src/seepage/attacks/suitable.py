@@ -8,19 +8,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.attacks.catalogue import ATTACKS
 from seepage.attacks.exact_batch.rectified import rectified_layer
 from seepage.attacks.labels import CountAware, InferLabels, estimate_batch_size
 from seepage.attacks.linear_systems.input_layer import input_readers
 from seepage.attacks.linear_systems.single import read_single
-from seepage.attacks.usable import require_usable
-from seepage.core import Attack, Observation, Rng
+from seepage.attacks.usable import require_continuous, require_usable
+from seepage.core import Attack, Observation, Rng, Task
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
 
-# Layers whose second derivative is zero, which a search by squared distance does not get past.
-_CREASED = (nn.ReLU, nn.LeakyReLU, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 # A search with curvature pays for few unknowns.
 _FEW = 4_096
 
@@ -145,14 +143,17 @@ def _recursive(observation: Observation) -> None:
 
 def _searchable(observation: Observation) -> None:
     """Whether a step of a search can be taken."""
-    labels = _labelled(observation)
     task = observation.task
+    require_continuous(task)
+    labels = _labelled(observation)
     reference = next(iter(task.parameters.values()))
     start = task.domain.sample(len(labels), rng=Rng(0)).to(reference).requires_grad_()
     simulated = observation.simulate(start, labels).flat()
     distance = (simulated - observation.update.flat()).square().sum()
-    (slope,) = torch.autograd.grad(distance, start)
-    if not bool(torch.isfinite(slope).all()) or not bool(slope.any()):
+    slope = None
+    if distance.requires_grad:
+        (slope,) = torch.autograd.grad(distance, start, allow_unused=True)
+    if slope is None or not bool(torch.isfinite(slope).all()) or not bool(slope.any()):
         raise NotApplicable(
             "the update does not change with the inputs, or not by finite amounts, so that "
             "nothing leads a search"
@@ -163,12 +164,26 @@ def _smooth(observation: Observation) -> None:
     size = observation.batch_size
     if size != 1 or observation.task.domain.sample(1, rng=Rng(0)).numel() > _FEW:
         raise NotApplicable(f"it is for one input of at most {_FEW} entries")
-    creased = [
-        type(m).__name__ for m in observation.task.model.modules() if isinstance(m, _CREASED)
-    ]
-    if creased:
-        raise NotApplicable(f"the second derivative of {creased[0]} is zero, where it needs one")
+    if not _curved(observation.task):
+        raise NotApplicable(
+            "the network is linear in pieces, as ReLU makes it: its second derivative is zero, "
+            "where this search needs one"
+        )
     _searchable(observation)
+
+
+def _curved(task: Task) -> bool:
+    """Whether the logits have a second derivative that is not zero everywhere."""
+    task = task.in_mode("eval")
+    reference = next(iter(task.parameters.values()))
+    probes = task.domain.sample(2, rng=Rng(0)).to(reference).requires_grad_()
+    outputs = task.outputs(task.parameters, probes)
+    direction = Rng(1).normal(outputs.shape, like=outputs)
+    (slope,) = torch.autograd.grad((outputs * direction).sum(), probes, create_graph=True)
+    if not slope.requires_grad:
+        return False
+    (bend,) = torch.autograd.grad(slope.square().sum(), probes, allow_unused=True)
+    return bend is not None and bool(bend.any())
 
 
 def _labelled(observation: Observation) -> Tensor:

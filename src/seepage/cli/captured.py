@@ -13,7 +13,7 @@ from rich.console import Console
 from seepage.attacks.suitable import Suited, suitable
 from seepage.audit import Source
 from seepage.audit.captured import captured
-from seepage.audit.entries import model
+from seepage.audit.entries import model, trusting_nothing
 from seepage.capture import Consistency, consistency
 from seepage.cli.networks import option, sizes
 from seepage.core.construct import construct
@@ -58,6 +58,8 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     held = construct("a capture", captured, {k: v for k, v in data.items() if k != "truth"})
     network: dict[str, Any] = {"name": request.model, **dict(map(option, request.options))}
     task = model(network, held)
+    with trusting_nothing(task.name):
+        _ = task.classes  # a network for other inputs says so here
     _require_consistent(request, consistency(held.tapped.capture, task))
     found = suitable(held.tapped.observe(task), steps=request.steps)
     for name, reason in found.refused.items():

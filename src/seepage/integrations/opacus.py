@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,10 @@ def shared_gradient(
         generator=rng.generator(),
     )
     network.train(model.training)
-    torch.autograd.backward(loss(network(inputs), labels))
+    with warnings.catch_warnings():
+        # Opacus's hooks sit on the first layer too, whose input needs no gradient.
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        torch.autograd.backward(loss(network(inputs), labels))
     step.pre_step()
     return {
         name.removeprefix("_module."): parameter.grad.detach().clone()

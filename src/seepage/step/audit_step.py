@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,18 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from seepage.attacks.suitable import Suitability, Suited, suitable
-from seepage.audit import Case, Outcome, Record, Victims, run_case
+from seepage.attacks.suitable import Suited, suitable
+from seepage.audit import Case, Victims
 from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.construct import described
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 from seepage.core.task import batchnorm_layers
 from seepage.defenses import chain
-from seepage.step.budget import affordable
+from seepage.step.attacking import attacked, written
 from seepage.step.inputs import assumed_domain, read_batch, usable
 from seepage.step.losses import per_example
-from seepage.step.progress import shown
+from seepage.step.private import privacy_of
 from seepage.step.result import StepAudit
 from seepage.step.shared import local_computation, randomness
 from seepage.step.untouched import copied, untouched
@@ -45,6 +44,8 @@ def audit_step(
     defense: Protection | None = None,
     threat: Threat | None = None,
     others: Tensor | None = None,
+    privacy_engine: object = None,
+    delta: float = 1e-5,
     seconds: float = 60.0,
     steps: int = 1_000,
     seed: int = 0,
@@ -52,19 +53,23 @@ def audit_step(
     """Measure what one training step would give away, and leave everything as it was.
 
     The step is computed again on a copy of the network; neither the network, its gradients and
-    mode, nor the optimizer, the batch or any random state is changed.
+    mode, nor the optimizer, the batch or any random state is changed. With a model and an optimizer
+    that Opacus's `make_private` returned, it is Opacus that computes it.
 
     Args:
         model: Any classifier; what it returns may hold the logits under that name.
         loss: As the training loop calls it, reduced or not.
         batch: Inputs as the network reads them, and labels.
-        optimizer: If given, what is shared is how far it moves; else the gradient.
+        optimizer: If given, what is shared is how far it moves; else the gradient. One of Opacus's
+            clips and adds its noise as it does in training.
         domain: What inputs are, where they are in natural units; its normalisation is then
             applied before the network. If not given, inputs are as the network reads them.
         defense: What is done to the update before it is shared.
         threat: What the adversary knows; the number of people and the defense by default, and
             labels are inferred.
         others: Inputs of people who are not in the batch, for the guess that needs no update.
+        privacy_engine: That made the model private, so that the result tells what was spent.
+        delta: Of the epsilon that is told where the model is private.
         seconds: About how long all searches together may take; closed forms come on top.
         steps: At most this many steps of each search.
         seed: Of all randomness.
@@ -83,7 +88,11 @@ def audit_step(
     """
     if not (seconds > 0 and steps >= 1):
         raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
-    own = copied(model)
+    own, privacy = copied(model), privacy_of(optimizer, privacy_engine, delta)
+    if privacy is not None:
+        if defense is not None:
+            raise InvalidValue(f"Opacus is the defense of this step; leave out {defense}")
+        own, optimizer, defense = privacy.standard(own), None, privacy.defense
     with untouched(model):
         private = usable(*read_batch(batch))
         task, client, notes = _prepared(own, loss, private, optimizer, domain, defense)
@@ -91,14 +100,26 @@ def audit_step(
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
         who = _victims(task, private, others)
+        if privacy is not None:
+            notes = (privacy.note, *notes[1:])
+            who = privacy.tapped(
+                who,
+                task,
+                model,
+                loss,
+                shape=tuple(private.inputs.shape[1:]),
+                knows_labels=known.knows_labels,
+                rng=Rng(seed),
+            )
         seen = _observed(task, client, known, who, seed)
         found = suitable(seen, steps=steps)
 
         def case(option: Suited) -> Case:
-            name = described(option.name, _written(option))
+            name = described(option.name, written(option))
             return Case(task, client, known, option.attack, name, who, seed)
 
-        return _attacked(case, seen, found, notes=notes, seconds=seconds)
+        promise = "" if privacy is None else privacy.account
+        return attacked(case, seen, found, notes=notes, promise=promise, seconds=seconds)
 
 
 def _prepared(
@@ -137,7 +158,13 @@ def _outputs(
     was_training = own.training
     try:
         with torch.no_grad():
-            return logits_of(own.eval()(given)).detach()
+            outputs = logits_of(own.eval()(given)).detach()
+        if outputs.ndim != 2:
+            raise InvalidValue(
+                f"expected {type(own).__name__} to return logits (B, K), got "
+                f"{tuple(outputs.shape)}: only classifiers of whole inputs can be audited so far"
+            )
+        return outputs
     except SeepageError:
         raise
     except Exception as error:
@@ -166,6 +193,8 @@ def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: in
     reference = next(iter(task.parameters.values()))
     batch = who.batch.to(device=reference.device, dtype=reference.dtype)
     try:
+        if who.tapped is not None:
+            return who.tapped.observe(task, defense=client.defense)
         return threat.observe(client, task, batch, rng=Rng(seed).fork("client"))
     except SeepageError:
         raise
@@ -174,49 +203,6 @@ def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: in
             f"the gradient of {task.name} cannot be computed as a function, which every attack "
             f"needs: {_first(error)}"
         ) from error
-
-
-def _attacked(
-    case: Callable[[Suited], Case],
-    seen: Observation,
-    found: Suitability,
-    *,
-    notes: tuple[str, ...],
-    seconds: float,
-) -> StepAudit:
-    cases: list[Case] = []
-    outcomes: list[Outcome] = []
-    refused = dict(found.refused)
-    searches = sum(bool(option.options) for option in found.chosen)
-    left = seconds
-    for option in found.chosen:
-        proven = next((o.record for o in outcomes if _proven(o.record)), None)
-        if proven is not None:
-            name = proven.attack.partition("(")[0]
-            refused[option.name] = f"not needed, since {name} proved that what came back is right"
-            continue
-        began = time.perf_counter()
-        with shown(option.name):
-            share = 0.9 * left / max(1, searches)
-            attempt = case(affordable(option, seen, seconds=share))
-            outcome = run_case(attempt)
-        if option.options:
-            left, searches = max(0.0, left - (time.perf_counter() - began)), searches - 1
-        if outcome.record.error is None:
-            cases.append(attempt)
-            outcomes.append(outcome)
-        else:
-            refused[option.name] = outcome.record.error
-    return StepAudit(tuple(cases), tuple(outcomes), refused, notes)
-
-
-def _proven(record: Record) -> bool:
-    return bool(record.certificate and record.certificate["unique"])
-
-
-def _written(option: Suited) -> dict[str, object]:
-    infers = {"infer_labels": True} if option.infer_labels else {}
-    return {**option.options, **infers}
 
 
 def _first(error: Exception) -> str:

@@ -87,10 +87,16 @@ def _called(
     loss: Callable[[Any, Tensor], Tensor], outputs: Tensor, labels: Tensor
 ) -> tuple[Callable[[Any, Tensor], Tensor], Tensor]:
     try:
-        value = loss(outputs, labels)
-    except AttributeError:
-        loss = OfLogits(loss)
-        value = loss(outputs, labels)
+        try:
+            value = loss(outputs, labels)
+        except AttributeError:
+            loss = OfLogits(loss)
+            value = loss(outputs, labels)
+    except Exception as error:
+        raise InvalidValue(
+            f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
+            f"but it raised {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        ) from error
     if not isinstance(value, Tensor):
         raise InvalidValue(f"expected a loss that is a tensor, got {type(value).__name__}")
     return loss, value

@@ -32,12 +32,14 @@ class StepAudit:
         outcomes: What each gave, in the same order.
         refused: Attacks that do not apply, with the reason.
         notes: What was assumed, and what the audit leaves out.
+        promise: What differential privacy promises, in words; empty where it does not.
     """
 
     cases: tuple[Case, ...]
     outcomes: tuple[Outcome, ...]
     refused: Mapping[str, str]
     notes: tuple[str, ...]
+    promise: str = ""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -94,6 +96,7 @@ class StepAudit:
         """
         path = Path(path)
         title = f"One training step of {self.cases[0].task.name}" if self.cases else "No attack"
+        title = f"{title}: {self.promise}" if self.promise else title
         told = "\n".join(f"# {line}" for line in str(self).splitlines())
         with AuditStore.create(
             path,

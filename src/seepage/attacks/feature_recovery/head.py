@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seepage.attacks.feature_recovery.activation import Activation, recognise
 from seepage.attacks.linear_systems.input_layer import input_readers, noise
 from seepage.attacks.linear_systems.watch import Visit, visits
-from seepage.attacks.usable import require_usable
+from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Task
 from seepage.core.errors import NotApplicable
 
@@ -63,6 +63,7 @@ def two_layer_head(observation: Observation) -> TwoLayerHead:
     """
     task = observation.task
     require_usable(observation.update, task)
+    require_continuous(task)
     first, last, activation = _located(task)
     gradient = observation.update.descent().tensors
     if f"{last.name}.weight" not in gradient:

@@ -46,7 +46,7 @@ class PriorNetwork:
 
     References:
         Liu et al., 2024, appendix F (liu2024systematic); Ulyanov et al., 2018 (ulyanov2018deep);
-        Ronneberger et al., 2015 (ronneberger2015unet)
+        Ronneberger et al., 2015 (ronneberger2015convolutional)
     """
 
     width: int = 64

@@ -16,13 +16,19 @@ from seepage.data import load
 
 Shape = Literal["normal", "laplace"]
 
+# Of the laws with mean 0 and deviation 1.
 QUANTILES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "normal": lambda p: 2**0.5 * torch.erfinv(2 * p - 1),
         "laplace": lambda p: -(p - 0.5).sign() * (1 - 2 * (p - 0.5).abs()).log() / 2**0.5,
     }
 )
-"""Of the laws with mean 0 and deviation 1."""
+PROBABILITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "normal": lambda z: (1 + torch.erf(z / 2**0.5)) / 2,
+        "laplace": lambda z: 0.5 + z.sign() * (1 - (-(2**0.5) * z.abs()).exp()) / 2,
+    }
+)
 
 
 class Edges(Protocol):
@@ -32,9 +38,16 @@ class Edges(Protocol):
         """The quantiles at these levels, `(K,)`, of `<functional, x>` with x in natural units."""
 
 
+def reach(functional: Tensor, task: Task) -> Tensor:
+    """The lowest and the highest value that the functional of an input can have, `(2,)`."""
+    low, high = task.domain.bounds
+    ends = torch.stack([low * functional, high * functional])
+    return torch.stack([ends.amin(0).sum(), ends.amax(0).sum()])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """Quantiles of a law that the server assumes.
+    """Quantiles of a law that the server assumes, within what inputs can reach.
 
     Args:
         shape: "normal" or "laplace".
@@ -59,8 +72,9 @@ class Law:
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
         """Scale the quantiles of the standard law; the functional is taken to follow it."""
-        del functional, task
-        return self.mean + self.std * QUANTILES[self.shape](levels)
+        below, up_to = PROBABILITIES[self.shape]((reach(functional, task) - self.mean) / self.std)
+        within = QUANTILES[self.shape](below + levels * (up_to - below))
+        return self.mean + self.std * within
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seepage.attacks.linear_systems.closed_form import features
 from seepage.attacks.linear_systems.input_layer import calls
 from seepage.attacks.malicious_server.holes import fill_holes
-from seepage.attacks.usable import require_usable
+from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
 
@@ -61,6 +61,7 @@ class ReadPassed:
         began = time.perf_counter()
         task = observation.task
         require_usable(observation.update, task)
+        require_continuous(task)
         if observation.batch_size not in (None, 1):
             raise NotApplicable(
                 f"expected one input, got {observation.batch_size}, whose features are summed; "

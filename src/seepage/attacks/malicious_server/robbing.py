@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.malicious_server.edges import Edges, Law, Public
+from seepage.attacks.malicious_server.edges import Edges, Law, Public, reach
 from seepage.attacks.malicious_server.imprint import Imprint
 from seepage.attacks.malicious_server.planting import behind
 from seepage.attacks.usable import require_usable
@@ -113,9 +113,7 @@ class RobbingTheFed:
 
     def _edges(self, functional: Tensor, task: Task) -> Tensor:
         """All K + 1 edges, from the lowest to the highest value that an input can have."""
-        low, high = task.domain.bounds
-        reach = torch.stack([low * functional, high * functional])
-        least, most = reach.amin(0).sum(), reach.amax(0).sum()
+        least, most = reach(functional, task)
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
         inner = self.edges(functional, task, levels)
         edges = torch.cat([least[None], inner, most[None]])

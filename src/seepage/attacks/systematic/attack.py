@@ -47,7 +47,7 @@ class Systematic:
         """Check the weight and what is recovered by."""
         if self.features is not None and not isinstance(self.features, FeatureRecovery):
             raise InvalidValue(
-                f"expected features to be a FeatureRecovery, such as cocktail_party(), or None, "
+                f"expected features to be a FeatureRecovery, such as exact_features(), or None, "
                 f"got {self.features!r}"
             )
         if not 0 <= self.feature_weight < float("inf"):

@@ -44,7 +44,7 @@ def systematic(
 
     Args:
         features: What recovers the inputs of a fully connected layer first, such as
-            `cocktail_party()`; None for nothing.
+            `exact_features()`; None for nothing.
         prior: The untrained network that makes the images; None searches pixels.
         weighting: Of each tensor's cosine: its number of entries, as in the paper, or the observed
             norm to this power.
@@ -61,8 +61,8 @@ def systematic(
         engine: How it is computed.
 
     Example:
-        >>> from seepage.attacks import cocktail_party
-        >>> attack = systematic(features=cocktail_party(), prior=PriorNetwork(width=16), steps=500)
+        >>> from seepage.attacks.feature_recovery import exact_features
+        >>> attack = systematic(features=exact_features(), prior=PriorNetwork(width=16), steps=500)
         >>> attack.prior, attack.feature_weight
         (PriorNetwork(width=16, multipliers=(1, 2, 2, 2), attention=16), 0.1)
 

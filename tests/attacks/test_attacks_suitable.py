@@ -1,0 +1,69 @@
+"""The attacks that are chosen apply, and those that are not would have refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks.suitable import suitable
+from seepage.core.errors import NotApplicable
+
+PHOTOS = sp.data.load("photos")
+
+
+def seen(task, size=1, threat=None, local=None):
+    client = sp.Client(local or sp.Gradient())
+    return (threat or sp.Threat()).observe(client, task, PHOTOS.batch(size), rng=sp.rng(0))
+
+
+def names(observation):
+    return [option.name for option in suitable(observation, steps=2).chosen]
+
+
+@pytest.mark.parametrize(
+    ("task", "size", "expected"),
+    [
+        (sp.zoo.mlp(hidden=(16,)), 1, ["analytic_fc", "inverting_gradients"]),
+        (sp.zoo.mlp(hidden=(64,)), 2, ["exact_batch", "inverting_gradients"]),
+        (sp.zoo.lenet(), 1, ["rgap", "inverting_gradients", "dlg"]),
+        (sp.zoo.lenet(), 3, ["inverting_gradients"]),
+        (sp.zoo.resnet20(), 1, ["inverting_gradients"]),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_what_is_chosen_follows_from_network_and_batch(task, size, expected):
+    assert names(seen(task, size)) == expected
+
+
+def test_what_is_chosen_runs_and_what_is_not_would_refuse():
+    observation = seen(sp.zoo.lenet(), 2)
+    found = suitable(observation, steps=2)
+    for option in found.chosen:
+        assert option.infer_labels
+        assert option.attack(observation, rng=sp.rng(0)).inputs.shape == (2, 3, 32, 32)
+    for name in ("exact_batch", "rgap"):
+        assert found.refused[name]
+        with pytest.raises(NotApplicable):
+            getattr(sp.attacks, name)()(observation, rng=sp.rng(0))
+
+
+def test_labels_that_cannot_be_inferred_are_a_reason():
+    class Squashed(nn.Module):
+        """Does not end in a linear layer, whose gradient would hold the labels."""
+
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, 4), nn.Flatten(), nn.Linear(256, 10))
+
+        def forward(self, inputs):
+            return torch.tanh(self.layers(inputs))
+
+    task = sp.Task(Squashed(), sp.cross_entropy, PHOTOS.domain)
+    assert "Threat(knows_labels=True)" in suitable(seen(task)).refused["inverting_gradients"]
+    known = seen(task, threat=sp.Threat(knows_labels=True))
+    assert "inverting_gradients" in names(known)
+
+
+def test_local_steps_are_attacked_too():
+    stepped = seen(sp.zoo.mlp(hidden=(16,)), 1, local=sp.FedAvg(lr=0.01, steps=2))
+    assert "inverting_gradients" in names(stepped)

@@ -1,0 +1,148 @@
+"""`seepage audit --capture`: from the file of an update to a report, with the truth and without."""
+
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+import seepage as sp
+from seepage.audit import load_audit
+from seepage.capture import Capture, Setting
+from seepage.cli import app
+from seepage.core.errors import InvalidValue, UnreadableFile
+
+NETWORK = """
+from torch import nn
+
+
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 10))
+"""
+SETTING = {"batch_size": 1, "shape": (3, 8, 8)}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a network of the user's own, a truth and captures in three forms."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_network", raising=False)
+    (tmp_path / "own_network.py").write_text(NETWORK)
+    import own_network
+
+    batch = sp.data.bundled("photos", size=1)
+    inputs = torch.nn.functional.interpolate(batch.inputs, size=8, mode="area").contiguous()
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = own_network.network()
+    torch.nn.functional.cross_entropy(model(inputs), batch.labels).backward()
+    gradient = {n: p.grad for n, p in model.named_parameters()}
+    forms = {
+        "gradient": gradient,
+        "difference": {n: -0.5 * g for n, g in gradient.items()},
+        "weights_after": {n: p.detach() - 0.5 * p.grad for n, p in model.named_parameters()},
+    }
+    for form, update in forms.items():
+        setting = Setting(lr=0.5, **SETTING)
+        capture = Capture.of(model, update, form=form, setting=setting)
+        sp.capture.save(capture, tmp_path / f"{form}.safetensors")
+    wrong = Capture.of(model, gradient, form="difference", setting=Setting(lr=0.5, **SETTING))
+    sp.capture.save(wrong, tmp_path / "wrong.safetensors")
+    save_file({"inputs": inputs, "labels": batch.labels}, tmp_path / "truth.safetensors")
+    return tmp_path
+
+
+def audited(*arguments):
+    command = ["audit", "--model", "own_network:network", "--steps", "5", *arguments]
+    return CliRunner().invoke(app, command)
+
+
+@pytest.mark.parametrize("form", ["gradient", "difference", "weights_after"])
+def test_a_capture_in_any_form_is_audited_against_the_truth(place, form):
+    done = audited("--capture", f"{form}.safetensors", "--truth", "truth.safetensors")
+    assert done.exit_code == 0, done.output
+    records = {r.attack.partition("(")[0]: r for r in load_audit("seepage-audit").records}
+    assert records["analytic_fc"].scores["psnr"][0] > 60
+    assert records["analytic_fc"].certificate["unique"]
+    assert records["inverting_gradients"].certificate["residual"] > 1e-3
+    assert (place / "seepage-audit" / "report.html").is_file()
+    assert "rgap does not apply" in done.output
+
+
+def test_without_the_truth_the_report_says_what_can_be_said(place):
+    done = audited("--capture", "gradient.safetensors", "--out", "out")
+    assert done.exit_code == 0, done.output
+    assert "came back, and no others explain the update" in done.output
+    audit = load_audit("out")
+    assert all(not record.scores and record.error is None for record in audit.records)
+    assert audit.truth(audit.records[0]) is None
+    page = (place / "out" / "report.html").read_text(encoding="utf-8")
+    assert "no truth to compare it with" in page
+    assert page.count("data:image/png") >= 2
+    assert (place / "out" / "contact_sheet.png").is_file()
+    for form in ("markdown", "csv", "json"):
+        assert CliRunner().invoke(app, ["report", "out", "--format", form]).exit_code == 0
+    assert "residual" in (place / "out" / "report.md").read_text(encoding="utf-8")
+
+
+def test_what_comes_back_does_not_depend_on_whether_the_truth_is_given(place):
+    audited("--capture", "gradient.safetensors", "--out", "blind")
+    audited("--capture", "gradient.safetensors", "--truth", "truth.safetensors", "--out", "seen")
+    blind, seen = load_audit("blind"), load_audit("seen")
+    assert len(blind.records) == len(seen.records) == 2
+    for one, other in zip(blind.records, seen.records, strict=True):
+        assert torch.equal(blind.guess(one), seen.guess(other))
+
+
+def test_a_broken_off_audit_of_a_capture_is_resumed_from_its_directory(place):
+    first = audited("--capture", "gradient.safetensors", "--out", "out")
+    again = CliRunner().invoke(app, ["audit", "--out", "out", "--resume"])
+    assert first.exit_code == again.exit_code == 0, again.output
+    assert "2 cases are done, 0 to run" in again.output
+    spec = load_audit("out").spec
+    (place / "shown.toml").write_text(spec, encoding="utf-8")
+    rerun = CliRunner().invoke(app, ["audit", "shown.toml", "--out", "rerun"])
+    assert rerun.exit_code == 0, rerun.output
+
+
+def test_a_form_that_contradicts_the_numbers_is_refused_unless_insisted_on(place):
+    refused = audited("--capture", "wrong.safetensors", "--out", "out")
+    assert isinstance(refused.exception, InvalidValue)
+    assert "looks like a gradient" in str(refused.exception)
+    assert "--form gradient" in str(refused.exception)
+    right = audited(
+        "--capture", "wrong.safetensors", "--form", "gradient", "--truth", "truth.safetensors"
+    )
+    assert right.exit_code == 0, right.output
+    assert load_audit("seepage-audit").records[0].scores["psnr"][0] > 60
+
+
+def test_known_labels_are_used_and_nonsense_is_refused(place):
+    labels = str(sp.data.bundled("photos", size=1).labels.item())
+    done = audited("--capture", "gradient.safetensors", "--labels", labels, "--out", "out")
+    assert done.exit_code == 0, done.output
+    assert {record.threat for record in load_audit("out").records} == {
+        repr(sp.Threat(knows_labels=True))
+    }
+    for arguments, said in {
+        ("--capture", "gradient.safetensors", "--labels", "a"): "--labels as class numbers",
+        ("--capture", "gradient.safetensors", "--shape", "3x9x9"): "does not accept inputs",
+        ("--truth", "truth.safetensors"): "goes with --capture",
+        ("--capture", "truth.safetensors"): "seepage.capture",
+        ("--capture", "nothing.safetensors"): "no capture at",
+        ("some.toml", "--capture", "gradient.safetensors"): "a spec or --capture",
+    }.items():
+        refused = audited(*arguments, "--out", "none")
+        assert refused.exit_code != 0
+        assert said in str(refused.exception), arguments
+    assert not (place / "none").exists()
+
+
+def test_a_truth_that_is_no_truth_is_refused(place):
+    save_file({"inputs": torch.rand(1, 3, 8, 8)}, "half.safetensors")
+    done = audited("--capture", "gradient.safetensors", "--truth", "half.safetensors")
+    assert isinstance(done.exception, UnreadableFile)
+    assert "inputs and labels" in str(done.exception)

@@ -1,0 +1,290 @@
+"""One step of anybody's training loop: what comes back, and that nothing else happens."""
+
+import copy
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import seepage as sp
+from seepage.audit import load_audit
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.progress import listen
+from seepage.step.losses import per_example
+
+CHEAP = {"seconds": 600.0, "steps": 15}
+
+
+@pytest.fixture(scope="module")
+def photo():
+    """One photograph at 12 pixels, with its label."""
+    batch = sp.data.bundled("photos", size=1)
+    return functional.interpolate(batch.inputs, size=12, mode="area"), batch.labels
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Networks that are the same in every order of tests."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+class Beats(nn.Module):
+    """A recurrent network on signals `(B, 1, L)`."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent = nn.LSTM(1, 12, batch_first=True)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, signal):
+        return self.head(self.recurrent(signal.transpose(1, 2))[0][:, -1])
+
+
+class Sentences(nn.Module):
+    """A transformer on embeddings `(B, T, D)`, which returns an object."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, embeddings):
+        return SimpleNamespace(logits=self.head(self.encoder(embeddings).mean(1)))
+
+
+def convolutional():
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.Dropout(0.3),
+        nn.Flatten(),
+        nn.Linear(16 * 144, 10),
+    )
+
+
+def vision_transformer():
+    transformers = pytest.importorskip("transformers", reason="pip install 'seepage[huggingface]'")
+    config = transformers.ViTConfig(
+        image_size=12, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, num_labels=10,
+    )  # fmt: skip
+    return transformers.ViTForImageClassification(config)
+
+
+def modern_convolutional():
+    transformers = pytest.importorskip("transformers", reason="pip install 'seepage[huggingface]'")
+    config = transformers.ConvNextConfig(
+        num_channels=3, patch_size=2, hidden_sizes=[8, 8], depths=[1, 1], num_stages=2,
+        num_labels=10,
+    )  # fmt: skip
+    return transformers.ConvNextForImageClassification(config)
+
+
+def numbers(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+ARCHITECTURES = {
+    "recurrent network": (Beats, lambda: (numbers(1, 1, 8), torch.tensor([2]))),
+    "transformer on embeddings": (Sentences, lambda: (numbers(1, 4, 8), torch.tensor([3]))),
+    "convolutions with batch normalisation": (convolutional, None),
+    "vision transformer of transformers": (vision_transformer, None),
+    "ConvNeXt of transformers": (modern_convolutional, None),
+}
+
+
+def everything(model, optimizer, batch):
+    """All that a training loop owns and an audit might change."""
+    return copy.deepcopy(
+        {
+            "state": model.state_dict(),
+            "gradients": [p.grad for p in model.parameters()],
+            "modes": [module.training for module in model.modules()],
+            "optimizer": optimizer.state_dict(),
+            "batch": batch,
+            "torch": torch.get_rng_state(),
+            "python": random.getstate(),
+            "numpy": np.random.get_state()[1],
+            "kernels": torch.backends.cuda.flash_sdp_enabled(),
+            "grad": torch.is_grad_enabled(),
+        }
+    )
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_any_architecture_is_audited_and_left_as_it_was(name, photo):
+    make, data = ARCHITECTURES[name]
+    model = make().train()
+    batch = photo if data is None else data()
+    optimizer = torch.optim.AdamW(model.parameters())
+    outputs = model(batch[0])
+    nn.functional.cross_entropy(getattr(outputs, "logits", outputs), batch[1]).backward()
+    before = everything(model, optimizer, batch)
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), batch, optimizer, **CHEAP)
+    assert same(before, everything(model, optimizer, batch))
+    assert result.worst == 0
+    assert torch.isfinite(result.scores["psnr"]).all()
+    assert result.guess.shape == batch[0].shape
+    # The search got somewhere: it knows no more than the update.
+    searched = result.outcomes[0].objective
+    assert min(searched) < 0.9 * searched[0]
+    assert "gradient behind the step of AdamW" in str(result)
+    assert "analytic_fc" in result.refused
+
+
+def test_what_is_audited_is_the_gradient_that_training_computes(photo):
+    model = convolutional().eval()
+    for p in model.parameters():
+        p.grad = None
+    nn.functional.cross_entropy(model(photo[0]), photo[1]).backward()
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, **CHEAP)
+    shared = result.cases[0].observe().update.tensors
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(shared[f"model.{name}"], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_convolutions_by_the_batch_are_recognisable_after_a_short_search(photo):
+    model = convolutional()
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, seconds=600.0, steps=150)
+    attempt = result.people[0]
+    assert attempt.psnr > attempt.baseline + 3
+    assert any("Dropout is left out" in note for note in result.notes)
+    assert any("batchnorm='exact'" in note for note in result.notes)
+
+
+def test_two_people_behind_a_wide_layer_come_back_exactly_and_the_report_shows_them(tmp_path):
+    batch = sp.data.bundled("photos", size=2)
+    inputs = functional.interpolate(batch.inputs, size=8, mode="area")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    heard = []
+    with listen(lambda *said: heard.append(said)):
+        result = sp.audit_step(model, functional.cross_entropy, (inputs, batch.labels), optimizer)
+    assert result.recognisable
+    assert float(result.scores["psnr"].min()) > 40
+    assert "proved that what came back is right" in result.refused["inverting_gradients"]
+    assert "moves the parameters, with lr=0.5" in str(result)
+    page = result.report(tmp_path / "out")
+    assert "2 of 2 people" in page.read_text(encoding="utf-8")
+    found = load_audit(tmp_path / "out")
+    assert found.complete
+    assert torch.equal(found.guess(found.records[0]), result.outcomes[0].guess)
+    with pytest.raises(InvalidValue, match="already holds an audit"):
+        result.report(tmp_path / "out")
+
+
+def test_a_domain_takes_natural_units_and_a_defense_hides(photo):
+    domain = sp.domains.Image((3, 12, 12), mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 32), nn.ReLU(), nn.Linear(32, 10))
+    bare = sp.audit_step(model, nn.CrossEntropyLoss(), photo, domain=domain, **CHEAP)
+    hidden = sp.audit_step(
+        model, nn.CrossEntropyLoss(), photo, domain=domain, defense=sp.AddGaussian(1.0), **CHEAP
+    )
+    assert float(bare.scores["psnr"]) > 60
+    assert float(hidden.scores["psnr"]) < 20
+
+
+def test_inputs_of_any_rank_are_numbers_in_a_row():
+    model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 3))
+    flat = sp.audit_step(model, nn.CrossEntropyLoss(), (numbers(1, 10), torch.tensor([1])), **CHEAP)
+    assert float(flat.scores["psnr"]) > 60
+    volume = nn.Sequential(nn.Conv3d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3))
+    batch = {"inputs": numbers(1, 1, 3, 3, 3), "labels": torch.tensor([[1]])}
+    assert sp.audit_step(volume, nn.CrossEntropyLoss(), batch, **CHEAP).guess.shape == (1, 1, 27)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "batch", "error", "said"),
+    [
+        (nn.Embedding(9, 3), nn.CrossEntropyLoss(), (torch.ones(2, 4).long(), torch.ones(2).long()),
+         NotApplicable, "tokens"),
+        (nn.Linear(4, 1), nn.MSELoss(), (torch.rand(2, 4), torch.rand(2)), NotApplicable,
+         "only classifiers"),
+        (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 5), torch.ones(2).long()),
+         InvalidValue, "cannot be run on this batch"),
+        (nn.Linear(4, 3), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 9.0])),
+         (torch.rand(2, 4), torch.tensor([0, 2])), InvalidValue, "class weights"),
+        (nn.Linear(4, 3), lambda outputs, labels: 3.0, (torch.rand(2, 4), torch.ones(2).long()),
+         InvalidValue, "a loss that is a tensor"),
+        (nn.Linear(4, 3), nn.CrossEntropyLoss(), torch.rand(2, 4), InvalidValue,
+         r"a batch as \(inputs, labels\)"),
+        ("resnet18", nn.CrossEntropyLoss(), (torch.rand(2, 4), torch.ones(2).long()),
+         InvalidValue, "expected a torch.nn.Module, got str"),
+        (nn.LSTM(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 2, 4), torch.ones(2).long()),
+         InvalidValue, "classifiers of whole inputs"),
+        (nn.Linear(4, 3).requires_grad_(False), nn.CrossEntropyLoss(),
+         (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "no trainable parameter"),
+        (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.full((1, 4), torch.nan), torch.tensor([0])),
+         InvalidValue, "NaN or infinity"),
+    ],
+    ids=["tokens", "regression", "shape", "class weights", "float loss", "no labels", "a name",
+         "states", "frozen", "NaN"],
+)  # fmt: skip
+def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, error, said):
+    with pytest.raises(error, match=said):
+        sp.audit_step(model, loss, batch, **CHEAP)
+
+
+class Severed(nn.Linear):
+    """Cuts its own graph, so that no update depends on the input."""
+
+    def forward(self, inputs):
+        return super().forward(torch.zeros_like(inputs))
+
+
+def test_a_network_that_leads_no_search_gets_words_instead_of_a_score():
+    batch = torch.rand(2, 4), torch.tensor([0, 2])
+    known = sp.Threat(knows_labels=True)
+    result = sp.audit_step(Severed(4, 3), nn.CrossEntropyLoss(), batch, threat=known, **CHEAP)
+    assert result.worst is None
+    assert "does not change with the inputs" in result.refused["inverting_gradients"]
+    assert str(result).startswith("No attack applies to this step.")
+
+
+def test_inside_no_grad_and_autocast_the_audit_is_the_same(photo):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 16), nn.ReLU(), nn.Linear(16, 10))
+    plain = sp.audit_step(model, nn.CrossEntropyLoss(), photo, **CHEAP)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = sp.audit_step(model, nn.CrossEntropyLoss(), photo, **CHEAP)
+    assert torch.equal(plain.guess, inside.guess)
+
+
+@pytest.mark.parametrize(
+    ("loss", "reduction"),
+    [
+        (nn.CrossEntropyLoss(), "mean"),
+        (nn.CrossEntropyLoss(reduction="sum", label_smoothing=0.1), "sum"),
+        (functional.cross_entropy, "mean"),
+        (lambda returned, labels: functional.cross_entropy(returned.logits, labels), "mean"),
+        (sp.cross_entropy, "mean"),
+    ],
+)
+def test_a_loss_is_taken_apart_as_it_was_put_together(loss, reduction):
+    outputs, labels = numbers(4, 3), torch.tensor([0, 1, 2, 2])
+    unreduced, found = per_example(loss, outputs, labels)
+    assert found == reduction
+    smoothing = getattr(loss, "label_smoothing", 0.0)
+    expected = functional.cross_entropy(
+        outputs, labels, reduction="none", label_smoothing=smoothing
+    )
+    torch.testing.assert_close(unreduced(outputs, labels), expected)
