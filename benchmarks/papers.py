@@ -20,7 +20,7 @@ from benchmarks.provenance import RESULTS, save
 from seepage.cli.audit import pick_device
 from seepage.cli.reproduce import Wish, reproduce
 from seepage.report import markdown_table, markdown_words
-from seepage.reproduce import SCALES, PaperTable, load_table, names
+from seepage.reproduce import MEASURES, SCALES, PaperTable, load_table, names
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 FOLDER = RESULTS / "papers"
@@ -107,12 +107,22 @@ def _section(table: PaperTable, scale: str, run: Result) -> Iterator[str]:
     yield ""
     yield markdown_words(f"{table.place} of {table.paper}. {table.claim}")
     yield ""
-    for note in run["notes"]:
+    for note in (*_conventions(run), *_reasons(table)):
         yield f"- {markdown_words(note)}"
     yield ""
     yield f"`{run['command']}`, commit {run['commit']}, {_said(run)}."
     yield ""
     yield from markdown_table(run["header"], run["rows"])
+
+
+def _conventions(run: Result) -> list[str]:
+    named = dict.fromkeys(line["measure"] for line in run["lines"])
+    return [f"{name}: {MEASURES[name].words}." for name in named]
+
+
+def _reasons(table: PaperTable) -> list[str]:
+    """Why numbers may differ, as far as it is known by now."""
+    return list(dict.fromkeys(block.why for block in table.published if block.why))
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.attacks import ATTACKS
-from seepage.audit import entries, load_audit
+from seepage.audit import adversary, load_audit
 from seepage.cli import app, main
 from seepage.cli.catalogues import Kind
 from seepage.clients import LOCALS
@@ -211,7 +211,7 @@ def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys)
         """Lose patience."""
         return Impatient([])
 
-    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": impatient})
+    monkeypatch.setattr(adversary, "ATTACKS", {"analytic_fc": impatient})
     (place / "spec.toml").write_text(people(4))
     monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
     with pytest.raises(SystemExit) as stopped:

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.audit import Record, entries, load_audit
+from seepage.audit import Record, adversary, load_audit
 from seepage.cli import app, main
 from seepage.cli.audit import pick_device
 from seepage.cli.progress import Display
@@ -69,7 +69,7 @@ def counted(monkeypatch):
         """Count."""
         return _Counting(met)
 
-    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": counting})
+    monkeypatch.setattr(adversary, "ATTACKS", {"analytic_fc": counting})
     return met
 
 

@@ -131,6 +131,17 @@ def test_a_wrong_name_or_wish_is_one_sentence(tiny, monkeypatch, capsys):
         assert said in capsys.readouterr().err
 
 
+def test_a_number_that_is_missing_is_told_by_the_exit_code(tiny, place):
+    broken = TINY.replace('models = { name = "mlp", hidden = [8] }', 'models = { name = "lenet" }')
+    (place / "papers" / "999-table0.toml").write_text(broken)
+    result = reproduce("999-table0", "--quiet")
+    assert result.exit_code == 1
+    found = json.loads((place / "999-table0-smoke" / "table.json").read_text())
+    assert found["lines"][0]["seepage"] is None
+    assert len(found["failed"]) == 1
+    assert "Failed: " in (place / "999-table0-smoke" / "table.md").read_text()
+
+
 # Training, choosing and flipping; signals; a batch whose labels are not known.
 @pytest.mark.parametrize("name", ["003-fig8", "002-fig1"])
 def test_a_published_figure_runs_at_smoke(name, data_root, place):

@@ -103,7 +103,7 @@ def reproduce(wish: Wish, console: Console) -> int:
             table, wish.scale, spec=spec, found=found, place=place, announce=announce
         )
     _keep(result, wish.out, console)
-    return CASE_FAILED if result.failed else DONE
+    return DONE if result.complete else CASE_FAILED
 
 
 def _keep(result: Reproduction, out: Path, console: Console) -> None:

@@ -45,7 +45,10 @@ def reproduce(
     plain: Annotated[bool, typer.Option("--plain", help="Lines for a log, no bar.")] = False,
     quiet: Annotated[bool, typer.Option(help="No progress, only the result.")] = False,
 ) -> None:
-    """Make a table or figure of a paper again: its numbers, ours, and why they differ."""
+    """Make a table or figure of a paper again: its numbers, ours, and why they differ.
+
+    Exit codes: 0 done, 1 a number is missing because its cases failed, 2 bad usage.
+    """
     if listed or name is None:
         list_tables(Console())
         return

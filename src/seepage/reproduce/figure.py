@@ -14,6 +14,8 @@ from seepage.reproduce.lines import Line
 from seepage.reproduce.measures import measure
 from seepage.reproduce.reproduction import WORDS, Reproduction
 
+# Letters that fit below a chart.
+FITTING = 80
 KINDS = ("leak", "trace", "safe")
 Number = tuple[str, str]
 
@@ -66,24 +68,31 @@ def _chart(found: Reproduction, lines: Sequence[Line], number: Number) -> Markup
             (float(across.index(line.row if by_rows else line.column)), line) for line in group
         ]
         ours = [(at, line.seepage) for at, line in points if line.seepage is not None]
-        curves.append(Curve(ours, name, kind, name))
-        marks += [_ours(at, line, name, kind, last=at == ours[-1][0]) for at, line in points]
+        if ours:
+            curves.append(Curve(ours, name, kind, name))
+        marks += [
+            Mark(at, value, f"{name}: {value:.4g}", name if at == ours[-1][0] else "", kind)
+            for at, value in ours
+        ]
         marks += [_theirs(at, line) for at, line in points if line.paper is not None]
+        curves += [
+            Curve([(at, i.low), (at, i.high)], "", kind, "")
+            for at, line in points
+            if (i := line.interval) is not None
+        ]
     named, statistic = number
     words = measure(named).words + ("" if statistic == "mean" else f", {statistic}")
-    labels = Labels(
-        "",
-        words,
-        [(float(i), label) for i, label in enumerate(across)],
-        [(tick, f"{tick:g}") for tick in y.ticks()],
-    )
+    below, ticks = _across(across)
+    labels = Labels(below, words, ticks, [(tick, f"{tick:g}") for tick in y.ticks()])
     return line_chart(x, y, labels, label=words, curves=curves, marks=marks)
 
 
-def _ours(at: float, line: Line, name: str, kind: str, *, last: bool) -> Mark:
-    value = line.seepage if line.seepage is not None else math.nan
-    tip = f"{line.row} {name}: {value:.4g}"
-    return Mark(at, value, tip, name if last else "", kind)
+def _across(names: Sequence[str]) -> tuple[str, list[tuple[float, str]]]:
+    """A title and ticks: the names, or numbers where the names would not fit side by side."""
+    if sum(map(len, names)) <= FITTING:
+        return "", [(float(i), name) for i, name in enumerate(names)]
+    told = " · ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+    return told, [(float(i), str(i + 1)) for i in range(len(names))]
 
 
 def _theirs(at: float, line: Line) -> Mark:

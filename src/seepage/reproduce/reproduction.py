@@ -44,6 +44,12 @@ class Reproduction:
     failed: Sequence[str] = ()
 
     @property
+    def complete(self) -> bool:
+        """Whether there is a number of ours wherever there should be one."""
+        lacking = [line for line in self.lines if line.seepage is None]
+        return not any(line.paper is not None or self.failed for line in lacking)
+
+    @property
     def conventions(self) -> list[str]:
         """What the numbers are, in words."""
         kinds = {line.measure: measure(line.measure) for line in self.lines}
