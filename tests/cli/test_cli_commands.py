@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.attacks import ATTACKS
 from seepage.audit import adversary, load_audit
+from seepage.bounds import BOUNDS
+from seepage.bounds.risk import RISKS
 from seepage.cli import app, main
 from seepage.cli.catalogues import Kind
 from seepage.clients import LOCALS
@@ -82,9 +84,11 @@ CATALOGUES = {
     "attacks": set(ATTACKS),
     "defenses": set(DEFENSES),
     "locals": set(LOCALS),
-    "models": set(MODELS),
+    "models": {*MODELS, "hf:NAME", "timm:NAME"},
     "data": set(sp.data.catalogue()),
     "metrics": set(METRICS),
+    "bounds": set(BOUNDS),
+    "risks": set(RISKS),
 }
 
 

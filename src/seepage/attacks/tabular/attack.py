@@ -9,6 +9,7 @@ from torch import Tensor
 from seepage.attacks.certify import residual
 from seepage.attacks.gradient_matching import Engine, GradientMatching, Search
 from seepage.attacks.tabular.pooling import aligned, confidence, pooled
+from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Tabular
@@ -35,6 +36,7 @@ class PooledEnsemble:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Run every member and pool them."""
         domain, labels = observation.task.domain, observation.labels
+        require_usable(observation.update, observation.task)
         if not isinstance(domain, Tabular):
             raise NotApplicable(
                 f"tableak searches rows of a table, but the inputs of {observation.task.name} are "

@@ -65,12 +65,12 @@ class Dager:
     def _read(self, observation: Observation) -> Reconstruction:
         began = time.perf_counter()
         task, domain = observation.task, observation.task.domain
+        require_usable(observation.update, task)
         if not isinstance(domain, Tokens):
             raise NotApplicable(
                 f"dager reads token sequences, but the inputs of {task.name} are {domain!r}; use "
                 "gradient matching"
             )
-        require_usable(observation.update, task)
         readers = find_readers(task, tolerance=self.rank_tolerance)
         tokens, prefixes = self._checks(observation, readers)
         limits = Limits(self.tolerance, observation.batch_size or 1, self.at_most)
