@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from seepage.audit import Spec, build_spec
 from seepage.cli.audit import CASE_FAILED, DONE, perform, pick_device, rehearse
@@ -66,18 +66,20 @@ class Wish:
 def list_tables(console: Console) -> None:
     """Every name, what it is, and what it costs at each scale."""
     table = Table(
-        box=box.SIMPLE_HEAD,
+        box=None,
+        show_header=False,
         pad_edge=False,
         caption="Cost: attacks on one update each, gradients of one image that their searches "
         "take, and\nepochs of networks to be trained first. --dry-run estimates the time here.",
         caption_justify="left",
     )
-    for column in ("name", "what", "paper", *SCALES):
-        table.add_column(column, no_wrap=column == "name")
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
     for name in names():
         told = load_table(name)
-        place = f"{told.place}, {told.paper}"
-        table.add_row(name, told.title, place, *(str(cost(told, scale)) for scale in SCALES))
+        costs = "; ".join(f"{scale}: {cost(told, scale)}" for scale in SCALES)
+        what = f"{told.title} ({told.place}, {told.paper})"
+        table.add_row(name, Text.assemble(what, "\n", (costs, "dim")))
     console.print(table)
 
 
