@@ -194,3 +194,12 @@ def test_what_no_client_could_have_done_is_refused(form, setting, said):
 def test_a_client_is_never_named_and_salted_hashes_tell_clients_apart():
     assert sp.capture.hashed("a", salt=b"bc") != sp.capture.hashed("ab", salt=b"c")
     assert "ward" not in repr(Setting(client=sp.capture.hashed("ward")))
+
+
+@pytest.mark.parametrize(
+    ("update", "said"),
+    [([torch.ones(1)], "mapping of names to tensors"), ({"weight": None}, "a tensor at 'weight'")],
+)
+def test_an_update_of_another_kind_is_refused_in_one_sentence(update, said):
+    with pytest.raises(InvalidValue, match=said):
+        Capture.of(nn.Linear(2, 2), update, form="gradient")
