@@ -160,6 +160,18 @@ def test_the_worst_finding_decides_and_what_is_exposed_is_no_alarm():
     assert "closed form" in found.findings[0].reason
 
 
+def test_only_what_the_data_allowed_is_said_to_have_been_looked_for(own):
+    task = sp.zoo.mlp(hidden=(8,))
+    by_size = {4: set(), 8: {"gradient concentration (D-SNR)"}, 12: {"flipped labels"}}
+    alone, expected = set(sp.vet(task).checks), set()
+    for size, added in by_size.items():
+        expected |= added
+        few = sp.Batch(own.inputs[:size], own.labels[:size])
+        assert set(sp.vet(task, few).checks) - alone == expected
+    with pytest.raises(sp.SeepageError, match="expected a Task"):
+        sp.vet(task.model)
+
+
 def test_data_that_does_not_fit_is_refused(own):
     with pytest.raises(sp.SeepageError, match="expected inputs"):
         sp.vet(sp.zoo.mlp(hidden=(8,), domain=sp.domains.MNIST), own)

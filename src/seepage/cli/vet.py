@@ -15,8 +15,10 @@ from seepage.audit.entries import trusting_nothing
 from seepage.cli.networks import domain_of, option
 from seepage.core import Batch
 from seepage.data import Dataset, load
+from seepage.report.words import enumerated
 from seepage.vetting import Verdict, vet
 from seepage.vetting.verdict import Judgement
+from seepage.vetting.vet import ON_DATA
 from seepage.zoo import build, load_weights
 
 # As exit codes; 1 and 2 mean elsewhere that something failed or was badly asked for.
@@ -84,4 +86,9 @@ def _show(verdict: Verdict, console: Console) -> None:
         console.print(line, highlight=False)
     if not verdict.alarms:
         console.print("nothing in the weights suggests that the server wants to read the update")
-    console.print(f"looked for {', '.join(verdict.checks)}", style="dim", highlight=False)
+    console.print(f"looked for {enumerated(verdict.checks)}", style="dim", highlight=False)
+    left = [name for name in ON_DATA if name not in verdict.checks]
+    if left:
+        least = max(ON_DATA[name][1] for name in left)
+        words = f"not for {enumerated(left)}, which takes --data with {least} examples"
+        console.print(words, style="dim", highlight=False)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from seepage.core import Batch, Task
+from seepage.core.errors import InvalidValue
 from seepage.vetting.classifier import silenced_classes
+from seepage.vetting.dsnr import FEWEST as CONCENTRATION_TAKES
 from seepage.vetting.dsnr import gradient_concentration
+from seepage.vetting.flipped import FEWEST as FLIPPING_TAKES
 from seepage.vetting.flipped import flipped_labels
 from seepage.vetting.pass_through import passing_layers
 from seepage.vetting.readers import exposed_inputs
@@ -22,10 +25,11 @@ OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = MappingProxyType
         "silenced classes": silenced_classes,
     }
 )
-ON_DATA: Mapping[str, Callable[[Task, Batch], Iterable[Finding]]] = MappingProxyType(
+# Each with the number of examples below which it says nothing.
+ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = MappingProxyType(
     {
-        "gradient concentration (D-SNR)": gradient_concentration,
-        "flipped labels": flipped_labels,
+        "gradient concentration (D-SNR)": (gradient_concentration, CONCENTRATION_TAKES),
+        "flipped labels": (flipped_labels, FLIPPING_TAKES),
     }
 )
 _ORDER = ("malicious", "suspicious", "exposed")
@@ -41,7 +45,7 @@ def vet(task: Task, batch: Batch | None = None) -> Verdict:
     Args:
         task: The network that was received.
         batch: Data of the client's own, which stays here; some checks run on data alone. A dozen
-            examples or more of several classes say most.
+            examples or more of several classes say most; with fewer, some are left out.
 
     Example:
         >>> import seepage as sp
@@ -54,11 +58,18 @@ def vet(task: Task, batch: Batch | None = None) -> Verdict:
         Geiping et al., 2020, Sec. 4.3 (geiping2020inverting), who ask for vetting; Garov et al.,
         2024 (garov2024hiding)
     """
+    if not isinstance(task, Task):
+        raise InvalidValue(
+            f"expected a Task, with its loss and inputs, got {type(task).__name__}; make one "
+            "with Task(model, loss, domain)"
+        )
     findings = [finding for check in OF_WEIGHTS.values() for finding in check(task)]
     names = [*OF_WEIGHTS]
     if batch is not None:
         task.check(batch)
-        findings += [finding for check in ON_DATA.values() for finding in check(task, batch)]
-        names += [*ON_DATA]
+        for name, (check, fewest) in ON_DATA.items():
+            if len(batch) >= fewest:
+                findings += check(task, batch)
+                names.append(name)
     findings.sort(key=lambda finding: _ORDER.index(finding.level))
     return Verdict(task.name, tuple(findings), tuple(names))
