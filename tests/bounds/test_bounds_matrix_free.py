@@ -7,7 +7,14 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.bounds import CramerRao, Information, Inversion, VanTrees, information
+from seepage.bounds import (
+    CramerRao,
+    CramerRaoRelaxed,
+    Information,
+    Inversion,
+    VanTrees,
+    information,
+)
 from seepage.bounds.channel import Channel
 from seepage.bounds.inverse import dense_trace, half_width
 from seepage.bounds.lanczos import lanczos
@@ -130,3 +137,5 @@ def test_a_direction_that_changes_nothing_is_noticed():
 def test_numbers_that_make_no_sense_are_refused():
     with pytest.raises(InvalidValue, match="probes >= 2"):
         Inversion(probes=1)
+    with pytest.raises(InvalidValue, match="probes >= 2"):
+        CramerRaoRelaxed(probes=1)

@@ -15,7 +15,7 @@ from seepage.bounds.inverse import InverseTrace, Inversion, half_width
 from seepage.bounds.words import SEEN_WITH, nothing_said, require_std
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable
 
 UNBIASED = "the attack is unbiased: over the noise it is right on average, for every input"
 # Share of an open direction in a person's inputs that is rounding.
@@ -111,8 +111,10 @@ class CramerRaoRelaxed:
     probes: int = 32
 
     def __post_init__(self) -> None:
-        """Check the noise."""
+        """Check the noise, and that an estimate has an error."""
         require_std(self.std)
+        if self.held < 0 or self.probes < 2:
+            raise InvalidValue(f"expected held >= 0 and probes >= 2, got {self}")
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Bound the root mean squared error of each person."""
