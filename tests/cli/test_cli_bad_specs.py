@@ -437,6 +437,11 @@ def test_options_that_make_no_sense_are_refused(flags, expected, refused, place)
     assert not (place / "out").exists()
 
 
+def test_there_is_nothing_to_go_on_with_without_a_spec_or_an_audit(refused, place):
+    assert "no audit in 'out' to go on with" in refused("audit", "--out", "out", "--resume")
+    assert not (place / "out").exists()
+
+
 def test_the_spec_that_the_bad_ones_differ_from_is_good(place, monkeypatch):
     (place / "spec.toml").write_text(spec())
     monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out", "--quiet"])

@@ -31,7 +31,7 @@ from seepage.cli.progress import Display, duration
 from seepage.cli.report import save_page, say_alarms
 from seepage.cli.request import Request
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
 from seepage.report import (
     attempts,
     audit_verdict,
@@ -78,6 +78,11 @@ def _source(request: Request, console: Console) -> Source:
     device = pick_device(request.device)
     if request.spec is None and request.resumes:
         return Source("spec.toml", load_audit(request.out).spec, device)
+    if request.spec is None and request.resume and request.capture is None:
+        raise DataNotFound(
+            f"no audit in {str(request.out)!r} to go on with; name its spec to begin one, or check "
+            "--out"
+        )
     if request.capture is not None:
         return capture_spec(request.capture, device=device, console=console)
     return Source.read(request.spec, device=device)

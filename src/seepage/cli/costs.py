@@ -30,8 +30,9 @@ def _read(path: Path) -> Mapping[str, float]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UnreadableFile(
-            f"cannot read utilities from {str(path)!r}: {error}; expected JSON"
+            f"cannot read utilities from {str(path)!r}: {reason}; expected JSON"
         ) from error
     fits = isinstance(found, dict) and all(_number(value) for value in found.values())
     if not fits:

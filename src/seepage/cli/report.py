@@ -78,7 +78,9 @@ def report(
         found = changes(audits[0].records, audits[1].records)
         write(target, _comparison(*audits, found=found, form=form))
         _say(comparison_verdict(found), audits, console)
-        console.print(change_table(found))
+        drawn = change_table(found)
+        if drawn.row_count:
+            console.print(drawn)
     console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
 
 
