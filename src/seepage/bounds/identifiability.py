@@ -49,7 +49,8 @@ class Identifiability:
 
         E ||guess_i - x_i||^2 >= sum over v with J v = 0 of ||v_i||^2 (h / pi)^2
 
-    the limit of `VanTrees` as the noise vanishes, for an update that is linear around the inputs.
+    the limit of `VanTrees` as the noise vanishes, for an update that is linear around the inputs,
+    with h the narrowest of all the intervals that entries range over.
     `determined` gives the singular values and the directions themselves, to be looked at.
 
     Args:
@@ -91,8 +92,8 @@ class Identifiability:
                 batch, f"the update determines all {found.unknowns} directions around the inputs"
             )
         _, half = around(batch.inputs.double(), task.domain.bounds, self.radius)
-        # The narrowest interval: whichever entries the open directions run through.
-        reach = half.flatten(1).amin(1).cpu() / math.pi
+        # The narrowest interval of all: open directions may run through anybody's entries.
+        reach = float(half.amin()) / math.pi
         value = reach * (found.open.cpu() / batch.inputs[0].numel()).sqrt()
         left = found.unknowns - found.rank
         return BoundValue(
