@@ -127,15 +127,17 @@ class Capture:
         Args:
             task: The network, its loss and the domain of its inputs; its weights are replaced by
                 those of the capture where it has them.
-            labels: Those of the batch in any order, where they are known.
+            labels: Those of the batch in any order, `(B,)`, where they are known.
             defense: What the client did besides, where that is known.
 
         Raises:
-            InvalidValue: Names or shapes are not those of the task.
+            InvalidValue: Names or shapes are not those of the task, or labels no class numbers.
         """
         client = Client(self.local, chain() if defense is None else defense)
         task = fitted(client.broadcast(task.in_mode(self.setting.mode)), self)
         size = self.setting.batch_size
+        if labels is not None and labels.ndim != 1:
+            raise InvalidValue(f"expected class numbers (B,), got shape {tuple(labels.shape)}")
         if labels is not None and size not in (None, len(labels)):
             raise InvalidValue(f"expected {size} labels, as the capture says, got {len(labels)}")
         return Observation(
