@@ -81,8 +81,8 @@ def in_a_line(error: Exception) -> str:
     """What somebody else's code raised, short enough to stand in a sentence of ours.
 
     Example:
-        >>> in_a_line(RuntimeError("mat1 and mat2\\nhave other shapes"))
-        'RuntimeError: mat1 and mat2'
+        >>> in_a_line(RuntimeError("mat1 and mat2 differ"))
+        'RuntimeError: mat1 and mat2 differ'
     """
     words = "".join(str(error).splitlines()[:1])
     return f"{type(error).__name__}: {words[:200]}"
