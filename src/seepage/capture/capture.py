@@ -16,6 +16,7 @@ from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import LocalComputation, Observation, Protection, Task, Update
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
+from seepage.core.update import Kind
 from seepage.defenses import chain
 from seepage.threats import Simulation
 
@@ -149,16 +150,13 @@ class Capture:
         )
 
     def _update(self, task: Task) -> Update:
-        before = task.parameters
-        seen = {n: t.to(before[n]) for n, t in trained(self.update, task).items()}
-        match self.form:
-            case "gradient":
-                return Update(seen)
-            case "difference":
-                return Update(seen, kind="difference")
-            case "weights_after":
-                moved = {name: after - before[name] for name, after in seen.items()}
-                return Update(moved, kind="difference")
+        before, seen = task.parameters, trained(self.update, task)
+        if self.form == "weights_after":
+            # In the precision that was sent: rounding first would lose the digits of a small step.
+            sent = trained(self.parameters, task)
+            seen = {name: after.double() - sent[name].double() for name, after in seen.items()}
+        kind: Kind = "gradient" if self.form == "gradient" else "difference"
+        return Update({name: t.to(before[name]) for name, t in seen.items()}, kind=kind)
 
 
 def _require_finite(group: str, tensors: Mapping[str, Tensor]) -> None:
