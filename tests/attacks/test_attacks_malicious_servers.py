@@ -114,6 +114,8 @@ def test_nothing_but_the_update_is_needed_and_its_scale_does_not_matter(photos, 
 
 
 def test_edges_measured_on_public_data_are_its_quantiles(photos, lenet):
+    with pytest.raises(InvalidValue, match="expected split 'test' for photos"):
+        sp.attacks.robbing_the_fed(public="photos")
     public = Public(data="photos", split="test")
     functional = torch.linspace(-1, 1, 768, dtype=torch.float64)
     levels = torch.tensor([0.25, 0.5, 0.9], dtype=torch.float64)

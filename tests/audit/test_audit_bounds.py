@@ -165,7 +165,7 @@ def test_a_resumed_audit_computes_only_the_bounds_it_lacks(source, tmp_path):
     assert found.bounds[0].bound.metric == "rmse"
     shown = CliRunner().invoke(app, ["audit", "--out", str(out), "--resume", "--plain"])
     assert shown.exit_code == 0, shown.output
-    assert "1 cases are done, 15 to run" in shown.output
+    assert "1 case is done, 15 to run" in shown.output
     assert "What theory allows" in shown.output
     assert "behind AddGaussian(0.001): at most" in shown.output
     assert "CramerRao says nothing behind no defense" in shown.output

@@ -212,3 +212,12 @@ def test_labels_that_are_no_class_numbers_are_refused(task, batch):
     gradient = {n: torch.ones_like(p) for n, p in task.parameters.items()}
     with pytest.raises(InvalidValue, match="expected class numbers"):
         captured(gradient, "gradient", task).observation(task, labels=torch.rand(2, 10))
+
+
+@pytest.mark.parametrize(
+    ("update", "said"),
+    [([torch.ones(1)], "mapping of names to tensors"), ({"weight": None}, "a tensor at 'weight'")],
+)
+def test_an_update_of_another_kind_is_refused_in_one_sentence(update, said):
+    with pytest.raises(InvalidValue, match=said):
+        Capture.of(nn.Linear(2, 2), update, form="gradient")

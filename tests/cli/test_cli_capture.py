@@ -129,6 +129,7 @@ def test_known_labels_are_used_and_nonsense_is_refused(place):
     }
     for arguments, said in {
         ("--capture", "gradient.safetensors", "--labels", "a"): "--labels as class numbers",
+        ("--capture", "gradient.safetensors", "--labels", "99"): "expected labels in 0..",
         ("--capture", "gradient.safetensors", "--shape", "3x9x9"): "does not accept inputs",
         ("--truth", "truth.safetensors"): "goes with --capture",
         ("--capture", "truth.safetensors"): "seepage.capture",

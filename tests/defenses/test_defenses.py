@@ -156,7 +156,7 @@ def test_nested_chains_are_flattened():
         (lambda: sp.Quantize(1), r"use Sign\(\) for one"),
         (lambda: sp.chain(sp.Mean(), sp.ClipEach(1.0)), "per-example links come first"),
         (lambda: sp.chain(sp.Prune(0.5), sp.Mean()), "takes per_example updates"),
-        (lambda: sp.chain(0.5), "expected defenses in a chain, got 0.5"),
+        (lambda: sp.chain(0.5), "expected a defense such as .*, got 0.5"),
     ],
 )
 def test_impossible_defenses_are_refused_at_construction(build, said):

@@ -210,7 +210,9 @@ def test_what_holds_is_told_in_every_format_and_nothing_is_shouted(tmp_path):
     assert not audit_verdict(told).alarms
     page = audit_page(told)
     assert 'role="alert"' not in page
-    assert "What VanTrees assumes" in page
+    assert "VanTrees says nothing here, and why" in page
+    assert '<th scope="col" class="number">CramerRao' in page
+    assert '<th scope="col" class="number">VanTrees' not in page
     assert "why &lt;not&gt;" in page
     assert "the attack is unbiased" in page
     assert page.count('class="ceiling hue-0"') == 2

@@ -130,6 +130,20 @@ def test_what_clients_compute_is_shown_where_it_varies():
     assert "Gradient()" not in same
 
 
+def test_a_network_is_shown_where_lines_would_be_the_same_without_it():
+    two = [record([20.0]), record([30.0], model="lenet(classes=10)")]
+    assert "lenet" in rendered(two, 80)
+    other_attack = [record([20.0]), record([30.0], model="lenet()", attack="dlg()")]
+    assert "lenet" not in rendered(other_attack, 80)
+
+
+def test_nobody_is_said_not_to_be_exact_where_that_was_not_measured():
+    unmeasured = record([90.0], scores={"psnr": (90.0,)})
+    [row] = summarise([unmeasured])
+    assert row.exact is None
+    assert "0/1" not in rendered([unmeasured], 80)
+
+
 def test_an_empty_table_renders():
     assert "What leaked" in rendered([], 80)
 

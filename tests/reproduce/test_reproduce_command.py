@@ -66,6 +66,9 @@ def test_the_rank_metric_is_the_papers_to_the_last_digit(place):
     printed = [line for line in lines if line["paper"] is not None]
     assert len(printed) == 8 + 6 + 2 + 8
     assert all(line["difference"] == 0 for line in printed)
+    assert "no number here says anything" not in result.output
+    rehearsed = reproduce("004-table1", "--dry-run")
+    assert rehearsed.output == "004-table1 (smoke): a count; it needs no audit\n"
 
 
 @pytest.fixture
@@ -123,6 +126,7 @@ def test_a_wrong_name_or_wish_is_one_sentence(tiny, monkeypatch, capsys):
         (["999-table1"], "unknown reproduction '999-table1'; did you mean '999-table0'?"),
         (["999-table0", "--scale", "paper"], "unknown scale 'paper'"),
         (["999-table0", "--resume", "--overwrite"], "expected --resume or --overwrite, got both"),
+        (["999-table0", "--out", "papers/999-table0.toml/out"], "choose another --out"),
     ):
         monkeypatch.setattr(sys, "argv", ["seepage", "reproduce", *arguments])
         with pytest.raises(SystemExit) as stopped:

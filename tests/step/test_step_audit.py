@@ -245,6 +245,20 @@ def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, erro
         sp.audit_step(model, loss, batch, **CHEAP)
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"defense": "Prune"}, "expected a defense such as"),
+        ({"threat": "strongest"}, "expected a threat such as"),
+        ({"domain": sp.domains.Image((1, 2, 3))}, r"of shape \(4,\), got one of \(1, 2, 3\)"),
+    ],
+)
+def test_options_of_another_kind_are_refused_in_one_sentence(option, said):
+    batch = torch.rand(2, 4), torch.tensor([0, 2])
+    with pytest.raises(InvalidValue, match=said):
+        sp.audit_step(nn.Linear(4, 3), nn.CrossEntropyLoss(), batch, **option, **CHEAP)
+
+
 class Severed(nn.Linear):
     """Cuts its own graph, so that no update depends on the input."""
 

@@ -65,7 +65,7 @@ class Capture:
                 f"a {self.form} needs the local learning rate, which is not known; give lr"
             )
         for group in ("update", "parameters", "buffers"):
-            tensors = {name: t.detach() for name, t in getattr(self, group).items()}
+            tensors = _tensors(group, getattr(self, group))
             _require_finite(group, tensors)
             object.__setattr__(self, group, MappingProxyType(tensors))
 
@@ -141,6 +141,11 @@ class Capture:
             raise InvalidValue(f"expected class numbers (B,), got shape {tuple(labels.shape)}")
         if labels is not None and size not in (None, len(labels)):
             raise InvalidValue(f"expected {size} labels, as the capture says, got {len(labels)}")
+        if labels is not None and not bool(((labels >= 0) & (labels < task.classes)).all()):
+            raise InvalidValue(
+                f"expected labels in 0..{task.classes - 1}, the classes of {task.name}, got "
+                f"{labels.tolist()}"
+            )
         return Observation(
             task=task,
             update=self._update(task),
@@ -157,6 +162,20 @@ class Capture:
             seen = {name: after.double() - sent[name].double() for name, after in seen.items()}
         kind: Kind = "gradient" if self.form == "gradient" else "difference"
         return Update({name: t.to(before[name]) for name, t in seen.items()}, kind=kind)
+
+
+def _tensors(group: str, given: object) -> dict[str, Tensor]:
+    if not isinstance(given, Mapping):
+        raise InvalidValue(
+            f"expected the {group} as a mapping of names to tensors, got {type(given).__name__}"
+        )
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise InvalidValue(
+                f"expected a tensor at {name!r} of the {group}, got {type(tensor).__name__}; leave "
+                "out what was not trained"
+            )
+    return {name: tensor.detach() for name, tensor in given.items()}
 
 
 def _require_finite(group: str, tensors: Mapping[str, Tensor]) -> None:

@@ -43,6 +43,7 @@ from seepage.report import (
     summarise,
     unscored,
 )
+from seepage.report.words import counted
 
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -70,7 +71,7 @@ def perform(request: Request, spec: Spec, console: Console) -> AuditResult:
 
 def _announce(spec: Spec, console: Console) -> None:
     title, device = escape(spec.title), spec.source.device
-    console.print(f"[bold]{title}[/bold]: {len(spec.cases)} cases on {device}")
+    console.print(f"[bold]{title}[/bold]: {counted(len(spec.cases), 'case')} on {device}")
 
 
 def _source(request: Request, console: Console) -> Source:
@@ -115,8 +116,8 @@ def rehearse(request: Request, spec: Spec, console: Console) -> int:
         )
     seconds = estimate(missing, records) / (request.workers or 1)
     console.print(
-        f"{len(missing)} cases to run, about {duration(seconds)}: an estimate from a few steps of "
-        "every attack and bound on every network, or from what is recorded",
+        f"{counted(len(missing), 'case')} to run, about {duration(seconds)}: an estimate from a "
+        "few steps of every attack and bound on every network, or from what is recorded",
         soft_wrap=True,
     )
     return DONE
@@ -145,7 +146,9 @@ def _run(request: Request, spec: Spec, executor: Executor, console: Console) -> 
         for path in store.mended:
             console.print(f"{path} was truncated and is made anew", style="yellow", markup=False)
         if records:
-            shown.print(f"{len(records)} cases are done, {len(missing)} to run")
+            shown.print(
+                f"{counted(len(records), 'case is', 'cases are')} done, {len(missing)} to run"
+            )
         display = Display(shown, total=len(by_id), done=records, plain=request.plain)
         try:
             with checkpointing(request.out / CHECKPOINTS), display.showing():

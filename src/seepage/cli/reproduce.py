@@ -15,12 +15,13 @@ from seepage.audit import Spec, build_spec
 from seepage.cli.audit import CASE_FAILED, DONE, perform, pick_device, rehearse
 from seepage.cli.report import write
 from seepage.cli.request import Request
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen
 from seepage.report import as_json
 from seepage.reproduce import (
     SCALES,
     Announce,
+    PaperTable,
     Place,
     Reproduction,
     cost,
@@ -70,7 +71,7 @@ def list_tables(console: Console) -> None:
         show_header=False,
         pad_edge=False,
         caption="Cost: attacks on one update each, gradients of one image that their searches "
-        "take, and\nepochs of networks to be trained first. --dry-run estimates the time here.",
+        "take, and epochs of networks to be trained first. --dry-run estimates the time here.",
         caption_justify="left",
     )
     table.add_column(no_wrap=True, style="bold")
@@ -94,8 +95,8 @@ def reproduce(wish: Wish, console: Console) -> int:
         made = source(table, wish.scale, place=None if wish.dry_run else place, announce=announce)
     spec = None if made is None else build_spec(made)
     if wish.dry_run:
-        return DONE if spec is None else rehearse(_request(wish, spec), spec, console)
-    wish.out.mkdir(parents=True, exist_ok=True)
+        return _rehearse(wish, table, spec, console)
+    _make(wish.out)
     found = None
     if spec is not None:
         write(wish.out / SPEC, spec.source.text)
@@ -106,6 +107,23 @@ def reproduce(wish: Wish, console: Console) -> int:
         )
     _keep(result, wish.out, console)
     return DONE if result.complete else CASE_FAILED
+
+
+def _rehearse(wish: Wish, table: PaperTable, spec: Spec | None, console: Console) -> int:
+    if spec is not None:
+        return rehearse(_request(wish, spec), spec, console)
+    todo = cost(table, wish.scale)
+    console.print(f"{table.name} ({wish.scale}): {todo}; it needs no audit", highlight=False)
+    return DONE
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot write to {str(folder)!r}: {error.strerror}; choose another --out"
+        ) from error
 
 
 def _keep(result: Reproduction, out: Path, console: Console) -> None:

@@ -48,7 +48,7 @@ class UnknownName(SeepageError, ValueError):
         """
         names = sorted(known)
         near = get_close_matches(name, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         place = f" {where}" if where else ""
         super().__init__(f"unknown {kind} {name!r}{place}{hint} (known: {', '.join(names)})")
 

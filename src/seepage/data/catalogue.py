@@ -81,11 +81,17 @@ def load(name: str, *, split: str = "test", pixels: int | None = None) -> Datase
         >>> load("digits", pixels=32).domain.shape
         (1, 32, 32)
     """
+    source, argument = require_split(name, split)
+    return source.load(Request(split=split, pixels=pixels, argument=argument))
+
+
+def require_split(name: str, split: str) -> tuple[Source, str]:
+    """How a name becomes data, and what follows its colon, if it has this split."""
     source, argument = _resolved(name)
     if source.splits is not None and split not in source.splits:
         known = " or ".join(map(repr, source.splits))
         raise InvalidValue(f"expected split {known} for {name}, got {split!r}")
-    return source.load(Request(split=split, pixels=pixels, argument=argument))
+    return source, argument
 
 
 def catalogue() -> dict[str, str]:

@@ -34,7 +34,9 @@ class Chain:
     links: tuple[Protection, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an impossible order."""
+        """Refuse what is no defense, and an impossible order."""
+        for link in self.links:
+            _require_defense(link)
         for first, then in pairwise(self.links):
             once = _rank(first) in (_MIXING, _AGGREGATION)
             if _rank(then) < _rank(first) + once:
@@ -151,10 +153,14 @@ Mean() before it gives aggregate ones; per-example links come first, then Mean()
     """
     links: list[Protection] = []
     for defense in defenses:
-        if not isinstance(defense, Preparation | Defense | Aggregation):
-            raise InvalidValue(f"expected defenses in a chain, got {defense!r}")
+        _require_defense(defense)
         links.extend(defense.links if isinstance(defense, Chain) else [defense])
     return links[0] if len(links) == 1 else Chain(tuple(links))
+
+
+def _require_defense(link: object) -> None:
+    if not isinstance(link, Preparation | Defense | Aggregation):
+        raise InvalidValue(f"expected a defense such as Prune(0.9), got {link!r}")
 
 
 def _rank(link: Protection) -> int:

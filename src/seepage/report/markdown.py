@@ -10,7 +10,7 @@ from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.headroom import headrooms
 from seepage.report.leak import attempts
 from seepage.report.missing import missing
-from seepage.report.summary import summarise, unscored_words
+from seepage.report.summary import exact_words, summarise, unscored_words
 from seepage.report.verdict import Verdict, audit_verdict
 from seepage.report.words import decibels, defense_words, threat_words
 
@@ -27,7 +27,7 @@ def audit_markdown(audit: AuditResult) -> str:
             f"{decibels(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
             decibels(row.median),
             decibels(row.baseline),
-            f"{row.exact} of {row.people}",
+            exact_words(row, of=" of "),
         ]
         for row in summarise(audit.records)
     ]

@@ -29,7 +29,7 @@ class Row:
         worst_person: That person's number.
         median: Median PSNR.
         baseline: The best PSNR that a guess without any update reached for the worst-off person.
-        exact: How many came back as the same 8-bit input.
+        exact: How many came back as the same 8-bit input; None where that was not measured.
         other: Value of other metrics for the worst-off person.
         seconds: Time of all attacks together.
         failed: How many cases gave no result.
@@ -48,7 +48,7 @@ class Row:
     worst_person: int | None
     median: float
     baseline: float
-    exact: int
+    exact: int | None
     other: dict[str, float | None]
     seconds: float
     failed: int
@@ -94,7 +94,7 @@ def _row(group: list[Record]) -> Row:
         worst_person=person,
         median=median(values) if values else -math.inf,
         baseline=-math.inf if record is None else _baseline(record, index),
-        exact=len(_exact(done)),
+        exact=_exact(done),
         other=other,
         seconds=sum(float(r.effort["seconds"]) for r in done),
         failed=len(group) - len(done),
@@ -105,14 +105,27 @@ def _row(group: list[Record]) -> Row:
     )
 
 
-def _exact(records: list[Record]) -> set[int]:
-    """The people who came back exactly, in any repetition."""
-    return {
+def _exact(records: list[Record]) -> int | None:
+    """How many came back exactly, in any repetition."""
+    if not any("exact" in record.scores for record in records):
+        return None
+    people = {
         person
         for record in records
         for person, value in zip(record.people, record.scores.get("exact", ()), strict=False)
         if value
     }
+    return len(people)
+
+
+def exact_words(row: Row, *, of: str) -> str:
+    """How many of how many came back exactly.
+
+    Args:
+        row: From `summarise`.
+        of: What stands between the numbers.
+    """
+    return "-" if row.exact is None or not row.people else f"{row.exact}{of}{row.people}"
 
 
 def _baseline(record: Record, index: int) -> float:

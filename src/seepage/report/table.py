@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from seepage.report.summary import Row, unscored_words
-from seepage.report.words import decibels, defense_words
+from seepage.report.summary import Row, exact_words, unscored_words
+from seepage.report.words import decibels, defense_words, short_names
 
 # A guess this far above the best one made without any update is shown in red, in dB of PSNR.
 CLEAR = 10.0
@@ -21,12 +21,13 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
 
     Args:
         rows: From `summarise`.
-        width: Columns of the terminal; what is not needed to judge a leak is shown where it fits.
-            What clients compute and what the adversary knows is shown where it varies.
+        width: Columns of the terminal; what is not needed to judge a leak is shown where it fits,
+            and a network also where lines would be the same without it. What clients compute and
+            what the adversary knows is shown where it varies.
     """
     table = Table(
         title="What leaked, worst first",
-        caption="PSNR in dB of the worst-off person (#), the median, and the best guess made\n"
+        caption="PSNR in dB of the worst-off person (#), the median, and the best guess made "
         "without any update. Exact: people whose input came back to the last of 8 bits.",
         title_justify="left",
         caption_justify="left",
@@ -37,15 +38,18 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     wide = width >= WIDE
     extra = [n for n in ("ssim", "lpips") if wide and any(n in row.other for row in rows)]
     varying = [name for name in ("local", "threat") if len({getattr(r, name) for r in rows}) > 1]
-    for column in ("data", *(["model"] * wide), "attack", *varying, "behind"):
+    told_apart = {(r.data, r.attack, r.local, r.threat, r.defense) for r in rows}
+    network = ["model"] * (wide or len(told_apart) < len(rows))
+    data = {row.data: row.data for row in rows} if wide else short_names(r.data for r in rows)
+    for column in ("data", *network, "attack", *varying, "behind"):
         table.add_column(column, overflow="fold", no_wrap=column == "attack")
     for column in ("worst-off", "median", "no update", *extra, "exact", *(["seconds"] * wide)):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             # As text: a name from a spec may look like markup.
-            Text(row.data),
-            *([Text(row.model)] * wide),
+            Text(data[row.data]),
+            *(Text(row.model) for _ in network),
             Text(row.attack.partition("(")[0]),
             *(Text(getattr(row, name)) for name in varying),
             Text(defense_words(row.defense)),
@@ -53,7 +57,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
             decibels(row.median, unit=False),
             decibels(row.baseline, unit=False),
             *(_score(row.other.get(name)) for name in extra),
-            f"{row.exact}/{row.people}" if row.people else "-",
+            exact_words(row, of="/"),
             *([f"{row.seconds:.1f}"] * wide),
         )
     return table

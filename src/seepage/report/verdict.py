@@ -125,7 +125,7 @@ def _changes(groups: dict[str, dict[Victim, Attempt]]) -> list[str]:
         ]
         sentences.append(f"People stay recognisable behind {enumerated(kept)}.")
     if holding:
-        names = " or ".join(defense_words(name) for name in holding)
+        names = enumerated([defense_words(name) for name in holding], "or")
         fewest = min(len(people) for people in holding.values())
         bound = share_not_ruled_out(fewest)
         sentences.append(

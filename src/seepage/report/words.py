@@ -45,14 +45,14 @@ def decibels(value: float | None, *, unit: bool = True) -> str:
     return "exact" if value == math.inf else f"{value:.1f}{' dB' if unit else ''}"
 
 
-def enumerated(words: Sequence[str]) -> str:
+def enumerated(words: Sequence[str], last: str = "and") -> str:
     """Words in a row, as a sentence has them.
 
     Example:
         >>> enumerated(["clipping", "noise", "pruning"])
         'clipping, noise and pruning'
     """
-    return " and ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
+    return f" {last} ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
@@ -111,4 +111,4 @@ def threat_words(threat: str) -> str:
     had = [_KNOWLEDGE.get(field, field) for field in fields if field not in _IGNORANCE]
     lacked = [_IGNORANCE[field] for field in fields if field in _IGNORANCE]
     words = enumerated(["the update", *had])
-    return f"{words}, but not {enumerated(lacked)}" if lacked else words
+    return f"{words}, but not {enumerated(lacked, 'or')}" if lacked else words

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seepage.report.words import counted
 from seepage.reproduce.prepare import without_preparation
 from seepage.reproduce.table import PaperTable
 
@@ -34,8 +35,8 @@ class Cost:
             >>> str(Cost(cases=112, steps=14_336_000, epochs=0))
             '112 cases, 14M steps'
         """
-        parts = [f"{self.cases} cases" if self.cases else "", self._steps()]
-        parts.append(f"{self.epochs} epochs" if self.epochs else "")
+        parts = [counted(self.cases, "case") if self.cases else "", self._steps()]
+        parts.append(counted(self.epochs, "epoch") if self.epochs else "")
         return ", ".join(part for part in parts if part) or "a count"
 
     def _steps(self) -> str:

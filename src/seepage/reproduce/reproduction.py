@@ -21,6 +21,7 @@ ABOUT = {
     "small": "Fewer restarts or images than the paper's; hyperparameters are the paper's.",
     "paper": "At the paper's scale, as far as the paper states it.",
 }
+COUNTED = "Nothing is trained or attacked: these are the paper's networks at every scale."
 WORDS = ("cell", "measure", "why")
 ALWAYS = ("cell", "paper", "Seepage", "difference", "why")
 
@@ -64,7 +65,9 @@ class Reproduction:
         """What holds for the whole table: its scale, its conventions and why it may differ."""
         reasons = dict.fromkeys(block.why for block in self.table.published if block.why)
         failed = [f"Failed: {reason}" for reason in self.failed]
-        return [ABOUT[self.scale], *(f"{told}." for told in self.conventions), *reasons, *failed]
+        by_count = all(block.by == "rank_metric" for block in self.table.published)
+        about = COUNTED if by_count else ABOUT[self.scale]
+        return [about, *(f"{told}." for told in self.conventions), *reasons, *failed]
 
     def plain(self) -> dict[str, Any]:
         """Everything as data that JSON can hold."""

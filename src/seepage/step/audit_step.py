@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -88,6 +89,8 @@ def audit_step(
     """
     if not (seconds > 0 and steps >= 1):
         raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
+    if threat is not None and not isinstance(threat, Threat):
+        raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
     own, privacy = copied(model), privacy_of(optimizer, privacy_engine, delta)
     if privacy is not None:
         if defense is not None:
@@ -152,6 +155,10 @@ def _outputs(
     own: nn.Module, domain: Domain, private: Batch, shape: tuple[int, ...], like: Tensor
 ) -> Tensor:
     """The logits of the step, or words on why there are none."""
+    if math.prod(shape) != math.prod(domain.shape):
+        raise InvalidValue(
+            f"expected a domain of inputs of shape {shape}, got one of {tuple(domain.shape)}"
+        )
     inputs = private.inputs.reshape(len(private), *domain.shape)
     domain.check(inputs)
     given = domain.normalise(inputs.to(like)).reshape(len(private), *shape)

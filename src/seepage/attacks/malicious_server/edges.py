@@ -13,6 +13,7 @@ from torch import Tensor
 from seepage.core import Task
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.data import load
+from seepage.data.catalogue import require_split
 
 Shape = Literal["normal", "laplace"]
 
@@ -88,6 +89,10 @@ class Public:
 
     data: str
     split: str = "train"
+
+    def __post_init__(self) -> None:
+        """Refuse data that is not there before anything is planted."""
+        require_split(self.data, self.split)
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
         """Measure the functional on all of it."""

@@ -19,7 +19,9 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     if not found:
         return None
     names = list(short_names(headroom.bound for headroom in found).items())
-    hues = {bound: number for number, (bound, _) in enumerate(names)}
+    speaking = {headroom.bound for headroom in found if headroom.speaks}
+    heard = {bound: short for bound, short in names if bound in speaking}
+    hues = {bound: number for number, bound in enumerate(heard)}
     return Section(
         "bounds",
         "What theory allows",
@@ -30,7 +32,7 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
         "pass them, as may a guess without any update where they are wide. The axis is PSNR, and "
         "below it the error per entry (RMSE, in units of the range) that it means.",
         joined(
-            legend([short for _, short in names]),
+            legend(list(heard.values())),
             *(_network(group, hues) for group in _by_network(found)),
             element(
                 "div", {"class": "assumptions"}, *(_assumptions(*pair, found) for pair in names)
@@ -53,8 +55,12 @@ def _network(found: Sequence[Headroom], hues: dict[str, int]) -> Markup:
     return joined(
         element("h3", {"class": "network"}, title),
         ceiling_chart(pairs, label=f"Floors and ceilings of {title}, in dB of PSNR"),
-        _table(title, found, list(hues)),
+        _table(title, found, [bound for bound in hues if _speaks(bound, found)]),
     )
+
+
+def _speaks(bound: str, found: Sequence[Headroom]) -> bool:
+    return any(headroom.speaks for headroom in found if headroom.bound == bound)
 
 
 def _pair(scene: Scene, group: Sequence[Headroom], hues: dict[str, int]) -> Pair:
@@ -107,9 +113,11 @@ def _assumptions(bound: str, short: str, found: Sequence[Headroom]) -> Markup:
         *(element("li", None, f"{phrase}.") for phrase in phrases),
         *(element("li", {"class": "faint"}, sentence) for sentence in silences(own)),
     ]
+    speaks = _speaks(bound, own)
+    title = f"What {short} assumes" if speaks else f"{short} says nothing here, and why"
     return element(
         "details",
         None,
-        element("summary", None, f"What {short} assumes"),
+        element("summary", None, title),
         element("ul", None, *lines) if lines else element("p", None, "Nothing."),
     )

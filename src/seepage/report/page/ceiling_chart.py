@@ -18,7 +18,7 @@ from seepage.report.words import decibels
 ATTACKS, LANE = 20, 13
 # Beyond this the axis ends: errors of a ten-thousandth of the range are no matter of degree.
 HIGHEST = 80
-HUES = 5
+HUES = 7
 
 
 @dataclass(frozen=True)
