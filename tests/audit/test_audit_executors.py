@@ -225,3 +225,14 @@ def test_an_attack_that_knows_no_side_by_side_runs_in_turn():
     assert [timeless(o.record) for o in side_by_side(cases)] == [
         timeless(o.record) for o in serial(cases)
     ]
+
+
+def test_networks_with_the_same_weights_but_other_inputs_never_run_together():
+    photos = sp.data.load("photos")
+    shifted = replace(photos.domain, mean=(0.5, 0.5, 0.5))
+    plain = sp.zoo.mlp(hidden=(8,), domain=photos.domain)
+    attacks = {"it": sp.attacks.inverting_gradients(steps=2, restarts=1)}
+    audit = Audit(tasks=[plain, replace(plain, domain=shifted)], attacks=attacks)
+    one, other = audit.cases(victims(photos, people=1, batch_size=1))
+    assert one.task.digest == other.task.digest
+    assert one.alike != other.alike

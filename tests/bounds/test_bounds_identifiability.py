@@ -163,3 +163,20 @@ def test_table_1_names_what_it_has_no_column_for():
         table_1(PLAIN, sp.zoo.lenet(), batch)
     with pytest.raises(InvalidValue, match="expected dropped and pruned"):
         two_layer_orders(batch=1, inputs=2, width=3, dropped=1.0)
+
+
+def test_people_with_wide_intervals_are_held_to_the_narrowest_of_all():
+    """A direction that runs through two people is known as well as the better known of them."""
+    task = sp.zoo.mlp(hidden=(1,), activation="sigmoid", domain=SMALL)
+    batch = sp.Batch(
+        torch.stack([torch.zeros(1, 6, 6), torch.full((1, 6, 6), 0.5)]), torch.tensor([3, 3])
+    )
+    bound = Identifiability(radius=0.5)
+    found = bound.determined(PLAIN, task, batch, rng=sp.rng(0))
+    half = torch.tensor([0.25] * 36 + [0.5] * 36, dtype=torch.float64)
+    open_ = Identifiability(radius=0.5, shown=found.unknowns - found.rank)
+    null = open_.determined(PLAIN, task, batch, rng=sp.rng(0)).directions.flatten(1)
+    # The limit of van Trees: N (N^T diag(pi^2 / h^2) N)^-1 N^T.
+    limit = null.T @ torch.linalg.inv(null * (math.pi / half).square() @ null.T) @ null
+    exact = (limit.diagonal().reshape(2, -1).mean(1)).sqrt()
+    assert (bound(PLAIN, task, batch, rng=sp.rng(0)).value <= exact * (1 + 1e-9)).all()

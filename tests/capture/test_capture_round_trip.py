@@ -196,6 +196,24 @@ def test_a_client_is_never_named_and_salted_hashes_tell_clients_apart():
     assert "ward" not in repr(Setting(client=sp.capture.hashed("ward")))
 
 
+def test_a_counter_that_the_network_does_not_keep_is_no_obstacle(batch):
+    kept = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(1800, 4))
+    bare = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(1800, 4))
+    named = {"0.weight", "0.bias", "2.weight", "2.bias"}
+    weights = {n: p.detach() for n, p in bare.named_parameters()}
+    assert set(weights) == named
+    counter = {"1.num_batches_tracked": kept.state_dict()["1.num_batches_tracked"]}
+    held = Capture(weights, "gradient", weights, counter)
+    task = sp.Task(bare, sp.cross_entropy, sp.data.load("photos").domain)
+    assert held.observation(task).update.tensors.keys() == named
+
+
+def test_labels_that_are_no_class_numbers_are_refused(task, batch):
+    gradient = {n: torch.ones_like(p) for n, p in task.parameters.items()}
+    with pytest.raises(InvalidValue, match="expected class numbers"):
+        captured(gradient, "gradient", task).observation(task, labels=torch.rand(2, 10))
+
+
 @pytest.mark.parametrize(
     ("update", "said"),
     [([torch.ones(1)], "mapping of names to tensors"), ({"weight": None}, "a tensor at 'weight'")],

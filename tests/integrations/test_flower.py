@@ -243,7 +243,7 @@ def test_numbered_arrays_need_names(tmp_path):
     tensors = list(network().state_dict().values())
     record = ArrayRecord([t.numpy() for t in tensors])
     message = Message(RecordDict({"arrays": record}), dst_node_id=5, message_type="train")
-    with pytest.raises(InvalidValue, match=r"names=list\(model.state_dict"):
+    with pytest.raises(InvalidValue, match=r"names=tuple\(model.state_dict"):
         numbered(message, Context(1, 5, {"partition-id": 0}, RecordDict(), {}))
 
 

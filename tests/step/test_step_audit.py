@@ -302,3 +302,20 @@ def test_a_loss_is_taken_apart_as_it_was_put_together(loss, reduction):
         outputs, labels, reduction="none", label_smoothing=smoothing
     )
     torch.testing.assert_close(unreduced(outputs, labels), expected)
+
+
+@pytest.mark.parametrize("others", [None, "as many", "fewer"])
+def test_a_large_batch_is_compared_with_people_who_are_not_in_it(others):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 96), nn.ReLU(), nn.Linear(96, 4))
+    batch = torch.rand(40, 1, 4, 4), torch.arange(40) % 4
+    if others == "fewer":
+        with pytest.raises(InvalidValue, match="at least as many as the batch"):
+            sp.audit_step(model, nn.CrossEntropyLoss(), batch, others=torch.rand(39, 1, 4, 4))
+        return
+    strangers = None if others is None else torch.full((40, 1, 4, 4), 0.25)
+    found = sp.audit_step(model, nn.CrossEntropyLoss(), batch, others=strangers, steps=2)
+    assert found.records, found.refused
+    for case in found.cases:
+        pool = case.victims.pool
+        assert len(pool) >= len(case.victims.people)
+        assert strangers is None or torch.equal(pool, strangers)

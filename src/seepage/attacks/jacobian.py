@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from seepage.core import Observation, Rng
-from seepage.core.task import batchnorm_layers
 from seepage.threats import Simulation
 
 # Numbers held at once while columns of the Jacobian pass by.
@@ -116,6 +115,4 @@ def update_jacobian(observation: Observation, inputs: Tensor, labels: Tensor) ->
     def update(flat: Tensor) -> Tensor:
         return exact(flat.reshape(inputs.shape), soft).flat()
 
-    # torch differentiates a batch's own statistics to three digits only under vmap.
-    mixing = task.mode == "train" and bool(batchnorm_layers(task.model))
-    return Jacobian(update, inputs.double().flatten(), vectorised=not mixing)
+    return Jacobian(update, inputs.double().flatten(), vectorised=not task.mixes_examples)

@@ -17,7 +17,7 @@ from seepage.attacks.linear_systems.input_layer import input_readers
 from seepage.attacks.linear_systems.single import read_single
 from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Attack, Observation, Rng, Task
-from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
+from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError, in_a_line
 
 # A search with curvature pays for few unknowns.
 _FEW = 4_096
@@ -108,10 +108,8 @@ def _in_words(observation: Observation) -> Iterator[None]:
     except SeepageError:
         raise
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
         raise NotApplicable(
-            f"{observation.task.name} cannot be run in this way, it raised "
-            f"{type(error).__name__}: {first[:200]}"
+            f"{observation.task.name} cannot be run in this way, it raised {in_a_line(error)}"
         ) from error
 
 

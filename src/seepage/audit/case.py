@@ -111,8 +111,11 @@ class Case:
     @property
     def alike(self) -> tuple[str, ...]:
         """What cases must share to run together: they differ in people and seed alone."""
-        size = len(self.victims.people)
-        parts = (self.task.digest, self.client, self.threat, self.attack_name, size)
+        size, tapped = len(self.victims.people), self.victims.tapped
+        # Captures bring weights of their own, so that what was captured has to be the same.
+        captured = None if tapped is None else tapped.digest
+        network = (self.task.digest, self.task.domain)
+        parts = (*network, self.client, self.threat, self.attack_name, size, captured)
         return tuple(map(repr, parts))
 
     @property

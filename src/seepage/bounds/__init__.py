@@ -1,5 +1,6 @@
 """What theory allows: numbers that no attack, or some attack, gets past."""
 
+from seepage.bounds import dp, risk
 from seepage.bounds.catalogue import BOUNDS
 from seepage.bounds.channel import Channel, channel
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed
@@ -30,8 +31,10 @@ __all__ = [
     "RenyiError",
     "VanTrees",
     "channel",
+    "dp",
     "information",
     "pruned_share",
+    "risk",
     "table_1",
     "two_layer_orders",
 ]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from seepage.attacks.linear_systems import inspection, rank_metric
 from seepage.bounds.van_trees import around
-from seepage.bounds.words import nothing_said
+from seepage.bounds.words import nothing_said, require_radius
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import NotApplicable
 
 UNSTRUCTURED = "what has no equation is guessed, from entries of no known structure"
 
@@ -39,7 +39,7 @@ class EquationCount:
 
     def __post_init__(self) -> None:
         """Check the radius."""
-        _require_radius(self.radius)
+        require_radius(self.radius)
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Count; the defense plays no part and nothing is random."""
@@ -95,7 +95,7 @@ class RankDeficiency:
 
     def __post_init__(self) -> None:
         """Check the radius."""
-        _require_radius(self.radius)
+        require_radius(self.radius)
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Count; the defense plays no part and nothing is random."""
@@ -127,8 +127,3 @@ def _guessed(task: Task, batch: Batch, radius: float, share: float) -> Tensor:
     """The error of guessing a share of the entries within the radius, `(B,)`."""
     _, half = around(batch.inputs.double().cpu(), task.domain.bounds, radius)
     return half.flatten(1).amin(1) / math.pi * math.sqrt(share)
-
-
-def _require_radius(radius: float) -> None:
-    if not 0 < radius <= 1:
-        raise InvalidValue(f"expected a radius in (0, 1], got {radius!r}")

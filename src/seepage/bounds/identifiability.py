@@ -11,9 +11,9 @@ from torch import Tensor
 
 from seepage.bounds.channel import channel
 from seepage.bounds.information import Information, information
-from seepage.bounds.inverse import RESOLVED
+from seepage.bounds.inverse import RESOLVED, Inversion
 from seepage.bounds.van_trees import around
-from seepage.bounds.words import nothing_said
+from seepage.bounds.words import nothing_said, require_radius, within
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
@@ -49,7 +49,8 @@ class Identifiability:
 
         E ||guess_i - x_i||^2 >= sum over v with J v = 0 of ||v_i||^2 (h / pi)^2
 
-    the limit of `VanTrees` as the noise vanishes, for an update that is linear around the inputs.
+    the limit of `VanTrees` as the noise vanishes, for an update that is linear around the inputs,
+    with h the narrowest of all the intervals that entries range over.
     `determined` gives the singular values and the directions themselves, to be looked at.
 
     Args:
@@ -77,8 +78,9 @@ class Identifiability:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not 0 < self.radius <= 1 or self.shown < 1:
-            raise InvalidValue(f"expected a radius in (0, 1] and shown >= 1, got {self}")
+        require_radius(self.radius)
+        if self.shown < 1:
+            raise InvalidValue(f"expected shown >= 1, got {self.shown!r}")
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Bound the root mean squared error of each person."""
@@ -91,8 +93,8 @@ class Identifiability:
                 batch, f"the update determines all {found.unknowns} directions around the inputs"
             )
         _, half = around(batch.inputs.double(), task.domain.bounds, self.radius)
-        # The narrowest interval: whichever entries the open directions run through.
-        reach = half.flatten(1).amin(1).cpu() / math.pi
+        # The narrowest interval of all: open directions may run through anybody's entries.
+        reach = float(half.amin()) / math.pi
         value = reach * (found.open.cpu() / batch.inputs[0].numel()).sqrt()
         left = found.unknowns - found.rank
         return BoundValue(
@@ -102,8 +104,7 @@ class Identifiability:
             (
                 f"{left} of {found.unknowns} directions leave the update as it is",
                 LINEAR,
-                f"on average over inputs within {self.radius:g} of the range of these, entry by "
-                "entry and of no known structure",
+                within(self.radius),
             ),
         )
 
@@ -111,7 +112,7 @@ class Identifiability:
         """The rank of J, its smallest singular values and their directions."""
         seen = channel(client, task, batch, std=1.0, rng=rng.fork("client"))
         about = information(replace(seen, std=1.0), task, batch)
-        if about.unknowns * max(about.equations, about.unknowns * 8) > self.held:
+        if not Inversion(held=self.held).fits(about):
             raise NotApplicable(
                 f"J has {about.equations} x {about.unknowns} entries, more than the {self.held} "
                 "that may be held; use fewer or smaller inputs, or raise `held`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import cast
@@ -11,10 +11,10 @@ from typing import cast
 import torch
 from torch import Tensor
 from torch.func import jvp, vjp, vmap
+from torch.nn.functional import one_hot
 
 from seepage.bounds.channel import Channel
 from seepage.core import Batch, Rng, Task
-from seepage.core.task import batchnorm_layers
 
 # Numbers held at once while directions pass by.
 HELD = 2**24
@@ -76,9 +76,8 @@ class Information:
     def dense(self) -> Tensor:
         """The whole matrix `(n, n)`, by way of all of J."""
         total = torch.diag(self.prior + torch.zeros_like(self.points[0]))
-        eye = torch.eye(self.unknowns, dtype=self.points.dtype, device=self.points.device)
         for point in self.points:
-            columns = torch.cat([self.pushed(point, some) for some in self._some(eye)])
+            columns = torch.cat([self.pushed(point, some) for some in self._axes()])
             total += columns @ columns.T / (len(self.points) * self.std**2)
         return total
 
@@ -92,8 +91,8 @@ class Information:
 
     def block_traces(self, people: int) -> Tensor:
         """The trace of every person's diagonal block `(B,)`, without the prior."""
-        eye = torch.eye(self.unknowns, dtype=self.points.dtype, device=self.points.device)
-        return self.squares(eye).reshape(people, -1).sum(1)
+        found = torch.cat([self.squares(some) for some in self._axes()])
+        return found.reshape(people, -1).sum(1)
 
     @cached_property
     def _pulls(self) -> list[Linear]:
@@ -107,7 +106,12 @@ class Information:
 
     def _some(self, directions: Tensor) -> tuple[Tensor, ...]:
         """As many at once as fit."""
-        return torch.split(directions, max(1, HELD // self.equations))
+        return torch.split(directions, max(1, HELD // max(self.equations, self.unknowns)))
+
+    def _axes(self) -> Iterator[Tensor]:
+        """All unit vectors, as many at once as fit: an identity of all inputs may not."""
+        for some in self._some(torch.arange(self.unknowns, device=self.points.device)):
+            yield one_hot(some, self.unknowns).to(self.points)
 
     def _over(self, function: Linear) -> Linear:
         return vmap(function) if self.vectorised else _in_turn(function)
@@ -148,9 +152,7 @@ def information(
         return seen.signal(exact, flat.reshape(shape), soft)
 
     at = (batch.inputs[None] if points is None else points).double().flatten(1)
-    # torch differentiates a batch's own statistics to three digits only under vmap.
-    mixing = exact.mode == "train" and bool(batchnorm_layers(exact.model))
-    return Information(signal, at, seen.std, vectorised=not mixing)
+    return Information(signal, at, seen.std, vectorised=not exact.mixes_examples)
 
 
 def signs(shape: tuple[int, ...], like: Tensor, rng: Rng) -> Tensor:

@@ -94,7 +94,7 @@ def lanczos(
 
 
 def _matrices(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
-    """The tridiagonal matrices T `(k, j, j)`; a space that cannot grow is padded by ones."""
+    """The tridiagonal matrices T `(k, j, j)`; a space that cannot grow repeats its first entry."""
     main = torch.stack(diagonal, 1)
     off = torch.stack([*beside, torch.zeros_like(main[:, 0])], 1)[:, : main.shape[1] - 1]
     ended = torch.cat([torch.zeros_like(main[:, :1]), off], 1) == 0

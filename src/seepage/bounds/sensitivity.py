@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.jacobian import Jacobian
+from seepage.bounds.information import signs
 from seepage.clients import Client
 from seepage.core import Batch, Rng, Task
-from seepage.core.task import batchnorm_layers
 
 
 def person_jacobians(client: Client, task: Task, batch: Batch) -> list[Jacobian]:
@@ -20,15 +20,13 @@ def person_jacobians(client: Client, task: Task, batch: Batch) -> list[Jacobian]
     """
     exact = task.to(dtype=torch.float64)
     inputs = batch.inputs.double()
-    # torch differentiates a batch's own statistics to three digits only under vmap.
-    mixing = task.mode == "train" and bool(batchnorm_layers(task.model))
 
     def of(person: int) -> Jacobian:
         def update(flat: Tensor) -> Tensor:
             rows = [*inputs[:person], flat.reshape(inputs.shape[1:]), *inputs[person + 1 :]]
             return client.expected(exact, torch.stack(rows), batch.labels).flat()
 
-        return Jacobian(update, inputs[person].flatten(), vectorised=not mixing)
+        return Jacobian(update, inputs[person].flatten(), vectorised=not exact.mixes_examples)
 
     return [of(person) for person in range(len(batch))]
 
@@ -39,8 +37,8 @@ def squared_norm(jacobian: Jacobian, *, probes: int, rng: Rng) -> tuple[float, f
     References:
         Hutchinson, 1990 (hutchinson1990stochastic)
     """
-    signs = rng.uniform((probes, jacobian.unknowns), like=jacobian.at).sub(0.5).sign()
-    found = jacobian.forward(signs).square().sum(1)
+    drawn = signs((probes, jacobian.unknowns), jacobian.at, rng)
+    found = jacobian.forward(drawn).square().sum(1)
     return float(found.mean()), float(found.std()) / math.sqrt(probes)
 
 

@@ -13,7 +13,7 @@ from seepage.bounds.channel import channel
 from seepage.bounds.cramer_rao import KNOWN, computed, granted
 from seepage.bounds.information import information
 from seepage.bounds.inverse import Inversion
-from seepage.bounds.words import nothing_said, require_std
+from seepage.bounds.words import nothing_said, require_radius, require_std, within
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
@@ -61,8 +61,7 @@ class VanTrees:
     def __post_init__(self) -> None:
         """Check the numbers."""
         require_std(self.std)
-        if not 0 < self.radius <= 1:
-            raise InvalidValue(f"expected a radius in (0, 1], got {self.radius!r}")
+        require_radius(self.radius)
         if self.points < 1:
             raise InvalidValue(f"expected points >= 1, got {self.points!r}")
 
@@ -80,13 +79,7 @@ class VanTrees:
         trace = self.inversion(about, len(batch), rng=rng.fork("inverse"))
         value = (trace.value / batch.inputs[0].numel()).sqrt().cpu()
         return BoundValue(
-            value, "lower", "rmse", (self._prior(), KNOWN, *granted(seen), *computed(trace))
-        )
-
-    def _prior(self) -> str:
-        return (
-            f"on average over inputs within {self.radius:g} of the range of these, entry by entry "
-            "and of no known structure"
+            value, "lower", "rmse", (within(self.radius), KNOWN, *granted(seen), *computed(trace))
         )
 
 

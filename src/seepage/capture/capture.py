@@ -16,6 +16,7 @@ from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import LocalComputation, Observation, Protection, Task, Update
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
+from seepage.core.update import Kind
 from seepage.defenses import chain
 from seepage.threats import Simulation
 
@@ -127,15 +128,17 @@ class Capture:
         Args:
             task: The network, its loss and the domain of its inputs; its weights are replaced by
                 those of the capture where it has them.
-            labels: Those of the batch in any order, where they are known.
+            labels: Those of the batch in any order, `(B,)`, where they are known.
             defense: What the client did besides, where that is known.
 
         Raises:
-            InvalidValue: Names or shapes are not those of the task.
+            InvalidValue: Names or shapes are not those of the task, or labels no class numbers.
         """
         client = Client(self.local, chain() if defense is None else defense)
         task = fitted(client.broadcast(task.in_mode(self.setting.mode)), self)
         size = self.setting.batch_size
+        if labels is not None and labels.ndim != 1:
+            raise InvalidValue(f"expected class numbers (B,), got shape {tuple(labels.shape)}")
         if labels is not None and size not in (None, len(labels)):
             raise InvalidValue(f"expected {size} labels, as the capture says, got {len(labels)}")
         if labels is not None and not bool(((labels >= 0) & (labels < task.classes)).all()):
@@ -152,16 +155,13 @@ class Capture:
         )
 
     def _update(self, task: Task) -> Update:
-        before = task.parameters
-        seen = {n: t.to(before[n]) for n, t in trained(self.update, task).items()}
-        match self.form:
-            case "gradient":
-                return Update(seen)
-            case "difference":
-                return Update(seen, kind="difference")
-            case "weights_after":
-                moved = {name: after - before[name] for name, after in seen.items()}
-                return Update(moved, kind="difference")
+        before, seen = task.parameters, trained(self.update, task)
+        if self.form == "weights_after":
+            # In the precision that was sent: rounding first would lose the digits of a small step.
+            sent = trained(self.parameters, task)
+            seen = {name: after.double() - sent[name].double() for name, after in seen.items()}
+        kind: Kind = "gradient" if self.form == "gradient" else "difference"
+        return Update({name: t.to(before[name]) for name, t in seen.items()}, kind=kind)
 
 
 def _tensors(group: str, given: object) -> dict[str, Tensor]:

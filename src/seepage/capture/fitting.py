@@ -51,7 +51,7 @@ def fitted(task: Task, broadcast: Broadcast) -> Task:
     # Buffers that are not there stay as the model has them; parameters must be there.
     required = dict(model.named_parameters())
     _require(task, came, required=required, known=own, what="the parameters")
-    model.load_state_dict({**own, **{name: t.to(own[name]) for name, t in came.items()}})
+    model.load_state_dict({**own, **{n: t.to(own[n]) for n, t in came.items() if n in own}})
     return replace(task, model=model)
 
 

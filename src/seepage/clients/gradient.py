@@ -11,7 +11,6 @@ from torch.func import grad, vmap
 
 from seepage.core import Task, Update
 from seepage.core.errors import InvalidValue
-from seepage.core.task import batchnorm_layers
 from seepage.core.update import Granularity
 
 Reduction = Literal["mean", "sum"]
@@ -67,7 +66,7 @@ def batch_gradient(
 
 
 def _each(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    if task.mode == "train" and batchnorm_layers(task.model):
+    if task.mixes_examples:
         raise InvalidValue(
             f"per-example gradients of {task.name} do not exist while batch normalisation mixes "
             "the batch; use Threat(batchnorm='running') or a network without it"

@@ -75,3 +75,14 @@ class UnreadableFile(SeepageError, OSError):
 
 class MissingExtra(SeepageError, ImportError):
     """An optional dependency is not installed, or does not load."""
+
+
+def in_a_line(error: Exception) -> str:
+    """What somebody else's code raised, short enough to stand in a sentence of ours.
+
+    Example:
+        >>> in_a_line(RuntimeError("mat1 and mat2 differ"))
+        'RuntimeError: mat1 and mat2 differ'
+    """
+    words = "".join(str(error).splitlines()[:1])
+    return f"{type(error).__name__}: {words[:200]}"

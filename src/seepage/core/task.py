@@ -104,6 +104,14 @@ class Task:
         return network
 
     @cached_property
+    def mixes_examples(self) -> bool:
+        """Whether batches are normalised by their own statistics, so that examples meet.
+
+        There torch's `vmap` differentiates twice to three digits only.
+        """
+        return self.mode == "train" and bool(batchnorm_layers(self.model))
+
+    @cached_property
     def _recurrent(self) -> bool:
         return is_recurrent(self.model)
 

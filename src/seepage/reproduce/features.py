@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seepage.attacks.gradient_matching.features import layer_inputs
 from seepage.audit import adversary, entries, whose
 from seepage.clients import Client
-from seepage.core import Rng, Task
+from seepage.core import Rng
 from seepage.reproduce.place import Place
 from seepage.reproduce.prepare import prepared
 from seepage.reproduce.substitute import Plain
@@ -43,22 +44,10 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> list[f
             client = Client(local, defense)
             seen = threat.observe(client, task, batch, rng=key.fork("client"))
             found = method.recover(seen, rng=key.fork("adversary"))
-            truth = read_by(seen.task, found.layer, batch.inputs)
+            with torch.no_grad():
+                truth = layer_inputs(seen.task, found.layer, batch.inputs)
             errors += outside(truth, found.span).tolist()
     return errors
-
-
-def read_by(task: Task, layer: str, inputs: Tensor) -> Tensor:
-    """What a layer reads of each input, `(B, d)`."""
-    read: list[Tensor] = []
-    module = dict(task.network.named_modules())[layer]
-    handle = module.register_forward_pre_hook(lambda _, given: read.append(given[0]))
-    try:
-        with torch.no_grad():
-            task.outputs(task.parameters, inputs)
-    finally:
-        handle.remove()
-    return read[0]
 
 
 def outside(features: Tensor, span: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def trained(
     measured = min(schooling.held_out, len(unseen))
     held_out = unseen.batch(measured, start=len(unseen) - measured)
     defense = chain() if defense is None else defense
-    words = json.dumps([__version__, asdict(schooling), repr(defense)])
+    words = json.dumps([__version__, asdict(schooling), repr(defense), repr(task.domain)])
     name = digest(words, task.digest, data.inputs, data.labels, held_out.inputs)
     folder = place.folder
     path = folder / f"{model['name']}-{name}.safetensors"

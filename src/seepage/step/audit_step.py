@@ -15,12 +15,13 @@ from seepage.audit import Case, Victims
 from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.construct import described
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, in_a_line
 from seepage.core.task import batchnorm_layers
 from seepage.defenses import chain
 from seepage.step.attacking import attacked, written
 from seepage.step.inputs import assumed_domain, read_batch, usable
 from seepage.step.losses import per_example
+from seepage.step.people import people_of
 from seepage.step.private import privacy_of
 from seepage.step.result import StepAudit
 from seepage.step.shared import local_computation, randomness
@@ -28,7 +29,6 @@ from seepage.step.untouched import copied, untouched
 from seepage.threats import Threat
 from seepage.zoo.logits import Logits, logits_of
 
-_POOL = 64
 _BATCHNORM = (
     "batch normalisation is by the batch, whose statistics the adversary is taken not to know; "
     "give threat=Threat(batchnorm='exact') for one who receives them"
@@ -102,7 +102,7 @@ def audit_step(
         known = threat or Threat(batchnorm="unknown" if _by_batch(model) else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
-        who = _victims(task, private, others)
+        who = people_of(task, private, others)
         if privacy is not None:
             notes = (privacy.note, *notes[1:])
             who = privacy.tapped(
@@ -176,19 +176,10 @@ def _outputs(
         raise
     except Exception as error:
         raise InvalidValue(
-            f"{type(own).__name__} cannot be run on this batch, it raised {_first(error)}"
+            f"{type(own).__name__} cannot be run on this batch, it raised {in_a_line(error)}"
         ) from error
     finally:
         own.train(was_training)
-
-
-def _victims(task: Task, private: Batch, others: Tensor | None) -> Victims:
-    shaped = Batch(private.inputs.reshape(-1, *task.domain.shape).cpu(), private.labels.cpu())
-    pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
-    if others is not None:
-        pool = others.detach().cpu().float().reshape(-1, *task.domain.shape)
-    people = tuple(range(len(private)))
-    return Victims("step", people, shaped, pool, task.domain.bounds)
 
 
 def _by_batch(model: nn.Module) -> bool:
@@ -208,9 +199,5 @@ def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: in
     except Exception as error:
         raise NotApplicable(
             f"the gradient of {task.name} cannot be computed as a function, which every attack "
-            f"needs: {_first(error)}"
+            f"needs: {in_a_line(error)}"
         ) from error
-
-
-def _first(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

@@ -30,7 +30,10 @@ def affordable(option: Suited, observation: Observation, *, seconds: float) -> S
     trial = 1 if counted == "iterations" else _TRIAL
     short = replace(option, options={**option.options, counted: trial})
     began = time.perf_counter()
-    short.attack(observation, rng=Rng(0).fork("trial"))
+    try:
+        short.attack(observation, rng=Rng(0).fork("trial"))
+    except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
+        return option
     each = (time.perf_counter() - began) / trial
     fewest = max(1, _FEWEST // _COUNTED[counted])
     fit = min(wanted, max(fewest, int(seconds / each)))

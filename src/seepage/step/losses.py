@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.clients.gradient import Reduction
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, in_a_line
 from seepage.core.task import Loss
 
 _CLOSE = 1e-4
@@ -95,7 +95,7 @@ def _called(
     except Exception as error:
         raise InvalidValue(
             f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
-            f"but it raised {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            f"but it raised {in_a_line(error)}"
         ) from error
     if not isinstance(value, Tensor):
         raise InvalidValue(f"expected a loss that is a tensor, got {type(value).__name__}")

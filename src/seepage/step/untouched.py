@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, in_a_line
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -50,6 +50,6 @@ def copied(model: object) -> nn.Module:
     except Exception as error:
         raise InvalidValue(
             f"expected a network that can be copied, but copying {type(model).__name__} raised "
-            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            f"{in_a_line(error)}"
         ) from error
     return own.float() if any(p.dtype in _HALF for p in own.parameters()) else own

@@ -191,3 +191,12 @@ def test_other_heads_are_refused_in_a_sentence(task, sentence):
     batch = sp.Batch(PHOTOS.batch(2).inputs, torch.tensor([0, 1]))
     with pytest.raises(NotApplicable, match=sentence):
         sp.attacks.exact_features().recover(observe(task, batch), rng=sp.rng(1))
+
+
+def test_more_people_than_a_pruned_layer_reads_are_refused_at_once():
+    domain = sp.domains.Image((1, 2, 2))
+    task = sp.zoo.two_layer(neurons=64, domain=domain)
+    batch = sp.Batch(torch.rand(6, 1, 2, 2), torch.arange(6))
+    seen = observe(task, batch, defense=sp.Prune(0.5), knows_labels=True)
+    with pytest.raises(NotApplicable, match="cannot be told apart"):
+        sp.attacks.exact_features().recover(seen, rng=sp.rng(0))

@@ -77,7 +77,7 @@ def test_the_counted_rank_is_never_below_the_rank_of_the_matrix(system):
     assert counted_rank(system.layer) >= dense_rank(system)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(systems(padded=True))
 def test_the_computed_rank_is_that_of_the_singular_values(system):
     assert numerical_rank(system) == dense_rank(system)

@@ -18,7 +18,7 @@ def completed(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
 
     Args:
         matrix: dL/dW `(m, d)` with entries missing.
-        rank: The number of people.
+        rank: The number of people, at most m and d.
 
     Returns:
         The matrix, and the norm of what it leaves of the entries that are seen.

@@ -67,6 +67,7 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
                 "batch size", needed_by="feature recovery", hint="use knows_batch_size=True"
             )
         return None
+    _require_room(head, people)
     first, rest = (head.first, 0.0) if people is None else completed(head.first, people)
     left, values, right = torch.linalg.svd(first, full_matrices=False)
     floor = max(_ABOVE_NOISE * float(values.median()), 4e-16 * float(values[0]))
@@ -79,6 +80,15 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
     return Span(left[:, :count], values[:count, None] * right[:count], noise)
 
 
+def _require_room(head: TwoLayerHead, people: int | None) -> None:
+    if people is not None and people > min(head.weight.shape):
+        raise NotApplicable(
+            f"{people} features through a layer of {len(head.weight)} neurons that read "
+            f"{head.weight.shape[1]} numbers cannot be told apart; at least {people} of both are "
+            "needed"
+        )
+
+
 def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> int:
     if people is None:
         if noisy:
@@ -88,12 +98,6 @@ def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> in
                 hint="use knows_batch_size=True",
             )
         return rank
-    if people > min(head.weight.shape):
-        raise NotApplicable(
-            f"{people} features through a layer of {len(head.weight)} neurons that read "
-            f"{head.weight.shape[1]} numbers cannot be told apart; at least {people} of both are "
-            "needed"
-        )
     if not noisy and rank < people:
         raise NotApplicable(
             f"the gradient of {head.layer!r} has rank {rank} for {people} people: some features "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seepage.attacks.exact_batch.labels import one_each
 from seepage.attacks.labels.head import classifier_head
 from seepage.core import Observation
 
@@ -28,7 +29,7 @@ def read_labels(observation: Observation, features: Tensor, logits: Tensor) -> T
     fit = torch.stack(
         [_fit(observation, logits, option, seen) for option in options.unbind()], dim=1
     )
-    return options[fit.argmax(1) if known is None else _one_each(fit)]
+    return options[fit.argmax(1) if known is None else one_each(fit)]
 
 
 def _fit(observation: Observation, logits: Tensor, option: Tensor, seen: Tensor) -> Tensor:
@@ -36,11 +37,3 @@ def _fit(observation: Observation, logits: Tensor, option: Tensor, seen: Tensor)
     losses = observation.task.loss(leaves, option.expand(len(leaves), *option.shape))
     (slopes,) = torch.autograd.grad(losses.sum(), leaves)
     return torch.cosine_similarity(slopes.double(), seen, dim=1)
-
-
-def _one_each(fit: Tensor) -> Tensor:
-    """The assignment of labels to texts with the largest sum."""
-    from scipy.optimize import linear_sum_assignment
-
-    _, columns = linear_sum_assignment(torch.nan_to_num(fit).cpu().numpy(), maximize=True)
-    return torch.as_tensor(columns, device=fit.device)

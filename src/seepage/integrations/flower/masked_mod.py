@@ -20,7 +20,11 @@ _CONFIGS, _MASKED = "secaggplus_configs", "masked_params"
 
 
 def masked_mod(
-    recorder: Recorder, *, clipping_range: float = 8.0, quantization_range: int = 2**22
+    recorder: Recorder,
+    *,
+    clipping_range: float = 8.0,
+    quantization_range: int = 2**22,
+    weight: float = 1.0,
 ) -> Mod:
     """A mod to stand before `secaggplus_mod`, that keeps what the server receives of one client.
 
@@ -31,6 +35,8 @@ def masked_mod(
         recorder: With names, since SecAgg+ numbers the arrays.
         clipping_range: Of `SecAggPlusWorkflow`.
         quantization_range: Of `SecAggPlusWorkflow`.
+        weight: Examples of the client over the workflow's `max_weight`, by which SecAgg+ multiplies
+            parameters before it masks them; with a wrong one nothing is found, masked or not.
     """
 
     def keep(message: Message, context: Context, call_next: Next) -> Message:
@@ -40,7 +46,8 @@ def masked_mod(
         reply = call_next(message, context)
         if carries and not reply.has_error():
             packed = cast("list[bytes]", reply.content.config_records[_CONFIGS].get(_MASKED, []))
-            read = _read(packed, before, 2 * clipping_range / quantization_range, clipping_range)
+            step = 2 * clipping_range / quantization_range
+            read = _read(packed, before, step / weight, clipping_range / weight)
             if read:
                 recorder.keep(before, read, number=number, client=client, examples=None)
         return reply

@@ -44,7 +44,7 @@ def arrays(content: RecordDict, names: Sequence[str]) -> dict[str, Tensor]:
         if len(names) != len(keys):
             raise InvalidValue(
                 f"this client numbers its {len(keys)} arrays, and {len(names)} names are known; "
-                "give names=list(model.state_dict())"
+                "give names=tuple(model.state_dict())"
             )
         keys = list(names)
     return dict(zip(keys, tensors, strict=True))

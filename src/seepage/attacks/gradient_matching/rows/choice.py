@@ -10,7 +10,6 @@ from seepage.attacks.gradient_matching.rows.plain import InTurn, Vectorised
 from seepage.attacks.gradient_matching.rows.shared import shared_simulation
 from seepage.core import Observation
 from seepage.core.errors import NotApplicable, UnknownName
-from seepage.core.task import batchnorm_layers
 
 Strategy = Literal["auto", "in_turn", "vectorised", "shared"]
 _STRATEGIES = ("auto", "in_turn", "vectorised", "shared")
@@ -42,14 +41,5 @@ def row_simulation(
     if strategy == "shared":
         raise NotApplicable(f"rows cannot share one network: {shared}; use strategy='vectorised'")
     log.info("simulating rows apart: %s", shared)
-    pays = rows > 1 and on_card and not _own_statistics(observation)
+    pays = rows > 1 and on_card and not observation.task.mixes_examples
     return Vectorised(observation) if pays else InTurn(observation)
-
-
-def _own_statistics(observation: Observation) -> bool:
-    """Whether batches are normalised by their own statistics.
-
-    There torch's vmap differentiates twice to three digits only.
-    """
-    task = observation.task
-    return task.mode == "train" and bool(batchnorm_layers(task.model))
