@@ -182,7 +182,7 @@ def test_signals_have_no_pictures_and_none_are_announced(audit, place):
 def test_names_that_look_like_markup_are_printed_as_they_are(audit):
     result, _ = audit(TINY.replace('"Tiny"', '"[/red] [bold]"'))
     assert result.exit_code == 0, result.output
-    assert "[/red] [bold]: 1 cases" in result.output
+    assert "[/red] [bold]: 1 case on" in result.output
 
 
 def test_overwriting_replaces_an_audit(audit, place):
