@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 
+from seepage.audit.identity import hash_of, named, standing
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.bounds import Bound
 from seepage.clients import Client
 from seepage.core import Task
-from seepage.core.digest import digest, lasting
+from seepage.core.digest import lasting
 from seepage.core.errors import InvalidValue
-from seepage.core.version import __version__
 
 
 def known(victims: Victims | Strangers) -> Victims:
@@ -49,17 +48,8 @@ class BoundCase:
     @cached_property
     def identity(self) -> dict[str, str]:
         """Everything that decides the result, by name, as words."""
-        task, victims = self.task, self.victims
         return {
-            "seepage": __version__,
-            "data": victims.data,
-            "people": str(victims.people),
-            "inputs": victims.digest,
-            "model": f"{task.name}, mode={task.mode!r}",
-            "domain": repr(task.domain),
-            "weights": task.digest,
-            "local": repr(self.client.local),
-            "defense": repr(self.client.defense),
+            **standing(self.task, self.client, self.victims),
             "bound": self.name,
             "options": lasting(self.bound),
             "seed": str(self.seed),
@@ -68,7 +58,7 @@ class BoundCase:
     @cached_property
     def id(self) -> str:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
-        return digest(json.dumps(self.identity))
+        return hash_of(self.identity)
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -82,6 +72,4 @@ class BoundCase:
 
     def __str__(self) -> str:
         """One line for progress."""
-        people = ", ".join(map(str, self.victims.people))
-        who = f"{self.victims.data} #{people}"
-        return f"bound {self.name} for {who} behind {self.client.defense}"
+        return f"bound {self.name} for {named(self.victims)} behind {self.client.defense}"

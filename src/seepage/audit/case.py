@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from seepage.audit.identity import hash_of, named, standing
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client
 from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
-from seepage.core.digest import digest, lasting
+from seepage.core.digest import lasting
 from seepage.core.errors import InvalidValue
-from seepage.core.version import __version__
 from seepage.threats import Threat
 
 
@@ -64,18 +63,9 @@ class Case:
     @cached_property
     def identity(self) -> dict[str, str]:
         """Everything that decides the result, by name, as words."""
-        task, victims = self.task, self.victims
         metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
         return {
-            "seepage": __version__,
-            "data": victims.data,
-            "people": str(victims.people),
-            "inputs": victims.digest,
-            "model": f"{task.name}, mode={task.mode!r}",
-            "domain": repr(task.domain),
-            "weights": task.digest,
-            "local": repr(self.client.local),
-            "defense": repr(self.client.defense),
+            **standing(self.task, self.client, self.victims),
             "threat": repr(self.threat),
             "attack": self.attack_name,
             "options": lasting(self.attack),
@@ -86,7 +76,7 @@ class Case:
     @cached_property
     def id(self) -> str:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
-        return digest(json.dumps(self.identity))
+        return hash_of(self.identity)
 
     def observe(self) -> Observation:
         """What the adversary sees: the captured update, or one that the client computes now."""
@@ -125,6 +115,4 @@ class Case:
 
     def __str__(self) -> str:
         """One line for progress."""
-        people = ", ".join(map(str, self.victims.people))
-        who = f"{self.victims.data} #{people}"
-        return f"{self.attack_name} on {who} behind {self.client.defense}"
+        return f"{self.attack_name} on {named(self.victims)} behind {self.client.defense}"

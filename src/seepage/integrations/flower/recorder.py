@@ -79,19 +79,9 @@ class Recorder:
         examples: int | None,
     ) -> None:
         """Write one capture: what was broadcast, and what came back."""
-        try:
-            save(self._capture(before, after, number, client, examples), self.path(number, client))
-        except (SeepageError, OSError) as error:
-            _LOG.warning("the update of round %d was not kept: %s", number, error)
-
-    def _capture(
-        self,
-        before: Mapping[str, Tensor],
-        after: Mapping[str, Tensor],
-        number: int,
-        client: int | str,
-        examples: int | None,
-    ) -> Capture:
+        parameters = trainable(before)
+        buffers = {name: t for name, t in before.items() if name not in parameters}
+        moved = {name: t for name, t in after.items() if name in parameters}
         setting = replace(
             self.setting,
             framework=f"flower {version('flwr')}",
@@ -99,10 +89,11 @@ class Recorder:
             client=self._hash(client),
             batch_size=self.setting.batch_size or examples,
         )
-        parameters = trainable(before)
-        buffers = {name: t for name, t in before.items() if name not in parameters}
-        moved = {name: t for name, t in after.items() if name in parameters}
-        return Capture(moved, "weights_after", parameters, buffers, setting)
+        try:
+            capture = Capture(moved, "weights_after", parameters, buffers, setting)
+            save(capture, self.path(number, client))
+        except (SeepageError, OSError) as error:
+            _LOG.warning("the update of round %d was not kept: %s", number, error)
 
     def _hash(self, client: int | str) -> str:
         return hashed(str(client), salt=self.salt)
