@@ -2,6 +2,13 @@
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.computed import (
+    analytic_fc,
+    dager,
+    exact_batch,
+    hybrid,
+    rgap,
+)
 from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.malicious_server import (
@@ -12,17 +19,12 @@ from seepage.attacks.malicious_server import (
     robbing_the_fed,
 )
 from seepage.attacks.recipes import (
-    analytic_fc,
-    dager,
     dlg,
-    exact_batch,
     grad_inversion,
     gradattack_strongest,
-    hybrid,
     idlg,
     inverting_gradients,
     learn_from_gradients,
-    rgap,
     tableak,
 )
 from seepage.attacks.systematic import systematic

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from seepage.attacks.computed import (
+    analytic_fc,
+    dager,
+    exact_batch,
+    hybrid,
+    rgap,
+)
 from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.malicious_server import (
     class_fishing,
@@ -14,17 +21,12 @@ from seepage.attacks.malicious_server import (
     robbing_the_fed,
 )
 from seepage.attacks.recipes import (
-    analytic_fc,
-    dager,
     dlg,
-    exact_batch,
     grad_inversion,
     gradattack_strongest,
-    hybrid,
     idlg,
     inverting_gradients,
     learn_from_gradients,
-    rgap,
     tableak,
 )
 from seepage.attacks.systematic import systematic

@@ -1,12 +1,10 @@
-"""One function per paper: the bibliography in code."""
+"""One function per paper, of those that search: the bibliography in code."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from seepage.attacks.exact_batch import Complementarity, ExactBatch, KernelSampling
 from seepage.attacks.gradient_matching import (
     L2,
     LBFGS,
@@ -34,12 +32,9 @@ from seepage.attacks.gradient_matching import (
     WarmUp,
 )
 from seepage.attacks.labels import IDLG, InferLabels, YinMinimum
-from seepage.attacks.linear_systems import RGAP, AnalyticFC, Correction, Hybrid
-from seepage.attacks.linear_systems.hybrid import Constraint
 from seepage.attacks.tabular import PooledEnsemble
-from seepage.attacks.text import Dager
 from seepage.core import Attack
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.errors import UnknownName
 
 _ENGINE = Engine()
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.
@@ -50,19 +45,6 @@ _TOGETHER = Engine(precision="float32", rows=64)
 
 # torch.optim.LBFGS makes up to 20 steps in what papers count as one iteration.
 _STEPS_PER_ITERATION = 20
-
-
-def analytic_fc() -> Attack:
-    """Closed-form input of a network that begins with fully connected layers, one with a bias.
-
-    Example:
-        >>> analytic_fc()
-        AnalyticFC()
-
-    References:
-        Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting)
-    """
-    return AnalyticFC()
 
 
 def dlg(
@@ -140,29 +122,6 @@ _SETTINGS = {
     "B": _Setting(steps=12_000, restarts=16, tv=1e-4, top=10),
     "C": _Setting(steps=12_000, restarts=16, tv=1e-4, top=10),
 }
-
-
-def exact_batch(*, starts: int = 64, samples: int = 8_192) -> Attack:
-    """The whole batch behind a fully connected first layer with bias and ReLU, exactly.
-
-    Args:
-        starts: Of each round of least squares, which comes first and needs a fully connected
-            second layer.
-        samples: Of each round of kernel sampling, which comes where that fails: after several
-            local steps, or where the second layer is of another kind.
-
-    Deviations:
-        The paper samples only, and so is limited to about 25 people. Least squares on the
-        equations "silent or passing" (`Complementarity`) is ours; kernel sampling is the paper's.
-
-    Example:
-        >>> exact_batch(starts=128).searches[0]
-        Complementarity(starts=128, steps=40, rounds=24)
-
-    References:
-        Dimitrov et al., 2024 (dimitrov2024spear)
-    """
-    return ExactBatch(searches=(Complementarity(starts=starts), KernelSampling(samples=samples)))
 
 
 def inverting_gradients(
@@ -384,78 +343,6 @@ def gradattack_strongest(
     return GradientMatching(search, engine)
 
 
-def rgap(*, damping: float = 0.0) -> Attack:
-    """Recursive gradient attack: every layer's input by linear least squares, last layer first.
-
-    For one example and a chain of convolutions and fully connected layers whose activations can be
-    undone. Needs the label only where the last layer has no bias.
-
-    Args:
-        damping: Tikhonov damping of the least squares, for noisy updates.
-
-    Example:
-        >>> rgap()
-        RGAP(damping=0.0)
-
-    Deviations:
-        Least squares by conjugate gradients, without the matrix. Any loss will do: the gradient at
-        the logits is read off the last bias, or found from the loss itself, trying every solution.
-
-    References:
-        Zhu and Blaschko, 2021 (zhu2021recursive)
-    """
-    return RGAP(damping=damping)
-
-
-_CORRECTIONS = (
-    Correction(steps=10_000, matching=1.0, tv=0.1, system=0.05),
-    Correction(steps=8_000, matching=1.0, tv=0.1, system=0.1),
-    Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0),
-)
-
-
-def hybrid(
-    *,
-    constraint: Constraint = "auto",
-    steps: Sequence[int] = (10_000, 8_000, 1_000),
-    step_size: float = 1e-3,
-    damping: float = 0.0,
-    engine: Engine = _EXACT,
-) -> Attack:
-    """R-GAP whose solutions are corrected, layer by layer, by gradient matching.
-
-    Args:
-        constraint: "soft" as in the paper's experiments, "hard" as in its Algorithm 1; "auto"
-            takes "hard" for systems that hold no error from layers above, "soft" for others.
-        steps: Of the correction of the first layer, the second, and all deeper ones.
-        step_size: Of Adam, in normalised coordinates.
-        damping: Tikhonov damping of the least squares, for noisy updates.
-        engine: How it is computed.
-
-    Deviations:
-        A layer whose solution is certain is not corrected. Features stay within the range of the
-        activation that made them. Iterations and weights are those of the paper's code, made for
-        images in [-0.5, 0.5], but for a total variation ten times weaker on the first two layers:
-        with theirs, results fall behind R-GAP's on networks such as "cnn3-v2".
-
-    References:
-        Chen and Campbell, 2022, Algorithm 1 (chen2022analysing)
-    """
-    if len(steps) != len(_CORRECTIONS):
-        raise InvalidValue(f"expected {len(_CORRECTIONS)} numbers of steps, got {steps!r}")
-    corrections = tuple(
-        replace(correction, steps=count)
-        for correction, count in zip(_CORRECTIONS, steps, strict=True)
-    )
-    return Hybrid(
-        corrections=corrections,
-        constraint=constraint,
-        step_size=step_size,
-        damping=damping,
-        engine=engine,
-    )
-
-
 def tableak(
     *,
     steps: int = 1_500,
@@ -490,27 +377,3 @@ def tableak(
         generator=SoftmaxCategories(),
     )
     return PooledEnsemble(search, engine)
-
-
-def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
-    """Texts of a decoder, exactly: tokens and prefixes that lie in the spans of its gradients.
-
-    Args:
-        rank_tolerance: Singular values below this share of the largest are rounding.
-        tolerance: Largest share of a vector outside a span that counts as inside.
-        at_most: Prefixes kept at each position.
-
-    Example:
-        >>> dager(tolerance=0.01)
-        Dager(rank_tolerance=1e-06, tolerance=0.01, at_most=4096)
-
-    Deviations:
-        Query, key and value are read together, as are all layers that read the same: the query
-        alone says nothing of a first token, which attends to itself only. Texts are checked at
-        every layer that tells, where the paper takes the second attention. Decoders only, and
-        texts of one length.
-
-    References:
-        Petrov et al., 2024 (petrov2024dager)
-    """
-    return Dager(rank_tolerance=rank_tolerance, tolerance=tolerance, at_most=at_most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from seepage.attacks.computed import analytic_fc
 from seepage.attacks.malicious_server.class_fishing import ClassFishing
 from seepage.attacks.malicious_server.edges import Edges, Law, Public, Shape
 from seepage.attacks.malicious_server.first_layer import FirstLayer
@@ -11,7 +12,7 @@ from seepage.attacks.malicious_server.identity import IdentityConvolutions
 from seepage.attacks.malicious_server.label_flip import LabelFlip
 from seepage.attacks.malicious_server.passing import ReadPassed
 from seepage.attacks.malicious_server.robbing import Functional, RobbingTheFed, Variant
-from seepage.attacks.recipes import analytic_fc, inverting_gradients
+from seepage.attacks.recipes import inverting_gradients
 from seepage.core import ActiveAttack, Attack
 from seepage.core.errors import InvalidValue
 
