@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,8 +85,9 @@ class RayCluster:
 
 def _ray() -> ModuleType:
     try:
-        import ray
-        import ray.exceptions
+        # Not by a statement, whose type would depend on whether the extra is there.
+        ray = import_module("ray")
+        import_module("ray.exceptions")
     except ImportError as error:
         raise MissingExtra(
             "the executor 'ray' needs an extra: pip install 'seepage[ray]'"
