@@ -1,9 +1,10 @@
 """Restart-iterations per second, Seepage and a peer side by side in one run.
 
-    python -m benchmarks.speed --device cuda [--peer]
+    python -m benchmarks.speed --device cuda [--peer] [--fuse]
 
 With `--peer` the peer `breaching` must be importable. Seepage's steps are timed after capture and
-warm-up, the peer's by the difference of two runs, so neither is charged for its set-up.
+warm-up, the peer's by the difference of two runs, so neither is charged for its set-up. `--fuse`
+times steps compiled to fewer kernels as well, and how long it took until they were.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.gradient_matching import Engine
+from seepage.core.progress import listen
 
 TV = 1e-4
 
@@ -76,27 +78,35 @@ def observe(task: sp.Task, case: Case, device: str) -> sp.Observation:
     return sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
 
 
-def ours(case: Case, seen: sp.Observation, steps: int) -> tuple[float, float]:
-    """Restart-iterations per second and peak GiB, by the difference of two runs."""
+@dataclass(frozen=True)
+class Pace:
+    """How one run went: restart-iterations per second, seconds before the first, peak GiB."""
+
+    rate: float
+    before: float
+    peak: float
+
+
+def ours(case: Case, seen: sp.Observation, steps: int, *, fuse: bool) -> Pace:
+    """Time the steps of one run, from the second report of its progress to the last."""
     on_card = next(iter(seen.update)).is_cuda
     if on_card:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    times = []
-    engine = Engine(rows=case.restarts)
-    for count in (20, 20 + steps):
-        attack = sp.attacks.inverting_gradients(
-            steps=count, restarts=case.restarts, tv=TV, engine=engine
-        )
-        if not times:
-            attack(seen, rng=sp.rng(0))  # warm-up: kernels are chosen once per shape
-        began = time.perf_counter()
+    heard: list[tuple[int, float]] = []
+    attack = sp.attacks.inverting_gradients(
+        steps=steps,
+        restarts=case.restarts,
+        tv=TV,
+        engine=Engine(rows=case.restarts, fuse=fuse),
+    )
+    began = time.perf_counter()
+    # A report reads the objective, so all steps before it are done by then.
+    with listen(lambda step, *_: heard.append((step, time.perf_counter()))):
         attack(seen, rng=sp.rng(0))
-        if on_card:
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
+    (_, ready), (first, start), *_, (last, end) = heard
     peak = torch.cuda.max_memory_allocated() / 2**30 if on_card else 0.0
-    return case.restarts * steps / (times[1] - times[0]), peak
+    return Pace(case.restarts * (last - first) / (end - start), ready - began, peak)
 
 
 def matrix_rate() -> float:
@@ -117,6 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--peer", action="store_true", help="time the peer beside")
+    parser.add_argument("--fuse", action="store_true", help="time compiled steps as well")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
     on_card = options.device == "cuda"
@@ -125,7 +136,10 @@ def main() -> None:
     for case in ON_CARD if on_card else ON_CPU:
         task = build(case.model, options.device)
         seen = observe(task, case, options.device)
-        ours_per_second, peak = ours(case, seen, 200 if on_card else 60)
+        steps = 250 if on_card else 75
+        plain = ours(case, seen, steps, fuse=False)
+        fused = ours(case, seen, steps, fuse=True) if options.fuse else None
+        best = max(plain.rate, fused.rate) if fused else plain.rate
         theirs = None
         if options.peer:
             from benchmarks.peer import iterations_per_second
@@ -133,16 +147,17 @@ def main() -> None:
             theirs = iterations_per_second(
                 task, seen, tv=TV, steps=120 if on_card else 60, local=case.local
             )
-        share = None
-        if rate is not None:
-            share = ours_per_second * case.batch_size * case.giga / 1e3 / rate
         row = {
             "case": case.name,
-            "seepage": round(ours_per_second, 1),
+            "seepage": round(plain.rate, 1),
+            "fused": fused and round(fused.rate, 1),
+            "fused_after_seconds": fused and round(fused.before, 1),
             "peer": theirs and round(theirs, 1),
-            "ratio": theirs and round(ours_per_second / theirs, 1),
-            "share_of_tf32": share and round(share, 3),
-            "peak_gib": round(peak, 1),
+            "ratio": theirs and round(plain.rate / theirs, 1),
+            "ratio_fused": theirs and fused and round(fused.rate / theirs, 1),
+            "share_of_tf32": rate and round(best * case.batch_size * case.giga / 1e3 / rate, 3),
+            "peak_gib": round(plain.peak, 1),
+            "peak_gib_fused": fused and round(fused.peak, 1),
         }
         rows.append(row)
         print(row, flush=True)

@@ -18,6 +18,7 @@ from seepage.attacks.gradient_matching.graph import Stepper
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.median import median_filter
 from seepage.attacks.gradient_matching.objective import Objective, RowSimulation
+from seepage.attacks.gradient_matching.patience import Patience
 from seepage.attacks.gradient_matching.rows import Rounded, Strategy, rounded, row_simulation
 from seepage.attacks.gradient_matching.run import Run, State, state_of, tensors_of
 from seepage.attacks.gradient_matching.search import Search
@@ -68,12 +69,15 @@ class Engine:
             nothing; "bf16" simulates the client in bfloat16, of 8 bits, and compares in float32.
         rows: Rows computed together; None takes all on a card and one on a CPU, where more do
             not pay. Out of memory halves it.
+        fuse: Compile each step to fewer kernels, which takes a minute or two first; None does so
+            on a card where the steps still to take would last longer than that.
     """
 
     strategy: Strategy = "auto"
     capture: bool = True
     precision: Precision | Literal["bf16"] = "tf32"
     rows: int | None = None
+    fuse: bool | None = None
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -169,8 +173,13 @@ class Engine:
         stepper = Stepper(
             lambda at: run.advance(at, scales), state, capture=self.capture and run.steps > 10
         )
+        if self.fuse:
+            stepper.fuse()
+        patience = Patience(run.steps - first) if self.fuse is None and _on_card(points) else None
         for step in range(first, run.steps + 1):
             stepper.step()
+            if patience and patience.runs_out(step - first):
+                stepper.fuse()
             if median_every and (step + 1) % median_every == 0 and step + 1 < run.steps:
                 at = stepper.state.points
                 axes = len(layout.domain.shape) - 1
@@ -219,6 +228,11 @@ def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
     if layout.generated is not None:
         return generated_point(layout, rng=rng)
     return search.start(layout, rng=rng, like=like)
+
+
+def _on_card(points: Tensor) -> bool:
+    """Whether steps may be compiled once it pays; never where they must repeat to the bit."""
+    return points.is_cuda and not torch.are_deterministic_algorithms_enabled()
 
 
 def _unchanged(points: Tensor) -> Tensor:

@@ -39,6 +39,10 @@ class State(NamedTuple):
     memory: tuple[Tensor, ...]
 
 
+# A pure step.
+Advance = Callable[[State], State]
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """What moves the rows.
