@@ -36,11 +36,10 @@ def full_column_rank(jacobian: Jacobian) -> bool | None:
 
 def dense_full_rank(jacobian: Jacobian) -> bool | None:
     """The answer from all eigenvalues of J^T J."""
-    at = jacobian.at
-    gram = jacobian.squared(torch.eye(jacobian.unknowns, dtype=at.dtype, device=at.device))
+    gram = jacobian.gram()
     if not bool(gram.isfinite().all()):
         return None
-    values = torch.linalg.eigvalsh((gram + gram.T) / 2)
+    values = torch.linalg.eigvalsh(gram)
     return _separate(float(values[0]), float(values[-1]))
 
 
