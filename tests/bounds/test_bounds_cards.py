@@ -11,6 +11,7 @@ from seepage.attacks import jacobian as jacobians
 from seepage.attacks.jacobian import Jacobian
 from seepage.bounds import BOUNDS, CramerRao, CramerRaoRelaxed, Inversion, VanTrees, information
 from seepage.bounds.channel import Channel
+from seepage.core.progress import listen
 
 NOISY = sp.Client(sp.Gradient(), sp.AddGaussian(0.01))
 SMALL = sp.domains.Image((3, 6, 6), mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))
@@ -54,6 +55,18 @@ def test_a_bound_from_all_products_is_the_bound_and_no_estimate(kind, people, mo
     found = kind()(NOISY, task, people, rng=sp.rng(0))
     assert torch.allclose(found.value, whole.value, rtol=1e-8)
     assert found.assumptions == whole.assumptions
+
+
+def test_progress_is_told_over_all_points_of_a_mean(people, too_large):
+    heard = []
+    with listen(lambda step, total, _: heard.append((step, total))):
+        VanTrees(points=2)(NOISY, convolving(), people, rng=sp.rng(0))
+    unknowns = people.inputs.numel()
+    assert {total for _, total in heard} == {2 * unknowns}
+    steps = [step for step, _ in heard]
+    assert steps == sorted(set(steps))
+    assert len(steps) > 10
+    assert steps[-1] == 2 * unknowns
 
 
 def test_who_raises_what_may_be_held_gets_the_whole_matrix_on_any_device(people):

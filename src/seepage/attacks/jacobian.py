@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from torch.func import jvp, vjp, vmap
 from torch.nn.functional import one_hot
 
 from seepage.core import Observation, Rng
-from seepage.core.progress import report
 from seepage.threats import Simulation
 
 # Numbers of a Jacobian that may be held on a CPU, and the share of them for what passes by.
@@ -25,6 +23,10 @@ STEP, DISAGREEMENT = 1e-6, 0.01
 
 Linear = Callable[[Tensor], Tensor]
 Pullback = Callable[[Tensor], tuple[Tensor]]
+
+
+def _uncounted(done: int) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +59,6 @@ class Jacobian:
         with torch.no_grad():
             return self.function(self.at).numel()
 
-    @property
-    def fits(self) -> bool:
-        """Whether all of J may be held."""
-        return self.unknowns * self.equations <= room(self.at)
-
     def squared(self, directions: Tensor) -> Tensor:
         """J^T J d for every row d of `(k, n)`."""
         return self._each(lambda some: self.adjoint(self.forward(some)), directions)
@@ -78,23 +75,26 @@ class Jacobian:
         """J^T v for every row v of `(k, P)`."""
         return self._each(self._over(self._adjoint), changes)
 
-    def gram(self) -> Tensor:
-        """J^T J `(n, n)`, by way of all of J where it fits and else product by product."""
-        if not self.fits:
-            found = torch.cat([self.squared(some) for some in self.axes()])
-            return (found + found.T) / 2
-        columns = self.at.new_empty(self.unknowns, self.equations)
-        for rows, some in zip(self._split(columns), self.axes(), strict=True):
-            rows.copy_(self.forward(some))
-        return columns @ columns.T
+    def gram(self, counted: Callable[[int], None] = _uncounted) -> Tensor:
+        """J^T J `(n, n)`, by way of all of J where it fits and else product by product.
+
+        Args:
+            counted: Told how many columns are done, again and again.
+        """
+        held = self.unknowns * self.equations <= room(self.at)
+        columns = self.at.new_empty(self.unknowns, self.equations if held else self.unknowns)
+        done = 0
+        for some in self.axes():
+            rows = columns[done : done + len(some)]
+            rows.copy_(self.forward(some) if held else self.squared(some))
+            done += len(some)
+            counted(done)
+        return columns @ columns.T if held else (columns + columns.T) / 2
 
     def axes(self) -> Iterator[Tensor]:
         """All unit vectors, as many at once as fit: an identity of all inputs may not."""
-        done = 0
         for some in self._split(torch.arange(self.unknowns, device=self.at.device)):
-            report(done, self.unknowns, math.nan)
             yield one_hot(some, self.unknowns).to(self.at)
-            done += len(some)
 
     def is_true(self) -> bool:
         """Whether a small step along a random direction changes the function as J says.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from seepage.attacks.jacobian import Jacobian, Linear
 from seepage.bounds.channel import Channel
 from seepage.core import Batch, Rng, Task
+from seepage.core.progress import report
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +60,9 @@ class Information:
     def dense(self) -> Tensor:
         """The whole matrix `(n, n)`."""
         total = torch.diag(self.prior + torch.zeros_like(self.points[0]))
-        for one in self._jacobians:
-            total += one.gram() / (len(self.points) * self.std**2)
+        for number, one in enumerate(self._jacobians):
+            counted = partial(_told, number * self.unknowns, self.points.numel())
+            total += one.gram(counted) / (len(self.points) * self.std**2)
         return total
 
     def squares(self, directions: Tensor) -> Tensor:
@@ -69,12 +72,19 @@ class Information:
 
     def block_traces(self, people: int) -> Tensor:
         """The trace of every person's diagonal block `(B,)`, without the prior."""
-        found = torch.cat([self.squares(some) for some in self._jacobians[0].axes()])
-        return found.reshape(people, -1).sum(1)
+        found: list[Tensor] = []
+        for some in self._jacobians[0].axes():
+            found.append(self.squares(some))
+            _told(0, self.unknowns, sum(map(len, found)))
+        return torch.cat(found).reshape(people, -1).sum(1)
 
     @cached_property
     def _jacobians(self) -> list[Jacobian]:
         return [Jacobian(self.signal, point, vectorised=self.vectorised) for point in self.points]
+
+
+def _told(before: int, total: int, done: int) -> None:
+    report(before + done, total, math.nan)
 
 
 def information(
