@@ -1,13 +1,15 @@
 """The papers' tables, recorded: `python -m benchmarks.papers NAME ... [--scale paper] [--page]`.
 
 Each name is made by `seepage reproduce` and kept with command, commit and machine under
-results/papers/. `--page` writes docs/results.md from what is there. Needs SEEPAGE_DATA.
+results/papers/, its pictures under docs/results/; with `--out FOLDER` both go there. `--page`
+writes docs/results.md from what is there. Needs SEEPAGE_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from seepage.report import markdown_table, markdown_words
 from seepage.reproduce import MEASURES, SCALES, PaperTable, load_table, names
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+PICTURES = PAGE.with_suffix("")
 FOLDER = RESULTS / "papers"
 Result = dict[str, Any]
 
@@ -40,8 +43,8 @@ images and seeds. "Not printed" means that the paper shows a curve or pictures w
 """
 
 
-def record(name: str, scale: str, device: str, keep: Path | None) -> None:
-    """Make a table and keep it."""
+def record(name: str, scale: str, device: str, keep: Path | None, to: Path | None) -> None:
+    """Make a table and keep it, with its pictures where they say something."""
     with tempfile.TemporaryDirectory() as folder:
         out = (keep or Path(folder)) / f"{name}-{scale}"
         began = time.perf_counter(), time.process_time()
@@ -62,8 +65,13 @@ def record(name: str, scale: str, device: str, keep: Path | None) -> None:
         )
         wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
         result = json.loads((out / "table.json").read_text(encoding="utf-8"))
+        pictures = out / "pictures.png"
+        if pictures.is_file() and (to is not None or scale != "smoke"):
+            folder = to or PICTURES
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(pictures, folder / f"{name}-{scale}.png")
     content = {"exit_code": code, "wall": round(wall, 1), "cpu": round(cpu, 1), **result}
-    print(save(f"papers/{name}-{scale}", device, content))
+    print(save(f"{name}-{scale}", device, content, to or FOLDER))
 
 
 def recorded(name: str) -> dict[str, Result]:
@@ -113,6 +121,10 @@ def _section(table: PaperTable, scale: str, run: Result) -> Iterator[str]:
     yield f"`{run['command']}`, commit {run['commit']}, {_said(run)}."
     yield ""
     yield from markdown_table(run["header"], run["rows"])
+    pictures = PICTURES / f"{table.name}-{scale}.png"
+    if pictures.is_file():
+        yield ""
+        yield f"![The people of {table.name} and what came back]({PICTURES.name}/{pictures.name})"
 
 
 def _conventions(run: Result) -> list[str]:
@@ -131,11 +143,12 @@ def main() -> None:
     parser.add_argument("--scale", default="smoke", choices=SCALES)
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--keep", type=Path, default=None, help="folder to keep and resume audits")
+    parser.add_argument("--out", type=Path, default=None, help="folder for results and pictures")
     parser.add_argument("--page", action="store_true", help="write docs/results.md")
     options = parser.parse_args()
     device = pick_device(options.device)
     for name in options.names or ([] if options.page else names()):
-        record(name, options.scale, device, options.keep)
+        record(name, options.scale, device, options.keep, options.out)
     if options.page:
         PAGE.write_text(page(), encoding="utf-8")
         print(PAGE)

@@ -4,10 +4,12 @@ from seepage.reproduce.cost import Cost, cost
 from seepage.reproduce.figure import page
 from seepage.reproduce.lines import Line
 from seepage.reproduce.measures import MEASURES, STATISTICS
+from seepage.reproduce.pictures import save_pictures
 from seepage.reproduce.place import Place
 from seepage.reproduce.reading import load_table, names, parse_table
 from seepage.reproduce.reproduction import Reproduction
 from seepage.reproduce.run import Announce, build, reproduction, source
+from seepage.reproduce.sources import Audited
 from seepage.reproduce.table import SCALES, PaperTable
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "SCALES",
     "STATISTICS",
     "Announce",
+    "Audited",
     "Cost",
     "Line",
     "PaperTable",
@@ -27,5 +30,6 @@ __all__ = [
     "page",
     "parse_table",
     "reproduction",
+    "save_pictures",
     "source",
 ]
