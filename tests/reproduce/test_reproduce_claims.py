@@ -8,10 +8,11 @@ import pytest
 from benchmarks import papers, results_page, smoke
 
 from seepage.core.errors import UnknownName
-from seepage.reproduce import SCALES, claims, judged, load_table, names, shortfalls
+from seepage.reproduce import SCALES, Reproduction, claims, judged, load_table, names, shortfalls
 from seepage.reproduce.comparisons import Between, Close, Extreme, Rising
 from seepage.reproduce.contrasts import Less, Printed, Varied, Widens
 from seepage.reproduce.judge import Claim, Verdict
+from seepage.reproduce.lines import Line
 from seepage.reproduce.numbers import Numbers
 from seepage.reproduce.place import Place
 from seepage.reproduce.reading import parse_table
@@ -164,6 +165,28 @@ def test_verdicts_of_the_recorded_runs_follow_from_what_they_found():
         line["seepage"] = 500.0
     assert judged(few, {few.table: worse}).word == "holds"
     assert judged(many, {many.table: worse}).word == "does not hold"
+
+
+def found_at(scale, *levels):
+    """The wide and the narrow of 003-fig3, as if a run had found them."""
+    table = load_table("003-fig3")
+    blank = {"statistic": "mean", "paper": None, "interval": None, "people": 1, "standard": None}
+    lines = [
+        Line(*cell.labels, "psnr_normalised_003", seepage=levels[cell.row], why="", **blank)
+        for cell in table.cells(scale)
+    ]
+    return Reproduction(table, scale, lines, 0.0)
+
+
+def test_a_table_ends_with_what_became_of_the_papers_claims():
+    rising, falling = found_at("small", 1.0, 1.5, 3.0, 5.0), found_at("small", 1.0, 1.5, 3.0, 2.5)
+    first, third = (rising.lines[number].row for number in (0, 4))
+    for column, told in zip(("ConvNet", "ResNet-20"), rising.verdicts, strict=True):
+        assert f"This holds: {first} ({column}) 1, " in told
+    for column, told in zip(("ConvNet", "ResNet-20"), falling.verdicts, strict=True):
+        assert f"This does not hold: {third} ({column}) 3, " in told
+    assert set(falling.verdicts) <= set(falling.notes)
+    assert found_at("smoke", 1.0, 2.0, 3.0, 2.5).verdicts == []
 
 
 SHORT = """
