@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from benchmarks import papers, results_page, smoke
+from benchmarks.provenance import RESULTS
 
 from seepage.core.errors import UnknownName
 from seepage.reproduce import SCALES, Reproduction, claims, judged, load_table, names, shortfalls
@@ -282,6 +283,24 @@ def test_a_run_leaves_its_result_and_its_pictures_where_it_is_told(
     assert (tmp_path / "out" / "002-fig4-smoke.png").stat().st_size < 300_000
     written = json.loads((tmp_path / "out" / "002-fig4-smoke.json").read_text())
     assert str(tmp_path) not in written["command"]
+
+
+def test_the_page_shows_the_largest_run_with_verdict_shortfall_and_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_page, "FOLDER", tmp_path)
+    monkeypatch.setattr(results_page, "PICTURES", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "002-table6f-small.png").write_bytes(b"")
+    kept = json.loads((RESULTS / "papers" / "002-table6f-paper.json").read_text())
+    (tmp_path / "002-table6f-small.json").write_text(json.dumps({**kept, "scale": "small"}))
+    page = results_page.page()
+    assert f"Of {len(claims())} claims, 1 hold, 0 do not hold, 1 are beaten," in page
+    assert "| 002-table6f | With fewer it does not. | beaten | 11 filters 0.1668 | small |" in page
+    assert (
+        "| 002-table6f | small | 1 filter | l1\\_sum\\_002, mean | 728 | 1020 | One filter" in page
+    )
+    assert "](results/002-table6f-small.png)" in page
+    assert "## 002-table6f, small:" in page
+    assert "## 002-table6f, paper:" not in page
 
 
 def test_a_name_that_fails_fails_the_smoke_run_and_stops_no_other(tmp_path, monkeypatch, capsys):
