@@ -5,11 +5,12 @@ import torch
 
 import seepage as sp
 from seepage.attacks.adaptive import READINGS, adapted
-from seepage.attacks.adaptive.noise import STRONG
+from seepage.attacks.adaptive.noise import STRONG, OverSignal
 from seepage.attacks.adaptive.signs import UnitScale
 from seepage.attacks.adaptive.within import Within
 from seepage.attacks.certify import residual
 from seepage.attacks.gradient_matching import (
+    Candidate,
     Cosine,
     GaussianLikelihood,
     GradientMatching,
@@ -174,20 +175,36 @@ def test_strong_noise_is_weighed_against_the_prior_and_weak_noise_is_not(task, d
         seen = observed(sp.AddGaussian(std), task, data.batch(1))
         attack = adapted(SEARCH, seen).attack
         assert isinstance(attack, GradientMatching)
-        kinds = [type(term) for term in attack.search.terms]
-        assert kinds == [GaussianLikelihood if weighed else Cosine, TotalVariation]
+        terms = [getattr(term, "term", term) for term in attack.search.terms]
+        assert [type(t) for t in terms] == [
+            GaussianLikelihood if weighed else Cosine,
+            TotalVariation,
+        ]
 
 
 def test_the_likelihood_and_the_prior_are_in_the_proportion_of_nats(task, data):
     seen = observed(sp.AddGaussian(1.0), task, data.batch(2))
     likelihood, prior = adapted(SEARCH, seen).attack.search.terms
-    assert likelihood.std == 1.0
+    assert likelihood.term.std == likelihood.std == prior.std == 1.0
     assert prior.weight / likelihood.weight == pytest.approx(2 * 3 * 16 * 16)
 
 
-def test_the_gaussian_likelihood_is_that_of_torch(task, data):
-    from seepage.attacks.gradient_matching import Candidate
+@pytest.mark.parametrize(("drawn", "std"), [(0.01, 0.01), (0.5, 1.0)])
+def test_nats_are_counted_in_shares_of_the_signal_or_of_what_noise_hides(drawn, std, task, data):
+    """Against numpy in double precision."""
+    seen = observed(sp.AddGaussian(drawn), task, data.batch(1))
+    flat = seen.update.flat().double().numpy()
+    beyond, hidden = (flat**2).sum() - flat.size * std**2, (2 * flat.size) ** 0.5 * std**2
+    assert (beyond > hidden) == (drawn == std)
+    one = Update({n: t + 1.0 for n, t in seen.update.tensors.items()})
+    blank = torch.zeros(1)
+    candidate = Candidate(blank, blank, one, task.domain, blank, blank)
+    nats = flat.size / std**2 / 2
+    found = OverSignal(GaussianLikelihood(std=std), std)(candidate, seen)
+    assert float(found) == pytest.approx(nats * std**2 / max(beyond, hidden), rel=1e-3)
 
+
+def test_the_gaussian_likelihood_is_that_of_torch(task, data):
     seen = observed(sp.chain(), task, data.batch(1))
     other = seen.update.map(lambda t: t + 0.3)
     blank = torch.zeros(1)
