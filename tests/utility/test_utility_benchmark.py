@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from benchmarks import defenses
+from benchmarks import defense_rows, defenses
 
 import seepage as sp
 from seepage.core.task import batchnorm_layers
@@ -28,7 +28,7 @@ def test_accuracy_stands_beside_the_strongest_attack(tmp_path, data_root):
 
 def test_group_normalisation_takes_the_place_of_batch_normalisation():
     task = sp.zoo.resnet20(width=2)
-    grouped = defenses.with_group_norm(task)
+    grouped = defense_rows.with_group_norm(task)
     assert batchnorm_layers(task.model)
     assert not batchnorm_layers(grouped.model)
     assert set(grouped.parameters) == set(task.parameters)
@@ -39,5 +39,5 @@ def test_group_normalisation_takes_the_place_of_batch_normalisation():
 
 def test_every_row_is_a_client_at_both_sizes():
     for row in defenses.ROWS.values():
-        for size in (defenses.FULL.batch_size, defenses.FULL.attacked):
+        for size in (defense_rows.FULL.batch_size, defense_rows.FULL.attacked):
             assert sp.Client(sp.Gradient(), row.defend(size))
