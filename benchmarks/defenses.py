@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 
 import seepage as sp
+from benchmarks.defense_chart import chart
 from benchmarks.defense_rows import ROWS, SCALES, Row, Scale, loaded, network
 from benchmarks.provenance import RESULTS, save
 from seepage.audit import Choice, Record, leakages, pareto_front, ranked
@@ -35,6 +36,7 @@ from seepage.scoring import METRICS, applicable, pair
 from seepage.utility import OneCycle, Training, noise_multiplier, train
 
 DELTA = 1e-5
+PICTURES = RESULTS.parents[1] / "docs" / "pictures"
 Result = dict[str, object]
 
 
@@ -223,12 +225,18 @@ def gathered(part: str, sources: Iterable[Path], suffix: str) -> Result:
 
 
 def join(sources: Sequence[Path], out: Path, suffix: str) -> None:
-    """Write all rows to one file for each part, and the table of both."""
+    """Write all rows to one file for each part, the table of both, and its figures."""
+    pictures = PICTURES if out == RESULTS else out
     parts = {part: gathered(part, sources, suffix) for part in PARTS}
     for part, content in parts.items():
         print(save(f"defenses-{part}{suffix}", "cpu", content, out))
     joined = table(*(parts[part]["rows"] for part in ("utility", "attack")))
     print(save(f"defenses{suffix}", "cpu", joined, out))
+    for metric in ("psnr", "lpips"):
+        if all(f"{metric}_mean" in row for row in joined["rows"].values()):
+            path = pictures / f"defenses-{metric}{suffix}.svg"
+            path.write_text(chart(joined["rows"], metric=metric) + "\n", encoding="utf-8")
+            print(path)
 
 
 PARTS = {"utility": utility, "attack": attack}
