@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from seepage.audit import Choice, pareto_front
 from seepage.report.page.axis import Axis, spanning
-from seepage.report.page.markup import Markup, element, joined
+from seepage.report.page.markup import Markup, element
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
 LETTER, LINE, DOT = 6.3, 14.0, 4.0
@@ -85,6 +85,7 @@ def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
     spots = {name: (_across(across, x), _up(up, sign * y)) for name, (x, y) in shown.items()}
     front = pareto_front([Choice(name, sign * y, x) for name, (x, y) in shown.items()])
     best = [spots[choice.label] for choice in front]
+    labels = placed(spots, Box(LEFT, TOP, RIGHT, BOTTOM))
     what = {"psnr": "mean PSNR, dB", "lpips": "mean LPIPS"}[metric]
     title = "Accuracy against what the strongest attack recovers"
     return element(
@@ -106,7 +107,8 @@ def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
         _text((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "accuracy on held-out images, %"),
         element("polyline", {"points": _points(best), "fill": "none", "stroke": "#4a7a4f"}),
         *(_dot(spot, name in {c.label for c in front}) for name, spot in spots.items()),
-        *map(_name, placed(spots, Box(LEFT, TOP, RIGHT, BOTTOM))),
+        *(_leader(label) for label in labels),
+        *(_name(label) for label in labels),
     )
 
 
@@ -154,12 +156,19 @@ def _distance_to_next(name: str, marks: Mapping[str, tuple[float, float]]) -> fl
     return min((math.dist(marks[name], spot) for spot in others), default=0.0)
 
 
-def _name(label: Label) -> Markup:
-    """The name, and a thin line to its mark where that is not next to it."""
+def _leader(label: Label) -> Markup | None:
+    """A thin line from a mark to its name where that is not next to it."""
     box, (x, y) = label.box, label.at
     near = min(max(x, box.left), box.right), min(max(y, box.top), box.bottom)
-    text = _text((box.left + box.right) / 2, box.bottom - 3.5, "middle", label.text)
-    return joined(_line((x, y), near, "#9a958a") if math.dist((x, y), near) > 14 else None, text)
+    return _line((x, y), near, "#9a958a") if math.dist((x, y), near) > 14 else None
+
+
+def _name(label: Label) -> Markup:
+    """The name, on a halo that keeps lines behind it from crossing the letters."""
+    box = label.box
+    place = (box.left + box.right) / 2, box.bottom - 3.5
+    halo = {"stroke": "#fbfaf7", "stroke-width": 4, "paint-order": "stroke"}
+    return element("g", halo, _text(*place, "middle", label.text))
 
 
 def _dot(spot: tuple[float, float], best: bool) -> Markup:

@@ -6,8 +6,6 @@ import torch
 import seepage as sp
 from seepage.attacks.adaptive import READINGS, adapted
 from seepage.attacks.adaptive.noise import STRONG, OverSignal
-from seepage.attacks.adaptive.signs import UnitScale
-from seepage.attacks.adaptive.within import Within
 from seepage.attacks.certify import residual
 from seepage.attacks.gradient_matching import (
     Candidate,
@@ -16,6 +14,9 @@ from seepage.attacks.gradient_matching import (
     GradientMatching,
     TotalVariation,
 )
+from seepage.attacks.reading import searchable
+from seepage.attacks.reading.signs import UnitScale
+from seepage.attacks.reading.within import Within
 from seepage.core import Update
 from seepage.core.errors import InvalidValue
 from seepage.defenses.precode import Bottleneck
@@ -62,6 +63,14 @@ def test_the_truth_explains_the_update_exactly_once_the_defense_is_read_off(defe
     assert residual(read, batch.inputs, batch.labels) < 1e-5
 
 
+@pytest.mark.parametrize("defense", [sp.Prune(0.5), sp.TopK(1_000)], ids=repr)
+def test_every_search_reads_off_what_survived_and_what_is_certified_stays(defense, task, data):
+    seen = observed(defense, task, data.batch(1))
+    (link,) = searchable(SEARCH, seen).simulate.client.chain.links
+    assert isinstance(link, Within)
+    assert seen.simulate.client.defense == defense
+
+
 @pytest.mark.parametrize("defense", [sp.Dropout(0.7), sp.Soteria(0.5), sp.Precode(16)], ids=repr)
 def test_without_reading_it_off_it_does_not(defense, task, data):
     batch = data.batch(1)
@@ -99,16 +108,21 @@ def test_codes_of_several_people_cannot_be_read(people, task, data):
 @pytest.mark.parametrize(
     "defense",
     [
-        sp.chain(sp.Dropout(0.7), sp.AddGaussian(1e-4)),
+        sp.chain(sp.Prune(0.9), sp.AddGaussian(1e-4)),
         sp.chain(sp.Prune(0.9), sp.SecureAggregation(2)),
-        sp.chain(sp.Prune(0.9), sp.Sign()),
+        sp.chain(sp.TopK(100), sp.SecureAggregation(2)),
     ],
     ids=repr,
 )
 def test_survivors_that_something_later_hides_are_not_read(defense, task, data):
     seen = observed(defense, task, data.batch(2))
-    links = adapted(SEARCH, seen).defense.links
-    assert links[0] == defense.links[0]
+    assert adapted(SEARCH, seen).defense.links == defense.links[1:]
+
+
+def test_dropout_that_something_later_hides_is_simulated_by_its_mean(task, data):
+    defense = sp.chain(sp.Dropout(0.7), sp.AddGaussian(1e-4))
+    seen = observed(defense, task, data.batch(2))
+    assert adapted(SEARCH, seen).defense == defense
 
 
 def test_pruned_entries_must_only_be_as_small_as_the_smallest_survivor():

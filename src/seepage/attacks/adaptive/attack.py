@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.attacks.adaptive.plan import Plan
 from seepage.attacks.adaptive.readings import adapted
+from seepage.attacks.reading.plan import Plan
 from seepage.core import Attack, Observation, Protection, Reconstruction, Rng, SideBySide
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import chain

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from seepage.attacks.adaptive.plan import Plan
 from seepage.attacks.gradient_matching import (
     Candidate,
     Cosine,
@@ -19,6 +18,7 @@ from seepage.attacks.gradient_matching import (
     TotalVariation,
 )
 from seepage.attacks.labels import InferLabels
+from seepage.attacks.reading.plan import Plan
 from seepage.core import Attack, Observation, Update
 from seepage.defenses import AddGaussian, AddLaplace
 
