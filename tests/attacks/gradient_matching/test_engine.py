@@ -395,7 +395,7 @@ def test_bfloat16_simulates_to_its_eight_bits(photos):
     exact, coarse = Engine(precision="float32"), Engine(precision="bf16")
     noise = task.domain.sample(2, rng=sp.rng(3)).unsqueeze(1)
     labels = seen.labels.expand(2, 1)
-    full, rounded = (e._simulation(seen, 2)(noise, labels) for e in (exact, coarse))
+    full, rounded = (e._simulation((seen,), 2)(noise, labels) for e in (exact, coarse))
     for name, tensor in full.items():
         assert rounded[name].dtype == torch.float32
         assert 1e-6 < (rounded[name] - tensor).norm() / tensor.norm() < 0.05

@@ -19,7 +19,7 @@ from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.median import median_filter
 from seepage.attacks.gradient_matching.objective import Objective, RowSimulation
 from seepage.attacks.gradient_matching.patience import Patience
-from seepage.attacks.gradient_matching.rows import Rounded, Strategy, rounded, row_simulation
+from seepage.attacks.gradient_matching.rows import Rounded, Strategy, case_simulation, rounded
 from seepage.attacks.gradient_matching.run import Run, State, state_of, tensors_of
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.gradient_matching.starts import generated_point
@@ -141,7 +141,7 @@ class Engine:
             known = [observation.labels for observation in chosen]
             stacked = torch.stack([label for label in known if label is not None])
             labels = stacked.repeat_interleave(len(chunk.restarts), 0)
-        simulate = self._simulation(chosen[0], chunk.size)
+        simulate = self._simulation(chosen, chunk.size)
         objective = Objective(search.terms, chosen, layout, labels, simulate)
         run = Run(
             evaluate=objective.evaluate,
@@ -153,11 +153,11 @@ class Engine:
         name = _fingerprint(search, chosen, [rngs[case] for case in chunk.cases], chunk)
         return self._drive(run, torch.stack(starts), layout, search.median_every, name)
 
-    def _simulation(self, observation: Observation, rows: int) -> RowSimulation:
+    def _simulation(self, cases: tuple[Observation, ...], rows: int) -> RowSimulation:
         if self.precision == "bf16":
-            lighter = rounded(observation)
-            return Rounded(row_simulation(lighter, rows=rows, strategy=self.strategy))
-        return row_simulation(observation, rows=rows, strategy=self.strategy)
+            lighter = [rounded(case) for case in cases]
+            return Rounded(case_simulation(lighter, rows=rows, strategy=self.strategy))
+        return case_simulation(cases, rows=rows, strategy=self.strategy)
 
     def _drive(
         self, run: Run, points: Tensor, layout: Layout, median_every: int | None, name: str

@@ -10,6 +10,7 @@ from torch import Tensor
 from seepage.attacks.gradient_matching.engine import Engine, Outcome
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.search import Search
+from seepage.attacks.reading import searchable
 from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import MissingKnowledge, NotApplicable
@@ -50,7 +51,8 @@ class GradientMatching:
                     "side; attack them one by one"
                 )
         layout = self._layout(observations[0])
-        outcomes = self.engine.run(self.search, tuple(observations), tuple(rngs), layout)
+        searched = tuple(searchable(self, observation) for observation in observations)
+        outcomes = self.engine.run(self.search, searched, tuple(rngs), layout)
         return [
             self._reconstruction(observation, layout, outcome)
             for observation, outcome in zip(observations, outcomes, strict=True)
@@ -60,7 +62,8 @@ class GradientMatching:
         """What a call gives, and the best point of every restart, normalised: `(R, B, ...)`."""
         require_usable(observation.update, observation.task)
         layout = self._layout(observation)
-        (outcome,) = self.engine.run(self.search, (observation,), (rng,), layout)
+        searched = searchable(self, observation)
+        (outcome,) = self.engine.run(self.search, (searched,), (rng,), layout)
         best = self._reconstruction(observation, layout, outcome)
         return best, layout.normalised(outcome.points)
 
