@@ -55,8 +55,8 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
 
 
 def _without_folder(arguments: list[str]) -> list[str]:
-    """The arguments less `--out FOLDER` and `--keep FOLDER`, which are paths of one machine."""
-    for option in ("--out", "--keep"):
+    """The arguments less those that are paths of one machine."""
+    for option in ("--out", "--keep", "--sheets"):
         if option in arguments:
             at = arguments.index(option)
             arguments = arguments[:at] + arguments[at + 2 :]
