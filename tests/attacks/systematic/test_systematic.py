@@ -14,7 +14,7 @@ from seepage.attacks.gradient_matching.features import layer_inputs
 from seepage.attacks.systematic.order import in_order_of
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge
-from seepage.domains import Signal
+from seepage.domains import Continuous, Signal, Tabular
 from seepage.scoring import METRICS, pair
 
 
@@ -100,6 +100,20 @@ def test_features_are_put_in_the_order_of_their_labels(task, pictures, scaled):
     cosines = torch.cosine_similarity(ordered.values, wanted)
     assert float(cosines.min()) > 0.999
     assert not values.requires_grad
+
+
+def test_features_of_a_network_that_is_one_layer_are_put_in_order():
+    data = sp.data.load("digits").batch(6)
+    rows = sp.Batch(data.inputs.flatten(1), data.labels)
+    pixels = rows.inputs.shape[1]
+    columns = [Continuous(name=f"{i}", low=0, high=1, mean=0, std=1) for i in range(pixels)]
+    bare = sp.Task(nn.Linear(pixels, 10), sp.cross_entropy, Tabular(tuple(columns)))
+    seen = observe(bare, rows, batchnorm="running")
+    shuffled = rows.inputs[sp.rng(5).permutation(6)]
+    found = Features("", shuffled, torch.linalg.qr(shuffled.T).Q, True, 0.0)
+    ordered = in_order_of(seen.labels, found, seen)
+    torch.testing.assert_close(ordered.values, rows.inputs[rows.labels.argsort()])
+    assert not torch.equal(shuffled, ordered.values)
 
 
 def test_feature_matching_helps_under_noise(task, pictures):
