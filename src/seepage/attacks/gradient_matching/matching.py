@@ -43,38 +43,15 @@ class GradientMatching:
             observations: Of equal batch size, made with the same task, client and threat.
             rngs: One key for each.
         """
-<<<<<<< HEAD
-        for observation in observations:
-            require_usable(observation.update, observation.task)
-            if observation.mixing is not None and len(observations) > 1:
-                raise NotApplicable(
-                    "every client mixes in its own way, so that they cannot be simulated side by "
-                    "side; attack them one by one"
-                )
-        layout = self._layout(observations[0])
-        searched = tuple(searchable(self, observation) for observation in observations)
-        outcomes = self.engine.run(self.search, searched, tuple(rngs), layout)
-        return [
-            self._reconstruction(observation, layout, outcome)
-            for observation, outcome in zip(observations, outcomes, strict=True)
-        ]
-=======
         return together([self] * len(observations), observations, rngs=rngs)
->>>>>>> 980740057c9e2c990ea080ecf185b23f6f1742d3
 
     def ensemble(self, observation: Observation, *, rng: Rng) -> tuple[Reconstruction, Tensor]:
         """What a call gives, and the best point of every restart, normalised: `(R, B, ...)`."""
         require_usable(observation.update, observation.task)
-<<<<<<< HEAD
-        layout = self._layout(observation)
-        searched = searchable(self, observation)
-        (outcome,) = self.engine.run(self.search, (searched,), (rng,), layout)
-        best = self._reconstruction(observation, layout, outcome)
-=======
         layout = self.layout(observation)
-        (outcome,) = self.engine.run((self.search,), (observation,), (rng,), (layout,))
+        searched = searchable(self, observation)
+        (outcome,) = self.engine.run((self.search,), (searched,), (rng,), (layout,))
         best = self.reconstruction(observation, layout, outcome)
->>>>>>> 980740057c9e2c990ea080ecf185b23f6f1742d3
         return best, layout.normalised(outcome.points)
 
     def layout(self, observation: Observation) -> Layout:
@@ -152,7 +129,8 @@ def together(
     pairs = list(zip(attacks, observations, strict=True))
     layouts = [attack.layout(observation) for attack, observation in pairs]
     searches = [attack.search for attack in attacks]
-    outcomes = attacks[0].engine.run(searches, observations, rngs, layouts)
+    searched = [searchable(attack, observation) for attack, observation in pairs]
+    outcomes = attacks[0].engine.run(searches, searched, rngs, layouts)
     return [
         attack.reconstruction(observation, layout, outcome)
         for (attack, observation), layout, outcome in zip(pairs, layouts, outcomes, strict=True)
