@@ -55,9 +55,11 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
 
 
 def _without_folder(arguments: list[str]) -> list[str]:
-    """The arguments less `--out FOLDER` and `--keep FOLDER`, which are paths of one machine."""
-    for option in ("--out", "--keep"):
-        if option in arguments:
-            at = arguments.index(option)
-            arguments = arguments[:at] + arguments[at + 2 :]
-    return arguments
+    """The arguments less `--out FOLDER` and its like, which are paths of one machine."""
+    kept, leaving_out = [], False
+    for argument in arguments:
+        if argument.startswith("--"):
+            leaving_out = argument in ("--out", "--keep", "--sheets", "--sources")
+        if not leaving_out:
+            kept.append(argument)
+    return kept

@@ -1,9 +1,11 @@
 """The benchmark of defenses, at a scale for a CPU."""
 
+import itertools
 import json
+from xml.etree import ElementTree
 
 import pytest
-from benchmarks import defenses
+from benchmarks import defense_chart, defense_rows, defenses
 
 import seepage as sp
 from seepage.core.task import batchnorm_layers
@@ -24,11 +26,42 @@ def test_accuracy_stands_beside_the_strongest_attack(tmp_path, data_root):
     assert none["psnr_mean"] > pruned["psnr_mean"] + 1
     assert table["front"] == ["prune 0.99", "none"]
     assert {"command", "commit", "machine"} <= table.keys()
+    picture = ElementTree.parse(tmp_path / "defenses-psnr-small.svg").getroot()
+    names = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"none", "prune 0.99"} <= set(names)
+
+
+def test_runs_in_several_folders_make_one_table_that_names_them(tmp_path):
+    for run, row in (("first", "none"), ("second", "prune 0.9")):
+        folder = tmp_path / run
+        folder.mkdir()
+        kept = {"command": run, "commit": "c", "machine": {}, "rows": {row: {"wall_seconds": 1}}}
+        (folder / "defenses-utility.json").write_text(json.dumps(kept))
+    found = defenses.gathered("utility", [tmp_path / "second", tmp_path / "first"], "")
+    assert list(found["rows"]) == ["none", "prune 0.9"]
+    assert [(r["command"], r["rows"]) for r in found["runs"]] == [
+        ("second", ["prune 0.9"]),
+        ("first", ["none"]),
+    ]
+
+
+def test_names_beside_marks_overlap_neither_each_other_nor_marks():
+    """Though most of the marks stand in one place, as they do where defenses cost nothing."""
+    marks = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)} | {"far": (70, 60)}
+    inside = defense_chart.Box(62, 56, 884, 414)
+    labels = defense_chart.placed(marks, inside)
+    assert {label.text for label in labels} == set(marks)
+    for one, other in itertools.combinations(labels, 2):
+        assert not one.box.meets(other.box)
+    for label in labels:
+        assert inside.left <= label.box.left <= label.box.right <= inside.right
+        for x, y in marks.values():
+            assert not label.box.meets(defense_chart.Box(x - 3, y - 3, x + 3, y + 3))
 
 
 def test_group_normalisation_takes_the_place_of_batch_normalisation():
     task = sp.zoo.resnet20(width=2)
-    grouped = defenses.with_group_norm(task)
+    grouped = defense_rows.with_group_norm(task)
     assert batchnorm_layers(task.model)
     assert not batchnorm_layers(grouped.model)
     assert set(grouped.parameters) == set(task.parameters)
@@ -39,5 +72,5 @@ def test_group_normalisation_takes_the_place_of_batch_normalisation():
 
 def test_every_row_is_a_client_at_both_sizes():
     for row in defenses.ROWS.values():
-        for size in (defenses.FULL.batch_size, defenses.FULL.attacked):
+        for size in (defense_rows.FULL.batch_size, defense_rows.FULL.attacked):
             assert sp.Client(sp.Gradient(), row.defend(size))

@@ -4,8 +4,10 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import seepage as sp
+from seepage.core import cross_entropy
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue
 from seepage.core.progress import listen
@@ -15,10 +17,12 @@ from seepage.utility import (
     OneCycle,
     Training,
     evaluate,
+    local,
     noise_multiplier,
     train,
 )
-from seepage.utility.local import CHUNK, as_trained
+from seepage.utility.local import as_trained
+from seepage.utility.per_example import per_example_gradients
 
 DEFENSES = [
     sp.chain(),
@@ -130,13 +134,68 @@ def test_the_fast_gradient_is_that_of_the_client(small):
         assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
 
 
-def test_gradients_of_each_example_come_in_chunks(small):
+@pytest.mark.parametrize("chunk", [512, 30])
+def test_gradients_of_each_example_come_in_chunks(small, chunk, monkeypatch):
     task, data, _ = small
-    assert len(data) > CHUNK
+    monkeypatch.setattr(local, "CHUNK", chunk)
     fast = as_trained(sp.Gradient(), task.model)
     ours = fast(task, data.inputs, data.labels, granularity="per_example")
     theirs = sp.Gradient()(task, data.inputs, data.labels, granularity="per_example")
     assert torch.allclose(ours.flat(), theirs.flat(), atol=1e-6)
+
+
+class Twisted(nn.Module):
+    """Strides, gaps, edges and a linear layer over positions, all of which windows must follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(2, 1))
+        self.second = nn.Conv2d(4, 6, 3, stride=2, bias=False)
+        self.norm = nn.GroupNorm(3, 6)
+        self.over = nn.Linear(6, 5)
+        self.head = nn.Linear(5, 10)
+
+    def forward(self, inputs):
+        hidden = torch.tanh(self.norm(self.second(torch.relu(self.first(inputs)))))
+        return self.head(self.over(hidden.flatten(2).transpose(1, 2)).tanh().mean(1))
+
+
+def test_one_backward_pass_gives_every_examples_own_gradient():
+    photos = sp.data.load("photos", pixels=9).batch(5).to(dtype=torch.float64)
+    task = sp.Task(Twisted().double(), cross_entropy, sp.domains.Image((3, 9, 9)))
+    found = per_example_gradients(task, photos.inputs, photos.labels)
+    for i in range(5):
+        alone = sp.Gradient()(task, photos.inputs[i : i + 1], photos.labels[i : i + 1])
+        for name, tensor in alone.tensors.items():
+            assert torch.allclose(found[name][i], tensor, atol=1e-10), name
+
+
+class InPlace(nn.Module):
+    def __init__(self, *, inplace):
+        super().__init__()
+        self.body = nn.Linear(192, 6)
+        self.activation = nn.ReLU(inplace=inplace)
+        self.head = nn.Linear(6, 10)
+
+    def forward(self, inputs):
+        return self.head(self.activation(self.body(inputs.flatten(1))))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_what_is_changed_in_place_is_differentiated_apart(inplace):
+    photos = pictures(3)
+    task = sp.Task(InPlace(inplace=inplace), cross_entropy, sp.domains.Image((3, 8, 8)))
+    assert (per_example_gradients(task, photos.inputs, photos.labels) is None) == inplace
+    fast = as_trained(sp.Gradient(), task.model)
+    ours = fast(task, photos.inputs, photos.labels, granularity="per_example")
+    theirs = sp.Gradient()(task, photos.inputs, photos.labels, granularity="per_example")
+    assert torch.allclose(ours.flat(), theirs.flat(), atol=1e-6)
+
+
+def test_layers_without_a_rule_are_differentiated_apart():
+    photos = pictures(3)
+    task = normalised()
+    assert per_example_gradients(task, photos.inputs, photos.labels) is None
 
 
 @pytest.mark.parametrize("defense", [sp.chain(), sp.Precode(4)], ids=repr)

@@ -56,4 +56,7 @@ class Prune(OnAggregate):
         pruned = int(self.ratio * len(magnitudes))
         if pruned == 0:
             return magnitudes.new_tensor(-1.0)
+        if magnitudes.is_cuda:
+            # There a selection runs in one block, which is slower than sorting in all of them.
+            return magnitudes.sort().values[pruned - 1]
         return magnitudes.kthvalue(pruned).values

@@ -100,7 +100,11 @@ class Course:
         return replace(self.client, defense=chain(*links))
 
     def _batch(self, indices: Tensor, key: Rng) -> Batch:
-        chosen = indices.to(self.data.inputs.device)
+        device = self.data.inputs.device
+        # From pinned memory, so that the next step is prepared while the card computes this one.
+        chosen = (
+            indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices
+        )
         inputs, labels = self.data.inputs[chosen], self.data.labels[chosen]
         if self.plan.augment is not None:
             inputs = self.plan.augment(inputs, rng=key.fork("augment"))

@@ -5,6 +5,7 @@ What they compute is what the attacked client computes; `Client` and chain aroun
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,9 +17,12 @@ from seepage.clients.gradient import Reduction
 from seepage.core import LocalComputation, Task, Update
 from seepage.core.task import batchnorm_layers
 from seepage.core.update import Granularity
+from seepage.utility.per_example import per_example_gradients
 
 # Examples whose own gradients are computed together; more need memory for their activations.
-CHUNK = 64
+CHUNK = 512
+# The same where each is differentiated apart.
+CHUNK_APART = 64
 
 
 def as_trained(local: LocalComputation, model: nn.Module) -> LocalComputation:
@@ -88,12 +92,32 @@ class Remembering:
 
 
 def _each(task: Task, inputs: Tensor, labels: Tensor) -> Update:
-    pieces = zip(torch.split(inputs, CHUNK), torch.split(labels, CHUNK), strict=True)
-    parts = [Gradient()(task, x, y, granularity="per_example") for x, y in pieces]
+    found = None if task.mixes_examples else _together(task, inputs, labels)
+    return _apart(task, inputs, labels) if found is None else found
+
+
+def _together(task: Task, inputs: Tensor, labels: Tensor) -> Update | None:
+    parts: list[Mapping[str, Tensor]] = []
+    for x, y in zip(torch.split(inputs, CHUNK), torch.split(labels, CHUNK), strict=True):
+        part = per_example_gradients(task, x, y)
+        if part is None:
+            return None
+        parts.append(part)
+    return Update(_joined(parts), granularity="per_example")
+
+
+def _apart(task: Task, inputs: Tensor, labels: Tensor) -> Update:
+    pieces = (torch.split(t, CHUNK_APART) for t in (inputs, labels))
+    parts = [
+        Gradient()(task, x, y, granularity="per_example") for x, y in zip(*pieces, strict=True)
+    ]
+    return replace(parts[0], tensors=_joined([part.tensors for part in parts]))
+
+
+def _joined(parts: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
     if len(parts) == 1:
         return parts[0]
-    joined = {n: torch.cat([part.tensors[n] for part in parts]) for n in parts[0].tensors}
-    return replace(parts[0], tensors=joined)
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _remember(trained: nn.Module, kept: nn.Module) -> None:

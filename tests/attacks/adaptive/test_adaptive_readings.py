@@ -5,16 +5,18 @@ import torch
 
 import seepage as sp
 from seepage.attacks.adaptive import READINGS, adapted
-from seepage.attacks.adaptive.noise import STRONG
-from seepage.attacks.adaptive.signs import UnitScale
-from seepage.attacks.adaptive.within import Within
+from seepage.attacks.adaptive.noise import STRONG, OverSignal
 from seepage.attacks.certify import residual
 from seepage.attacks.gradient_matching import (
+    Candidate,
     Cosine,
     GaussianLikelihood,
     GradientMatching,
     TotalVariation,
 )
+from seepage.attacks.reading import searchable
+from seepage.attacks.reading.signs import UnitScale
+from seepage.attacks.reading.within import Within
 from seepage.core import Update
 from seepage.core.errors import InvalidValue
 from seepage.defenses.precode import Bottleneck
@@ -61,6 +63,14 @@ def test_the_truth_explains_the_update_exactly_once_the_defense_is_read_off(defe
     assert residual(read, batch.inputs, batch.labels) < 1e-5
 
 
+@pytest.mark.parametrize("defense", [sp.Prune(0.5), sp.TopK(1_000)], ids=repr)
+def test_every_search_reads_off_what_survived_and_what_is_certified_stays(defense, task, data):
+    seen = observed(defense, task, data.batch(1))
+    (link,) = searchable(SEARCH, seen).simulate.client.chain.links
+    assert isinstance(link, Within)
+    assert seen.simulate.client.defense == defense
+
+
 @pytest.mark.parametrize("defense", [sp.Dropout(0.7), sp.Soteria(0.5), sp.Precode(16)], ids=repr)
 def test_without_reading_it_off_it_does_not(defense, task, data):
     batch = data.batch(1)
@@ -98,16 +108,21 @@ def test_codes_of_several_people_cannot_be_read(people, task, data):
 @pytest.mark.parametrize(
     "defense",
     [
-        sp.chain(sp.Dropout(0.7), sp.AddGaussian(1e-4)),
+        sp.chain(sp.Prune(0.9), sp.AddGaussian(1e-4)),
         sp.chain(sp.Prune(0.9), sp.SecureAggregation(2)),
-        sp.chain(sp.Prune(0.9), sp.Sign()),
+        sp.chain(sp.TopK(100), sp.SecureAggregation(2)),
     ],
     ids=repr,
 )
 def test_survivors_that_something_later_hides_are_not_read(defense, task, data):
     seen = observed(defense, task, data.batch(2))
-    links = adapted(SEARCH, seen).defense.links
-    assert links[0] == defense.links[0]
+    assert adapted(SEARCH, seen).defense.links == defense.links[1:]
+
+
+def test_dropout_that_something_later_hides_is_simulated_by_its_mean(task, data):
+    defense = sp.chain(sp.Dropout(0.7), sp.AddGaussian(1e-4))
+    seen = observed(defense, task, data.batch(2))
+    assert adapted(SEARCH, seen).defense == defense
 
 
 def test_pruned_entries_must_only_be_as_small_as_the_smallest_survivor():
@@ -174,20 +189,36 @@ def test_strong_noise_is_weighed_against_the_prior_and_weak_noise_is_not(task, d
         seen = observed(sp.AddGaussian(std), task, data.batch(1))
         attack = adapted(SEARCH, seen).attack
         assert isinstance(attack, GradientMatching)
-        kinds = [type(term) for term in attack.search.terms]
-        assert kinds == [GaussianLikelihood if weighed else Cosine, TotalVariation]
+        terms = [getattr(term, "term", term) for term in attack.search.terms]
+        assert [type(t) for t in terms] == [
+            GaussianLikelihood if weighed else Cosine,
+            TotalVariation,
+        ]
 
 
 def test_the_likelihood_and_the_prior_are_in_the_proportion_of_nats(task, data):
     seen = observed(sp.AddGaussian(1.0), task, data.batch(2))
     likelihood, prior = adapted(SEARCH, seen).attack.search.terms
-    assert likelihood.std == 1.0
+    assert likelihood.term.std == likelihood.std == prior.std == 1.0
     assert prior.weight / likelihood.weight == pytest.approx(2 * 3 * 16 * 16)
 
 
-def test_the_gaussian_likelihood_is_that_of_torch(task, data):
-    from seepage.attacks.gradient_matching import Candidate
+@pytest.mark.parametrize(("drawn", "std"), [(0.01, 0.01), (0.5, 1.0)])
+def test_nats_are_counted_in_shares_of_the_signal_or_of_what_noise_hides(drawn, std, task, data):
+    """Against numpy in double precision."""
+    seen = observed(sp.AddGaussian(drawn), task, data.batch(1))
+    flat = seen.update.flat().double().numpy()
+    beyond, hidden = (flat**2).sum() - flat.size * std**2, (2 * flat.size) ** 0.5 * std**2
+    assert (beyond > hidden) == (drawn == std)
+    one = Update({n: t + 1.0 for n, t in seen.update.tensors.items()})
+    blank = torch.zeros(1)
+    candidate = Candidate(blank, blank, one, task.domain, blank, blank)
+    nats = flat.size / std**2 / 2
+    found = OverSignal(GaussianLikelihood(std=std), std)(candidate, seen)
+    assert float(found) == pytest.approx(nats * std**2 / max(beyond, hidden), rel=1e-3)
 
+
+def test_the_gaussian_likelihood_is_that_of_torch(task, data):
     seen = observed(sp.chain(), task, data.batch(1))
     other = seen.update.map(lambda t: t + 0.3)
     blank = torch.zeros(1)

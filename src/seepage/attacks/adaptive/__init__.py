@@ -1,7 +1,7 @@
 """The adversary who knows the defense, and reads off the update what the client did with it."""
 
 from seepage.attacks.adaptive.attack import Adaptive, adaptive
-from seepage.attacks.adaptive.plan import Plan
 from seepage.attacks.adaptive.readings import READINGS, adapted
+from seepage.attacks.reading.plan import Plan
 
 __all__ = ["READINGS", "Adaptive", "Plan", "adapted", "adaptive"]

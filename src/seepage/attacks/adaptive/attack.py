@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seepage.attacks.adaptive.readings import adapted
-from seepage.core import Attack, Observation, Protection, Reconstruction, Rng
+from seepage.attacks.reading.plan import Plan
+from seepage.core import Attack, Observation, Protection, Reconstruction, Rng, SideBySide
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import chain
 from seepage.threats import Simulation
@@ -29,10 +31,25 @@ class Adaptive:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Adapt the simulation, and attack."""
+        plan = self._plan(observation)
+        return plan.attack(plan.observation, rng=rng)
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Adapt to each, and attack side by side those that are then attacked alike."""
+        plans = [self._plan(observation) for observation in observations]
+        found: dict[int, Reconstruction] = {}
+        for attack in {id(plan.attack): plan.attack for plan in plans}.values():
+            places = [i for i, p in enumerate(plans) if i not in found and p.attack == attack]
+            chosen, keys = [plans[i].observation for i in places], [rngs[i] for i in places]
+            found |= dict(zip(places, _each(attack, chosen, keys), strict=True))
+        return [found[i] for i in range(len(plans))]
+
+    def _plan(self, observation: Observation) -> Plan:
         if self.defense is not None:
             self._require(self.defense, observation)
-        plan = adapted(self.attack, observation)
-        return plan.attack(plan.observation, rng=rng)
+        return adapted(self.attack, observation)
 
     def _require(self, defense: Protection, observation: Observation) -> None:
         simulation = observation.simulate
@@ -49,6 +66,16 @@ class Adaptive:
             f"expected a client behind {defense}, which the attack is adapted to, got one behind "
             f"{chain(known)}; adapt it to that, or to whatever the threat reveals"
         )
+
+
+def _each(
+    attack: Attack, observations: Sequence[Observation], rngs: Sequence[Rng]
+) -> Sequence[Reconstruction]:
+    """Side by side where the attack can; every client mixes in its own way, and none is alike."""
+    mixed = any(observation.mixing is not None for observation in observations)
+    if isinstance(attack, SideBySide) and len(observations) > 1 and not mixed:
+        return attack.many(observations, rngs=rngs)
+    return [attack(seen, rng=key) for seen, key in zip(observations, rngs, strict=True)]
 
 
 def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:

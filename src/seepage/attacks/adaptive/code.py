@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.adaptive.plan import Plan
 from seepage.attacks.linear_systems import features
+from seepage.attacks.reading.plan import Plan
 from seepage.core import Task, Update
 from seepage.defenses import Precode
 from seepage.defenses.precode import Bottleneck

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from seepage.attacks.adaptive.plan import Plan
+from seepage.attacks.reading.plan import Plan
 from seepage.core import Lesson
 from seepage.core.protocols import Stage
 from seepage.defenses import Soteria

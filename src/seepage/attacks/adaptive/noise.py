@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from seepage.attacks.adaptive.plan import Plan
+from torch import Tensor
+
 from seepage.attacks.gradient_matching import (
+    Candidate,
     Cosine,
     GaussianLikelihood,
     GradientMatching,
@@ -16,7 +18,8 @@ from seepage.attacks.gradient_matching import (
     TotalVariation,
 )
 from seepage.attacks.labels import InferLabels
-from seepage.core import Attack, Update
+from seepage.attacks.reading.plan import Plan
+from seepage.core import Attack, Observation, Update
 from seepage.defenses import AddGaussian, AddLaplace
 
 # Share of the observed energy that is noise, above which the likelihood brought back more than
@@ -36,23 +39,50 @@ def read_noise(link: AddGaussian | AddLaplace, plan: Plan) -> Plan:
     if plan.after(link):
         return plan
     std = link.std if isinstance(link, AddGaussian) else math.sqrt(2) * link.scale
-    energy = float(plan.observation.update.flat().square().sum())
-    noise = std**2 * _entries(plan.observation.update)
-    if noise < STRONG * energy:
+    update = plan.observation.update
+    if std**2 * _entries(update) < STRONG * float(update.flat().square().sum()):
         return plan
-    # In the units of a cosine, half a squared distance over the energy, which other terms keep to.
-    unit = std**2 / max(energy - noise, std**2)
-    likelihood = GaussianLikelihood(std=std, weight=unit)
-    prior = ROUGHNESS * plan.unknowns * unit
-    return replace(plan, attack=_weighed(plan.attack, likelihood, prior))
+    return replace(plan, attack=_weighed(plan.attack, std, ROUGHNESS * plan.unknowns))
 
 
-def _weighed(attack: Attack, likelihood: GaussianLikelihood, prior: float) -> Attack:
+@dataclass(frozen=True)
+class OverSignal:
+    """Another term, from nats to the units of a cosine, which further terms keep to.
+
+    Half a squared distance over the energy of the signal, of which sigma^2 is one nat:
+
+        term * sigma^2 / max(||g*||^2 - n sigma^2, sqrt(2 n) sigma^2)
+
+    A signal below the second, the deviation of the noise's own energy, cannot be told from none.
+
+    Args:
+        term: What is in nats.
+        std: sigma, of the noise on every entry.
+    """
+
+    term: Term
+    std: float
+
+    @property
+    def weight(self) -> float:
+        """That of the term."""
+        return self.term.weight
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Divide by what the observed update has beyond the noise."""
+        entries = _entries(observation.update)
+        energy = observation.update.flat().square().sum() / self.std**2
+        return self.term(candidate, observation) / (energy - entries).clamp_min(
+            math.sqrt(2 * entries)
+        )
+
+
+def _weighed(attack: Attack, std: float, prior: float) -> Attack:
     """The attack, if it is a search by cosine and total variation, with both weighed anew."""
     if isinstance(attack, InferLabels):
-        return replace(attack, attack=_weighed(attack.attack, likelihood, prior))
+        return replace(attack, attack=_weighed(attack.attack, std, prior))
     if isinstance(attack, GradientMatching) and _by_cosine(attack.search):
-        terms = tuple(_term(term, likelihood, prior) for term in attack.search.terms)
+        terms = tuple(_term(term, std, prior) for term in attack.search.terms)
         return replace(attack, search=replace(attack.search, terms=terms))
     return attack
 
@@ -62,10 +92,12 @@ def _by_cosine(search: Search) -> bool:
     return smooth and any(isinstance(term, Cosine | LayerwiseCosine) for term in search.terms)
 
 
-def _term(term: Term, likelihood: GaussianLikelihood, prior: float) -> Term:
+def _term(term: Term, std: float, prior: float) -> Term:
     if isinstance(term, Cosine | LayerwiseCosine):
-        return likelihood
-    return replace(term, weight=prior) if isinstance(term, TotalVariation) else term
+        return OverSignal(GaussianLikelihood(std=std), std)
+    if isinstance(term, TotalVariation):
+        return OverSignal(replace(term, weight=prior), std)
+    return term
 
 
 def _entries(update: Update) -> int:

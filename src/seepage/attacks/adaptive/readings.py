@@ -8,10 +8,10 @@ from typing import Any
 
 from seepage.attacks.adaptive.code import read_code
 from seepage.attacks.adaptive.columns import read_columns
-from seepage.attacks.adaptive.entries import read_survivors
 from seepage.attacks.adaptive.noise import read_noise
-from seepage.attacks.adaptive.plan import Plan
-from seepage.attacks.adaptive.signs import read_signs
+from seepage.attacks.reading.entries import read_survivors
+from seepage.attacks.reading.plan import Plan
+from seepage.attacks.reading.signs import read_signs
 from seepage.core import Attack, Observation
 from seepage.defenses import (
     AddGaussian,

@@ -1,6 +1,7 @@
 """Simulating the client for many rows at once: in turn, by vmap, or with shared weights."""
 
+from seepage.attacks.gradient_matching.rows.by_case import case_simulation
 from seepage.attacks.gradient_matching.rows.choice import Strategy, row_simulation
 from seepage.attacks.gradient_matching.rows.rounded import Rounded, rounded
 
-__all__ = ["Rounded", "Strategy", "rounded", "row_simulation"]
+__all__ = ["Rounded", "Strategy", "case_simulation", "rounded", "row_simulation"]

@@ -26,6 +26,10 @@ class Shared:
     mean: bool
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """What all rows share."""
+        return self.defended(self.gradients(normalised, labels))
+
+    def gradients(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """One forward and backward pass over the inputs of all rows."""
         rows, size = normalised.shape[:2]
         task = self.simulation.task
@@ -38,9 +42,10 @@ class Shared:
         gradients = torch.autograd.grad(
             total, list(leaves.values()), create_graph=True, materialize_grads=True
         )
-        return self._defended(dict(zip(leaves, gradients, strict=True)))
+        return dict(zip(leaves, gradients, strict=True))
 
-    def _defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    def defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the defense leaves of every row's gradient."""
         defense = self.simulation.client.chain
 
         def one(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.attacks.adaptive.plan import Plan
-from seepage.attacks.adaptive.within import Within
+from seepage.attacks.reading.plan import Plan
+from seepage.attacks.reading.within import Within
 from seepage.core import Update
 from seepage.defenses import Clip, Dropout, Prune, TopK, chain
 
@@ -17,15 +17,16 @@ def read_survivors(link: Sparse, plan: Plan) -> Plan:
     """Compare what survived; what was pruned for being small must only be as small.
 
     Only what keeps zeros may follow: behind noise, or in a sum over clients, nobody sees which
-    entries survived, and the defense is simulated as it stands. Fewer survivors of pruning than
-    unknowns leave the input open; there all entries are compared, since zero is nearly right for
-    those that were pruned, and that brought back more.
+    entries survived. There, and where fewer survived than there are unknowns, which leaves the
+    input open, what was pruned is compared as if it had not been: zero is nearly right for it, and
+    that brought back more than pruning the candidate's. The mean of dropout is simulated there.
     """
-    after = plan.after(link)
-    if not all(isinstance(later, Sparse | Clip | Within) for later in after):
-        return plan
     observed = plan.observation.update
-    if not isinstance(link, Dropout) and int((observed.flat() != 0).sum()) < plan.unknowns:
+    seen = all(isinstance(later, Sparse | Clip | Within) for later in plan.after(link))
+    if isinstance(link, Dropout) and not seen:
+        return plan
+    enough = int((observed.flat() != 0).sum()) >= plan.unknowns
+    if not isinstance(link, Dropout) and not (seen and enough):
         return plan.standing_in(link, chain())
     sole = len(plan.defense.guards) == 1
     bound = _bound(link, observed) if sole else _unbounded(observed)

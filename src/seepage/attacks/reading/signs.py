@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.adaptive.plan import Plan
+from seepage.attacks.reading.plan import Plan
 from seepage.core import Rng, Update
 from seepage.defenses import Sign
 from seepage.defenses.link import OnAggregate
