@@ -34,8 +34,7 @@ flower: $(READY)
 
 # Every table and figure of the papers at its smallest, two at a time: minutes on two cores.
 smoke: $(READY)
-	$(BIN)/python -c "from seepage.reproduce import names; print(*names(), sep='\n')" | OMP_NUM_THREADS=1 \
-		xargs -P 2 -I NAME $(BIN)/seepage reproduce NAME --scale smoke --device cpu --quiet --overwrite --out build/smoke/NAME
+	$(BIN)/python -m benchmarks.smoke
 
 # torch first and by its exact version, so that no range of a dependency picks another build.
 $(READY): pyproject.toml constraints.txt

@@ -7,13 +7,15 @@ layer's system, from its solution of least norm.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.func import jacrev
 
 import seepage as sp
 from seepage.attacks.linear_systems.least_squares import minimum_norm
-from seepage.attacks.linear_systems.recursion import Step, as_solved, walk_back
+from seepage.attacks.linear_systems.recursion import Step, Walk, as_solved, walk_back
 from seepage.attacks.linear_systems.stack import Stack, read_stack
 from seepage.core import Domain
 
@@ -33,14 +35,15 @@ def measure(domain: Domain, *, images: int) -> list[dict[str, object]]:
             seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
             mismatches: list[tuple[float, float]] = []
 
-            def correct(step: Step) -> Tensor:
-                return _consistent(step, stack, seen.update, mismatches)  # noqa: B023
+            def correct(steps: Sequence[Step]) -> list[Tensor]:
+                return [_consistent(step, stack, seen.update, mismatches) for step in steps]  # noqa: B023
 
             row: dict[str, object] = {"variant": variant, "image": i}
             for name, way in (("without", as_solved), ("with", correct)):
                 delta = seen.update.tensors["head.bias"]
-                x = walk_back(stack, seen.update, delta, damping=0.0, correct=way).x
-                inputs = domain.project(domain.denormalise(x.reshape(1, *domain.shape)))
+                walks = [Walk(seen.update, delta)]
+                (end,) = walk_back(stack, walks, damping=0.0, correct=way)
+                inputs = domain.project(domain.denormalise(end.x.reshape(1, *domain.shape)))
                 guess = sp.Reconstruction(inputs, batch.labels)
                 row[name] = round(sp.score(guess, batch)["psnr"].item(), 2)
             row["mismatch_before"], row["mismatch_after"] = mismatches[0]

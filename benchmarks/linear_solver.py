@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import seepage as sp
 from seepage.attacks.linear_systems.least_squares import minimum_norm
-from seepage.attacks.linear_systems.recursion import Step, walk_back
+from seepage.attacks.linear_systems.recursion import Step, Walk, walk_back
 from seepage.attacks.linear_systems.stack import Stack, read_stack
 from seepage.core import Domain
 from seepage.zoo.cnn import CNN_VARIANTS
@@ -79,7 +79,8 @@ def _step(variant: str, domain: Domain, index: int) -> Step:
     batch = sp.data.load("cifar10").batch(1).to(dtype=torch.float64)
     seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
     rest = Stack(read_stack(task).layers[index:])
-    return walk_back(rest, seen.update, seen.update.tensors["head.bias"], damping=0.0)
+    walk = Walk(seen.update, seen.update.tensors["head.bias"])
+    return walk_back(rest, [walk], damping=0.0)[0]
 
 
 class _Peak:

@@ -1,18 +1,21 @@
 """What linear systems recover from the eight networks of Chen and Campbell, and what they cost.
 
     python -m benchmarks.linear_systems --device cuda [--only quality,solver,consistency]
-        [--images 10] [--scale 1.0] [--weights untrained,trained]
+        [--images 10] [--scale 1.0] [--weights untrained,trained] [--variants cnn2-v1,...]
+        [--attacks dlg,cosine_tv,rgap,hybrid]
 
 Needs CIFAR-10 in SEEPAGE_DATA. Images are the first of the test split, in [-0.5, 0.5] as in the
-paper's code. Trained networks have seen the shared training images once, in a seeded order; their
-weights are kept under build/. `--scale` shortens every search and lengthens its steps.
+paper's code; those of one network are attacked side by side. Trained networks have seen the shared
+training images once, in a seeded order; their weights are kept under build/. `--scale` shortens
+every search and lengthens its steps. Filters cut a run into parts for processes of their own; each
+result is named by what ran.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +24,7 @@ from safetensors.torch import save_file
 import seepage as sp
 from benchmarks.linear_solver import THREADS, compare
 from benchmarks.provenance import save
-from seepage.attacks.gradient_matching import GradientMatching
+from seepage.core import SideBySide
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image
 from seepage.scoring import METRICS, pair
@@ -31,6 +34,8 @@ SHIFTED = Image((3, 32, 32), mean=(0.5, 0.5, 0.5))
 # Table 1 of the paper: the rank deficiency of all layers, weighted by their place.
 METRIC = dict(zip(CNN_VARIANTS, (0, -1470, -2266, -1995, 0, -2146, -2772, -6211), strict=True))
 CACHE = Path(__file__).parents[1] / "build" / "linear_systems"
+
+WEIGHTS = "untrained,trained"
 
 Row = dict[str, object]
 
@@ -53,9 +58,8 @@ def attacks(scale: float) -> dict[str, sp.Attack]:
 
 def run(attack: sp.Attack, seen: Sequence[sp.Observation]) -> list[sp.Reconstruction]:
     rngs = [sp.rng(1000 + i) for i in range(len(seen))]
-    if isinstance(attack, GradientMatching):
-        return attack.many(seen, rngs=rngs)
-    return [attack(one, rng=rng) for one, rng in zip(seen, rngs, strict=True)]
+    assert isinstance(attack, SideBySide)
+    return attack.many(seen, rngs=rngs)
 
 
 def quality(options: argparse.Namespace) -> None:
@@ -64,22 +68,37 @@ def quality(options: argparse.Namespace) -> None:
     batches = [images.batch(1, start=i) for i in range(options.images)]
     rows: list[Row] = []
     for weights in options.weights.split(","):
-        for variant in CNN_VARIANTS:
+        for variant in listed(options.variants, CNN_VARIANTS):
             task = build(variant, weights, options.device)
             client, threat = sp.Client(sp.Gradient()), sp.Threat(knows_labels=True)
             seen = [
                 threat.observe(client, task, batch.to(device=options.device), rng=sp.rng(i))
                 for i, batch in enumerate(batches)
             ]
-            for name, attack in attacks(options.scale).items():
-                rows.append(attacked(name, attack, variant, weights, seen, batches))
+            known = attacks(options.scale)
+            for name in listed(options.attacks, known):
+                rows.append(attacked(name, known[name], variant, weights, seen, batches))
                 print(rows[-1], flush=True)
             # After every variant, so that nothing is lost to a time limit.
             content = {"scale": options.scale, "rows": rows, "summary": summary(rows)}
-            path = save(
-                f"linear_systems-quality-{options.device}", options.device, content, options.out
-            )
+            path = save(title(options), options.device, content, options.out)
     print(summary(rows), path, sep="\n")
+
+
+def listed(words: str, known: Iterable[str]) -> list[str]:
+    """The names of a list by comma, all if it is empty."""
+    chosen = [word for word in words.split(",") if word] or list(known)
+    if unknown := set(chosen) - set(known):
+        raise SystemExit(f"expected names among {list(known)}, got {sorted(unknown)}")
+    return chosen
+
+
+def title(options: argparse.Namespace) -> str:
+    """What ran, as the name of a file: every filter that leaves something out."""
+    weights = "" if options.weights == WEIGHTS else options.weights
+    chosen = (weights, options.variants, options.attacks)
+    kept = [words.replace(",", "+") for words in chosen if words]
+    return "-".join(["linear_systems-quality", *kept, options.device])
 
 
 def attacked(
@@ -188,7 +207,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma")
     parser.add_argument("--images", type=int, default=10, help="how many test images")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the steps to take")
-    parser.add_argument("--weights", default="untrained,trained", help="kinds, by comma")
+    parser.add_argument("--weights", default=WEIGHTS, help="kinds, by comma")
+    parser.add_argument("--variants", default="", help="networks, by comma")
+    parser.add_argument("--attacks", default="", help="attacks, by comma")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
     for name in options.only.split(","):

@@ -59,7 +59,7 @@ def _without_folder(arguments: list[str]) -> list[str]:
     kept, leaving_out = [], False
     for argument in arguments:
         if argument.startswith("--"):
-            leaving_out = argument in ("--out", "--keep", "--sources")
+            leaving_out = argument in ("--out", "--keep", "--sheets", "--sources")
         if not leaving_out:
             kept.append(argument)
     return kept

@@ -1,5 +1,7 @@
 """Servers that cheat get what their papers say, from real images."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.malicious_server import ClassFishing, Imprint, Law, Public
 from seepage.attacks.malicious_server.passing import carried
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.scoring import METRICS
 
 CLIENT = sp.Client(sp.Gradient())
@@ -144,22 +146,31 @@ def test_an_update_of_an_honest_network_is_refused(photos, lenet):
         sp.attacks.robbing_the_fed()(seen, rng=sp.rng(1))
 
 
-def test_fishing_leaves_exactly_the_update_of_the_one_who_was_caught(photos):
+@pytest.mark.parametrize(
+    "client",
+    [CLIENT, sp.Client(sp.Gradient(reduction="sum")), sp.Client(sp.FedAvg(lr=0.1, steps=1))],
+    ids=repr,
+)
+def test_fishing_leaves_exactly_the_update_of_the_one_who_was_caught(photos, client):
     task = sp.zoo.convnet(width=2, domain=photos.domain).to(dtype=torch.float64)
     batch = photos.batch(8).to(dtype=torch.float64)
     fishing = ClassFishing(attack=sp.attacks.analytic_fc(), target=5)
     planted = fishing.plant(task, rng=sp.rng(0))
-    together = CLIENT(planted, batch, rng=sp.rng(0))
+    blind = replace(CHEATING, knows_batch_size=False)
+    together = blind.observe(client, planted, batch, rng=sp.rng(0))
     (number,) = (batch.labels == 5).nonzero()[:, 0].tolist()
     one = sp.Batch(batch.inputs[number : number + 1], batch.labels[number : number + 1])
-    expected = CLIENT(planted, one, rng=sp.rng(0))
-    torch.testing.assert_close(fishing._alone(together, planted, 8).flat(), expected.flat())
+    expected = client(planted, one, rng=sp.rng(0))
+    torch.testing.assert_close(fishing._alone(together, one.labels).flat(), expected.flat())
 
 
-def test_fishing_brings_one_of_a_batch_back(photos):
-    batch = photos.batch(8)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_fishing_brings_one_of_a_batch_back_and_is_sure_of_it(photos, reduction):
+    batch, client = photos.batch(8), sp.Client(sp.Gradient(reduction=reduction))
     fishing = sp.attacks.class_fishing(attack=sp.attacks.rgap(), target=5)
-    guess = attacked(fishing, sp.zoo.cnn(variant="cnn2-v1", domain=photos.domain), batch)
+    task = sp.zoo.cnn(variant="cnn2-v1", domain=photos.domain)
+    guess = attacked(fishing, task, batch, client=client)
+    assert guess.certificate.residual < 1e-3
     assert guess.inputs.shape[0] == 1
     best = psnr(guess, batch)
     assert float(best.max()) > 60
@@ -171,9 +182,6 @@ def test_fishing_for_nobody_says_so(photos, lenet):
     assert 9 not in batch.labels
     with pytest.raises(NotApplicable, match="nobody in this batch is of class 9"):
         attacked(sp.attacks.class_fishing(target=9), lenet, batch)
-    blind = sp.Threat(server="malicious", knows_batch_size=False)
-    with pytest.raises(MissingKnowledge, match="batch size"):
-        attacked(sp.attacks.class_fishing(target=0), lenet, batch, threat=blind)
 
 
 def test_identity_convolutions_pass_a_padded_picture_on_whole(photos):

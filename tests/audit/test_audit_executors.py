@@ -63,6 +63,15 @@ threats = { knows_labels = true }
 attacks = [{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 30, restarts = 1 }]
 defenses = [{ name = "AddGaussian", std = 0.001 }]
 """
+BOUNDED = """
+[[scenario]]
+data = { name = "digits", pixels = 8 }
+models = { name = "mlp", hidden = [8] }
+threats = { knows_labels = true }
+attacks = { name = "analytic_fc" }
+bounds = [{ name = "CramerRao" }, { name = "VanTrees", points = 1 }]
+defenses = [{ name = "AddGaussian", std = 0.001 }]
+"""
 # The deadly networks need no second attack to be deadly.
 ALWAYS, ONCE, ONCE_TOO, MLP, MLP_TOO = 0, 2, 3, 4, 5
 
@@ -132,6 +141,7 @@ def ray_starts():
 
 @pytest.mark.usefixtures("ray_starts")
 def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, cases):
+    (place / "spec.toml").write_text(SPEC + BOUNDED)
     script = (
         "import os; from pathlib import Path\n"
         "Path('driver').write_text(str(os.getpid()))\n"
@@ -150,14 +160,18 @@ def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, ca
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert "[6/6]" in done.stdout
+    assert "[9/9]" in done.stdout
     assert (place / "died-once").exists()
-    records = {record.case: timeless(record) for record in load_audit(place / "out").records}
+    audited = load_audit(place / "out")
+    records = {record.case: timeless(record) for record in audited.records}
     (place / "driver").write_text(str(os.getpid()))
     truths = expected(cases)
     doomed = truths.pop(cases[0].id)
     assert records[doomed.case].error == "its worker was lost: WorkerCrashedError"
     assert {case: records[case] for case in truths} == truths
+    bounds = build_spec(Source.read(place / "spec.toml")).cases[-2:]
+    assert {record.case: timeless(record) for record in audited.bounds} == expected(bounds)
+    assert all(0 < min(record.bound.values) < 1 for record in audited.bounds)
 
 
 def test_without_ray_the_extra_is_named(place, monkeypatch):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.attacks.krylov import krylov
 from seepage.bounds import (
     CramerRao,
     CramerRaoRelaxed,
@@ -71,6 +72,19 @@ def test_products_are_those_of_the_whole_matrix_also_through_a_batchs_own_statis
     assert torch.allclose(
         about.block_traces(2), columns.square().sum(0).reshape(2, -1).sum(1) / 0.25, rtol=1e-8
     )
+
+
+def test_a_krylov_space_has_an_orthonormal_basis_in_which_the_matrix_is_tridiagonal():
+    matrix = spread(torch.logspace(-6, 2, 30, dtype=torch.float64))
+    own = torch.linalg.eigh(matrix).eigenvectors
+    # The second start lies in a space of three dimensions.
+    start = torch.stack([sp.rng(1).normal((30,), like=matrix), own[:, 27:].sum(1)])
+    *_, space = krylov(lambda r: r @ matrix, start, steps=12)
+    for basis, tridiagonal, size in zip(space.basis, space.matrices(), (12, 3), strict=True):
+        assert torch.allclose(basis @ basis.T, torch.diag((torch.arange(12) < size).double()))
+        inside = tridiagonal[:size, :size]
+        assert torch.allclose((basis @ matrix @ basis.T)[:size, :size], inside, atol=1e-12)
+    assert not space.ended
 
 
 def test_a_short_krylov_space_gives_too_little_and_never_too_much():

@@ -4,6 +4,7 @@ import io
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -11,7 +12,8 @@ from rich.console import Console
 
 from seepage.audit import Outcome, Record
 from seepage.report import decibels, defense_words, leak_table, save_contact_sheet, summarise
-from seepage.report.contact_sheet import GAP, LEFT, LINE, MARGIN, PAPER, SHOWN, TILE
+from seepage.report.contact_sheet import SHOWN
+from seepage.report.sheet import GAP, LEFT, LINE, MARGIN, PAPER, TILE, Block, Strip, draw
 
 
 def record(psnr, *, people=None, exact=None, baseline=None, seconds=1.0, **changed):
@@ -210,6 +212,20 @@ def test_two_scenarios_stand_side_by_side(tmp_path):
 def test_a_large_batch_shows_its_first_people(tmp_path):
     sheet = sheet_of([outcome(*[0.1] * (SHOWN + 3))], tmp_path / "sheet.png")
     assert sheet.size == size_of(rows=2, columns=SHOWN)
+
+
+def test_every_pixel_of_a_large_image_counts_and_signals_are_lines():
+    checked = torch.tensor([0.0, 1.0]).repeat(3, 2 * TILE, TILE)
+    beat = torch.zeros(1, 50)
+    beat[0, 25] = 1.0
+    drawn = draw([Block("both", (Strip("", (checked, beat), ("", "")),))])
+    grey = np.asarray(drawn)[MARGIN + LINE + GAP :][:TILE, MARGIN + LEFT :].astype(int)
+    assert np.abs(grey[:, :TILE] - 128).max() <= 1
+    inked = grey[1:-1, TILE + GAP + 1 : 2 * TILE + GAP - 1, 0] < 100
+    highest = inked.argmax(axis=0)[3:-3]
+    assert highest.argmin() == pytest.approx(len(highest) / 2, abs=3), "its beat is in the middle"
+    assert highest.min() < 5
+    assert np.median(highest) > TILE - 10
 
 
 def test_signals_leave_no_sheet(tmp_path):

@@ -3,11 +3,15 @@
 import json
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app, main
-from seepage.reproduce import names, reading
+from seepage.report.sheet import GAP, LEFT, LINE, MARGIN
+from seepage.reproduce import names, pictures, reading
+from seepage.reproduce.pictures import TILE
 
 TINY = """
 title = "Inputs in closed form"
@@ -98,7 +102,8 @@ def test_a_table_puts_ours_beside_the_papers(tiny, place):
 def test_what_it_leaves_is_an_ordinary_audit_that_can_be_run_again(tiny, place):
     reproduce("999-table0", "--out", "here")
     files = {path.name for path in (place / "here").iterdir()}
-    assert files == {"audit", "figure.html", "spec.toml", "table.json", "table.md"}
+    made = {"figure.html", "pictures.png", "table.json", "table.md"}
+    assert files == {"audit", "spec.toml", *made}
     again = CliRunner().invoke(app, ["audit", "here/spec.toml", "--out", "here/audit", "--resume"])
     assert again.exit_code == 0
     assert "4 cases are done, 0 to run" in again.output
@@ -112,6 +117,36 @@ def test_the_figure_is_one_page_with_the_papers_value_as_a_ring(tiny, place):
     assert page.count('class="dot paper"') == 1
     assert "Inputs in closed form" in page
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_the_pictures_show_each_column_with_the_truth_above_what_came_back(tiny, place):
+    reproduce("999-table0", "--out", "here")
+    wide = LEFT + 2 * (TILE + GAP) + MARGIN
+    with Image.open(place / "here" / "pictures.png") as drawn:
+        assert drawn.size[0] == MARGIN + 2 * wide, "two columns, two people"
+        sheet = np.asarray(drawn.convert("RGB"), dtype=float)
+
+    def tile(row, column, person):
+        x = MARGIN + column * wide + LEFT + person * (TILE + GAP)
+        y = MARGIN + LINE + GAP + row * (TILE + LINE + GAP)
+        return sheet[y : y + TILE, x : x + TILE]
+
+    for person in range(2):
+        truth = tile(0, 0, person)
+        assert np.array_equal(truth, tile(0, 1, person))
+        assert np.abs(truth - tile(1, 0, person)).mean() < 2, "computed, and so the same"
+        assert np.abs(truth - tile(1, 1, person)).mean() > 20, "hidden by noise"
+    assert np.abs(tile(0, 0, 0) - tile(0, 0, 1)).mean() > 10, "two different people"
+
+
+def test_pictures_are_dropped_until_the_file_is_small(tiny, place, monkeypatch):
+    sizes = []
+    for most in (10**9, 1):
+        monkeypatch.setattr(pictures, "BYTES", most)
+        reproduce("999-table0", "--out", "here", "--overwrite")
+        with Image.open(place / "here" / "pictures.png") as drawn:
+            sizes.append(drawn.size[0])
+    assert sizes[0] - sizes[1] == 2 * (TILE + GAP), "one person less in either column"
 
 
 def test_a_dry_run_runs_nothing(tiny, place):

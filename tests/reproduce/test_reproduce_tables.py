@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import papers
+from benchmarks import results_page
 
 from seepage.audit import adversary, entries
 from seepage.core.errors import InvalidValue, UnknownName
@@ -150,4 +150,4 @@ def test_numbers_that_do_not_fit_the_table_are_refused():
 
 
 def test_the_page_of_results_is_what_the_records_make():
-    assert papers.PAGE.read_text(encoding="utf-8") == papers.page()
+    assert results_page.PAGE.read_text(encoding="utf-8") == results_page.page()

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import cast
 
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
+from torch.func import jvp, vjp, vmap
+from torch.nn.functional import one_hot
 
 from seepage.core import Observation, Rng
 from seepage.threats import Simulation
 
-# Numbers held at once while columns of the Jacobian pass by.
-HELD = 2**24
+# Numbers of a Jacobian that may be held on a CPU, and the share of them for what passes by.
+HELD, PASSING = 2**28, 16
 # Length of a small step as a share of the point's, and how far it may land from where J says.
 STEP, DISAGREEMENT = 1e-6, 0.01
 
@@ -23,9 +25,13 @@ Linear = Callable[[Tensor], Tensor]
 Pullback = Callable[[Tensor], tuple[Tensor]]
 
 
+def _uncounted(done: int) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True, eq=False)
 class Jacobian:
-    """The derivative J `(P, n)` of a function at a point, never held as a whole.
+    """The derivative J `(P, n)` of a function at a point, held as a whole only where it fits.
 
     Args:
         function: `(n,) -> (P,)`, made of differentiable torch operations.
@@ -38,51 +44,57 @@ class Jacobian:
         tensor([[4., 0., 0.]])
     """
 
-    function: Callable[[Tensor], Tensor]
+    function: Linear
     at: Tensor
     vectorised: bool = True
-
-    @cached_property
-    def _value_and_adjoint(self) -> tuple[Tensor, Linear]:
-        value, pull = cast(tuple[Tensor, Pullback], vjp(self.function, self.at))
-        return value, lambda rows: pull(rows)[0]
-
-    @cached_property
-    def _forward(self) -> Linear:
-        # J^T is linear, so the derivative of v -> J^T v is J^T itself, and its transpose J.
-        value, adjoint = self._value_and_adjoint
-        _, pull = cast(tuple[Tensor, Pullback], vjp(adjoint, torch.zeros_like(value)))
-        return lambda direction: pull(direction)[0]
 
     @property
     def unknowns(self) -> int:
         """Number n of columns."""
         return self.at.numel()
 
-    @property
+    @cached_property
     def equations(self) -> int:
         """Number P of rows."""
-        return self._value_and_adjoint[0].numel()
+        with torch.no_grad():
+            return self.function(self.at).numel()
 
     def squared(self, directions: Tensor) -> Tensor:
         """J^T J d for every row d of `(k, n)`."""
-        return self._each(self._squared, directions)
+        return self._each(lambda some: self.adjoint(self.forward(some)), directions)
 
     def forward(self, directions: Tensor) -> Tensor:
         """J d for every row d of `(k, n)`."""
-        return self._each(self._forward, directions)
+        return self._each(self._over(self._forward), directions)
+
+    def squares(self, directions: Tensor) -> Tensor:
+        """||J d||^2 for every row d of `(k, n)`, `(k,)`."""
+        return self._each(lambda some: self.forward(some).square().sum(1), directions)
 
     def adjoint(self, changes: Tensor) -> Tensor:
         """J^T v for every row v of `(k, P)`."""
-        return self._each(self._value_and_adjoint[1], changes)
+        return self._each(self._over(self._adjoint), changes)
 
-    def _each(self, product: Linear, rows: Tensor) -> Tensor:
-        over = vmap(product) if self.vectorised else _in_turn(product)
-        room = max(1, HELD // self.equations)
-        return torch.cat([over(some) for some in torch.split(rows, room)])
+    def gram(self, counted: Callable[[int], None] = _uncounted) -> Tensor:
+        """J^T J `(n, n)`, by way of all of J where it fits and else product by product.
 
-    def _squared(self, direction: Tensor) -> Tensor:
-        return self._value_and_adjoint[1](self._forward(direction))
+        Args:
+            counted: Told how many columns are done, again and again.
+        """
+        held = self.unknowns * self.equations <= room(self.at)
+        columns = self.at.new_empty(self.unknowns, self.equations if held else self.unknowns)
+        done = 0
+        for some in self.axes():
+            rows = columns[done : done + len(some)]
+            rows.copy_(self.forward(some) if held else self.squared(some))
+            done += len(some)
+            counted(done)
+        return columns @ columns.T if held else (columns + columns.T) / 2
+
+    def axes(self) -> Iterator[Tensor]:
+        """All unit vectors, as many at once as fit: an identity of all inputs may not."""
+        for some in self._split(torch.arange(self.unknowns, device=self.at.device)):
+            yield one_hot(some, self.unknowns).to(self.at)
 
     def is_true(self) -> bool:
         """Whether a small step along a random direction changes the function as J says.
@@ -94,6 +106,65 @@ class Jacobian:
         change = (self.function(self.at + step) - self.function(self.at - step)) / 2
         said = self._forward(step)
         return bool((change - said).norm() <= DISAGREEMENT * said.norm())
+
+    @cached_property
+    def _forward(self) -> Linear:
+        _load_forward_mode()
+
+        def push(direction: Tensor) -> Tensor:
+            return cast(Tensor, jvp(self.function, (self.at,), (direction,))[1])
+
+        try:
+            push(torch.zeros_like(self.at))
+        except NotImplementedError:
+            # J^T is linear, so the derivative of v -> J^T v is J^T itself, and its transpose J.
+            nothing = torch.zeros_like(self.function(self.at))
+            pull = cast(Pullback, vjp(self._adjoint, nothing)[1])
+            return lambda direction: pull(direction)[0]
+        return push
+
+    @cached_property
+    def _adjoint(self) -> Linear:
+        pull = cast(Pullback, vjp(self.function, self.at)[1])
+        return lambda change: pull(change)[0]
+
+    def _over(self, product: Linear) -> Linear:
+        return vmap(product) if self.vectorised else _in_turn(product)
+
+    def _each(self, product: Linear, rows: Tensor) -> Tensor:
+        return torch.cat([product(some).detach() for some in self._split(rows)])
+
+    def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(rows, self._at_once)
+
+    @cached_property
+    def _at_once(self) -> int:
+        """As many as fit, asked once: what is free on a card changes on the way."""
+        longest = max(self.equations, self.unknowns)
+        return max(1, room(self.at) // PASSING // longest)
+
+
+def room(like: Tensor) -> int:
+    """Numbers like these that may be held: 2^28, or half of what is free on a card.
+
+    Example:
+        >>> room(torch.zeros(1)) == 2**28
+        True
+    """
+    if like.device.type != "cuda":
+        return HELD
+    free, _ = torch.cuda.mem_get_info(like.device)
+    # What torch keeps for later is free as well.
+    kept = torch.cuda.memory_reserved(like.device) - torch.cuda.memory_allocated(like.device)
+    return (free + kept) // (2 * like.element_size())
+
+
+@cache
+def _load_forward_mode() -> None:
+    """Use it once: torch compiles parts of it then, in a way that it warns about itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))
 
 
 def _in_turn(function: Linear) -> Linear:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from seepage.attacks.jacobian import Jacobian
+from seepage.attacks.krylov import Krylov, krylov
 from seepage.core import Rng
 
 # The squared problem J^T J is computed to sixteen digits, so singular values below 1e-8 of the
@@ -17,8 +17,6 @@ DENSE = 4_096
 STEPS, ASKED_EVERY = 600, 10
 # Share of a Ritz value that its error may be before it counts as an eigenvalue.
 SETTLED = 0.1
-# Share of the largest Ritz value below which a new direction is rounding and nothing new.
-EXHAUSTED = 1e-12
 
 
 def full_column_rank(jacobian: Jacobian) -> bool | None:
@@ -36,11 +34,10 @@ def full_column_rank(jacobian: Jacobian) -> bool | None:
 
 def dense_full_rank(jacobian: Jacobian) -> bool | None:
     """The answer from all eigenvalues of J^T J."""
-    at = jacobian.at
-    gram = jacobian.squared(torch.eye(jacobian.unknowns, dtype=at.dtype, device=at.device))
+    gram = jacobian.gram()
     if not bool(gram.isfinite().all()):
         return None
-    values = torch.linalg.eigvalsh((gram + gram.T) / 2)
+    values = torch.linalg.eigvalsh(gram)
     return _separate(float(values[0]), float(values[-1]))
 
 
@@ -56,45 +53,27 @@ def lanczos_full_rank(jacobian: Jacobian, *, steps: int = STEPS) -> bool | None:
         steps: Directions after which it stays unknown, None.
     """
     steps = min(steps, jacobian.unknowns)
-    basis = [_unit(Rng(0).fork("lanczos").normal((jacobian.unknowns,), like=jacobian.at))]
-    diagonal: list[Tensor] = []
-    beside: list[Tensor] = []
-    for step in range(1, steps + 1):
-        (image,) = jacobian.squared(basis[-1][None])
-        diagonal.append(image @ basis[-1])
-        # Against the whole basis, and twice: rounding would let found directions come back.
-        known = torch.stack(basis)
-        for _ in range(2):
-            image = image - known.T @ (known @ image)
-        beside.append(image.norm())
-        exhausted = float(beside[-1]) <= EXHAUSTED * float(max(diagonal))
-        if exhausted or step % ASKED_EVERY == 0 or step == steps:
-            settled = _settled(diagonal, beside)
+    start = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
+    for space in krylov(jacobian.squared, start, steps=steps):
+        if space.ended or space.steps % ASKED_EVERY == 0 or space.steps == steps:
+            settled = _settled(space)
             if settled is not None:
                 return settled
-        basis.append(_unit(image))
     return None
 
 
-def _settled(diagonal: list[Tensor], beside: list[Tensor]) -> bool | None:
+def _settled(space: Krylov) -> bool | None:
     """What the Ritz values of the tridiagonal matrix say by now."""
-    matrix = torch.diag(torch.stack(diagonal))
-    if len(diagonal) > 1:
-        off = torch.diag(torch.stack(beside[:-1]), 1)
-        matrix = matrix + off + off.T
+    (matrix,) = space.matrices()
     if not bool(matrix.isfinite().all()):
         return None
     values, vectors = torch.linalg.eigh(matrix)
     least, most = float(values[0]), float(values[-1])
     if not _separate(least, most):
         return False
-    return True if float(beside[-1] * vectors[-1, 0].abs()) <= SETTLED * least else None
+    error = float(space.beside[0, -1] * vectors[-1, 0].abs())
+    return True if error <= SETTLED * least else None
 
 
 def _separate(least: float, most: float) -> bool:
     return most > 0 and least > RESOLVED**2 * most
-
-
-def _unit(vector: Tensor) -> Tensor:
-    unit: Tensor = vector / vector.norm()
-    return unit

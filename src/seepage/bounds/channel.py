@@ -12,6 +12,7 @@ from torch import Tensor
 from seepage.clients import Client
 from seepage.core import Batch, Defense, Protection, Rng, Task, Update
 from seepage.core.errors import NotApplicable
+from seepage.core.precision import precision
 from seepage.defenses import AddGaussian, AddLaplace, Chain, Dropout, Quantize, Sign, chain
 
 # How far a client may stray from its deterministic part, relative to it, by rounding alone.
@@ -139,7 +140,8 @@ def _require_faithful(client: Client, task: Task, batch: Batch, rng: Rng) -> Non
             f"the bound needs a differentiable update, but {_names(rounding)} rounds it before the "
             "noise; put it behind the noise"
         )
-    with torch.no_grad():
+    # Rounded to TF32 the two would differ by more than rounding in float32.
+    with torch.no_grad(), precision("float32"):
         shared = client(task, batch, rng=rng).flat()
         said = client.expected(task, batch.inputs, batch.labels).flat()
     if shared.shape != said.shape or (shared - said).norm() > ROUNDING * said.norm():

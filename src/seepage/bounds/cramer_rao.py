@@ -134,7 +134,7 @@ class CramerRaoRelaxed:
             return about.block_traces(people), ()
         each = []
         for person in range(people):
-            block = torch.zeros(self.probes, people, about.unknowns // people).to(about.points)
+            block = about.points.new_zeros(self.probes, people, about.unknowns // people)
             block[:, person] = signs(block[:, person].shape, about.points, rng.fork(person))
             each.append(about.squares(block.flatten(1)))
         found = torch.stack(each)

@@ -55,7 +55,7 @@ class Identifiability:
 
     Args:
         radius: How far entries range, as a share of what the domain allows.
-        held: Numbers of J, and of J^T J, that fit into memory.
+        held: Numbers up to which J^T J is formed, as in `Inversion`.
         shown: How many directions `determined` gives.
 
     Example:
@@ -114,8 +114,8 @@ class Identifiability:
         about = information(replace(seen, std=1.0), task, batch)
         if not Inversion(held=self.held).fits(about):
             raise NotApplicable(
-                f"J has {about.equations} x {about.unknowns} entries, more than the {self.held} "
-                "that may be held; use fewer or smaller inputs, or raise `held`"
+                f"J has {about.equations} x {about.unknowns} entries, and `held` is {self.held}: "
+                "J^T J would take too long; use fewer or smaller inputs, a card, or raise `held`"
             )
         return _decomposed(about, batch, self.shown)
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+import math
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import cast
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vjp, vmap
-from torch.nn.functional import one_hot
 
+from seepage.attacks.jacobian import Jacobian, Linear
 from seepage.bounds.channel import Channel
 from seepage.core import Batch, Rng, Task
-
-# Numbers held at once while directions pass by.
-HELD = 2**24
-
-Linear = Callable[[Tensor], Tensor]
+from seepage.core.progress import report
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,84 +47,44 @@ class Information:
         """Number n of inputs."""
         return self.points.shape[1]
 
-    @cached_property
+    @property
     def equations(self) -> int:
         """Number P of entries of the signal."""
-        with torch.no_grad():
-            return self.signal(self.points[0]).numel()
-
-    def pushed(self, point: Tensor, directions: Tensor) -> Tensor:
-        """J d at a point for every row d of `(k, n)`."""
-        _load_forward_mode()
-
-        def push(direction: Tensor) -> Tensor:
-            return cast(Tensor, jvp(self.signal, (point,), (direction,))[1])
-
-        return self._over(push)(directions).detach()
+        return self._jacobians[0].equations
 
     def products(self, directions: Tensor) -> Tensor:
         """I d for every row d of `(k, n)`."""
-        return torch.cat([self._products(some) for some in self._some(directions)])
+        seen = torch.stack([one.squared(directions) for one in self._jacobians]).mean(0)
+        return seen / self.std**2 + self.prior * directions
 
     def dense(self) -> Tensor:
-        """The whole matrix `(n, n)`, by way of all of J."""
+        """The whole matrix `(n, n)`."""
         total = torch.diag(self.prior + torch.zeros_like(self.points[0]))
-        for point in self.points:
-            columns = torch.cat([self.pushed(point, some) for some in self._axes()])
-            total += columns @ columns.T / (len(self.points) * self.std**2)
+        for number, one in enumerate(self._jacobians):
+            counted = partial(_told, number * self.unknowns, self.points.numel())
+            total += one.gram(counted) / (len(self.points) * self.std**2)
         return total
 
     def squares(self, directions: Tensor) -> Tensor:
         """d^T I d for every row d of `(k, n)`, without the prior."""
-        found = [
-            torch.cat([self.pushed(point, some).square().sum(1) for some in self._some(directions)])
-            for point in self.points
-        ]
+        found = [one.squares(directions) for one in self._jacobians]
         return torch.stack(found).mean(0) / self.std**2
 
     def block_traces(self, people: int) -> Tensor:
         """The trace of every person's diagonal block `(B,)`, without the prior."""
-        found = torch.cat([self.squares(some) for some in self._axes()])
-        return found.reshape(people, -1).sum(1)
+        found: list[Tensor] = []
+        for some in self._jacobians[0].axes():
+            found.append(self.squares(some))
+            _told(0, self.unknowns, sum(map(len, found)))
+        return torch.cat(found).reshape(people, -1).sum(1)
 
     @cached_property
-    def _pulls(self) -> list[Linear]:
-        return [_pull(self.signal, point) for point in self.points]
-
-    def _products(self, directions: Tensor) -> Tensor:
-        total = torch.zeros_like(directions)
-        for point, pull in zip(self.points, self._pulls, strict=True):
-            total += self._over(pull)(self.pushed(point, directions)).detach()
-        return total / (len(self.points) * self.std**2) + self.prior * directions
-
-    def _some(self, directions: Tensor) -> tuple[Tensor, ...]:
-        """As many at once as fit."""
-        return torch.split(directions, max(1, HELD // max(self.equations, self.unknowns)))
-
-    def _axes(self) -> Iterator[Tensor]:
-        """All unit vectors, as many at once as fit: an identity of all inputs may not."""
-        for some in self._some(torch.arange(self.unknowns, device=self.points.device)):
-            yield one_hot(some, self.unknowns).to(self.points)
-
-    def _over(self, function: Linear) -> Linear:
-        return vmap(function) if self.vectorised else _in_turn(function)
+    def _jacobians(self) -> list[Jacobian]:
+        return [Jacobian(self.signal, point, vectorised=self.vectorised) for point in self.points]
 
 
-@cache
-def _load_forward_mode() -> None:
-    """Use it once: torch compiles parts of it then, in a way that it warns about itself."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))
-
-
-def _pull(signal: Linear, point: Tensor) -> Linear:
-    pull = cast(Callable[[Tensor], tuple[Tensor]], vjp(signal, point)[1])
-    return lambda row: pull(row)[0]
-
-
-def _in_turn(function: Linear) -> Linear:
-    return lambda rows: torch.stack([function(row) for row in rows])
+def _told(before: int, total: int, done: int) -> None:
+    report(before + done, total, math.nan)
 
 
 def information(

@@ -12,7 +12,6 @@ from seepage.bounds.information import Information, signs
 from seepage.bounds.lanczos import lanczos
 from seepage.core import Rng
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.core.progress import report
 
 # Eigenvalues below this share of the largest are rounding: those of J, squared.
 RESOLVED = 1e-12
@@ -43,8 +42,10 @@ class InverseTrace:
 class Inversion:
     """How a trace of an inverse is computed.
 
-    All of J is formed where it fits, and the eigenvalues of I give the trace. Elsewhere it is
-    estimated by stochastic Lanczos quadrature from random signs z,
+    All of I is formed where that is affordable, and its eigenvalues give the trace: by way of all
+    of J where that fits, and else from a product with each unit vector, which takes a card minutes
+    for a few thousand unknowns and a CPU hours. Elsewhere the trace is estimated by stochastic
+    Lanczos quadrature from random signs z,
 
         tr_i(I^-1) = E[z_i^T (I^-1 z)_i],
 
@@ -52,7 +53,8 @@ class Inversion:
     too large.
 
     Args:
-        held: Numbers of J, and of the matrix to invert, that fit into memory.
+        held: Numbers up to which all of I is formed: eight for each of its entries, which are as
+            much work as memory, and on a CPU one for each entry of J.
         probes: How many z.
         steps: Dimension at which the Krylov space of each z stops growing.
         tolerance: Change of the estimate over a tenth of the steps at which it stops before.
@@ -74,8 +76,9 @@ class Inversion:
             )
 
     def fits(self, about: Information) -> bool:
-        """Whether all of J may be formed; an eigenvalue problem costs as much as n^3 more."""
-        return about.unknowns * max(about.equations, about.unknowns * 8) <= self.held
+        """Whether all of I may be formed; an eigenvalue problem costs as much as n^3 more."""
+        equations = 0 if about.points.is_cuda else about.equations
+        return about.unknowns * max(equations, about.unknowns * 8) <= self.held
 
     def __call__(self, about: Information, people: int, *, rng: Rng) -> InverseTrace:
         """The trace of each person's block of the inverse."""
@@ -118,7 +121,6 @@ def dense_trace(matrix: Tensor, people: int) -> InverseTrace:
         >>> dense_trace(torch.diag(torch.tensor([2.0, 4.0, 1.0, 0.0])), people=2).value
         tensor([0.7500, 1.0000])
     """
-    report(0, 1, math.nan)
     values, vectors = torch.linalg.eigh(matrix)
     known = values > RESOLVED * values[-1]
     weights = torch.where(known, 1 / torch.where(known, values, 1.0), 0.0)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from seepage.attacks.krylov import Krylov, krylov
 from seepage.core.progress import report
 
-# Share of the largest Ritz value below which a new direction is rounding and nothing new.
-EXHAUSTED = 1e-13
 # After which share of the steps it is asked whether the solutions settled.
 ASKED = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Krylov:
-    """Solutions in Krylov spaces.
+class Solutions:
+    """What A^-1 b is in Krylov spaces.
 
     Args:
         solutions: `(k, n)`, one for each start.
@@ -37,7 +37,7 @@ class Krylov:
 
 def lanczos(
     products: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int, tolerance: float
-) -> Krylov:
+) -> Solutions:
     """Solve A x = b for every row b by the Lanczos process, all of them side by side.
 
         x = |b| V T^-1 e_1,   V^T A V = T,   V a basis of b, A b, A^2 b, ...
@@ -64,68 +64,24 @@ def lanczos(
         Golub and Meurant, 2010, Ch. 6 (golub2010matrices)
     """
     steps = min(steps, starts.shape[1])
-    lengths = starts.norm(dim=1)
-    basis = starts.new_zeros(len(starts), steps, starts.shape[1])
-    basis[:, 0] = starts / lengths[:, None]
-    diagonal: list[Tensor] = []
-    beside: list[Tensor] = []
-    form, settled = torch.zeros_like(lengths), False
-    for taken in range(1, steps + 1):
-        known = basis[:, :taken]
-        image = products(basis[:, taken - 1])
-        diagonal.append((image * basis[:, taken - 1]).sum(1))
-        # Against the whole basis, and twice: rounding would let found directions come back.
-        for _ in range(2):
-            overlap = torch.einsum("kjn,kn->kj", known, image)
-            image = image - torch.einsum("kjn,kj->kn", known, overlap)
-        norms = image.norm(dim=1)
-        ended = norms <= EXHAUSTED * torch.stack(diagonal).amax(0)
-        report(taken, steps, float(norms.max()))
-        if taken in (steps, starts.shape[1]) or taken % max(1, steps // ASKED) == 0 or ended.all():
-            before, form = form, _forms(diagonal, beside)
-            settled = bool((form - before <= tolerance * form).all() or ended.all())
+    form, settled = starts.new_zeros(len(starts)), False
+    for space in krylov(products, starts, steps=steps):
+        report(space.steps, steps, float(space.beside[:, -1].max()))
+        if space.steps == steps or space.steps % max(1, steps // ASKED) == 0 or space.ended:
+            before, form = form, _weights(space)[:, 0]
+            settled = bool((form - before <= tolerance * form).all()) or space.ended
             if settled:
                 break
-        if taken < steps:
-            beside.append(torch.where(ended, 0.0, norms))
-            basis[:, taken] = torch.where(ended[:, None], 0.0, image / norms[:, None])
-    settled = settled or taken == starts.shape[1]
-    return _solved(basis[:, :taken], diagonal, beside, lengths, settled=settled)
+    settled = settled or space.steps == starts.shape[1]
+    weights = _weights(space) * starts.norm(dim=1, keepdim=True)
+    solutions = torch.einsum("kjn,kj->kn", space.basis, weights)
+    ritz = torch.linalg.eigvalsh(space.matrices())
+    return Solutions(solutions, float(ritz.min()), float(ritz.max()), space.steps, settled)
 
 
-def _matrices(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
-    """The tridiagonal matrices T `(k, j, j)`; a space that cannot grow repeats its first entry."""
-    main = torch.stack(diagonal, 1)
-    off = torch.stack([*beside, torch.zeros_like(main[:, 0])], 1)[:, : main.shape[1] - 1]
-    ended = torch.cat([torch.zeros_like(main[:, :1]), off], 1) == 0
-    ended[:, 0] = False
-    main = torch.where(ended.cumsum(1) > 0, main[:, :1], main)
-    return torch.diag_embed(main) + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
-
-
-def _forms(diagonal: list[Tensor], beside: list[Tensor]) -> Tensor:
-    matrices = _matrices(diagonal, beside)
-    solved: Tensor = torch.linalg.solve(matrices, _first(matrices))
-    return solved[:, 0]
-
-
-def _solved(
-    basis: Tensor,
-    diagonal: list[Tensor],
-    beside: list[Tensor],
-    lengths: Tensor,
-    *,
-    settled: bool,
-) -> Krylov:
-    matrices = _matrices(diagonal, beside)
-    weights = torch.linalg.solve(matrices, _first(matrices)) * lengths[:, None]
-    ritz = torch.linalg.eigvalsh(matrices)
-    solutions = torch.einsum("kjn,kj->kn", basis, weights)
-    return Krylov(solutions, float(ritz.min()), float(ritz.max()), len(diagonal), settled)
-
-
-def _first(matrices: Tensor) -> Tensor:
-    """The first unit vector for each matrix, `(k, j)`."""
+def _weights(space: Krylov) -> Tensor:
+    """T^-1 e_1 for each space, `(k, j)`."""
+    matrices = space.matrices()
     first = torch.zeros_like(matrices[:, 0])
     first[:, 0] = 1.0
-    return first
+    return cast(Tensor, torch.linalg.solve(matrices, first))

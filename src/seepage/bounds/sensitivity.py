@@ -38,7 +38,7 @@ def squared_norm(jacobian: Jacobian, *, probes: int, rng: Rng) -> tuple[float, f
         Hutchinson, 1990 (hutchinson1990stochastic)
     """
     drawn = signs((probes, jacobian.unknowns), jacobian.at, rng)
-    found = jacobian.forward(drawn).square().sum(1)
+    found = jacobian.squares(drawn)
     return float(found.mean()), float(found.std()) / math.sqrt(probes)
 
 

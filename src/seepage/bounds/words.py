@@ -15,7 +15,8 @@ SEEN_WITH = "the update is seen with noise that the client does not add, of std"
 
 def nothing_said(batch: Batch, reason: str) -> BoundValue:
     """A lower bound of zero for everybody, and why."""
-    return BoundValue(torch.zeros(len(batch), dtype=torch.float64), "lower", "rmse", (), reason)
+    nothing = torch.zeros(len(batch), dtype=torch.float64, device="cpu")
+    return BoundValue(nothing, "lower", "rmse", (), reason)
 
 
 def require_radius(radius: float) -> None:

@@ -21,6 +21,7 @@ from seepage.report import as_json
 from seepage.reproduce import (
     SCALES,
     Announce,
+    Audited,
     PaperTable,
     Place,
     Reproduction,
@@ -29,10 +30,11 @@ from seepage.reproduce import (
     names,
     page,
     reproduction,
+    save_pictures,
     source,
 )
 
-AUDIT, SPEC = "audit", "spec.toml"
+AUDIT, SPEC, PICTURES = "audit", "spec.toml", "pictures.png"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,8 @@ def reproduce(wish: Wish, console: Console) -> int:
         result = reproduction(
             table, wish.scale, spec=spec, found=found, place=place, announce=announce
         )
-    _keep(result, wish.out, console)
+    pictured = found is not None and spec is not None and _draw(table, wish, Audited(found, spec))
+    _keep(result, wish.out, console, pictured=pictured)
     return DONE if result.complete else CASE_FAILED
 
 
@@ -126,7 +129,17 @@ def _make(folder: Path) -> None:
         ) from error
 
 
-def _keep(result: Reproduction, out: Path, console: Console) -> None:
+def _draw(table: PaperTable, wish: Wish, audited: Audited) -> bool:
+    path = wish.out / PICTURES
+    try:
+        return save_pictures(table, wish.scale, audited, path)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot draw {str(path)!r}: {error.strerror or error}; the records are stored"
+        ) from error
+
+
+def _keep(result: Reproduction, out: Path, console: Console, *, pictured: bool) -> None:
     files = {
         "table.md": result.markdown(),
         "table.json": as_json(result.plain()),
@@ -135,7 +148,7 @@ def _keep(result: Reproduction, out: Path, console: Console) -> None:
     for name, content in files.items():
         write(out / name, content)
     console.print(result.shown())
-    written = "   ".join(str(out / name) for name in files)
+    written = "   ".join(str(out / name) for name in (*files, *[PICTURES] * pictured))
     console.print(written, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -19,6 +19,21 @@ def cache_folder() -> Path:
     return Path(caches).expanduser() / "seepage"
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What a training left.
+
+    Args:
+        path: The weights.
+        accuracy: Share of held-out examples it gets right.
+        training_loss: Mean loss on what it was trained on.
+    """
+
+    path: Path
+    accuracy: float
+    training_loss: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Place:
     """Where a reproduction runs.
@@ -27,8 +42,10 @@ class Place:
         folder: Where trained networks are kept.
         device: Where to train and attack.
         find: What reads data sets, each a single time.
+        trained: What was trained or read from the folder by now, by all that decides it.
     """
 
     folder: Path = field(default_factory=cache_folder)
     device: str = "cpu"
     find: Find = field(default_factory=once)
+    trained: dict[str, Trained] = field(default_factory=dict)

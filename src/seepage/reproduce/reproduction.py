@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.report import markdown_table, markdown_words
+from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN, claims, judged
 from seepage.reproduce.lines import Line
 from seepage.reproduce.measures import measure
 from seepage.reproduce.table import PaperTable
@@ -22,6 +23,7 @@ ABOUT = {
     "paper": "At the paper's scale, as far as the paper states it.",
 }
 COUNTED = "Nothing is trained or attacked: these are the paper's networks at every scale."
+TOLD = {HOLDS: "This holds", FAILS: "This does not hold", BEATEN: "This is beaten"}
 WORDS = ("cell", "measure", "why")
 ALWAYS = ("cell", "paper", "Seepage", "difference", "why")
 
@@ -67,7 +69,22 @@ class Reproduction:
         failed = [f"Failed: {reason}" for reason in self.failed]
         by_count = all(block.by == "rank_metric" for block in self.table.published)
         about = COUNTED if by_count else ABOUT[self.scale]
-        return [about, *(f"{told}." for told in self.conventions), *reasons, *failed]
+        told = [f"{told}." for told in self.conventions]
+        return [about, *told, *reasons, *self.verdicts, *failed]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """What became of the paper's claims; nothing where numbers say nothing about the paper."""
+        if self.scale == "smoke":
+            return []
+        values = dict(self.table.at(self.scale))
+        run = {"scale": self.scale, "values": values, "lines": [x.plain() for x in self.lines]}
+        found = [(c, judged(c, {c.table: run})) for c in claims() if c.table == self.table.name]
+        return [
+            f"{claim.says} {TOLD[verdict.word]}: {verdict.numbers}."
+            for claim, verdict in found
+            if verdict.word != NOT_RUN
+        ]
 
     def plain(self) -> dict[str, Any]:
         """Everything as data that JSON can hold."""

@@ -26,12 +26,12 @@ class Sample:
     Args:
         values: One per person and seed, or a single number.
         standard: The same in the usual convention; empty where there is no other.
-        attack: The attack, where a cell has several and this was the strongest.
+        records: What they were read from; of several attacks in a cell, the strongest's.
     """
 
     values: tuple[float, ...] = ()
     standard: tuple[float, ...] = ()
-    attack: str = ""
+    records: tuple[Record, ...] = ()
 
 
 class Audited:
@@ -50,6 +50,12 @@ class Audited:
         if (cell, block.measure) not in known:
             known[cell, block.measure] = self._strongest(cell, block)
         return known[cell, block.measure]
+
+    def outcomes(self, cell: int, block: Published) -> list[Outcome]:
+        """The cases behind a cell, failed ones too; of several attacks, the strongest's."""
+        groups = self._groups(self._spec.parts[cell])
+        records = groups[0] if len(groups) == 1 else self.sample(cell, block).records
+        return [outcome for record in records if (outcome := self._outcome(record))]
 
     def _strongest(self, cell: int, block: Published) -> Sample:
         kind, part = measure(block.measure), self._spec.parts[cell]
@@ -71,7 +77,7 @@ class Audited:
         return Sample(
             tuple(v for outcome in outcomes for v in kind.values(outcome, domain)),
             tuple(v for outcome in outcomes for v in usual.values(outcome, domain)),
-            records[0].attack,
+            tuple(records),
         )
 
     def _outcome(self, record: Record) -> Outcome | None:

@@ -19,12 +19,14 @@ class Entry:
     Args:
         label: As the paper prints it.
         why: A known reason for another result.
+        cause: Why its cells fall short of the paper, once that is known.
         set: Values for the names in the scenario.
         change: Laid over the scenario.
     """
 
     label: str = ""
     why: str = ""
+    cause: str = ""
     set: Plain = field(default_factory=dict)
     change: Plain = field(default_factory=dict)
 
@@ -40,6 +42,7 @@ class Published:
         values: By row, then by column; "-" is not printed. Empty if none is.
         columns: Numbers of the columns it has; empty for all.
         why: A known reason for another result.
+        cause: Why its cells fall short of the paper, once that is known.
     """
 
     by: str = "audit"
@@ -48,6 +51,7 @@ class Published:
     values: Sequence[Sequence[float | str]] = ()
     columns: Sequence[int] = ()
     why: str = ""
+    cause: str = ""
 
     def value(self, row: int, column: int) -> float | None:
         """What is printed in a cell; None if nothing is."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from seepage.core.construct import construct
 from seepage.core.digest import digest
 from seepage.core.version import __version__
 from seepage.defenses import chain
-from seepage.reproduce.place import Place
+from seepage.reproduce.place import Place, Trained
 from seepage.utility import CropAndFlip, Drops, Training, train
 from seepage.zoo.wide_head import WideHead
 
@@ -30,7 +31,7 @@ class Schooling:
     Args:
         epochs: Passes over the examples.
         examples: How many, the first of the training split.
-        held_out: How many of the test split measure it, the last of them.
+        held_out: How many of the test split measure it, the last of them; no more than taught it.
         batch_size: Examples per step.
         lr: Learning rate.
         momentum: Of the descent.
@@ -66,21 +67,6 @@ class Schooling:
         )
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a training left.
-
-    Args:
-        path: The weights.
-        accuracy: Share of held-out examples it gets right.
-        training_loss: Mean loss on what it was trained on.
-    """
-
-    path: Path
-    accuracy: float
-    training_loss: float
-
-
 def trained(
     scenario: Mapping[str, Any], place: Place, *, defense: Protection | None = None
 ) -> Trained:
@@ -97,20 +83,33 @@ def trained(
     model = dict(scenario["models"])
     schooling = construct("schooling", Schooling, model.pop("schooling"))
     plain = {k: scenario["data"][k] for k in whose.DATASET if k in scenario["data"]}
+    defense = chain() if defense is None else defense
+    wanted = repr((plain, model, schooling, defense))
+    if wanted not in place.trained:
+        place.trained[wanted] = _trained(plain, model, schooling, defense, place)
+    return place.trained[wanted]
+
+
+def _trained(
+    plain: Mapping[str, Any],
+    model: Mapping[str, Any],
+    schooling: Schooling,
+    defense: Protection,
+    place: Place,
+) -> Trained:
     seen, unseen = (place.find({**plain, "split": split}) for split in ("train", "test"))
     task = entries.model(model, seen)
     data = seen.batch(min(schooling.examples, len(seen)))
-    measured = min(schooling.held_out, len(unseen))
+    measured = min(schooling.held_out, schooling.examples, len(unseen))
     held_out = unseen.batch(measured, start=len(unseen) - measured)
-    defense = chain() if defense is None else defense
     words = json.dumps([__version__, asdict(schooling), repr(defense), repr(task.domain)])
     name = digest(words, task.digest, data.inputs, data.labels, held_out.inputs)
     folder = place.folder
     path = folder / f"{model['name']}-{name}.safetensors"
     report = path.with_suffix(".json")
-    if not report.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with checkpointing(folder / "checkpoints"):
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(path.with_suffix(".lock")), checkpointing(folder / "checkpoints"):
+        if not report.is_file():
             utility = train(
                 task.to(device=place.device),
                 data,
@@ -120,10 +119,20 @@ def trained(
                 delta=None,
                 rng=Rng(schooling.seed),
             )
-        _save(_random_again(utility.task, task), path)
-        kept = {"accuracy": utility.accuracy[-1], "training_loss": utility.training_loss}
-        _write(report, json.dumps(kept))
+            _save(_random_again(utility.task, task), path)
+            kept = {"accuracy": utility.accuracy[-1], "training_loss": utility.training_loss}
+            _write(report, json.dumps(kept))
     return Trained(path, **json.loads(report.read_text(encoding="utf-8")))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait for other processes that train the same network; afterwards it is there."""
+    import fcntl
+
+    with path.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
 
 
 def _random_again(task: Task, before: Task) -> Task:

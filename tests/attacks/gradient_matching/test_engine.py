@@ -235,7 +235,7 @@ def test_knowledge_is_part_of_what_names_a_checkpoint(photos):
     task, search = sp.zoo.mlp(hidden=(4,)), attack().search
     names = {
         _fingerprint(
-            search,
+            [search],
             (observe(task, batch, defense=sp.Clip(1e3), knows_defense=known),),
             [sp.rng(0)],
             Chunk(range(1), range(1)),
@@ -328,7 +328,7 @@ def test_restarts_of_a_case_pull_each_other_together(seen):
     for candidate in (apart, pulled):
         layout = Layout(1, seen.task.domain)
         state = candidate.engine._chunk(
-            candidate.search, (seen,), (sp.rng(1),), layout, Chunk(range(1), range(2))
+            [candidate.search], (seen,), (sp.rng(1),), [layout], Chunk(range(1), range(2))
         )
         spread.append(float((state.points[0] - state.points[1]).norm()))
     assert spread[1] < spread[0] / 2

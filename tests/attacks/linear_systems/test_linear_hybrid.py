@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from torch import nn
 
 import seepage as sp
+from seepage.attacks.gradient_matching import Engine
 from seepage.attacks.linear_systems.hybrid import Hybrid
-from seepage.attacks.linear_systems.recursion import walk_back
+from seepage.attacks.linear_systems.recursion import Walk, walk_back
 from seepage.attacks.linear_systems.stack import read_stack
 from seepage.attacks.linear_systems.tail import observe_tail
+from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.domains import Image
 
@@ -70,7 +73,8 @@ def test_the_hard_constraint_keeps_the_system_solved():
     batch = photo(16)
     seen = observe(sp.zoo.cnn(variant="cnn2-v2", domain=shifted(16)), batch)
     stack = read_stack(seen.task)
-    step = walk_back(stack, seen.update, seen.update.tensors["head.bias"].double(), damping=0.0)
+    walk = Walk(seen.update, seen.update.tensors["head.bias"].double())
+    (step,) = walk_back(stack, [walk], damping=0.0)
     off = {}
     for constraint in ("hard", "soft"):
         guess = sp.attacks.hybrid(constraint=constraint, **QUICK)(seen, rng=sp.rng(1))
@@ -109,6 +113,38 @@ def test_noise_gives_a_finite_guess_and_an_honest_certificate():
     assert bool(guess.inputs.isfinite().all())
     assert guess.certificate.residual > 1e-2
     assert guess.certificate.unique is None
+
+
+@pytest.mark.parametrize("constraint", ["hard", "soft"])
+@pytest.mark.parametrize("variant", ["cnn2-v2", "cnn3-v1"])
+def test_side_by_side_is_one_by_one(variant, constraint):
+    task = sp.zoo.cnn(variant=variant, domain=shifted(8)).to(dtype=torch.float64)
+    images = sp.data.load("photos", pixels=8)
+    batches = [images.batch(1, start=i).to(dtype=torch.float64) for i in range(3)]
+    seen, rngs = [observe(task, batch) for batch in batches], [sp.rng(i) for i in range(3)]
+    options = {"constraint": constraint, "steps": (8, 8, 8), "step_size": 2e-2}
+    attack = sp.attacks.hybrid(**options, engine=Engine(rows=3, strategy="shared"))
+    assert isinstance(attack, SideBySide)
+    alone = [attack(one, rng=rng) for one, rng in zip(seen, rngs, strict=True)]
+    for one, other in zip(alone, attack.many(seen, rngs=rngs), strict=True):
+        torch.testing.assert_close(other.inputs, one.inputs, rtol=0, atol=1e-6)
+        assert other.trace.objective == pytest.approx(one.trace.objective, rel=1e-6)
+        assert other.certificate.unique == one.certificate.unique
+    assert not torch.allclose(alone[0].inputs, alone[1].inputs, atol=1e-2)
+
+
+def test_of_several_only_those_that_are_uncertain_are_corrected():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(180, 10)
+        task = sp.Task(nn.Sequential(*layers), sp.cross_entropy, shifted(8))
+    images = sp.data.load("photos", pixels=8)
+    seen = [observe(task, images.batch(1, start=i)) for i in range(5)]
+    guesses = sp.attacks.hybrid(**QUICK).many(seen, rngs=[sp.rng(i) for i in range(5)])
+    # What a ReLU leaves of an image decides whether its equations suffice.
+    certain = [guess.certificate.unique is True for guess in guesses]
+    assert certain == [True, False, True, True, False]
+    assert [guess.trace.steps for guess in guesses] == [0, 30, 0, 0, 30]
 
 
 def test_it_needs_the_label_and_usable_options():

@@ -208,3 +208,26 @@ def test_a_solved_system_stays_solved():
 def test_determined_means_full_column_rank(layer):
     system = system_of(layer)
     assert determined(system) == (rank_of(dense(system)) == layer.inputs)
+
+
+@settings(max_examples=15, deadline=None)
+@given(layers())
+def test_systems_side_by_side_are_solved_as_one_by_one(layer):
+    systems = [
+        LinearSystem(layer, noise(*layer.output_shape, seed=s), noise(*layer.output_shape) > -s)
+        for s in range(3)
+    ]
+    together = LinearSystem.of_all(systems)
+    targets, x = noise(3, together.shape[0], seed=7), noise(3, layer.inputs, seed=8)
+
+    def alone(function):
+        return torch.stack([function(*one) for one in zip(systems, targets, x, strict=True)])
+
+    torch.testing.assert_close(together.apply(x), alone(lambda u, v, x: u.apply(x)))
+    torch.testing.assert_close(together.adjoint(targets), alone(lambda u, v, x: u.adjoint(v)))
+    solved = minimum_norm(together, targets, damping=0.1)
+    torch.testing.assert_close(solved, alone(lambda u, v, x: minimum_norm(u, v, damping=0.1)))
+    near = nearest_solution(together, targets, x, iterations=3)
+    one = alone(lambda u, v, x: nearest_solution(u, v, x, iterations=3))
+    torch.testing.assert_close(near, one)
+    assert determined(together).tolist() == [bool(determined(system)) for system in systems]

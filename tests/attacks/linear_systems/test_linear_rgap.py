@@ -10,6 +10,7 @@ from torch.nn.functional import softplus
 import seepage as sp
 from seepage.attacks.linear_systems.head import head_deltas
 from seepage.attacks.linear_systems.stack import read_stack
+from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.domains import Image, Signal
 
@@ -161,6 +162,22 @@ def test_a_logistic_head_is_solved_on_both_sides_of_its_fold(sign, scale):
     guess = sp.attacks.rgap()(observe(task, batch), rng=sp.rng(1))
     assert (guess.inputs - batch.inputs).norm() < 1e-3 * batch.inputs.norm()
     assert guess.certificate.residual < 1e-4
+
+
+def test_several_are_computed_side_by_side_from_every_gradient_at_the_logits():
+    domain = Signal((1, 12), bounds=(0.0, 1.0))
+    modules = (FLAT, make(nn.Linear, 12, 8, bias=False), make(nn.Tanh))
+    task = task_of(*modules, make(nn.Linear, 8, 1, bias=False), domain=domain, loss=logistic(1.0))
+    batches = [
+        sp.Batch(domain.sample(1, rng=sp.rng(i)), torch.tensor([0])).to(dtype=torch.float64)
+        for i in range(4)
+    ]
+    seen = [observe(task.to(dtype=torch.float64), batch) for batch in batches]
+    attack, rngs = sp.attacks.rgap(), [sp.rng(1)] * 4
+    assert isinstance(attack, SideBySide)
+    for guess, batch, one in zip(attack.many(seen, rngs=rngs), batches, seen, strict=True):
+        assert (guess.inputs - batch.inputs).norm() < 1e-6 * batch.inputs.norm()
+        torch.testing.assert_close(guess.inputs, attack(one, rng=sp.rng(1)).inputs)
 
 
 def test_the_logistic_equation_has_two_solutions_and_both_are_found():

@@ -9,10 +9,12 @@ from torch import nn
 import seepage as sp
 from seepage.attacks import PriorNetwork, cocktail_party, systematic
 from seepage.attacks.feature_recovery import Features
+from seepage.attacks.gradient_matching import Engine
 from seepage.attacks.gradient_matching.features import layer_inputs
 from seepage.attacks.systematic.order import in_order_of
+from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge
-from seepage.domains import Signal
+from seepage.domains import Continuous, Signal, Tabular
 from seepage.scoring import METRICS, pair
 
 
@@ -70,6 +72,11 @@ def task(pictures):
         return sp.Task(WideHead(8), sp.cross_entropy, pictures.domain)
 
 
+@pytest.fixture(scope="module")
+def exact(task):
+    return task.to(dtype=torch.float64)
+
+
 def observe(task, batch, defense=None, **knows):
     threat = sp.Threat(**{"knows_labels": True, "batchnorm": "exact", **knows})
     client = sp.Client(sp.Gradient(), defense or sp.chain())
@@ -93,6 +100,20 @@ def test_features_are_put_in_the_order_of_their_labels(task, pictures, scaled):
     cosines = torch.cosine_similarity(ordered.values, wanted)
     assert float(cosines.min()) > 0.999
     assert not values.requires_grad
+
+
+def test_features_of_a_network_that_is_one_layer_are_put_in_order():
+    data = sp.data.load("digits").batch(6)
+    rows = sp.Batch(data.inputs.flatten(1), data.labels)
+    pixels = rows.inputs.shape[1]
+    columns = [Continuous(name=f"{i}", low=0, high=1, mean=0, std=1) for i in range(pixels)]
+    bare = sp.Task(nn.Linear(pixels, 10), sp.cross_entropy, Tabular(tuple(columns)))
+    seen = observe(bare, rows, batchnorm="running")
+    shuffled = rows.inputs[sp.rng(5).permutation(6)]
+    found = Features("", shuffled, torch.linalg.qr(shuffled.T).Q, True, 0.0)
+    ordered = in_order_of(seen.labels, found, seen)
+    torch.testing.assert_close(ordered.values, rows.inputs[rows.labels.argsort()])
+    assert not torch.equal(shuffled, ordered.values)
 
 
 def test_feature_matching_helps_under_noise(task, pictures):
@@ -121,6 +142,70 @@ def test_a_network_without_batch_normalisation_is_attacked_without(pictures):
     seen = observe(plain, batch, batchnorm="running")
     attack = systematic(features=cocktail_party(layer="hidden2"), steps=150, tv=1e-3)
     assert psnr(attack, seen, batch) > 20
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The same features without sign and length."""
+
+    def recover(self, observation, *, rng):
+        found = ExactHead().recover(observation, rng=rng)
+        return replace(found, values=-torch.nn.functional.normalize(found.values), scaled=False)
+
+
+@pytest.mark.parametrize(
+    ("features", "span_from", "prior"),
+    [
+        (ExactHead(), 16, None),
+        (Directions(), 16, None),
+        (ExactHead(), 2, None),
+        (ExactHead(), 16, PriorNetwork(width=4, multipliers=(1, 1))),
+        (None, 16, PriorNetwork(width=4, multipliers=(1, 1))),
+    ],
+    ids=["distance", "cosine", "span", "prior", "no features"],
+)
+def test_side_by_side_is_one_by_one(exact, pictures, features, span_from, prior):
+    batches = [pictures.batch(2, start=start).to(dtype=torch.float64) for start in (0, 2, 4)]
+    seen, rngs = [observe(exact, batch) for batch in batches], [sp.rng(i) for i in range(3)]
+    attack = systematic(
+        features=features,
+        span_from=span_from,
+        prior=prior,
+        feature_weight=1.0,
+        steps=8,
+        restarts=2,
+        engine=Engine(rows=6),
+    )
+    assert isinstance(attack, SideBySide)
+    alone = [attack(one, rng=rng) for one, rng in zip(seen, rngs, strict=True)]
+    for one, other in zip(alone, attack.many(seen, rngs=rngs), strict=True):
+        torch.testing.assert_close(other.inputs, one.inputs, rtol=0, atol=1e-8)
+        assert other.trace.objective == pytest.approx(one.trace.objective, rel=1e-8)
+    assert len({tuple(one.trace.objective) for one in alone}) == 3
+
+
+def test_a_case_with_other_features_runs_apart(exact, pictures):
+    @dataclass(frozen=True)
+    class Sometimes:
+        """Finds one feature too few in batches of one label."""
+
+        def recover(self, observation, *, rng):
+            found = ExactHead().recover(observation, rng=rng)
+            same = len(observation.labels.unique()) == 1
+            return replace(found, values=found.values[:1]) if same else found
+
+    first, second = (pictures.batch(2, start=start) for start in (0, 2))
+    twins = sp.Batch(first.inputs, torch.tensor([3, 3]))
+    batches = [batch.to(dtype=torch.float64) for batch in (first, twins, second)]
+    seen = [observe(exact, batch) for batch in batches]
+    # One strategy: the bias before the normalisation has no gradient but rounding, and a cosine.
+    engine = Engine(rows=3, strategy="shared")
+    attack = systematic(features=Sometimes(), steps=3, engine=engine)
+    rngs = [sp.rng(i) for i in range(3)]
+    alone = [attack(one, rng=rng).trace.objective for one, rng in zip(seen, rngs, strict=True)]
+    beside = [guess.trace.objective for guess in attack.many(seen, rngs=rngs)]
+    for one, other in zip(alone, beside, strict=True):
+        assert other == pytest.approx(one, rel=1e-8)
 
 
 def test_what_is_missing_is_asked_for(task, pictures):

@@ -17,7 +17,7 @@ from seepage.attacks.gradient_matching.kernel import GaussianKernel
 from seepage.attacks.gradient_matching.langevin import Langevin
 from seepage.attacks.gradient_matching.lbfgs import LBFGS
 from seepage.attacks.gradient_matching.masked import Masked
-from seepage.attacks.gradient_matching.matching import GradientMatching
+from seepage.attacks.gradient_matching.matching import GradientMatching, together
 from seepage.attacks.gradient_matching.optimisers import Adam, GradientDescent, Optimiser
 from seepage.attacks.gradient_matching.partial import OnLayers
 from seepage.attacks.gradient_matching.priors import (
@@ -73,4 +73,5 @@ __all__ = [
     "WarmStart",
     "WarmUp",
     "ZeroStart",
+    "together",
 ]

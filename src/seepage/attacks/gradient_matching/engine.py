@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,6 +19,7 @@ from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.median import median_filter
 from seepage.attacks.gradient_matching.objective import Objective, RowSimulation
 from seepage.attacks.gradient_matching.patience import Patience
+from seepage.attacks.gradient_matching.per_case import joined
 from seepage.attacks.gradient_matching.rows import Rounded, Strategy, case_simulation, rounded
 from seepage.attacks.gradient_matching.run import Run, State, state_of, tensors_of
 from seepage.attacks.gradient_matching.search import Search
@@ -90,13 +91,21 @@ class Engine:
 
     def run(
         self,
-        search: Search,
-        cases: tuple[Observation, ...],
-        rngs: tuple[Rng, ...],
-        layout: Layout,
+        searches: Sequence[Search],
+        cases: Sequence[Observation],
+        rngs: Sequence[Rng],
+        layouts: Sequence[Layout],
     ) -> list[Outcome]:
-        """Run every restart of every case."""
+        """Run every restart of every case.
+
+        Args:
+            searches: One for each case, alike but for their starts and what parts hold of a case.
+            cases: What was observed.
+            rngs: A key for each.
+            layouts: How the points of each are read.
+        """
         began = time.perf_counter()
+        search = searches[0]
         reference = next(iter(cases[0].update))
         together = self.rows or (len(cases) * search.restarts if reference.is_cuda else 1)
         if search.grouped:
@@ -107,7 +116,7 @@ class Engine:
             while todo:
                 chunk = todo.pop(0)
                 try:
-                    state = self._chunk(search, cases, rngs, layout, chunk)
+                    state = self._chunk(searches, cases, rngs, layouts, chunk)
                 except torch.cuda.OutOfMemoryError:
                     halves = chunk.halved()
                     if halves is None or (search.grouped and len(chunk.cases) == 1):
@@ -123,16 +132,18 @@ class Engine:
 
     def _chunk(
         self,
-        search: Search,
-        cases: tuple[Observation, ...],
-        rngs: tuple[Rng, ...],
-        layout: Layout,
+        searches: Sequence[Search],
+        cases: Sequence[Observation],
+        rngs: Sequence[Rng],
+        layouts: Sequence[Layout],
         chunk: Chunk,
     ) -> State:
         chosen = tuple(cases[case] for case in chunk.cases)
+        mine = [searches[case] for case in chunk.cases]
+        search, layout = mine[0], _joined([layouts[case] for case in chunk.cases], chunk)
         reference = next(iter(chosen[0].update))
         starts = [
-            _start(search, layout, rngs[case].fork("restart", restart), reference)
+            _start(searches[case], layouts[case], rngs[case].fork("restart", restart), reference)
             for case in chunk.cases
             for restart in chunk.restarts
         ]
@@ -142,15 +153,16 @@ class Engine:
             stacked = torch.stack([label for label in known if label is not None])
             labels = stacked.repeat_interleave(len(chunk.restarts), 0)
         simulate = self._simulation(chosen, chunk.size)
-        objective = Objective(search.terms, chosen, layout, labels, simulate)
+        others = tuple(other.terms for other in mine[1:])
+        objective = Objective(search.terms, chosen, layout, labels, simulate, others)
         run = Run(
             evaluate=objective.evaluate,
-            optimiser=search.optimiser,
+            optimiser=joined([s.optimiser for s in mine], restarts=len(chunk.restarts)),
             schedule=search.schedule,
             steps=search.steps,
             project=layout.project if search.boxed else _unchanged,
         )
-        name = _fingerprint(search, chosen, [rngs[case] for case in chunk.cases], chunk)
+        name = _fingerprint(mine, chosen, [rngs[case] for case in chunk.cases], chunk)
         return self._drive(run, torch.stack(starts), layout, search.median_every, name)
 
     def _simulation(self, cases: tuple[Observation, ...], rows: int) -> RowSimulation:
@@ -224,6 +236,12 @@ def _outcome(parts: list[State], seconds: float) -> Outcome:
     )
 
 
+def _joined(layouts: list[Layout], chunk: Chunk) -> Layout:
+    """The layout of all rows of a chunk."""
+    generated = joined([layout.generated for layout in layouts], restarts=len(chunk.restarts))
+    return replace(layouts[0], generated=generated)
+
+
 def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
     if layout.generated is not None:
         return generated_point(layout, rng=rng)
@@ -240,12 +258,12 @@ def _unchanged(points: Tensor) -> Tensor:
 
 
 def _fingerprint(
-    search: Search, cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
+    searches: list[Search], cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
 ) -> str:
     """A name for a run that no run with another result shares."""
     simulate = cases[0].simulate
     client = simulate.client if isinstance(simulate, Simulation) else simulate
-    digest = hashlib.sha256(repr((search, rngs, chunk, client, cases[0].task)).encode())
+    digest = hashlib.sha256(repr((searches, rngs, chunk, client, cases[0].task)).encode())
     for case in cases:
         known = [] if case.labels is None else [case.labels]
         for layer in (case.statistics or {}).values():

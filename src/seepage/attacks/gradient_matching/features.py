@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +92,19 @@ class FeatureMatching:
         matched = taken @ theirs
         apart = (ours - matched).square().sum(1)
         return (apart / _positive(matched.square().sum(1))).mean()
+
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """Features and labels, which are of one case."""
+        known = {} if self.labels is None else {"labels": self.labels}
+        return {"features": self.features, "_basis": self._basis, **known}
+
+    def holding(self, held: Mapping[str, Tensor]) -> Self:
+        """The same term with the features of another case."""
+        twin = copy(self)
+        for name, tensor in held.items():
+            object.__setattr__(twin, name, tensor)
+        return twin
 
     def _preferred(self, alike: Tensor, labels: Tensor) -> Tensor:
         """Similarities in [0, 1], and more where labels agree."""

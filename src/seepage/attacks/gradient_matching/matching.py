@@ -43,31 +43,19 @@ class GradientMatching:
             observations: Of equal batch size, made with the same task, client and threat.
             rngs: One key for each.
         """
-        for observation in observations:
-            require_usable(observation.update, observation.task)
-            if observation.mixing is not None and len(observations) > 1:
-                raise NotApplicable(
-                    "every client mixes in its own way, so that they cannot be simulated side by "
-                    "side; attack them one by one"
-                )
-        layout = self._layout(observations[0])
-        searched = tuple(searchable(self, observation) for observation in observations)
-        outcomes = self.engine.run(self.search, searched, tuple(rngs), layout)
-        return [
-            self._reconstruction(observation, layout, outcome)
-            for observation, outcome in zip(observations, outcomes, strict=True)
-        ]
+        return together([self] * len(observations), observations, rngs=rngs)
 
     def ensemble(self, observation: Observation, *, rng: Rng) -> tuple[Reconstruction, Tensor]:
         """What a call gives, and the best point of every restart, normalised: `(R, B, ...)`."""
         require_usable(observation.update, observation.task)
-        layout = self._layout(observation)
+        layout = self.layout(observation)
         searched = searchable(self, observation)
-        (outcome,) = self.engine.run(self.search, (searched,), (rng,), layout)
-        best = self._reconstruction(observation, layout, outcome)
+        (outcome,) = self.engine.run((self.search,), (searched,), (rng,), (layout,))
+        best = self.reconstruction(observation, layout, outcome)
         return best, layout.normalised(outcome.points)
 
-    def _layout(self, observation: Observation) -> Layout:
+    def layout(self, observation: Observation) -> Layout:
+        """How points of the search for one observation are read."""
         task = observation.task
         require_continuous(task)
         if not self.search.seek_labels:
@@ -92,9 +80,10 @@ class GradientMatching:
         made = None if generator is None else generator.bind(size, domain, like=like)
         return Layout(size, domain, classes, made)
 
-    def _reconstruction(
+    def reconstruction(
         self, observation: Observation, layout: Layout, outcome: Outcome
     ) -> Reconstruction:
+        """What an outcome says of the inputs."""
         if outcome.value == float("inf"):
             raise NotApplicable(
                 f"every one of {self.search.restarts} restarts diverged; try a smaller step size"
@@ -114,3 +103,35 @@ class GradientMatching:
                 device=str(outcome.point.device),
             ),
         )
+
+
+def together(
+    attacks: Sequence[GradientMatching],
+    observations: Sequence[Observation],
+    *,
+    rngs: Sequence[Rng],
+) -> list[Reconstruction]:
+    """Attack several observations side by side, each by a search of its own.
+
+    Args:
+        attacks: One for each, alike but for their starts and what parts of their search hold of a
+            case, such as recovered features; the engine is that of the first.
+        observations: Of equal batch size, made with the same task, client and threat.
+        rngs: One key for each.
+    """
+    for observation in observations:
+        require_usable(observation.update, observation.task)
+        if observation.mixing is not None and len(observations) > 1:
+            raise NotApplicable(
+                "every client mixes in its own way, so that they cannot be simulated side by "
+                "side; attack them one by one"
+            )
+    pairs = list(zip(attacks, observations, strict=True))
+    layouts = [attack.layout(observation) for attack, observation in pairs]
+    searches = [attack.search for attack in attacks]
+    searched = [searchable(attack, observation) for attack, observation in pairs]
+    outcomes = attacks[0].engine.run(searches, searched, rngs, layouts)
+    return [
+        attack.reconstruction(observation, layout, outcome)
+        for (attack, observation), layout, outcome in zip(pairs, layouts, outcomes, strict=True)
+    ]

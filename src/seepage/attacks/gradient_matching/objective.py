@@ -11,6 +11,7 @@ from torch.func import vmap
 
 from seepage.attacks.gradient_matching.candidate import Candidate
 from seepage.attacks.gradient_matching.layout import Layout
+from seepage.attacks.gradient_matching.per_case import PerCase, stacked
 from seepage.attacks.gradient_matching.term import Term
 from seepage.core import Observation, Statistics, Update
 
@@ -24,11 +25,13 @@ class Objective:
     """What is minimised. A row is one restart of one case; cases share the task and the client.
 
     Args:
-        terms: Fidelity and priors.
+        terms: Fidelity and priors, as the first case has them.
         cases: What was observed; rows are ordered by case, then by restart.
         layout: How points are read.
         labels: Known labels by row `(R, B)` or `(R, B, K)`; None if they are searched for.
         simulate: The client's computation for all rows.
+        others: The terms of the further cases, alike but for what they hold of their case; none
+            if all are the same.
     """
 
     terms: tuple[Term, ...]
@@ -36,6 +39,7 @@ class Objective:
     layout: Layout
     labels: Tensor | None
     simulate: RowSimulation
+    others: tuple[tuple[Term, ...], ...] = ()
 
     def evaluate(self, points: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Values `(R,)` and gradients `(R, D)`."""
@@ -53,19 +57,21 @@ class Objective:
         if len(points) == 1:
             # Not t[0], whose derivative fills and copies a tensor of zeros.
             first = {name: t.squeeze(0) for name, t in updates.items()}
-            return self._row(self.cases[0], normalised[0], labels[0], first, step, consensus[0])[
-                None
-            ]
+            alone = self._row(
+                self.terms, self.cases[0], normalised[0], labels[0], first, step, consensus[0]
+            )
+            return alone[None]
         if len(self.cases) == 1:
 
             def restart(x: Tensor, y: Tensor, u: Tensors, c: Tensor) -> Tensor:
-                return self._row(self.cases[0], x, y, u, step, c)
+                return self._row(self.terms, self.cases[0], x, y, u, step, c)
 
             one: Tensor = vmap(restart)(normalised, labels, updates, consensus)
             return one
 
         def row(x: Tensor, y: Tensor, u: Tensors, c: Tensor, seen: Tensors) -> Tensor:
-            return self._row(_rebuilt(self.cases[0], seen), x, y, u, step, c)
+            terms = tuple(_holding(i, term, seen) for i, term in enumerate(self.terms))
+            return self._row(terms, _rebuilt(self.cases[0], seen), x, y, u, step, c)
 
         seen = self._seen(len(points))
         many: Tensor = vmap(row)(normalised, labels, updates, consensus, seen)
@@ -73,6 +79,7 @@ class Objective:
 
     def _row(
         self,
+        terms: tuple[Term, ...],
         observation: Observation,
         normalised: Tensor,
         labels: Tensor,
@@ -82,7 +89,7 @@ class Objective:
     ) -> Tensor:
         simulated = replace(observation.update, tensors=update)
         candidate = Candidate(normalised, labels, simulated, self.layout.domain, step, consensus)
-        return torch.stack([t.weight * t(candidate, observation) for t in self.terms]).sum()
+        return torch.stack([t.weight * t(candidate, observation) for t in terms]).sum()
 
     def _consensus(self, normalised: Tensor) -> Tensor:
         """The mean over the restarts of each row's case."""
@@ -90,13 +97,18 @@ class Objective:
         return by_case.mean(1, keepdim=True).expand_as(by_case).flatten(0, 1)
 
     def _seen(self, rows: int) -> dict[str, Tensor]:
-        """What was observed, stacked by row."""
+        """What was observed, and what terms hold of it, stacked by row."""
         restarts = rows // len(self.cases)
         parts = [_parts(case) for case in self.cases]
-        return {
+        seen = {
             name: torch.stack([part[name] for part in parts]).repeat_interleave(restarts, 0)
             for name in parts[0]
         }
+        others = self.others or (self.terms,) * (len(self.cases) - 1)
+        for place, terms in enumerate(zip(self.terms, *others, strict=True)):
+            held = stacked(terms, restarts=restarts)
+            seen |= {f"term {place}/{name}": tensor for name, tensor in held.items()}
+        return seen
 
 
 def _parts(observation: Observation) -> dict[str, Tensor]:
@@ -105,6 +117,14 @@ def _parts(observation: Observation) -> dict[str, Tensor]:
     for layer, known in (observation.statistics or {}).items():
         parts[f"mean/{layer}"], parts[f"variance/{layer}"] = known.mean, known.variance
     return parts
+
+
+def _holding(place: int, term: Term, parts: Tensors) -> Term:
+    """The term of one row, from tensors that vmap has sliced."""
+    if not isinstance(term, PerCase):
+        return term
+    first = f"term {place}/"
+    return term.holding({n.removeprefix(first): t for n, t in parts.items() if n.startswith(first)})
 
 
 def _rebuilt(template: Observation, parts: Tensors) -> Observation:

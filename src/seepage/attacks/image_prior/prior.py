@@ -69,6 +69,11 @@ class PriorNetwork:
             shown += f", features=({tuple(self.features.shape)}, {digest(self.features)[:8]})"
         return f"PriorNetwork({shown})"
 
+    @property
+    def informed(self) -> bool:
+        """Whether it has features."""
+        return self.features is not None
+
     def given(self, features: Tensor) -> PriorNetwork:
         """The same network with these features in every block."""
         return replace(self, features=features)
@@ -102,7 +107,7 @@ class PriorImages:
     Args:
         network: The architecture, without weights of its own.
         codes: `(B, codes, H, W)`.
-        features: `(B, d)`, or None.
+        features: `(B, d)`, or `(R, B, d)` if every row has its own; None for none.
         domain: The space of the images.
     """
 
@@ -131,17 +136,27 @@ class PriorImages:
     def __call__(self, points: Tensor) -> Tensor:
         """The normalised images `(..., B, C, H, W)` of weights `(..., size)`."""
         if points.ndim == 1:
-            return self._images(points)
+            return self._images(points, self.features)
         if len(points) == 1:
-            return self._images(points.squeeze(0)).unsqueeze(0)
-        images: Tensor = vmap(self._images)(points)
+            return self._images(points.squeeze(0), self.features).unsqueeze(0)
+        own = 0 if self.features is not None and self.features.ndim == 3 else None
+        images: Tensor = vmap(self._images, in_dims=(0, own))(points, self.features)
         return images
 
-    def _images(self, weights: Tensor) -> Tensor:
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """The features, which are of one case."""
+        return {} if self.features is None else {"features": self.features}
+
+    def holding(self, held: Mapping[str, Tensor]) -> PriorImages:
+        """The same network with the features of every row."""
+        return replace(self, features=held.get("features"))
+
+    def _images(self, weights: Tensor, features: Tensor | None) -> Tensor:
         parts = torch.split(weights, [shape.numel() for shape in self.shapes.values()])
         shaped = zip(self.shapes.items(), parts, strict=True)
         named = {name: part.reshape(shape) for (name, shape), part in shaped}
-        unbounded: Tensor = functional_call(self.network, named, (self.codes, self.features))
+        unbounded: Tensor = functional_call(self.network, named, (self.codes, features))
         low, high = self.domain.bounds
         return self.domain.normalise(low + (high - low) * unbounded.sigmoid())
 

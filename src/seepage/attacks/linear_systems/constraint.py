@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from seepage.attacks.gradient_matching import Candidate, Optimiser
@@ -35,6 +35,15 @@ class SystemResidual:
         """Measure how far the candidate is from solving the system."""
         return (self.system.apply(candidate.normalised.flatten()) - self.target).square().sum()
 
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """The system's, which is of one case."""
+        return _held(self.system, self.target)
+
+    def holding(self, held: Mapping[str, Tensor]) -> SystemResidual:
+        """The same term with the system of another case."""
+        return replace(self, system=_holding(self.system, held), target=held["target"])
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OnSolutions:
@@ -42,7 +51,7 @@ class OnSolutions:
 
     Args:
         optimiser: The rule to move by.
-        system: u, in the precision of the search.
+        system: u, in the precision of the search; of each row if it has a leading axis.
         target: v.
         iterations: Of the projection; what is left over is taken up by the next step's.
 
@@ -64,7 +73,23 @@ class OnSolutions:
     ) -> tuple[Tensor, State]:
         """Move, then project."""
         moved, state = self.optimiser.step(points, values, gradients, state, moment)
-        projected = [
-            nearest_solution(self.system, self.target, x, iterations=self.iterations) for x in moved
-        ]
-        return torch.stack(projected), state
+        projected = nearest_solution(self.system, self.target, moved, iterations=self.iterations)
+        return projected, state
+
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """The system's, which is of one case."""
+        return _held(self.system, self.target)
+
+    def holding(self, held: Mapping[str, Tensor]) -> OnSolutions:
+        """The same rule with the system of every row."""
+        return replace(self, system=_holding(self.system, held), target=held["target"])
+
+
+def _held(system: LinearSystem, target: Tensor) -> dict[str, Tensor]:
+    known = {} if system.known is None else {"known": system.known}
+    return {"delta": system.delta, "target": target, **known}
+
+
+def _holding(system: LinearSystem, held: Mapping[str, Tensor]) -> LinearSystem:
+    return replace(system, delta=held["delta"], known=held.get("known"))

@@ -18,7 +18,7 @@ from seepage.attacks.gradient_matching import (
 )
 from seepage.attacks.linear_systems.constraint import OnSolutions, SystemResidual
 from seepage.attacks.linear_systems.recursion import Step
-from seepage.core import Attack, Observation
+from seepage.core import Observation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Correction:
 
     def attack(
         self, tail: Observation, step: Step, *, hard: bool, step_size: float, engine: Engine
-    ) -> Attack:
+    ) -> GradientMatching:
         """Gradient matching from the solution of one layer on.
 
         Args:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
 
-from seepage.attacks.gradient_matching import Engine
+from seepage.attacks.gradient_matching import Engine, together
 from seepage.attacks.linear_systems.correction import Correction
 from seepage.attacks.linear_systems.recursion import Step
-from seepage.attacks.linear_systems.single import best_walk, read_single, reconstruction
-from seepage.attacks.linear_systems.stack import Stack
+from seepage.attacks.linear_systems.single import best_walks, read_all, reconstruction
 from seepage.attacks.linear_systems.tail import observe_tail
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import InvalidValue, MissingKnowledge, UnknownName
@@ -61,35 +62,78 @@ class Hybrid:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Walk back through the network, correcting on the way."""
+        return self.many((observation,), rngs=(rng,))[0]
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Walk back from several observations of one network, correcting all side by side.
+
+        Args:
+            observations: Of one example each, made with the same task, client and threat.
+            rngs: One key for each.
+        """
         began = time.perf_counter()
-        stack = read_single(observation)
-        if observation.labels is None:
+        stack = read_all(observations)
+        if any(observation.labels is None for observation in observations):
             raise MissingKnowledge(
                 "labels", needed_by="gradient matching", hint="use Threat(knows_labels=True)"
             )
-        traces: list[Trace] = []
+        traces: dict[int, Trace] = {}
 
-        def correct(step: Step) -> Tensor:
+        def correct(owners: Sequence[int], steps: Sequence[Step]) -> list[Tensor]:
+            found = [step.x for step in steps]
+            for hard, places in self._groups(steps).items():
+                cases = [owners[place] for place in places]
+                guesses = self._corrected(
+                    [observe_tail(observations[case], stack, steps[0].index) for case in cases],
+                    [steps[place] for place in places],
+                    hard=hard,
+                    rngs=[rngs[case] for case in cases],
+                )
+                for place, case, guess in zip(places, cases, guesses, strict=True):
+                    found[place], traces[case] = guess
+            return found
+
+        ends = best_walks(observations, stack, damping=self.damping, correct=correct)
+        seconds = time.perf_counter() - began
+        return [
+            reconstruction(
+                observation,
+                end,
+                replace(traces.get(case, Trace(device=str(end.x.device))), seconds=seconds),
+            )
+            for case, (observation, end) in enumerate(zip(observations, ends, strict=True))
+        ]
+
+    def _groups(self, steps: Sequence[Step]) -> dict[bool, list[int]]:
+        """The places of those to be corrected, by whether the constraint is hard."""
+        groups: dict[bool, list[int]] = defaultdict(list)
+        for place, step in enumerate(steps):
             # Where nothing is left open and nothing is wrong, a search could only do harm.
-            if step.exact and step.determined:
-                return step.x
-            x, trace = self._corrected(observation, stack, step, rng)
-            traces.append(trace)
-            return x
-
-        step = best_walk(observation, stack, damping=self.damping, correct=correct)
-        last = traces[-1] if traces else Trace(device=str(step.x.device))
-        trace = replace(last, seconds=time.perf_counter() - began)
-        return reconstruction(observation, step, trace)
+            if not (step.exact and step.determined):
+                hard = self.constraint == "hard" or (self.constraint == "auto" and step.exact)
+                groups[hard].append(place)
+        return groups
 
     def _corrected(
-        self, observation: Observation, stack: Stack, step: Step, rng: Rng
-    ) -> tuple[Tensor, Trace]:
-        correction = self.corrections[min(step.index, len(self.corrections) - 1)]
-        hard = self.constraint == "hard" or (self.constraint == "auto" and step.exact)
-        tail = observe_tail(observation, stack, step.index)
-        attack = correction.attack(
-            tail, step, hard=hard, step_size=self.step_size, engine=self.engine
-        )
-        found = attack(tail, rng=rng.fork("layer", step.index))
-        return tail.task.domain.normalise(found.inputs).to(step.x).flatten(), found.trace
+        self,
+        tails: Sequence[Observation],
+        steps: Sequence[Step],
+        *,
+        hard: bool,
+        rngs: Sequence[Rng],
+    ) -> list[tuple[Tensor, Trace]]:
+        index = steps[0].index
+        correction = self.corrections[min(index, len(self.corrections) - 1)]
+        attacks = [
+            correction.attack(tail, step, hard=hard, step_size=self.step_size, engine=self.engine)
+            for tail, step in zip(tails, steps, strict=True)
+        ]
+        keys = [rng.fork("layer", index) for rng in rngs]
+        guesses = together(attacks, tails, rngs=keys)
+        domain = tails[0].task.domain
+        return [
+            (domain.normalise(guess.inputs).to(step.x).flatten(), guess.trace)
+            for guess, step in zip(guesses, steps, strict=True)
+        ]

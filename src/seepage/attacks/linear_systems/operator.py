@@ -7,6 +7,7 @@ its weight gradient dZ X^T: both are linear in the input, and share X.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,11 +24,12 @@ class LinearSystem:
 
         u x = [ W X ; dZ X^T ] = [ z - b ; dL/dw ] = v
 
-    It has |z| + |w| rows and n columns; vectors may have leading batch axes.
+    It has |z| + |w| rows and n columns; vectors may have leading batch axes. Several systems of one
+    layer are one with leading axes too, applied to one vector each.
 
     Args:
         layer: Whose input x is unknown.
-        delta: dL/dz, in the layer's output shape.
+        delta: dL/dz, in the layer's output shape, `(..., o, ...)`.
         known: Where z is known, in the layer's output shape; rows elsewhere are zero. None for
             everywhere.
 
@@ -57,6 +59,13 @@ class LinearSystem:
         """Rows and columns."""
         return self.layer.outputs + self.layer.weight.numel(), self.layer.inputs
 
+    @classmethod
+    def of_all(cls, systems: Sequence[LinearSystem]) -> LinearSystem:
+        """Systems of one layer, one after the other along a new axis in front."""
+        known = [system.known for system in systems if system.known is not None]
+        deltas = torch.stack([system.delta for system in systems])
+        return cls(systems[0].layer, deltas, torch.stack(known) if known else None)
+
     def apply(self, x: Tensor) -> Tensor:
         """Multiply by u: `(..., n)` to `(..., |z| + |w|)`."""
         windows = self._frame.windows(x.reshape(-1, x.shape[-1]))
@@ -68,13 +77,13 @@ class LinearSystem:
         """Multiply by the transpose of u: `(..., |z| + |w|)` to `(..., n)`."""
         flat = rows.reshape(-1, rows.shape[-1])
         forward, gradient = flat[:, : self.layer.outputs], flat[:, self.layer.outputs :]
-        z = self._where_known(forward).reshape(len(flat), *self._delta.shape)
+        z = self._where_known(forward).reshape(len(flat), *self._delta.shape[-2:])
         kernels = gradient.reshape(len(flat), *self._weight.shape)
         x = self._frame.sums(self._weight.T @ z + kernels.mT @ self._delta)
         return x.reshape(*rows.shape[:-1], -1)
 
     def right_hand_side(self, z: Tensor, gradient: Tensor) -> Tensor:
-        """Join z, less the bias, and dL/dw to v, `(|z| + |w|,)`."""
+        """Join z, less the bias, and dL/dw to v, `(|z| + |w|,)`; of one system."""
         linear = z.reshape(self.layer.channels, -1)
         if self.layer.bias is not None:
             linear = linear - self.layer.bias[:, None]
@@ -86,7 +95,7 @@ class LinearSystem:
         return replace(self, layer=layer, delta=self.delta.to(like))
 
     def input_gradient(self) -> Tensor:
-        """dL/dx = W^T dL/dz, `(n,)`."""
+        """dL/dx = W^T dL/dz, `(n,)`; of one system."""
         return self._frame.sums(self._weight.T @ self._delta[None]).flatten()
 
     @property
@@ -96,15 +105,23 @@ class LinearSystem:
 
     @property
     def _delta(self) -> Tensor:
-        """One row per filter: `(o, positions)`."""
-        return self.delta.reshape(self.layer.channels, -1)
+        """One row per filter: `(o, positions)`, or `(R, o, positions)` of several systems."""
+        several = self.delta.ndim > len(self.layer.output_shape)
+        return self.delta.reshape(*(-1,) * several, self.layer.channels, self._positions)
+
+    @property
+    def _positions(self) -> int:
+        return math.prod(self.layer.output_shape[1:])
 
     @cached_property
     def _frame(self) -> _Frame:
         return _Frame(self.layer)
 
     def _where_known(self, forward: Tensor) -> Tensor:
-        return forward if self.known is None else forward * self.known.flatten()
+        if self.known is None:
+            return forward
+        several = self.known.ndim > len(self.layer.output_shape)
+        return forward * self.known.reshape(*(-1,) * several, self.layer.outputs)
 
 
 class _Frame:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from seepage.attacks.linear_systems.single import best_walk, read_single, reconstruction
+from seepage.attacks.linear_systems.single import best_walks, read_all, reconstruction
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import InvalidValue
 
@@ -39,8 +40,22 @@ class RGAP:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Compute the input; nothing is random."""
+        return self.many((observation,), rngs=(rng,))[0]
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Compute several inputs of one network, the systems of a layer all at once.
+
+        Args:
+            observations: Of one example each, made with the same task and client.
+            rngs: One key for each; nothing is random.
+        """
         began = time.perf_counter()
-        stack = read_single(observation)
-        step = best_walk(observation, stack, damping=self.damping)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(step.x.device))
-        return reconstruction(observation, step, trace)
+        stack = read_all(observations)
+        steps = best_walks(observations, stack, damping=self.damping)
+        seconds = time.perf_counter() - began
+        return [
+            reconstruction(observation, step, Trace(seconds=seconds, device=str(step.x.device)))
+            for observation, step in zip(observations, steps, strict=True)
+        ]

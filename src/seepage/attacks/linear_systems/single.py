@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from torch import Tensor
 
 from seepage.attacks.certify import residual
 from seepage.attacks.linear_systems.head import head_deltas
-from seepage.attacks.linear_systems.recursion import Correct, Step, as_solved, walk_back
+from seepage.attacks.linear_systems.recursion import Step, Walk, as_solved, walk_back
 from seepage.attacks.linear_systems.stack import INSTEAD, Stack, read_stack
 from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Trace
 from seepage.core.errors import MissingKnowledge, NotApplicable
+
+# As `Correct`, given which observation each walk is of.
+CorrectOf = Callable[[Sequence[int], Sequence[Step]], Sequence[Tensor]]
 
 # A relative difference of updates below which the guess explains what was observed.
 _EXPLAINED = 1e-3
@@ -33,14 +39,46 @@ def read_single(observation: Observation) -> Stack:
     return stack
 
 
-def best_walk(
-    observation: Observation, stack: Stack, *, damping: float, correct: Correct = as_solved
-) -> Step:
-    """Walk back from every possible gradient at the logits; keep what explains the update best."""
-    walks = [
-        walk_back(stack, observation.update, delta, damping=damping, correct=correct)
-        for delta in _head_deltas(observation, stack)
+def read_all(observations: Sequence[Observation]) -> Stack:
+    """The stack of observations of one network, all of them of one example."""
+    first, *_ = [read_single(observation) for observation in observations]
+    return first
+
+
+def best_walks(
+    observations: Sequence[Observation],
+    stack: Stack,
+    *,
+    damping: float,
+    correct: CorrectOf | None = None,
+) -> list[Step]:
+    """Walk back from every possible gradient at the logits; keep what explains the update best.
+
+    Args:
+        observations: Of one network.
+        stack: That network.
+        damping: Of the least squares.
+        correct: Improves the inputs of a layer, given which observation each is of.
+    """
+    deltas = [_head_deltas(observation, stack) for observation in observations]
+    owners = [case for case, found in enumerate(deltas) for _ in found]
+    starts = [delta for found in deltas for delta in found]
+    ends = walk_back(
+        stack,
+        [
+            Walk(observations[case].update, delta)
+            for case, delta in zip(owners, starts, strict=True)
+        ],
+        damping=damping,
+        correct=as_solved if correct is None else partial(correct, owners),
+    )
+    return [
+        _best(observation, [end for end, of in zip(ends, owners, strict=True) if of == case])
+        for case, observation in enumerate(observations)
     ]
+
+
+def _best(observation: Observation, walks: Sequence[Step]) -> Step:
     labels = observation.labels
     if len(walks) == 1 or labels is None:
         return walks[0]

@@ -11,7 +11,7 @@ from seepage.attacks.labels.head import Head, classifier_head
 from seepage.attacks.malicious_server.planting import with_parameters
 from seepage.attacks.usable import require_usable
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable
 
 # Softmax of the others leaks less than this of a whole person.
 NOBODY = 1e-3
@@ -27,8 +27,9 @@ class ClassFishing:
     classifier is sum_k (p_k - y_k) W_k = (p_c - y_c) W_c, which is zero for everybody whose class
     is not c. Row c of the classifier's own gradient is theirs alone as well; the other rows follow
     from it, since p_k = 1/(K - 1). So the update of the one person of class c is known exactly,
-    and an attack on a single input does the rest. Where several share the class, their mean comes
-    back.
+    and an attack on a single input does the rest. How much one person weighs in it tells the bias:
+    dL/db_c = p_c - y_c is -1 of a person of class c, whatever the input. Where several share the
+    class, their mean comes back.
 
     Args:
         attack: What attacks the update of one person.
@@ -70,20 +71,14 @@ class ClassFishing:
         """Reduce the update to one person's and attack it."""
         task = observation.task
         require_usable(observation.update, task)
-        if observation.batch_size is None:
-            raise MissingKnowledge(
-                "batch size", needed_by="class fishing", hint="use Threat(knows_batch_size=True)"
-            )
-        alone = replace(
-            observation,
-            update=self._alone(observation.update, task, observation.batch_size),
-            batch_size=1,
-            labels=torch.tensor([self.target], device=next(iter(observation.update)).device),
-        )
+        labels = torch.tensor([self.target], device=next(iter(observation.update)).device)
+        update = self._alone(observation, labels)
+        alone = replace(observation, update=update, batch_size=1, labels=labels)
         return self.attack(alone, rng=rng)
 
-    def _alone(self, update: Update, task: Task, size: int) -> Update:
+    def _alone(self, observation: Observation, labels: Tensor) -> Update:
         """What one person of the class would have shared."""
+        task, update = observation.task, observation.update
         weight, bias = self._names(task)
         share = update.tensors[bias]
         if float(share[self.target].abs()) <= NOBODY * float(share.abs().max()):
@@ -91,7 +86,12 @@ class ClassFishing:
                 f"nobody in this batch is of class {self.target}, so nothing was caught; fish for "
                 "another class"
             )
-        scaled = update.map(lambda t: t * size)
+        # Any input will do. A mean, a sum and a learning rate all weigh one person differently.
+        anybody = task.placed(task.domain.sample(1, rng=Rng(0)))
+        with torch.no_grad():
+            whole = observation.simulate(anybody, labels).tensors[bias]
+        factor = (whole[self.target] / share[self.target]).abs()
+        scaled = update.map(lambda t: t * factor)
         restored = {n: self._restored(scaled.tensors[n]) for n in (weight, bias)}
         return replace(scaled, tensors={**scaled.tensors, **restored})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,6 +14,7 @@ from seepage.attacks.gradient_matching import (
     FeatureMatching,
     GradientMatching,
     Search,
+    together,
 )
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.systematic.order import in_order_of
@@ -55,6 +58,34 @@ class Systematic:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover, put in order, and search."""
+        return self.many((observation,), rngs=(rng,))[0]
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Recover the features of every observation, then search side by side.
+
+        Those of which other features became known than of the rest are searched for apart.
+
+        Args:
+            observations: Of equal batch size, made with the same task, client and threat.
+            rngs: One key for each.
+        """
+        searches = [
+            self._prepared(observation, rng)
+            for observation, rng in zip(observations, rngs, strict=True)
+        ]
+        found: dict[int, Reconstruction] = {}
+        for places in _alike(searches):
+            guesses = together(
+                [GradientMatching(searches[place], self.engine) for place in places],
+                [observations[place] for place in places],
+                rngs=[rngs[place] for place in places],
+            )
+            found.update(zip(places, guesses, strict=True))
+        return [found[place] for place in range(len(searches))]
+
+    def _prepared(self, observation: Observation, rng: Rng) -> Search:
         require_usable(observation.update, observation.task)
         search = self._fitting(observation)
         if self.prior is not None:
@@ -62,7 +93,7 @@ class Systematic:
         if self.features is not None and observation.labels is not None:
             found = self.features.recover(observation, rng=rng.fork("features"))
             search = self._informed(search, found, observation)
-        return GradientMatching(search, self.engine)(observation, rng=rng)
+        return search
 
     def _fitting(self, observation: Observation) -> Search:
         if batchnorm_layers(observation.task.model):
@@ -91,3 +122,15 @@ class Systematic:
         if self.prior is not None and one_each:
             search = replace(search, generator=self.prior.given(found.values))
         return search
+
+
+def _alike(searches: Sequence[Search]) -> list[list[int]]:
+    """The places of searches that differ in numbers only, group by group."""
+    groups: dict[object, list[int]] = defaultdict(list)
+    for place, search in enumerate(searches):
+        terms = [term for term in search.terms if isinstance(term, FeatureMatching)]
+        # Which layer, compared how, with how many features and whose labels; and the prior's.
+        kind = [(t.layer, t.comparison, t.features.shape, t.labels is None) for t in terms]
+        informed = isinstance(search.generator, PriorNetwork) and search.generator.informed
+        groups[(*kind, informed)].append(place)
+    return list(groups.values())

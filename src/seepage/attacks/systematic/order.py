@@ -33,7 +33,9 @@ def in_order_of(labels: Tensor, features: Features, observation: Observation) ->
     values = features.values.to(next(iter(task.parameters.values())))
     if not features.scaled:
         values = values * above.length() / values.norm(dim=1, keepdim=True)
-    sent = gradient[f"{features.layer}.weight"].double() @ torch.linalg.pinv(values.double())
+    # A network that is one layer has a layer without a name.
+    weight = gradient[f"{features.layer}.weight" if features.layer else "weight"]
+    sent = weight.double() @ torch.linalg.pinv(values.double())
     choice = one_each(above.fits(values, labels, sent.T))
     return replace(features, values=features.values[choice])
 

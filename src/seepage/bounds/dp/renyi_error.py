@@ -74,7 +74,7 @@ class RenyiError:
         sigma = 0.0 if found is None else found.noise_multiplier
         error = renyi_rmse(noise_multiplier=sigma, width=high - low)
         return BoundValue(
-            torch.full((len(batch),), error, dtype=torch.float64),
+            torch.full((len(batch),), error, dtype=torch.float64, device="cpu"),
             side="lower",
             metric="rmse",
             assumptions=ASSUMPTIONS,

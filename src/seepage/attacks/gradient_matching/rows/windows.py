@@ -7,6 +7,7 @@ out by copying whole runs, and images that are channels-last need no copy at all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -34,20 +35,12 @@ def windows(images: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor
     down, right = geometry.padding
     padded = torch.nn.functional.pad(images, (right, right, down, down))
     padded = padded.contiguous(memory_format=torch.channels_last)
-    side = geometry.output_side(images.shape[2:], kernel)
-    per_image, per_channel, per_row, per_column = padded.stride()
-    view = padded.as_strided(
-        (len(images), *side, *kernel, images.shape[1]),
-        (
-            per_image,
-            per_row * geometry.stride[0],
-            per_column * geometry.stride[1],
-            per_row * geometry.dilation[0],
-            per_column * geometry.dilation[1],
-            per_channel,
-        ),
-    )
-    return view.reshape(len(images), side[0] * side[1], -1)
+    apart = padded
+    for axis, (k, step, gap) in enumerate(
+        zip(kernel, geometry.stride, geometry.dilation, strict=True), start=2
+    ):
+        apart = apart.unfold(axis, gap * (k - 1) + 1, step)[..., ::gap]
+    return apart.permute(0, 2, 3, 4, 5, 1).reshape(len(images), -1, prod(kernel) * images.shape[1])
 
 
 def as_matrix(images: Tensor, count: int) -> Tensor:

@@ -1,0 +1,102 @@
+"""What the papers say, and whether the recorded numbers say so too."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from seepage.core.construct import construct
+from seepage.core.errors import UnknownName
+from seepage.reproduce.comparisons import Between, Close, Extreme, Rising, Test
+from seepage.reproduce.contrasts import Less, Printed, Varied, Widens
+from seepage.reproduce.numbers import Numbers
+from seepage.reproduce.substitute import Plain
+
+FILE = Path(__file__).parent / "claims.toml"
+HOLDS, FAILS, BEATEN, NOT_RUN = "holds", "does not hold", "beaten", "not run"
+TESTS: Mapping[str, type[Any]] = MappingProxyType(
+    {
+        test.__name__.lower(): test
+        for test in (Between, Close, Extreme, Less, Printed, Rising, Varied, Widens)
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """One thing a paper says of a table.
+
+    Args:
+        table: Name of the table.
+        says: In one sentence.
+        test: How the numbers compare if it is so.
+        measure: Which numbers; the table's first if none.
+        statistic: Likewise.
+        limit: It says what an attack cannot do, so that a stronger attack beats it.
+    """
+
+    table: str
+    says: str
+    test: Test
+    measure: str = ""
+    statistic: str = ""
+    limit: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a claim.
+
+    Args:
+        word: "holds", "does not hold", "beaten" or "not run".
+        numbers: The comparison that decides: the tightest, or the one that contradicts most.
+        scale: Of the run that was judged.
+    """
+
+    word: str
+    numbers: str = ""
+    scale: str = ""
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """Every claim there is, in the order of the file."""
+    plain = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return tuple(_claim(one) for one in plain["claim"])
+
+
+def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
+    """Test a claim on recorded runs, by the name of their table.
+
+    Args:
+        claim: What to judge.
+        runs: As `Reproduction.plain` has them; tables that are missing were not run.
+    """
+    needed = {claim.table, *([claim.test.than] if isinstance(claim.test, Less) else [])}
+    if not needed <= runs.keys():
+        return Verdict(NOT_RUN)
+
+    def numbers(table: str) -> Numbers:
+        return Numbers.of(runs[table], claim.measure, claim.statistic)
+
+    margins = claim.test(numbers(claim.table), numbers)
+    if not margins or any(math.isnan(margin.value) for margin in margins):
+        return Verdict(NOT_RUN)
+    tightest = min(margins)
+    wrong = BEATEN if claim.limit else FAILS
+    word = HOLDS if tightest.value >= 0 else wrong
+    return Verdict(word, tightest.words, str(runs[claim.table]["scale"]))
+
+
+def _claim(plain: Mapping[str, Any]) -> Claim:
+    options = dict(plain["test"])
+    name = options.pop("name")
+    if name not in TESTS:
+        raise UnknownName("test of a claim", name, TESTS)
+    return Claim(**{**plain, "test": construct(name, TESTS[name], options)})
