@@ -87,7 +87,7 @@ def network(scale: Scale, device: str) -> Task:
     task = untrained(scale).to(device=device)
     count = min(20_000, 64 * scale.training)
     known, unseen = data.batch(count), sp.data.load("cifar10").batch(256, start=1000)
-    plan = Training(steps=scale.training, batch_size=64, lr=0.1, momentum=0.9)
+    plan = Training(steps=scale.training, batch_size=64, lr=0.01, momentum=0.9)
     made = train(
         task,
         known.to(device=device),
