@@ -59,8 +59,10 @@ def longest_first(wanted: Sequence[str]) -> list[str]:
     """The names with the most to do first, so that no core ends up waiting for one of them."""
 
     def todo(name: str) -> tuple[int, int]:
-        counted = cost(load_table(name), "smoke")
-        return counted.cases + counted.epochs, counted.steps
+        table = load_table(name)
+        counted = cost(table, "smoke")
+        # What is counted rather than attacked has cells all the same.
+        return max(counted.cases, len(table.cells("smoke"))) + counted.epochs, counted.steps
 
     return sorted(wanted, key=todo, reverse=True)
 

@@ -19,7 +19,7 @@ from seepage.reproduce.table import PaperTable
 ABOUT = {
     "smoke": "A few steps on tiny networks: it shows that everything runs, and no number here says "
     "anything about the paper.",
-    "small": "Fewer restarts or images than the paper's; hyperparameters are the paper's.",
+    "small": "Smaller than the paper's; all that is not listed as smaller is the paper's.",
     "paper": "At the paper's scale, as far as the paper states it.",
 }
 COUNTED = "Nothing is trained or attacked: these are the paper's networks at every scale."
@@ -70,7 +70,20 @@ class Reproduction:
         by_count = all(block.by == "rank_metric" for block in self.table.published)
         about = COUNTED if by_count else ABOUT[self.scale]
         told = [f"{told}." for told in self.conventions]
-        return [about, *told, *reasons, *self.verdicts, *failed]
+        return [about, *self.smaller, *told, *reasons, *self.verdicts, *failed]
+
+    @property
+    def smaller(self) -> list[str]:
+        """How this scale differs from the paper's, where its numbers say something."""
+        if self.scale != "small":
+            return []
+        here, there = (self.table.at(scale) for scale in ("small", "paper"))
+        apart = [
+            f"{name} {here.get(name, 'all')} where the paper has {there.get(name, 'all')}"
+            for name in dict.fromkeys([*there, *here])
+            if here.get(name) != there.get(name)
+        ]
+        return [f"Smaller: {', '.join(apart)}."] if apart else []
 
     @property
     def verdicts(self) -> list[str]:

@@ -99,7 +99,8 @@ class PaperTable:
         rows: At least one.
         columns: At least one.
         published: At least one number per cell.
-        scales: Values for the names in the scenario, by scale.
+        scales: Values for the names in the scenario, by scale; `rows` and `columns` there are the
+            numbers of those that are made, `seeds` the repetitions.
     """
 
     name: str
@@ -115,8 +116,12 @@ class PaperTable:
     scales: Mapping[str, Plain]
 
     def cells(self, scale: str) -> list[Cell]:
-        """Every cell, row by row."""
+        """Every cell, row by row, of the rows and columns that a scale has."""
         values = self.at(scale)
+        rows, columns = (
+            [(i, entry) for i, entry in enumerate(entries) if i in values.get(kept, [i])]
+            for kept, entries in (("rows", self.rows), ("columns", self.columns))
+        )
         return [
             Cell(
                 i,
@@ -124,7 +129,7 @@ class PaperTable:
                 (str(filled(row.label, values)), str(filled(column.label, values))),
                 _scenario(self.scenario, (row, column), values),
             )
-            for (i, row), (j, column) in product(enumerate(self.rows), enumerate(self.columns))
+            for (i, row), (j, column) in product(rows, columns)
         ]
 
     def at(self, scale: str) -> Plain:
