@@ -3,7 +3,7 @@
     python -m benchmarks.adaptive [--only pruning,mixing,...] [--steps 200] [--people 8]
 
 About a minute for each part on one quiet core. What an earlier run found is kept for the parts that
-are not asked for, and every row names the commit that it comes from.
+are not asked for, and every row names the commit and the machine that it comes from.
 
 CIFAR-10 test images 0 to 7, from SEEPAGE_DATA, on an untrained cnn3-v3; the constants of the
 adapted attack were chosen on images 100 to 102. Unaware is `Threat(knows_defense=False)`, informed
@@ -24,7 +24,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import seepage as sp
-from benchmarks.provenance import RESULTS, commit, save
+from benchmarks.provenance import RESULTS, commit, machine, save
 from seepage.attacks import adaptive, unmix
 from seepage.core import Attack, Protection
 from seepage.threats import Simulation
@@ -112,6 +112,7 @@ class Bench:
             psnr += [round(value, 2) for value in sp.score(guess, batch)["psnr"].tolist()]
         row: Row = {
             "commit": commit(),
+            "machine": machine("cpu"),
             "attack": name,
             "defense": repr(defense),
             "adversary": adversary,
@@ -132,7 +133,8 @@ def kept(folder: Path | None, steps: int) -> list[Row]:
     path = (folder or RESULTS) / "adaptive.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     rows = found.get("rows", []) if found.get("steps") == steps else []
-    return [{"commit": found["commit"]} | row for row in rows]
+    origin = {key: found[key] for key in ("commit", "machine") if key in found}
+    return [origin | row for row in rows]
 
 
 def main() -> None:
