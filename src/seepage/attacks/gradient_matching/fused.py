@@ -12,16 +12,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from seepage.attacks.gradient_matching.program import made_fit
 from seepage.attacks.gradient_matching.run import Advance, State, state_of, tensors_of
 from seepage.core.precision import precision
 
 log = logging.getLogger("seepage.engine")
 
 Flat = Callable[..., Sequence[Tensor]]
-_ATEN = torch.ops.aten
 # Compiling takes about a second per hundred operations; a hundred local steps have 100 000.
 _MOST_OPERATIONS = 20_000
 
@@ -55,7 +54,7 @@ def _compiled(advance: Advance, state: State) -> Advance | None:
     if len(program.graph.nodes) > _MOST_OPERATIONS:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None
-    constants = _lifted(program)
+    constants = made_fit(program)
     with torch.no_grad():
         compiled: Flat = torch._inductor.compile(program, [*tensors, *constants])
 
@@ -64,31 +63,6 @@ def _compiled(advance: Advance, state: State) -> Advance | None:
             return state_of(list(compiled(*tensors_of(at), *constants)))
 
     return step
-
-
-def _lifted(program: GraphModule) -> list[Tensor]:
-    """Turn the tensors that a program holds into inputs of it, after its own; return them.
-
-    Views become reshapes on the way: the compiler lays tensors out anew, and what was a view of
-    the old layout need not be one of the new.
-    """
-    graph, constants = program.graph, []
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    held: dict[str, Node] = {}
-    for node in list(graph.nodes):
-        if node.target in (_ATEN.view.default, _ATEN._unsafe_view.default):
-            node.target = _ATEN.reshape.default
-        if node.op != "get_attr":
-            continue
-        name = str(node.target)
-        if name not in held:
-            with graph.inserting_after(last):
-                last = held[name] = graph.placeholder(f"held_{len(held)}")
-            constants.append(getattr(program, name))
-        node.replace_all_uses_with(held[name])
-        graph.erase_node(node)
-    program.recompile()
-    return constants
 
 
 def _agree(plain: Advance, compiled: Advance, state: State) -> bool:
