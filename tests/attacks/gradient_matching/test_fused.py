@@ -1,4 +1,4 @@
-"""Steps that are compiled: the same numbers, or not used at all."""
+"""Steps that are replayed or compiled: the same numbers, or not used at all."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Engine
+from seepage.attacks.gradient_matching import Adam, Engine, engine, graph
 from seepage.attacks.gradient_matching import fused as fusing
 from seepage.attacks.gradient_matching.patience import Patience
 from seepage.attacks.gradient_matching.program import made_fit
+from seepage.attacks.gradient_matching.run import Run
+from seepage.attacks.gradient_matching.traced import traced
 
 ATEN = torch.ops.aten
 
@@ -98,6 +100,59 @@ def test_a_compiled_step_with_other_numbers_is_not_used(seen, monkeypatch, caplo
     guess = attacked(seen, fuse=True)
     assert "compiled it gives other numbers" in caplog.text
     assert torch.equal(guess.inputs, attacked(seen, fuse=False).inputs)
+
+
+def test_a_step_that_fails_once_compiled_is_not_used(seen, monkeypatch, caplog):
+    def stumbling(program, inputs):
+        def run(*tensors):
+            raise AssertionError("expected another stride")
+
+        return run
+
+    monkeypatch.setattr(torch._inductor, "compile", stumbling)
+    attacked(seen, fuse=True)
+    assert "not fusing the step: AssertionError: expected another stride" in caplog.text
+
+
+ATTACKS = {
+    "signed": {},
+    "unsigned": {"signed": False},
+    "L-BFGS": {"optimiser": "lbfgs", "step_size": 1.0},
+    "layerwise": {"layerwise": 2.5},
+    "unboxed, L2": {"boxed": False, "distance": "l2"},
+}
+
+
+@pytest.mark.parametrize("options", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("local", [sp.Gradient(), sp.FedAvg(lr=1e-3, steps=2)], ids=repr)
+def test_a_replayed_run_is_the_plain_one_to_the_bit(options, local, monkeypatch):
+    photos = sp.data.load("photos")
+    task = sp.zoo.lenet(domain=photos.domain)
+    threat = sp.Threat(knows_labels=True)
+    seen = threat.observe(sp.Client(local), task, photos.batch(1), rng=sp.rng(0))
+    used = []
+    monkeypatch.setattr(graph, "traced", lambda *a: used.append(traced(*a)) or used[-1])
+    monkeypatch.setattr(engine, "WORTH_TRACING", 1)
+    found = [
+        sp.attacks.inverting_gradients(steps=8, restarts=1, engine=Engine(capture=c), **options)(
+            seen, rng=sp.rng(1)
+        )
+        for c in (True, False)
+    ]
+    assert len(used) == 1
+    assert None not in used
+    assert torch.equal(found[0].inputs, found[1].inputs)
+    assert found[0].trace.objective == found[1].trace.objective
+
+
+def test_a_step_that_cannot_be_traced_is_taken_as_it_is(caplog):
+    def step(state):
+        return state._replace(step=state.step + int(state.lowest.isfinite().all()))
+
+    state = Run(None, Adam(), None, 3, None).begin(torch.zeros(1, 2))
+    with caplog.at_level("INFO"):
+        assert traced(step, state) is None
+    assert "not replaying the step" in caplog.text
 
 
 def test_what_the_compiler_cannot_do_the_plain_step_does(seen, monkeypatch, caplog):

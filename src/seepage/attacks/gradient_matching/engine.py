@@ -34,6 +34,8 @@ from seepage.threats import Simulation
 log = logging.getLogger("seepage.engine")
 
 REPORT_EVERY = 25
+# Tracing takes as long as some eighty steps, and saves a fifth of each.
+WORTH_TRACING = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,8 @@ class Engine:
 
     Args:
         strategy: How rows are simulated together.
-        capture: Replay each step as a CUDA graph where there is a card.
+        capture: Replay each step: as a CUDA graph where there is a card, and in a long run on a
+            CPU as a list of operations.
         precision: "tf32" rounds the factors of matrix products on a card to 11 bits, "float32"
             nothing; "bf16" simulates the client in bfloat16, of 8 bits, and compares in float32.
         rows: Rows computed together; None takes all on a card and one on a CPU, where more do
@@ -187,6 +190,8 @@ class Engine:
         )
         if self.fuse:
             stepper.fuse()
+        elif self.capture and not points.is_cuda and run.steps - first >= WORTH_TRACING:
+            stepper.trace()
         patience = Patience(run.steps - first) if self.fuse is None and _on_card(points) else None
         for step in range(first, run.steps + 1):
             stepper.step()

@@ -1,8 +1,8 @@
 """A step as fused kernels.
 
-A step differentiates twice, so torch's compiler does not see through it. Traced by running it once
-it is a flat list of operations without any autograd, which the compiler can fuse: activations are
-then read and written far less often, and that is what a step of many rows spends its time on.
+A step differentiates twice, so torch's compiler does not see through it. The traced step it can
+fuse: activations are then read and written far less often, and that is what a step of many rows
+spends its time on.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from seepage.attacks.gradient_matching.program import made_fit
 from seepage.attacks.gradient_matching.run import Advance, State, state_of, tensors_of
+from seepage.attacks.gradient_matching.traced import first_line, program_of
 from seepage.core.precision import precision
 
 log = logging.getLogger("seepage.engine")
@@ -34,23 +34,17 @@ def fused(advance: Advance, state: State) -> Advance | None:
     """
     try:
         step = _compiled(advance, state)
+        if step is None or _agree(advance, step, state):
+            return step
     except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do, the plain step can
-        reason = (str(error).splitlines() or [""])[0]
-        log.warning("not fusing the step: %s: %s", type(error).__name__, reason)
+        log.warning("not fusing the step: %s: %s", type(error).__name__, first_line(error))
         return None
-    if step is not None and not _agree(advance, step, state):
-        log.warning("not fusing the step: compiled it gives other numbers")
-        return None
-    return step
+    log.warning("not fusing the step: compiled it gives other numbers")
+    return None
 
 
 def _compiled(advance: Advance, state: State) -> Advance | None:
-    def flat(*tensors: Tensor) -> list[Tensor]:
-        return tensors_of(advance(state_of(list(tensors))))
-
-    tensors = tensors_of(state)
-    flat(*tensors)  # what is made on first use must not be traced
-    program = make_fx(flat)(*tensors)
+    program, tensors = program_of(advance, state), tensors_of(state)
     if len(program.graph.nodes) > _MOST_OPERATIONS:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None
