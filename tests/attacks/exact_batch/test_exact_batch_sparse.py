@@ -191,10 +191,10 @@ def test_a_sparse_difference_and_one_of_the_two_give_the_other():
 
 def test_one_round_repeats_with_its_key_and_differs_with_another():
     factors = factors_of(sparse(6, 200)[0])
-    search = SparseDirections(starts=16, steps=30)
+    search = SparseDirections(starts=2, steps=100)
     one, again, other = (search(factors, none_yet(factors.span), rng=sp.rng(k)) for k in (0, 0, 1))
-    assert torch.equal(one.directions, again.directions)
-    assert not torch.equal(one.directions, other.directions)
+    np.testing.assert_allclose(one.directions, again.directions, atol=1e-9)
+    assert one.scores.tolist() != other.scores.tolist()
 
 
 def test_the_order_of_engines_follows_the_batch_size():
@@ -207,6 +207,8 @@ def test_odds_rise_with_neurons_per_person_and_hopeless_ones_are_refused():
     odds = [sparse_probability(neurons=m, people=64) for m in (256, 512, 768, 1024, 2048)]
     assert odds == sorted(odds)
     assert odds[0] < 0.01 < 0.99 < odds[-1]
+    alike = [sparse_probability(neurons=1024, people=64, sent=r) for r in (9, 20, 40, 64)]
+    assert alike == sorted(alike)
     weight, bias = draw(256, 64) @ draw(64, 300, seed=1), draw(256, seed=2)
     with pytest.raises(NotApplicable, match="64 people through 256 neurons"):
         _promising((SparseDirections(),), factorise(weight, bias, people=64))

@@ -23,6 +23,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.precision import precision
 
 _HOPELESS = 0.01
+_LIKELY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +41,9 @@ class ExactBatch:
     Where the update is noisy the guess is the best effort, and the certificate says so.
 
     Args:
-        searches: For the directions; those without a chance are left out, those that are quick
-            for so many people come first, and otherwise they are tried in this order until the
-            forward pass agrees.
+        searches: For the directions, tried until the forward pass agrees: in this order, but those
+            without a chance are left out, and those that are slow for so many people, or unlikely
+            to succeed, come last.
 
     References:
         Dimitrov et al., 2024 (dimitrov2024spear); Bakarsky et al., 2025 (bakarsky2025spear);
@@ -108,8 +109,9 @@ def _promising(searches: Sequence[DirectionSearch], factors: Factors) -> list[Di
             f"come back with probability {max(odds):.1g} at most; exact inversion needs a wider "
             "layer or a smaller batch"
         )
-    promising = [s for s, chance in zip(searches, odds, strict=True) if chance >= _HOPELESS]
-    return sorted(promising, key=lambda search: factors.people > search.quick_up_to)
+    promising = [pair for pair in zip(searches, odds, strict=True) if pair[1] >= _HOPELESS]
+    promising.sort(key=lambda pair: factors.people > pair[0].quick_up_to or pair[1] < _LIKELY)
+    return [search for search, _ in promising]
 
 
 def _layer(task: Task, name: str) -> Layer:

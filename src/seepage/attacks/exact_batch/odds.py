@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-# Neurons per person at which sparsity alone finds every second batch, as measured.
-_SPARSE_HALF = 11.0
+# Neurons per person at which sparsity alone finds every second batch, as measured: with nobody
+# alike, and more for each who shares what the layer above sends down.
+_SPARSE_HALF, _PER_ALIKE = 8.5, 1.5
 
 
 def determined_probability(*, neurons: int, people: int, silent: float = 0.5) -> float:
@@ -65,24 +66,30 @@ def success_probability(*, neurons: int, people: int, samples: int, silent: floa
     )
 
 
-def sparse_probability(*, neurons: int, people: int, silent: float = 0.5) -> float:
+def sparse_probability(
+    *, neurons: int, people: int, sent: int | None = None, silent: float = 0.5
+) -> float:
     """Probability that sparse directions find everybody, as measured on untrained networks.
 
-    Directions that are sparse by chance become rare as neurons per person grow, at whatever
-    batch size:
+    Directions that are sparse by chance become rare as neurons per person grow. People to whom the
+    layer above sends the same, as it does to those with one label if it is the last, are alike:
 
-        Prob(determined) / (1 + exp(11 - m / B))
+        Prob(determined) / (1 + exp(h - m / B)),   h = 8.5 + 1.5 B / r
 
     Args:
         neurons: Width m of the layer, less those nobody activates.
         people: Batch size B.
+        sent: The rank r of what is sent down to all of them; None takes nobody for alike.
         silent: Share of neurons that one input leaves silent.
 
     Example:
         >>> round(sparse_probability(neurons=1024, people=64), 3)
-        0.993
-        >>> round(sparse_probability(neurons=256, people=64), 3)
-        0.001
+        0.998
+        >>> round(sparse_probability(neurons=1024, people=64, sent=9), 3)
+        0.04
+        >>> round(sparse_probability(neurons=2048, people=64, sent=9), 3)
+        1.0
     """
     determined = determined_probability(neurons=neurons, people=people, silent=silent)
-    return determined / (1 + math.exp(_SPARSE_HALF - neurons / people))
+    half = _SPARSE_HALF + _PER_ALIKE * people / (people if sent is None else sent)
+    return determined / (1 + math.exp(half - neurons / people))

@@ -97,6 +97,7 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def _quietest(rows: Tensor) -> Tensor:
-    """The unit vector that rows map to the least."""
+    """The unit vector that rows map to the least, with its largest entry positive."""
     vector: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
-    return vector
+    # Rounding alone would choose the sign.
+    return vector * vector[vector.abs().argmax()].sign()

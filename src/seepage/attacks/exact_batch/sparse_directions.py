@@ -97,7 +97,9 @@ class SparseDirections:
         """That there are neurons enough, and zeros that stand out; see `sparse_probability`."""
         if factors.people == 1 or factors.noise > _LOUDEST_NOISE:
             return 0.0
-        return sparse_probability(neurons=int(factors.live.sum()), people=factors.people)
+        sent = None if factors.above is None else factors.above.shape[1]
+        neurons = int(factors.live.sum())
+        return sparse_probability(neurons=neurons, people=factors.people, sent=sent)
 
     def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
         """One round of starts; the fewer people are missing, the more groups of others are out."""
