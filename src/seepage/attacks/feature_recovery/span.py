@@ -100,7 +100,8 @@ def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> in
         return rank
     if not noisy and rank < people:
         raise NotApplicable(
-            f"the gradient of {head.layer!r} has rank {rank} for {people} people: some features "
-            "are equal, or have no gradient; withhold the batch size to recover the others"
+            f"the gradient of {head.layer!r} has rank {rank} for {people} people: features are "
+            "equal, or the network is so sure of some people that their gradient is lost in "
+            "rounding; withhold the batch size to recover the others"
         )
     return people
