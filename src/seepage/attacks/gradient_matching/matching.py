@@ -15,6 +15,7 @@ from seepage.attacks.reading import searchable
 from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ def together(
         observations: Of equal batch size, made with the same task, client and threat.
         rngs: One key for each.
     """
+    require_key(*rngs)
     for observation in observations:
         require_usable(observation.update, observation.task)
         if observation.mixing is not None and len(observations) > 1:
