@@ -17,6 +17,7 @@ from seepage.core.checkpoint import checkpoints
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.core.precision import precision as card_precision
 from seepage.core.progress import report
+from seepage.core.rng import require_key
 from seepage.defenses import chain
 from seepage.utility.course import Course
 from seepage.utility.evaluate import Quality
@@ -86,6 +87,7 @@ def train(
     """
     if precision not in ("float32", "tf32", "bf16"):
         raise InvalidValue(f"expected precision 'float32', 'tf32' or 'bf16', got {precision!r}")
+    require_key(rng)
     defense = chain() if defense is None else defense
     reference = next(iter(task.parameters.values()))
     data, held_out = (

@@ -22,6 +22,7 @@ from seepage.attacks.labels import CountAware
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.precision import precision
+from seepage.core.rng import require_key
 
 _PROMISING = 0.3
 # Two starts that end this close, relative to what is left, have both reached the noise.
@@ -60,6 +61,7 @@ class ExactFeatures:
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""
+        require_key(rng)
         with precision("float32"):
             head = two_layer_head(observation)
             _require_bend(head)

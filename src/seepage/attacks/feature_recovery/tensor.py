@@ -23,6 +23,7 @@ from seepage.attacks.feature_recovery.reconstruction import as_reconstruction
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.precision import precision
+from seepage.core.rng import require_key
 
 _POWER_STEPS = 60
 
@@ -57,6 +58,7 @@ class TensorFeatures:
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""
+        require_key(rng)
         people = observation.batch_size
         if people is None:
             raise MissingKnowledge("batch size", needed_by=self, hint="use knows_batch_size=True")

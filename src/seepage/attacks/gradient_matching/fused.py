@@ -1,8 +1,8 @@
 """A step as fused kernels.
 
-A step differentiates twice, so torch's compiler does not see through it. Traced by running it once
-it is a flat list of operations without any autograd, which the compiler can fuse: activations are
-then read and written far less often, and that is what a step of many rows spends its time on.
+A step differentiates twice, so torch's compiler does not see through it. The traced step it can
+fuse: activations are then read and written far less often, and that is what a step of many rows
+spends its time on.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
+from seepage.attacks.gradient_matching.program import made_fit
 from seepage.attacks.gradient_matching.run import Advance, State, state_of, tensors_of
+from seepage.attacks.gradient_matching.traced import first_line, program_of
 from seepage.core.precision import precision
 
 log = logging.getLogger("seepage.engine")
 
 Flat = Callable[..., Sequence[Tensor]]
-_ATEN = torch.ops.aten
 # Compiling takes about a second per hundred operations; a hundred local steps have 100 000.
 _MOST_OPERATIONS = 20_000
 
@@ -35,27 +34,21 @@ def fused(advance: Advance, state: State) -> Advance | None:
     """
     try:
         step = _compiled(advance, state)
+        if step is None or _agree(advance, step, state):
+            return step
     except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do, the plain step can
-        reason = (str(error).splitlines() or [""])[0]
-        log.warning("not fusing the step: %s: %s", type(error).__name__, reason)
+        log.warning("not fusing the step: %s: %s", type(error).__name__, first_line(error))
         return None
-    if step is not None and not _agree(advance, step, state):
-        log.warning("not fusing the step: compiled it gives other numbers")
-        return None
-    return step
+    log.warning("not fusing the step: compiled it gives other numbers")
+    return None
 
 
 def _compiled(advance: Advance, state: State) -> Advance | None:
-    def flat(*tensors: Tensor) -> list[Tensor]:
-        return tensors_of(advance(state_of(list(tensors))))
-
-    tensors = tensors_of(state)
-    flat(*tensors)  # what is made on first use must not be traced
-    program = make_fx(flat)(*tensors)
+    program, tensors = program_of(advance, state), tensors_of(state)
     if len(program.graph.nodes) > _MOST_OPERATIONS:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None
-    constants = _lifted(program)
+    constants = made_fit(program)
     with torch.no_grad():
         compiled: Flat = torch._inductor.compile(program, [*tensors, *constants])
 
@@ -64,31 +57,6 @@ def _compiled(advance: Advance, state: State) -> Advance | None:
             return state_of(list(compiled(*tensors_of(at), *constants)))
 
     return step
-
-
-def _lifted(program: GraphModule) -> list[Tensor]:
-    """Turn the tensors that a program holds into inputs of it, after its own; return them.
-
-    Views become reshapes on the way: the compiler lays tensors out anew, and what was a view of
-    the old layout need not be one of the new.
-    """
-    graph, constants = program.graph, []
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    held: dict[str, Node] = {}
-    for node in list(graph.nodes):
-        if node.target in (_ATEN.view.default, _ATEN._unsafe_view.default):
-            node.target = _ATEN.reshape.default
-        if node.op != "get_attr":
-            continue
-        name = str(node.target)
-        if name not in held:
-            with graph.inserting_after(last):
-                last = held[name] = graph.placeholder(f"held_{len(held)}")
-            constants.append(getattr(program, name))
-        node.replace_all_uses_with(held[name])
-        graph.erase_node(node)
-    program.recompile()
-    return constants
 
 
 def _agree(plain: Advance, compiled: Advance, state: State) -> bool:

@@ -1,4 +1,4 @@
-"""A step of a run, taken eagerly or replayed as a CUDA graph.
+"""A step of a run: taken eagerly, replayed as a CUDA graph or as a list of operations.
 
 A step launches hundreds of small kernels; issued one by one from Python they leave the card idle
 most of the time. A graph issues them all at once. Fused, there are fewer of them to issue.
@@ -12,6 +12,7 @@ import torch
 
 from seepage.attacks.gradient_matching.fused import fused
 from seepage.attacks.gradient_matching.run import Advance, State, state_of, tensors_of
+from seepage.attacks.gradient_matching.traced import first_line, traced
 
 log = logging.getLogger("seepage.engine")
 
@@ -32,6 +33,10 @@ class Stepper:
         self._advance = advance
         self.state = state
         self._graph = self._captured() if capture and state.points.is_cuda else None
+
+    def trace(self) -> None:
+        """Take all further steps by replaying their operations, where they can be traced."""
+        self._advance = traced(self._advance, self.state) or self._advance
 
     def fuse(self) -> None:
         """Take all further steps by fused kernels, where the compiler can make them."""
@@ -63,7 +68,7 @@ class Stepper:
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            log.warning("running eagerly: the step cannot be captured (%s)", _first_line(error))
+            log.warning("running eagerly: the step cannot be captured (%s)", first_line(error))
             torch.cuda.synchronize()
             return None
         self.state = state_of(held)
@@ -77,7 +82,3 @@ class Stepper:
             for _ in range(_WARM_UP):
                 self._advance(self.state)
         torch.cuda.current_stream().wait_stream(side)
-
-
-def _first_line(error: RuntimeError) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -21,6 +21,7 @@ from seepage.attacks.systematic.order import in_order_of
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
 
 
@@ -87,6 +88,7 @@ class Systematic:
         return [found[place] for place in range(len(searches))]
 
     def _prepared(self, observation: Observation, rng: Rng) -> Search:
+        require_key(rng)
         require_usable(observation.update, observation.task)
         search = self._fitting(observation)
         if self.prior is not None:
