@@ -47,7 +47,7 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
     return described(*split(table)), made
 
 
-def recovery(table: Table, domain: Domain | None) -> FeatureRecovery:
+def recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery:
     """An attack that recovers features inside the network."""
     name, made = attack(table, domain)
     if not isinstance(made, FeatureRecovery):
