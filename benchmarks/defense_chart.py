@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from seepage.audit import Choice, pareto_front
 from seepage.report.page.axis import Axis, spanning
 from seepage.report.page.markup import Markup, element
+from seepage.report.page.names import Box, Name, placed
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
-LETTER, LINE, DOT = 6.3, 14.0, 4.0
-RADII = (11, 18, 27, 38, 52, 68, 86, 106, 130, 160)
-ANGLES = [2 * math.pi * i / 16 for i in range(16)]
-
-
-@dataclass(frozen=True)
-class Box:
-    """A rectangle, in the units of the picture."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def meets(self, other: Box) -> bool:
-        """Whether the two overlap."""
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
-
-
-@dataclass(frozen=True)
-class Label:
-    """A name beside its mark.
-
-    Args:
-        text: The name.
-        at: Where the mark is.
-        box: Where the name is.
-    """
-
-    text: str
-    at: tuple[float, float]
-    box: Box
-
-
-def placed(marks: Mapping[str, tuple[float, float]], inside: Box) -> list[Label]:
-    """A place for every name, the nearest that is free, so that no two names or marks overlap.
-
-    Example:
-        >>> a, b = placed({"one": (50.0, 50.0), "two": (50.0, 51.0)}, Box(0, 0, 200, 100))
-        >>> a.box.meets(b.box)
-        False
-    """
-    taken = [Box(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in marks.values()]
-    labels: list[Label] = []
-    # Crowded ones first, while there is room near them.
-    for text in sorted(marks, key=lambda name: _distance_to_next(name, marks)):
-        free = (
-            box
-            for box in _boxes(text, *marks[text])
-            if _holds(inside, box) and not any(box.meets(other) for other in taken)
-        )
-        box = next(free, None)
-        if box is None:
-            raise ValueError(f"no room for the name of {text!r}; make the picture larger")
-        taken.append(box)
-        labels.append(Label(text, marks[text], box))
-    return labels
+DOT = 4.0
 
 
 def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
@@ -85,7 +27,10 @@ def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
     spots = {name: (_across(across, x), _up(up, sign * y)) for name, (x, y) in shown.items()}
     front = pareto_front([Choice(name, sign * y, x) for name, (x, y) in shown.items()])
     best = [spots[choice.label] for choice in front]
-    labels = placed(spots, Box(LEFT, TOP, RIGHT, BOTTOM))
+    names = placed(list(spots.items()), Box(LEFT, TOP, RIGHT, BOTTOM), dot=DOT)
+    if len(names) < len(spots):
+        missing = ", ".join(spots.keys() - {name.text for name in names})
+        raise ValueError(f"no room for the names of {missing}; make the picture larger")
     what = {"psnr": "mean PSNR, dB", "lpips": "mean LPIPS"}[metric]
     title = "Accuracy against what the strongest attack recovers"
     return element(
@@ -107,8 +52,8 @@ def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
         _text((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "accuracy on held-out images, %"),
         element("polyline", {"points": _points(best), "fill": "none", "stroke": "#4a7a4f"}),
         *(_dot(spot, name in {c.label for c in front}) for name, spot in spots.items()),
-        *(_leader(label) for label in labels),
-        *(_name(label) for label in labels),
+        *(_line(*name.leader, "#9a958a") for name in names if name.leader),
+        *(_name(name) for name in names),
     )
 
 
@@ -131,44 +76,12 @@ def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
         yield _text(LEFT - 7, y + 4, "end", f"{abs(tick):g}")
 
 
-def _boxes(text: str, x: float, y: float) -> Iterator[Box]:
-    """Places for a name around its mark, the nearest first."""
-    width = LETTER * len(text) + 2
-    for radius in RADII:
-        for angle in ANGLES:
-            over, down = math.cos(angle), math.sin(angle)
-            middle = x + over * (radius + width / 2), y + down * (radius + LINE / 2)
-            yield Box(
-                middle[0] - width / 2,
-                middle[1] - LINE / 2,
-                middle[0] + width / 2,
-                middle[1] + LINE / 2,
-            )
-
-
-def _holds(outer: Box, inner: Box) -> bool:
-    across = outer.left <= inner.left and inner.right <= outer.right
-    return across and outer.top <= inner.top and inner.bottom <= outer.bottom
-
-
-def _distance_to_next(name: str, marks: Mapping[str, tuple[float, float]]) -> float:
-    others = (spot for other, spot in marks.items() if other != name)
-    return min((math.dist(marks[name], spot) for spot in others), default=0.0)
-
-
-def _leader(label: Label) -> Markup | None:
-    """A thin line from a mark to its name where that is not next to it."""
-    box, (x, y) = label.box, label.at
-    near = min(max(x, box.left), box.right), min(max(y, box.top), box.bottom)
-    return _line((x, y), near, "#9a958a") if math.dist((x, y), near) > 14 else None
-
-
-def _name(label: Label) -> Markup:
+def _name(name: Name) -> Markup:
     """The name, on a halo that keeps lines behind it from crossing the letters."""
-    box = label.box
+    box = name.box
     place = (box.left + box.right) / 2, box.bottom - 3.5
     halo = {"stroke": "#fbfaf7", "stroke-width": 4, "paint-order": "stroke"}
-    return element("g", halo, _text(*place, "middle", label.text))
+    return element("g", halo, _text(*place, "middle", name.text))
 
 
 def _dot(spot: tuple[float, float], best: bool) -> Markup:
