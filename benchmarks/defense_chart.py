@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
-from seepage.audit import Choice, pareto_front
 from seepage.report.page.axis import Axis, spanning
 from seepage.report.page.markup import Markup, element
-from seepage.report.page.names import Box, Name, placed
+from seepage.report.page.names import Box, Name, Spot, boxes_along, placed
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
 DOT = 4.0
 
+RANKED = "on the line: choices that no other beats in both respects"
+UNRANKED = "nothing is ranked, since without a defense no more leaks than a guess knows"
+# Where the line of the guess is named, seen from that line.
+GUESSED = Box(LEFT + 4, -18.0, LEFT + 180, -2.0)
 
-def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
+
+def chart(
+    rows: Mapping[str, Mapping[str, float]], *, metric: str, guess: float, front: Sequence[str]
+) -> Markup:
     """Draw the table's rows.
 
     Args:
         rows: By name, with "accuracy" and the mean of the metric.
         metric: "psnr" or "lpips"; less of the first, more of the second protects.
+        guess: The metric's mean for a guess that needs no update.
+        front: Rows that no other beats in both respects; none if nothing is ranked.
     """
     key, sign = f"{metric}_mean", 1.0 if metric == "psnr" else -1.0
     shown = {name: (row["accuracy"] * 100, row[key]) for name, row in rows.items()}
     across = spanning([x for x, _ in shown.values()], room=0.12)
-    up = spanning([sign * y for _, y in shown.values()], room=0.12)
+    up = spanning([sign * y for y in (guess, *(y for _, y in shown.values()))], room=0.12)
     spots = {name: (_across(across, x), _up(up, sign * y)) for name, (x, y) in shown.items()}
-    front = pareto_front([Choice(name, sign * y, x) for name, (x, y) in shown.items()])
-    best = [spots[choice.label] for choice in front]
-    names = placed(list(spots.items()), Box(LEFT, TOP, RIGHT, BOTTOM), dot=DOT)
+    best = [spots[name] for name in front]
+    level = round(_up(up, sign * guess), 1)
+    inside = Box(LEFT, TOP, RIGHT, BOTTOM)
+    lines = [*pairwise(best), ((LEFT, level), (RIGHT, level))]
+    names = placed(spots, inside, dot=DOT, around=[GUESSED.moved(level), *boxes_along(lines)])
     if len(names) < len(spots):
-        missing = ", ".join(spots.keys() - {name.text for name in names})
-        raise ValueError(f"no room for the names of {missing}; make the picture larger")
+        left = ", ".join(spots.keys() - {name.text for name in names})
+        raise ValueError(f"no room for the names of {left}; make the picture larger")
     what = {"psnr": "mean PSNR, dB", "lpips": "mean LPIPS"}[metric]
     title = "Accuracy against what the strongest attack recovers"
     return element(
@@ -47,12 +58,13 @@ def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
         element("desc", {"id": "d"}, "; ".join(_said(n, shown[n], metric) for n in shown)),
         element("rect", {"width": WIDTH, "height": HEIGHT, "rx": 8, "fill": "#fbfaf7"}),
         _text(LEFT, 26, "start", f"{what}: further down, less leaks", bold=True),
-        _text(LEFT, 43, "start", "on the line: choices that no other beats in both respects"),
+        _text(LEFT, 43, "start", RANKED if front else UNRANKED),
         *_grid(across, up),
         _text((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "accuracy on held-out images, %"),
+        *_guess(level),
         element("polyline", {"points": _points(best), "fill": "none", "stroke": "#4a7a4f"}),
-        *(_dot(spot, name in {c.label for c in front}) for name, spot in spots.items()),
-        *(_line(*name.leader, "#9a958a") for name in names if name.leader),
+        *(_dot(spot, name in front) for name, spot in spots.items()),
+        *(_line(*name.leader, "#9a958a") for name in names if name.apart),
         *(_name(name) for name in names),
     )
 
@@ -63,6 +75,16 @@ def _across(axis: Axis, value: float) -> float:
 
 def _up(axis: Axis, value: float) -> float:
     return BOTTOM - (BOTTOM - TOP) * axis.place(value) / 100
+
+
+def _guess(level: float) -> Iterator[Markup]:
+    """The line that an attack must pass to have learned anything."""
+    yield element(
+        "line",
+        {"x1": LEFT, "y1": level, "x2": RIGHT, "y2": level}
+        | {"stroke": "#a33", "stroke-dasharray": "6 4"},
+    )
+    yield _text(LEFT + 6, level - 6, "start", "a guess without any update")
 
 
 def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
@@ -84,17 +106,17 @@ def _name(name: Name) -> Markup:
     return element("g", halo, _text(*place, "middle", name.text))
 
 
-def _dot(spot: tuple[float, float], best: bool) -> Markup:
+def _dot(spot: Spot, best: bool) -> Markup:
     x, y = (round(value, 1) for value in spot)
     return element("circle", {"cx": x, "cy": y, "r": DOT, "fill": "#2f6b36" if best else "#8a5a2b"})
 
 
-def _line(start: tuple[float, float], end: tuple[float, float], colour: str) -> Markup:
+def _line(start: Spot, end: Spot, colour: str) -> Markup:
     (x1, y1), (x2, y2) = ((round(x, 1), round(y, 1)) for x, y in (start, end))
     return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "stroke": colour})
 
 
-def _points(spots: Sequence[tuple[float, float]]) -> str:
+def _points(spots: Sequence[Spot]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
 
 
@@ -112,6 +134,6 @@ def _text(x: float, y: float, anchor: str, text: str, *, bold: bool = False) -> 
     )
 
 
-def _said(name: str, spot: tuple[float, float], metric: str) -> str:
+def _said(name: str, spot: Spot, metric: str) -> str:
     unit = " dB" if metric == "psnr" else ""
     return f"{name}: {spot[0]:.1f} % at {spot[1]:.3g}{unit}"

@@ -11,7 +11,7 @@ from seepage.report.page.names import Box, placed
 from seepage.report.page.tradeoff import tradeoff_section
 
 # Most of the marks stand in one place, as they do where defenses cost nothing.
-CROWD = [(f"defense {i}", (400.0 + i % 3, 200.0 + i % 4)) for i in range(14)]
+CROWD = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)}
 CHOICES = [
     Choice("none", 41.0, 0.93),
     Choice("Prune(0.9)", 40.5, 0.93),
@@ -23,38 +23,40 @@ CHOICES = [
 
 
 def test_names_overlap_neither_each_other_nor_marks():
-    marks = [*CROWD, ("far", (70.0, 60.0))]
-    others = [(350.0, 200.0), (450.0, 205.0)]
+    marks = CROWD | {"far": (70.0, 60.0)}
+    others = [Box.about((350.0, 200.0), 4.0), Box.about((450.0, 205.0), 4.0)]
     inside = Box(62, 56, 884, 414)
-    names = placed(marks, inside, dot=4.0, others=others)
-    assert {name.text: name.at for name in names} == dict(marks)
+    names = placed(marks, inside, dot=4.0, around=others)
+    assert {name.text: name.at for name in names} == marks
     for one, other in itertools.combinations(names, 2):
         assert not one.box.meets(other.box)
     for name in names:
         assert inside.holds(name.box)
-        for x, y in [*(spot for _, spot in marks), *others]:
-            assert not name.box.meets(Box(x - 3, y - 3, x + 3, y + 3))
+        assert not any(name.box.meets(Box.about(spot, 4.0)) for spot in marks.values())
+        assert not any(name.box.meets(other) for other in others)
 
 
-def test_a_line_leads_to_a_name_that_is_not_next_to_its_mark():
-    marks = [*CROWD, ("far", (70.0, 60.0))]
-    names = {name.text: name for name in placed(marks, Box(0, 0, 900, 500), dot=4.0)}
-    assert names["far"].leader is None
-    start, end = next(name.leader for name in names.values() if name.leader)
-    assert start in dict(CROWD).values()
-    assert start != end
+def test_a_line_leads_from_the_edge_of_a_mark_to_a_name_that_is_not_next_to_it():
+    names = {
+        name.text: name
+        for name in placed(CROWD | {"far": (70.0, 60.0)}, Box(0, 0, 900, 500), dot=4.0)
+    }
+    assert not names["far"].apart
+    led = next(name for name in names.values() if name.apart)
+    start, end = led.leader
+    assert math.dist(start, led.at) == pytest.approx(4.0)
+    assert Box.about(end, 0.5).meets(led.box)
 
 
-def test_a_name_that_is_closer_to_another_mark_has_a_line_to_its_own():
+def test_a_line_leads_to_a_name_that_is_closer_to_another_mark():
     names = placed(CROWD, Box(0, 0, 900, 500), dot=4.0)
-    closer = [
-        name
+    reach = {
+        name.text: [math.dist(name.box.nearest(spot), spot) for spot in (name.at, *CROWD.values())]
         for name in names
-        if min(math.dist(name.box.nearest(spot), spot) for _, spot in CROWD)
-        < math.dist(name.box.nearest(name.at), name.at)
-    ]
+    }
+    closer = [name for name in names if min(reach[name.text]) < reach[name.text][0]]
     assert closer
-    assert all(name.leader == (name.at, name.box.nearest(name.at)) for name in closer)
+    assert all(name.apart for name in closer)
 
 
 def test_names_without_room_are_left_out():

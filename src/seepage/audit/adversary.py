@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from seepage.attacks import ATTACKS, adaptive
+from seepage.attacks import ATTACKS, Unmixed, adaptive
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.kinds import require_kind
@@ -20,7 +20,8 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
     """What the adversary does to inputs of this kind, if it is known, and what records call it.
 
     `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
-    and are not known. An attack that ends in another one, or begins with recovered features, names
+    and are not known; `unmix = true` carries on from InstaHide's encodings to the private inputs.
+    An attack that ends in another one, or begins with recovered features, names
     it in a table of its own, `attack = { name = ... }` or `features = { name = ... }`; the network
     that makes its images is `prior = { width = ... }`.
     """
@@ -32,6 +33,7 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
     wrappers: dict[str, Callable[[Attack], Attack]] = {
         "infer_labels": InferLabels,
         "adaptive": adaptive,
+        "unmix": Unmixed,
     }
     wanted = {key: options.pop(key, False) for key in wrappers}
     made = constructed("attack", ATTACKS, {"name": name, **options})

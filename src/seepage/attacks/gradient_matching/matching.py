@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from seepage.attacks.gradient_matching.engine import Engine, Outcome
+from seepage.attacks.gradient_matching.engine import Engine
 from seepage.attacks.gradient_matching.layout import Layout
+from seepage.attacks.gradient_matching.outcome import Outcome
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.reading import searchable
 from seepage.attacks.usable import require_continuous, require_usable

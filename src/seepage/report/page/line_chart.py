@@ -93,7 +93,7 @@ def line_chart(
         *(_rule(up.place(value)) for value, _ in labels.ticks_up),
         stretched,
         *(_mark(mark, across, up) for mark in marks),
-        *(_leader(*name.leader, width) for name in names if name.leader),
+        *(_leader(*name.leader, width) for name in names if name.apart),
         *(_name(name, width) for name in names),
     )
     drawn = element(
@@ -119,12 +119,12 @@ def _names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Nam
         def spot(mark: Mark) -> Spot:
             return across.place(mark.x) * width / 100, (100 - up.place(mark.y)) * HEIGHT / 100
 
-        named = [(mark.label, spot(mark)) for mark in marks if mark.label]
-        others = [spot(mark) for mark in marks if not mark.label]
-        return placed(named, Box(0, 0, width, HEIGHT), dot=DOT, others=others)
+        named = {mark.label: spot(mark) for mark in marks if mark.label}
+        others = [Box.about(spot(mark), DOT) for mark in marks if mark.label not in named]
+        return placed(named, Box(0, 0, width, HEIGHT), dot=DOT, around=others)
 
     def want(width: int) -> tuple[int, int]:
-        return -len(tried[width]), sum(name.leader is not None for name in tried[width])
+        return -len(tried[width]), sum(name.apart for name in tried[width])
 
     tried = {width: attempt(width) for width in WIDTHS}
     width = min(WIDTHS, key=want)
