@@ -29,7 +29,7 @@ from benchmarks.defense_table import DELTA, gathered, join
 from benchmarks.provenance import RESULTS, save
 from seepage.audit import Record
 from seepage.core import Attack, Protection, SideBySide
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import Diverged, NotApplicable
 from seepage.core.task import batchnorm_layers
 from seepage.scoring import METRICS, applicable, pair
 from seepage.utility import OneCycle, Training, noise_multiplier, train
@@ -56,16 +56,22 @@ def utility(name: str, scale: Scale, device: str) -> Result:
             sampling="poisson" if row.is_private else "shuffled",
             augment=scale.augment,
         )
-        got = train(
-            network(scale, row, device),
-            seen.batch(scale.examples),
-            held_out=unseen.batch(scale.held_out),
-            plan=plan,
-            defense=defense,
-            precision="tf32" if row.is_private else "bf16",
-            delta=DELTA if account else None,
-            rng=sp.rng(0),
-        )
+        try:
+            got = train(
+                network(scale, row, device),
+                seen.batch(scale.examples),
+                held_out=unseen.batch(scale.held_out),
+                plan=plan,
+                defense=defense,
+                precision="tf32" if row.is_private else "bf16",
+                delta=DELTA if account else None,
+                rng=sp.rng(0),
+            )
+        except Diverged as error:
+            if share == row.lr[-1] and not tried:
+                raise
+            print(f"{name}: {error}", flush=True)
+            continue
         steps = plan.count_steps(scale.examples)
         tried.append(got.plain() | {"lr": plan.lr, "steps": steps})
     losses = [one["training_loss"] for one in tried]

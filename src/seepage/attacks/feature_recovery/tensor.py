@@ -11,7 +11,7 @@ from seepage.attacks.feature_recovery.decomposition import common_parts
 from seepage.attacks.feature_recovery.equations import equations
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.gaussian import gaussian_neurons
-from seepage.attacks.feature_recovery.head import TwoLayerHead, two_layer_head
+from seepage.attacks.feature_recovery.head import NOTHING, TwoLayerHead, two_layer_head
 from seepage.attacks.feature_recovery.hermite import (
     Orders,
     hermite_orders,
@@ -70,6 +70,8 @@ class TensorFeatures:
             # Moments are off by sqrt(d / m), so that single precision has digits to spare.
             weight = (head.weight[neurons.chosen] / neurons.deviation).float()
             values = head.last[:, neurons.chosen]
+            if not bool(values.any()):
+                raise NotApplicable(NOTHING)
             values = (values / values.norm()).float()
             along = _along(weight, values)
             if self.reduced:
