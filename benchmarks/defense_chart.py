@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from benchmarks.label_places import DOT, Box, Label, Spot, boxes_along, placed
 from seepage.report.page.axis import Axis, spanning
 from seepage.report.page.markup import Markup, element
+from seepage.report.page.names import Box, Name, Spot, boxes_along, placed
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
-NEXT_TO = 8.0
+DOT = 4.0
 
 RANKED = "on the line: choices that no other beats in both respects"
 UNRANKED = "nothing is ranked, since without a defense no more leaks than a guess knows"
@@ -39,7 +38,10 @@ def chart(
     level = round(_up(up, sign * guess), 1)
     inside = Box(LEFT, TOP, RIGHT, BOTTOM)
     lines = [*pairwise(best), ((LEFT, level), (RIGHT, level))]
-    labels = placed(spots, inside, around=[GUESSED.moved(level), *boxes_along(lines)])
+    names = placed(spots, inside, dot=DOT, around=[GUESSED.moved(level), *boxes_along(lines)])
+    if len(names) < len(spots):
+        left = ", ".join(spots.keys() - {name.text for name in names})
+        raise ValueError(f"no room for the names of {left}; make the picture larger")
     what = {"psnr": "mean PSNR, dB", "lpips": "mean LPIPS"}[metric]
     title = "Accuracy against what the strongest attack recovers"
     return element(
@@ -62,8 +64,8 @@ def chart(
         *_guess(level),
         element("polyline", {"points": _points(best), "fill": "none", "stroke": "#4a7a4f"}),
         *(_dot(spot, name in front) for name, spot in spots.items()),
-        *(_drawn_leader(label) for label in labels),
-        *(_name(label) for label in labels),
+        *(_line(*name.leader, "#9a958a") for name in names if name.apart),
+        *(_name(name) for name in names),
     )
 
 
@@ -96,18 +98,12 @@ def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
         yield _text(LEFT - 7, y + 4, "end", f"{abs(tick):g}")
 
 
-def _drawn_leader(label: Label) -> Markup | None:
-    """A thin line from a mark to its name where that is not next to it."""
-    start, end = label.leader
-    return _line(start, end, "#9a958a") if math.dist(start, end) > NEXT_TO else None
-
-
-def _name(label: Label) -> Markup:
+def _name(name: Name) -> Markup:
     """The name, on a halo that keeps lines behind it from crossing the letters."""
-    box = label.box
+    box = name.box
     place = (box.left + box.right) / 2, box.bottom - 3.5
     halo = {"stroke": "#fbfaf7", "stroke-width": 4, "paint-order": "stroke"}
-    return element("g", halo, _text(*place, "middle", label.text))
+    return element("g", halo, _text(*place, "middle", name.text))
 
 
 def _dot(spot: Spot, best: bool) -> Markup:

@@ -1,11 +1,10 @@
 """The benchmark of defenses, at a scale for a CPU."""
 
-import itertools
 import json
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import defense_chart, defense_rows, defense_table, defenses, label_places
+from benchmarks import defense_chart, defense_rows, defense_table, defenses
 
 import seepage as sp
 from seepage.core.task import batchnorm_layers
@@ -45,20 +44,6 @@ def test_runs_in_several_folders_make_one_table_that_names_them(tmp_path):
         ("second", ["prune 0.9"]),
         ("first", ["none"]),
     ]
-
-
-def test_names_beside_marks_overlap_neither_each_other_nor_marks():
-    """Though most of the marks stand in one place, as they do where defenses cost nothing."""
-    marks = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)} | {"far": (70, 60)}
-    inside = label_places.Box(62, 56, 884, 414)
-    labels = label_places.placed(marks, inside)
-    assert {label.text for label in labels} == set(marks)
-    for one, other in itertools.combinations(labels, 2):
-        assert not one.box.meets(other.box)
-    for label in labels:
-        assert inside.left <= label.box.left <= label.box.right <= inside.right
-        for x, y in marks.values():
-            assert not label.box.meets(label_places.Box(x - 3, y - 3, x + 3, y + 3))
 
 
 def test_nothing_is_ranked_where_the_undefended_network_leaks_no_more_than_a_guess():

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-LETTER, LINE, DOT = 6.3, 14.0, 4.0
-RADII = (11, 18, 27, 38, 52, 68, 86, 106, 130, 160)
-ANGLES = [2 * math.pi * i / 24 for i in range(24)]
+# Of letters of 12 pixels: the width of one, and the height of a line.
+LETTER, LINE = 6.3, 14.0
+# Beyond this a name is not next to its mark, and a line leads to it.
+NEXT_TO = 8.0
+_RADII = (11, 18, 27, 38, 52, 68, 86, 106, 130, 160)
+_ANGLES = [2 * math.pi * i / 24 for i in range(24)]
 
 Spot = tuple[float, float]
 
@@ -38,28 +41,46 @@ class Box:
         across = self.left < other.right and other.left < self.right
         return across and self.top < other.bottom and other.top < self.bottom
 
+    def nearest(self, spot: Spot) -> Spot:
+        """The point of it that is nearest to a spot."""
+        (x, y) = spot
+        return min(max(x, self.left), self.right), min(max(y, self.top), self.bottom)
+
+    def holds(self, inner: Box) -> bool:
+        """Whether all of another is inside."""
+        across = self.left <= inner.left and inner.right <= self.right
+        return across and self.top <= inner.top and inner.bottom <= self.bottom
+
 
 @dataclass(frozen=True)
-class Label:
+class Name:
     """A name beside its mark.
 
     Args:
         text: The name.
         at: Where the mark is.
         box: Where the name is.
+        dot: Radius of the mark.
+        closest: Whether no other mark is closer to the name.
     """
 
     text: str
     at: Spot
     box: Box
+    dot: float
+    closest: bool
 
     @property
     def leader(self) -> tuple[Spot, Spot]:
         """From beside the mark to what of the name is nearest."""
-        (x, y), box = self.at, self.box
-        near = min(max(x, box.left), box.right), min(max(y, box.top), box.bottom)
-        share = min(DOT / (math.dist(self.at, near) or 1.0), 1.0)
+        (x, y), near = self.at, self.box.nearest(self.at)
+        share = min(self.dot / (math.dist(self.at, near) or 1.0), 1.0)
         return (x + share * (near[0] - x), y + share * (near[1] - y)), near
+
+    @property
+    def apart(self) -> bool:
+        """Whether the name might be taken for another mark's, so that the leader is drawn."""
+        return not self.closest or math.dist(*self.leader) > NEXT_TO
 
     def crossings(self, *, boxes: Sequence[Box], leaders: Sequence[Box]) -> int:
         """How much lies between the name and its mark, and how much of other ways it covers."""
@@ -68,37 +89,48 @@ class Label:
         return between + sum(self.box.meets(leader) for leader in leaders)
 
 
-def placed(marks: Mapping[str, Spot], inside: Box, *, around: Iterable[Box] = ()) -> list[Label]:
+def placed(
+    marks: Mapping[str, Spot], inside: Box, *, dot: float, around: Iterable[Box] = ()
+) -> list[Name]:
     """A place for every name, the nearest that is free, so that no two names or marks overlap.
+
+    A name for which there is no room near its mark is left out.
 
     Args:
         marks: Where the marks are.
         inside: Where names may be.
+        dot: Radius of a mark.
         around: What else they must not cover.
 
     Example:
-        >>> a, b = placed({"one": (50.0, 50.0), "two": (50.0, 51.0)}, Box(0, 0, 200, 100))
+        >>> marks = {"one": (50.0, 50.0), "two": (50.0, 51.0)}
+        >>> a, b = placed(marks, Box(0, 0, 200, 100), dot=4.0)
         >>> a.box.meets(b.box)
         False
     """
-    taken = [Box.about(spot, DOT) for spot in marks.values()] + list(around)
-    labels: list[Label] = []
+    taken = [Box.about(spot, dot) for spot in marks.values()] + list(around)
+    names: list[Name] = []
     leaders: list[Box] = []
     # Crowded ones first, while there is room near them.
     for text in sorted(marks, key=lambda name: _distance_to_next(name, marks)):
         free = [
-            Label(text, marks[text], box)
+            Name(text, marks[text], box, dot, _closest(marks[text], box, marks.values()))
             for box in _boxes(text, *marks[text])
-            if _holds(inside, box) and not any(box.meets(other) for other in taken)
+            if inside.holds(box) and not any(box.meets(other) for other in taken)
         ]
         if not free:
-            raise ValueError(f"no room for the name of {text!r}; make the picture larger")
-        others = [box for box in taken if not box.meets(Box.about(marks[text], DOT))]
-        label = min(free, key=partial(Label.crossings, boxes=others, leaders=leaders))
-        taken.append(label.box)
-        leaders += boxes_along([label.leader])
-        labels.append(label)
-    return labels
+            continue
+        others = [box for box in taken if not box.meets(Box.about(marks[text], dot))]
+        name = min(free, key=partial(Name.crossings, boxes=others, leaders=leaders))
+        taken.append(name.box)
+        leaders += boxes_along([name.leader])
+        names.append(name)
+    return names
+
+
+def _closest(at: Spot, box: Box, spots: Iterable[Spot]) -> bool:
+    own = math.dist(at, box.nearest(at))
+    return all(own <= math.dist(spot, box.nearest(spot)) for spot in spots)
 
 
 def boxes_along(lines: Iterable[tuple[Spot, Spot]]) -> Iterator[Box]:
@@ -113,8 +145,8 @@ def boxes_along(lines: Iterable[tuple[Spot, Spot]]) -> Iterator[Box]:
 def _boxes(text: str, x: float, y: float) -> Iterator[Box]:
     """Places for a name around its mark, the nearest first."""
     width = LETTER * len(text) + 2
-    for radius in RADII:
-        for angle in ANGLES:
+    for radius in _RADII:
+        for angle in _ANGLES:
             over, down = math.cos(angle), math.sin(angle)
             middle = x + over * (radius + width / 2), y + down * (radius + LINE / 2)
             yield Box(
@@ -123,11 +155,6 @@ def _boxes(text: str, x: float, y: float) -> Iterator[Box]:
                 middle[0] + width / 2,
                 middle[1] + LINE / 2,
             )
-
-
-def _holds(outer: Box, inner: Box) -> bool:
-    across = outer.left <= inner.left and inner.right <= outer.right
-    return across and outer.top <= inner.top and inner.bottom <= outer.bottom
 
 
 def _distance_to_next(name: str, marks: Mapping[str, Spot]) -> float:
