@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from seepage.attacks.exact_batch import Complementarity, ExactBatch, KernelSampling
+from seepage.attacks.exact_batch import (
+    Complementarity,
+    ExactBatch,
+    KernelSampling,
+    SparseDirections,
+)
+from seepage.attacks.exact_batch.search import DirectionSearch
 from seepage.attacks.gradient_matching import Engine
 from seepage.attacks.linear_systems import RGAP, AnalyticFC, Correction, Hybrid
 from seepage.attacks.linear_systems.hybrid import Constraint
@@ -30,27 +36,45 @@ def analytic_fc() -> Attack:
     return AnalyticFC()
 
 
-def exact_batch(*, starts: int = 64, samples: int = 8_192) -> Attack:
+def exact_batch(
+    *, engine: str = "auto", starts: int = 64, samples: int = 8_192, sparse_starts: int = 128
+) -> Attack:
     """The whole batch behind a fully connected first layer with bias and ReLU, exactly.
 
     Args:
-        starts: Of each round of least squares, which comes first and needs a fully connected
-            second layer.
-        samples: Of each round of kernel sampling, which comes where that fails: after several
-            local steps, or where the second layer is of another kind.
+        engine: How people are told apart. "least_squares" is the quickest up to 32 people and
+            needs a fully connected second layer; "sparse" needs about twelve neurons per person
+            and nothing else, at any batch size; "sampling" is the first paper's and serves about
+            16 people. "auto" tries those that have a chance: up to 32 people in this order, beyond
+            with "sparse" first.
+        starts: Of each round of least squares.
+        samples: Of each round of kernel sampling.
+        sparse_starts: Of each round of sparse directions.
 
     Deviations:
-        The paper samples only, and so is limited to about 25 people. Least squares on the
-        equations "silent or passing" (`Complementarity`) is ours; kernel sampling is the paper's.
+        SPEAR samples only, and so is limited to about 25 people. Least squares on the equations
+        "silent or passing" (`Complementarity`) is ours. SPEAR++ learns a sparsely-used dictionary;
+        which algorithm it takes was not at hand, and `SparseDirections` is ours.
 
     Example:
         >>> exact_batch(starts=128).searches[0]
         Complementarity(starts=128, steps=40, rounds=24)
+        >>> [type(search).__name__ for search in exact_batch(engine="sparse").searches]
+        ['SparseDirections']
 
     References:
-        Dimitrov et al., 2024 (dimitrov2024spear)
+        Dimitrov et al., 2024 (dimitrov2024spear); Bakarsky et al., 2025 (bakarsky2025spear)
     """
-    return ExactBatch(searches=(Complementarity(starts=starts), KernelSampling(samples=samples)))
+    searches: dict[str, DirectionSearch] = {
+        "least_squares": Complementarity(starts=starts),
+        "sparse": SparseDirections(starts=sparse_starts),
+        "sampling": KernelSampling(samples=samples),
+    }
+    if engine == "auto":
+        return ExactBatch(searches=tuple(searches.values()))
+    if engine not in searches:
+        raise InvalidValue(f"expected engine in {['auto', *searches]}, got {engine!r}")
+    return ExactBatch(searches=(searches[engine],))
 
 
 def rgap(*, damping: float = 0.0) -> Attack:

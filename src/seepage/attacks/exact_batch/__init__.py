@@ -3,12 +3,19 @@
 from seepage.attacks.exact_batch.attack import ExactBatch
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
-from seepage.attacks.exact_batch.odds import determined_probability, success_probability
+from seepage.attacks.exact_batch.odds import (
+    determined_probability,
+    sparse_probability,
+    success_probability,
+)
+from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 
 __all__ = [
     "Complementarity",
     "ExactBatch",
     "KernelSampling",
+    "SparseDirections",
     "determined_probability",
+    "sparse_probability",
     "success_probability",
 ]

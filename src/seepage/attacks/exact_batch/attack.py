@@ -16,6 +16,7 @@ from seepage.attacks.exact_batch.labels import read_labels
 from seepage.attacks.exact_batch.rectified import Rectified, rectified_layer
 from seepage.attacks.exact_batch.search import DirectionSearch, find_everybody
 from seepage.attacks.exact_batch.separation import Layer, Separation, determined
+from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
@@ -40,14 +41,20 @@ class ExactBatch:
     Where the update is noisy the guess is the best effort, and the certificate says so.
 
     Args:
-        searches: For the directions; tried in order until the forward pass agrees.
+        searches: For the directions; those without a chance are left out, those that are quick
+            for so many people come first, and otherwise they are tried in this order until the
+            forward pass agrees.
 
     References:
-        Dimitrov et al., 2024 (dimitrov2024spear); Huang et al., 2021, Lemma B.1
-        (huang2021evaluating)
+        Dimitrov et al., 2024 (dimitrov2024spear); Bakarsky et al., 2025 (bakarsky2025spear);
+        Huang et al., 2021, Lemma B.1 (huang2021evaluating)
     """
 
-    searches: tuple[DirectionSearch, ...] = (Complementarity(), KernelSampling())
+    searches: tuple[DirectionSearch, ...] = (
+        Complementarity(),
+        SparseDirections(),
+        KernelSampling(),
+    )
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Separate the batch."""
@@ -103,7 +110,8 @@ def _promising(searches: Sequence[DirectionSearch], factors: Factors) -> list[Di
             f"come back with probability {max(odds):.1g} at most; exact inversion needs a wider "
             "layer or a smaller batch"
         )
-    return [search for search, chance in zip(searches, odds, strict=True) if chance >= _HOPELESS]
+    promising = [s for s, chance in zip(searches, odds, strict=True) if chance >= _HOPELESS]
+    return sorted(promising, key=lambda search: factors.people > search.quick_up_to)
 
 
 def _layer(task: Task, name: str) -> Layer:

