@@ -193,8 +193,10 @@ def test_one_round_repeats_with_its_key_and_differs_with_another():
     factors = factors_of(sparse(6, 200)[0])
     search = SparseDirections(starts=16, steps=30)
     one, again, other = (search(factors, none_yet(factors.span), rng=sp.rng(k)) for k in (0, 0, 1))
-    assert torch.equal(one.directions, again.directions)
-    assert not torch.equal(one.directions, other.directions)
+    # Not to the bit: matrix products round by how their factors lie in memory.
+    torch.testing.assert_close(one.directions, again.directions, rtol=0, atol=1e-9)
+    same = one.directions.shape == other.directions.shape
+    assert not (same and torch.allclose(one.directions, other.directions, rtol=0, atol=1e-6))
 
 
 def test_the_order_of_engines_follows_the_batch_size():
