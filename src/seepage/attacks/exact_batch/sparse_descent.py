@@ -97,6 +97,9 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def _quietest(rows: Tensor) -> Tensor:
-    """The unit vector that rows map to the least."""
+    """The unit vector that rows map to the least, whose largest entry is positive.
+
+    Which of the two signs an eigenvector comes with is chance, and runs are to repeat.
+    """
     vector: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
-    return vector
+    return vector * vector[vector.abs().argmax()].sign()
