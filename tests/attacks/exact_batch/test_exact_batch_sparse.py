@@ -72,10 +72,10 @@ def test_forty_people_come_back_in_seconds_in_which_least_squares_and_sampling_d
     assert largest_error(guess, batch) < 1e-10
     assert sp.score(guess, batch)["label_accuracy"].min() == 1
     assert guess.certificate.unique
-    few = ExactBatch(searches=(Complementarity(rounds=2, starts=32),))
+    few = ExactBatch(searches=(Complementarity(rounds=2),))
     began = time.process_time()
     assert largest_error(few(seen, rng=sp.rng(1)), batch) > 0.1
-    assert time.process_time() - began > 0.2 * seconds
+    assert time.process_time() - began > 0.5 * seconds
     with pytest.raises(NotApplicable, match=r"40 people .* probability .* smaller batch"):
         ExactBatch(searches=(KernelSampling(),))(seen, rng=sp.rng(1))
 

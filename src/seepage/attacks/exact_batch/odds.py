@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 # Neurons per person at which sparsity alone finds every second batch, as measured.
-_SPARSE_HALF = 10.0
+_SPARSE_HALF = 11.0
 
 
 def determined_probability(*, neurons: int, people: int, silent: float = 0.5) -> float:
@@ -71,7 +71,7 @@ def sparse_probability(*, neurons: int, people: int, silent: float = 0.5) -> flo
     Directions that are sparse by chance become rare as neurons per person grow, at whatever
     batch size:
 
-        Prob(determined) / (1 + exp(10 - m / B))
+        Prob(determined) / (1 + exp(11 - m / B))
 
     Args:
         neurons: Width m of the layer, less those nobody activates.
@@ -80,9 +80,9 @@ def sparse_probability(*, neurons: int, people: int, silent: float = 0.5) -> flo
 
     Example:
         >>> round(sparse_probability(neurons=1024, people=64), 3)
-        0.998
+        0.993
         >>> round(sparse_probability(neurons=256, people=64), 3)
-        0.002
+        0.001
     """
     determined = determined_probability(neurons=neurons, people=people, silent=silent)
     return determined / (1 + math.exp(_SPARSE_HALF - neurons / people))

@@ -7,7 +7,7 @@ from torch import Tensor
 from seepage.attacks.exact_batch.sparse_descent import unit
 
 # The share of a person's active neurons, at least, at which another is silent.
-_AGREEING = 0.15
+_AGREEING = 0.05
 
 
 def silent_at(rows: Tensor, directions: Tensor, tolerance: float) -> Tensor:
@@ -33,7 +33,7 @@ def lifted(rows: Tensor, directions: Tensor, person: Tensor) -> Tensor:
         directions: Known but for the multiple.
         person: `(B,)`.
     """
-    agreeing = max(2, int(_AGREEING * len(rows)))
+    agreeing = max(4, int(_AGREEING * len(rows)))
     if not len(directions) or len(rows) <= agreeing:
         return directions
     wanted = (-(directions @ rows.T) / (rows @ person)).sort(1).values
