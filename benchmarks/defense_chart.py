@@ -2,90 +2,46 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
-from seepage.audit import Choice, pareto_front
 from seepage.report.page.axis import Axis, spanning
 from seepage.report.page.markup import Markup, element
+from seepage.report.page.names import Box, Name, Spot, boxes_along, placed
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
-LETTER, LINE, DOT = 6.3, 14.0, 4.0
-RADII = (11, 18, 27, 38, 52, 68, 86, 106, 130, 160)
-ANGLES = [2 * math.pi * i / 16 for i in range(16)]
+DOT = 4.0
+
+RANKED = "on the line: choices that no other beats in both respects"
+UNRANKED = "nothing is ranked, since without a defense no more leaks than a guess knows"
+# Where the line of the guess is named, seen from that line.
+GUESSED = Box(LEFT + 4, -18.0, LEFT + 180, -2.0)
 
 
-@dataclass(frozen=True)
-class Box:
-    """A rectangle, in the units of the picture."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def meets(self, other: Box) -> bool:
-        """Whether the two overlap."""
-        across = self.left < other.right and other.left < self.right
-        return across and self.top < other.bottom and other.top < self.bottom
-
-
-@dataclass(frozen=True)
-class Label:
-    """A name beside its mark.
-
-    Args:
-        text: The name.
-        at: Where the mark is.
-        box: Where the name is.
-    """
-
-    text: str
-    at: tuple[float, float]
-    box: Box
-
-
-def placed(marks: Mapping[str, tuple[float, float]], inside: Box) -> list[Label]:
-    """A place for every name, the nearest that is free, so that no two names or marks overlap.
-
-    Example:
-        >>> a, b = placed({"one": (50.0, 50.0), "two": (50.0, 51.0)}, Box(0, 0, 200, 100))
-        >>> a.box.meets(b.box)
-        False
-    """
-    taken = [Box(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in marks.values()]
-    labels: list[Label] = []
-    # Crowded ones first, while there is room near them.
-    for text in sorted(marks, key=lambda name: _distance_to_next(name, marks)):
-        free = (
-            box
-            for box in _boxes(text, *marks[text])
-            if _holds(inside, box) and not any(box.meets(other) for other in taken)
-        )
-        box = next(free, None)
-        if box is None:
-            raise ValueError(f"no room for the name of {text!r}; make the picture larger")
-        taken.append(box)
-        labels.append(Label(text, marks[text], box))
-    return labels
-
-
-def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
+def chart(
+    rows: Mapping[str, Mapping[str, float]], *, metric: str, guess: float, front: Sequence[str]
+) -> Markup:
     """Draw the table's rows.
 
     Args:
         rows: By name, with "accuracy" and the mean of the metric.
         metric: "psnr" or "lpips"; less of the first, more of the second protects.
+        guess: The metric's mean for a guess that needs no update.
+        front: Rows that no other beats in both respects; none if nothing is ranked.
     """
     key, sign = f"{metric}_mean", 1.0 if metric == "psnr" else -1.0
     shown = {name: (row["accuracy"] * 100, row[key]) for name, row in rows.items()}
     across = spanning([x for x, _ in shown.values()], room=0.12)
-    up = spanning([sign * y for _, y in shown.values()], room=0.12)
+    up = spanning([sign * y for y in (guess, *(y for _, y in shown.values()))], room=0.12)
     spots = {name: (_across(across, x), _up(up, sign * y)) for name, (x, y) in shown.items()}
-    front = pareto_front([Choice(name, sign * y, x) for name, (x, y) in shown.items()])
-    best = [spots[choice.label] for choice in front]
-    labels = placed(spots, Box(LEFT, TOP, RIGHT, BOTTOM))
+    best = [spots[name] for name in front]
+    level = round(_up(up, sign * guess), 1)
+    inside = Box(LEFT, TOP, RIGHT, BOTTOM)
+    lines = [*pairwise(best), ((LEFT, level), (RIGHT, level))]
+    names = placed(spots, inside, dot=DOT, around=[GUESSED.moved(level), *boxes_along(lines)])
+    if len(names) < len(spots):
+        left = ", ".join(spots.keys() - {name.text for name in names})
+        raise ValueError(f"no room for the names of {left}; make the picture larger")
     what = {"psnr": "mean PSNR, dB", "lpips": "mean LPIPS"}[metric]
     title = "Accuracy against what the strongest attack recovers"
     return element(
@@ -102,13 +58,14 @@ def chart(rows: Mapping[str, Mapping[str, float]], *, metric: str) -> Markup:
         element("desc", {"id": "d"}, "; ".join(_said(n, shown[n], metric) for n in shown)),
         element("rect", {"width": WIDTH, "height": HEIGHT, "rx": 8, "fill": "#fbfaf7"}),
         _text(LEFT, 26, "start", f"{what}: further down, less leaks", bold=True),
-        _text(LEFT, 43, "start", "on the line: choices that no other beats in both respects"),
+        _text(LEFT, 43, "start", RANKED if front else UNRANKED),
         *_grid(across, up),
         _text((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "accuracy on held-out images, %"),
+        *_guess(level),
         element("polyline", {"points": _points(best), "fill": "none", "stroke": "#4a7a4f"}),
-        *(_dot(spot, name in {c.label for c in front}) for name, spot in spots.items()),
-        *(_leader(label) for label in labels),
-        *(_name(label) for label in labels),
+        *(_dot(spot, name in front) for name, spot in spots.items()),
+        *(_line(*name.leader, "#9a958a") for name in names if name.apart),
+        *(_name(name) for name in names),
     )
 
 
@@ -118,6 +75,16 @@ def _across(axis: Axis, value: float) -> float:
 
 def _up(axis: Axis, value: float) -> float:
     return BOTTOM - (BOTTOM - TOP) * axis.place(value) / 100
+
+
+def _guess(level: float) -> Iterator[Markup]:
+    """The line that an attack must pass to have learned anything."""
+    yield element(
+        "line",
+        {"x1": LEFT, "y1": level, "x2": RIGHT, "y2": level}
+        | {"stroke": "#a33", "stroke-dasharray": "6 4"},
+    )
+    yield _text(LEFT + 6, level - 6, "start", "a guess without any update")
 
 
 def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
@@ -131,57 +98,25 @@ def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
         yield _text(LEFT - 7, y + 4, "end", f"{abs(tick):g}")
 
 
-def _boxes(text: str, x: float, y: float) -> Iterator[Box]:
-    """Places for a name around its mark, the nearest first."""
-    width = LETTER * len(text) + 2
-    for radius in RADII:
-        for angle in ANGLES:
-            over, down = math.cos(angle), math.sin(angle)
-            middle = x + over * (radius + width / 2), y + down * (radius + LINE / 2)
-            yield Box(
-                middle[0] - width / 2,
-                middle[1] - LINE / 2,
-                middle[0] + width / 2,
-                middle[1] + LINE / 2,
-            )
-
-
-def _holds(outer: Box, inner: Box) -> bool:
-    across = outer.left <= inner.left and inner.right <= outer.right
-    return across and outer.top <= inner.top and inner.bottom <= outer.bottom
-
-
-def _distance_to_next(name: str, marks: Mapping[str, tuple[float, float]]) -> float:
-    others = (spot for other, spot in marks.items() if other != name)
-    return min((math.dist(marks[name], spot) for spot in others), default=0.0)
-
-
-def _leader(label: Label) -> Markup | None:
-    """A thin line from a mark to its name where that is not next to it."""
-    box, (x, y) = label.box, label.at
-    near = min(max(x, box.left), box.right), min(max(y, box.top), box.bottom)
-    return _line((x, y), near, "#9a958a") if math.dist((x, y), near) > 14 else None
-
-
-def _name(label: Label) -> Markup:
+def _name(name: Name) -> Markup:
     """The name, on a halo that keeps lines behind it from crossing the letters."""
-    box = label.box
+    box = name.box
     place = (box.left + box.right) / 2, box.bottom - 3.5
     halo = {"stroke": "#fbfaf7", "stroke-width": 4, "paint-order": "stroke"}
-    return element("g", halo, _text(*place, "middle", label.text))
+    return element("g", halo, _text(*place, "middle", name.text))
 
 
-def _dot(spot: tuple[float, float], best: bool) -> Markup:
+def _dot(spot: Spot, best: bool) -> Markup:
     x, y = (round(value, 1) for value in spot)
     return element("circle", {"cx": x, "cy": y, "r": DOT, "fill": "#2f6b36" if best else "#8a5a2b"})
 
 
-def _line(start: tuple[float, float], end: tuple[float, float], colour: str) -> Markup:
+def _line(start: Spot, end: Spot, colour: str) -> Markup:
     (x1, y1), (x2, y2) = ((round(x, 1), round(y, 1)) for x, y in (start, end))
     return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "stroke": colour})
 
 
-def _points(spots: Sequence[tuple[float, float]]) -> str:
+def _points(spots: Sequence[Spot]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
 
 
@@ -199,6 +134,6 @@ def _text(x: float, y: float, anchor: str, text: str, *, bold: bool = False) -> 
     )
 
 
-def _said(name: str, spot: tuple[float, float], metric: str) -> str:
+def _said(name: str, spot: Spot, metric: str) -> str:
     unit = " dB" if metric == "psnr" else ""
     return f"{name}: {spot[0]:.1f} % at {spot[1]:.3g}{unit}"

@@ -96,7 +96,16 @@ TINY = replace(
     steps=3,
     private_steps=2,
 )
-SCALES = {"full": FULL, "small": SMALL, "tiny": TINY}
+# Few minutes on a CPU, for questions about the training alone.
+NARROW = replace(
+    FULL,
+    network=lambda: sp.zoo.resnet18(width=8),
+    examples=2_560,
+    held_out=500,
+    epochs=5,
+    batch_size=64,
+)
+SCALES = {"full": FULL, "small": SMALL, "tiny": TINY, "narrow": NARROW}
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,7 @@ def private(multiplier: float) -> Row:
 ROWS: Mapping[str, Row] = {
     "none": fixed(sp.chain()),
     "prune 0.5": fixed(sp.Prune(0.5)),
-    "prune 0.9": fixed(sp.Prune(0.9)),
+    "prune 0.9": fixed(sp.Prune(0.9), lr=(1.0, 0.2)),
     "prune 0.99": fixed(sp.Prune(0.99), lr=(1.0, 0.2)),
     "noise 0.001": fixed(sp.AddGaussian(0.001)),
     "noise 0.01": fixed(sp.AddGaussian(0.01), lr=(1.0, 0.1)),

@@ -9,34 +9,31 @@ Needs CIFAR-10 in SEEPAGE_DATA, or MNIST for the small scale. Rows are written a
 rows of an earlier run that are not asked for again are kept; several runs at once need a folder
 each. Both parts see the same networks and the same defenses; attacks meet the network before it is
 trained. "table" joins what the other two left, accounts for DP-SGD where the training could not,
-which needs Opacus, and draws the figure.
+which needs Opacus, adds guesses that need no update, and draws the figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import seepage as sp
-from benchmarks.defense_chart import chart
 from benchmarks.defense_rows import ROWS, SCALES, Row, Scale, loaded, network
+from benchmarks.defense_table import DELTA, gathered, join
 from benchmarks.provenance import RESULTS, save
-from seepage.audit import Choice, Record, leakages, pareto_front, ranked
+from seepage.audit import Record
 from seepage.core import Attack, Protection, SideBySide
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import Diverged, NotApplicable
 from seepage.core.task import batchnorm_layers
 from seepage.scoring import METRICS, applicable, pair
 from seepage.utility import OneCycle, Training, noise_multiplier, train
 
-DELTA = 1e-5
-PICTURES = RESULTS.parents[1] / "docs" / "pictures"
 Result = dict[str, object]
 
 
@@ -59,16 +56,22 @@ def utility(name: str, scale: Scale, device: str) -> Result:
             sampling="poisson" if row.is_private else "shuffled",
             augment=scale.augment,
         )
-        got = train(
-            network(scale, row, device),
-            seen.batch(scale.examples),
-            held_out=unseen.batch(scale.held_out),
-            plan=plan,
-            defense=defense,
-            precision="tf32" if row.is_private else "bf16",
-            delta=DELTA if account else None,
-            rng=sp.rng(0),
-        )
+        try:
+            got = train(
+                network(scale, row, device),
+                seen.batch(scale.examples),
+                held_out=unseen.batch(scale.held_out),
+                plan=plan,
+                defense=defense,
+                precision="tf32" if row.is_private else "bf16",
+                delta=DELTA if account else None,
+                rng=sp.rng(0),
+            )
+        except Diverged as error:
+            if share == row.lr[-1] and not tried:
+                raise
+            print(f"{name}: {error}", flush=True)
+            continue
         steps = plan.count_steps(scale.examples)
         tried.append(got.plain() | {"lr": plan.lr, "steps": steps})
     losses = [one["training_loss"] for one in tried]
@@ -169,76 +172,6 @@ def scored(guess: sp.Reconstruction, batch: sp.Batch) -> dict[str, tuple[float, 
     return {name: tuple(METRICS[name](paired).tolist()) for name in names}
 
 
-def table(costs: Mapping[str, Result], leaks: Mapping[str, Result]) -> Result:
-    """Accuracy beside leakage, the front, and the ranking at matched utility."""
-    rows = {}
-    for name in [name for name in ROWS if name in costs and name in leaks]:
-        records = [Record(**record) for record in leaks[name]["records"]]
-        cost = costs[name]
-        row = {
-            "accuracy": cost["accuracy"][-1],
-            "loss": cost["loss"][-1],
-            "training_loss": cost["training_loss"],
-            "overhead": round(cost["overhead"], 3),
-            "epsilon": cost["epsilon"] or account(cost),
-        }
-        for metric in records[0].scores:
-            [leakage] = leakages(records, metric)
-            row[f"{metric}_worst"] = round(leakage.worst, 4)
-            row[f"{metric}_mean"] = round(leakage.mean, 4)
-            row[f"{metric}_attacks"] = leakage.attacks
-        rows[name] = row
-    choices = [Choice(name, row["psnr_mean"], row["accuracy"]) for name, row in rows.items()]
-    level = max(choice.utility for choice in choices) - 0.05
-    return {
-        "rows": rows,
-        "front": [choice.label for choice in pareto_front(choices)],
-        "within_5_points": [choice.label for choice in ranked(choices, utility=level)],
-    }
-
-
-def account(cost: Result) -> float | None:
-    """Epsilon of a training that was made where Opacus was not."""
-    if cost["noise_multiplier"] is None or importlib.util.find_spec("opacus") is None:
-        return None
-    return sp.epsilon(
-        noise_multiplier=cost["noise_multiplier"],
-        sample_rate=cost["sample_rate"],
-        steps=cost["steps"],
-        delta=DELTA,
-    )
-
-
-def gathered(part: str, sources: Iterable[Path], suffix: str) -> Result:
-    """The rows that several runs left, in the order of the table, and what each run was."""
-    found, runs = {}, []
-    for folder in sources:
-        path = folder / f"defenses-{part}{suffix}.json"
-        if not path.is_file():
-            continue
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        found |= kept["rows"]
-        runs += kept.get("runs") or [
-            {key: kept[key] for key in ("command", "commit", "machine")} | {"rows": [*kept["rows"]]}
-        ]
-    return {"runs": runs, "rows": {name: found[name] for name in ROWS if name in found}}
-
-
-def join(sources: Sequence[Path], out: Path, suffix: str) -> None:
-    """Write all rows to one file for each part, the table of both, and its figures."""
-    pictures = PICTURES if out == RESULTS else out
-    parts = {part: gathered(part, sources, suffix) for part in PARTS}
-    for part, content in parts.items():
-        print(save(f"defenses-{part}{suffix}", "cpu", content, out))
-    joined = table(*(parts[part]["rows"] for part in ("utility", "attack")))
-    print(save(f"defenses{suffix}", "cpu", joined, out))
-    for metric in ("psnr", "lpips"):
-        if all(f"{metric}_mean" in row for row in joined["rows"].values()):
-            path = pictures / f"defenses-{metric}{suffix}.svg"
-            path.write_text(chart(joined["rows"], metric=metric) + "\n", encoding="utf-8")
-            print(path)
-
-
 PARTS = {"utility": utility, "attack": attack}
 
 
@@ -255,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     suffix = "" if options.scale == "full" else f"-{options.scale}"
     if options.part == "table":
-        join(options.sources or [options.out], options.out, suffix)
+        join(options.sources or [options.out], options.out, SCALES[options.scale], suffix)
         return
     asked = {name: getattr(options, name) for name in ("epochs", "steps")}
     scale = replace(SCALES[options.scale], **{n: v for n, v in asked.items() if v is not None})

@@ -1,6 +1,6 @@
 """How much of the features of a ResNet-18 comes back through a wide head: 001, Table 2.
 
-    python -m benchmarks.feature_recovery --only undefended|trained|defenses|width
+    python -m benchmarks.feature_recovery --only undefended|trained|defenses|width [--steps 782]
 
 Needs CIFAR-10 in SEEPAGE_DATA. The batch is test images 0 to B - 1 behind `wide_head_resnet18`
 with 512 features and 16384 neurons, of which 14336 are random. "error" is the paper's: the mean
@@ -8,7 +8,9 @@ norm of the part of a true feature, of length one, that lies outside the recover
 is that of each recovered feature with its own, paired one to one afterwards. "public" is the
 error of a span that needs no update: the mean feature of 64 other images.
 
-The network is untrained; "trained" repeats the first part after 64 steps of 32 images.
+The network is untrained; "trained" repeats the first part after `--steps` of 64 images, of as many
+training images as they see once and 20 000 at most. Two threads train it, and it goes on where it
+was interrupted if `--keep` names a folder.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import argparse
 import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,11 +31,12 @@ import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.feature_recovery import ExactFeatures, Features, TensorFeatures
 from seepage.core import LocalComputation, Protection
-from seepage.utility import Training, train
+from seepage.core.checkpoint import checkpointing
+from seepage.utility import Training, Utility, train
 
 LAYER = "fc.hidden"
 TENSOR, REDUCED, EXACT = TensorFeatures(), TensorFeatures(reduced=True), ExactFeatures()
-# The paper gives no learning rate for its local steps; at 1e-2 this network diverges in five.
+# The paper gives no learning rate for its local steps; at 1e-2 the first of them overshoots.
 LR = 1e-4
 PAPER = {
     "none": (0.171, 0.171, 0.174, 0.175),
@@ -92,27 +96,24 @@ def widths() -> Iterator[Case]:
 PARTS = {"undefended": undefended, "trained": undefended, "defenses": defended, "width": widths}
 
 
-def network(case: Case, backbone: dict[str, Tensor] | None) -> sp.Task:
-    """The victim, with the weights of a trained one but for the random neurons."""
-    task = sp.zoo.wide_head_resnet18(neurons=case.neurons, trained=case.trained)
-    if backbone is None:
-        return task
-    state = task.model.state_dict()
-    for name, value in backbone.items():
-        kept = {f"{LAYER}.weight": value[:2048], "fc.head.weight": value[:, :2048]}
-        part = kept.get(name, value)
-        state[name][tuple(slice(n) for n in part.shape)] = part
-    task.model.load_state_dict(state)
-    return replace(task, model=task.model)
-
-
-def trained_backbone() -> dict[str, Tensor]:
-    small = sp.zoo.wide_head_resnet18(neurons=2049, trained=2048)
-    seen = sp.data.load("cifar10", split="train").batch(2048)
-    unseen = sp.data.load("cifar10").batch(64, start=1000)
-    plan = Training(steps=64, batch_size=32, lr=0.02)
-    trained = train(small, seen, held_out=unseen, plan=plan, delta=None, rng=sp.rng(0))
-    return dict(trained.task.model.state_dict())
+def schooled(steps: int, keep: Path | None) -> Utility:
+    """The victim after so many steps; its random neurons stay as they were drawn."""
+    seen = sp.data.load("cifar10", split="train").batch(min(20_000, 64 * steps))
+    unseen = sp.data.load("cifar10").batch(500, start=1000)
+    plan = Training(steps=steps, batch_size=64, lr=0.1, momentum=0.9)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with nullcontext() if keep is None else checkpointing(keep, every=10):
+        made = train(
+            sp.zoo.wide_head_resnet18(),
+            seen,
+            held_out=unseen,
+            plan=plan,
+            delta=None,
+            rng=sp.rng(0),
+        )
+    torch.set_num_threads(threads)
+    return made
 
 
 def features(task: sp.Task, inputs: Tensor) -> Tensor:
@@ -139,9 +140,10 @@ def cosines(truth: Tensor, found: Features) -> list[float]:
     return own.tolist()
 
 
-def run(case: Case, backbone: dict[str, Tensor] | None) -> dict[str, object]:
+def run(case: Case, victim: Utility | None) -> dict[str, object]:
     data = sp.data.load("cifar10")
-    task, batch = network(case, backbone), data.batch(case.people)
+    untrained = sp.zoo.wide_head_resnet18(neurons=case.neurons, trained=case.trained)
+    task, batch = untrained if victim is None else victim.task, data.batch(case.people)
     client = sp.Client(case.local, case.defense)
     seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
     began = time.process_time()
@@ -198,16 +200,20 @@ def slopes(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", required=True, choices=list(PARTS))
+    parser.add_argument("--steps", type=int, default=782, help="of training")
+    parser.add_argument("--keep", type=Path, default=None, help="folder for its checkpoints")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
-    backbone = trained_backbone() if options.only == "trained" else None
+    victim = schooled(options.steps, options.keep) if options.only == "trained" else None
     rows: list[dict[str, object]] = []
     for case in PARTS[options.only]():
-        rows.append(run(case, backbone))
+        rows.append(run(case, victim))
         print(rows[-1], flush=True)
         content: dict[str, object] = {"local_lr": LR, "rows": rows}
         if options.only == "width":
             content["slopes"] = slopes(rows)
+        if victim is not None:
+            content["victim"] = {"steps": options.steps, "batch_size": 64, **victim.plain()}
         # After every row, so that a run that is stopped leaves what it has.
         path = save(f"feature_recovery-{options.only}", "cpu", content, options.out)
     print(path)

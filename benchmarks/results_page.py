@@ -20,7 +20,9 @@ from seepage.reproduce import (
     names,
     shortfalls,
 )
-from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN
+from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN, Claim, Verdict
+from seepage.reproduce.reproduction import different
+from seepage.reproduce.shortfall import UNKNOWN
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 PICTURES = PAGE.with_suffix("")
@@ -39,11 +41,12 @@ so they are not shown.
 Each claim of a paper is put as a comparison of numbers, and its verdict is computed from the
 largest run there is: it *holds*, it *does not hold*, or, where it says what an attack cannot do
 and a stronger one can, it is *beaten*. *Decided by* is the comparison that contradicts it most, or
-comes closest to doing so.
+comes closest to doing so. *Why* is what experiments say about a verdict.
 
 In the tables, *difference* is ours less the paper's in the paper's own convention, *usual* is the
 same result in the convention of the field, and *95 %* is a bootstrap interval of the mean over
 images and seeds. "Not printed" means that the paper shows a curve or pictures without values.
+Pictures are of the first eight people of each cell, with the PSNR of images in [0, 1] below them.
 """
 
 
@@ -97,14 +100,29 @@ def _verdicts(tables: list[PaperTable], runs: Mapping[str, Result]) -> Iterator[
     for paper in papers:
         theirs = [table.name for table in tables if table.paper == paper]
         rows = [
-            [claim.table, claim.says, verdict.word, verdict.numbers, verdict.scale]
+            [
+                claim.table,
+                claim.says,
+                verdict.word,
+                verdict.numbers,
+                verdict.scale,
+                _because(claim, verdict),
+            ]
             for claim, verdict in found
             if claim.table in theirs
         ]
         yield ""
         yield f"### {paper}"
         yield ""
-        yield from markdown_table(["name", "claim", "verdict", "decided by", "scale"], rows)
+        header = ["name", "claim", "verdict", "decided by", "scale", "why"]
+        yield from markdown_table(header, rows)
+
+
+def _because(claim: Claim, verdict: Verdict) -> str:
+    """What is known about a verdict; one against the paper needs a cause."""
+    if verdict.word == NOT_RUN:
+        return ""
+    return claim.because or (UNKNOWN if verdict.word == FAILS else "")
 
 
 def _shortfalls(
@@ -148,7 +166,7 @@ def _section(table: PaperTable, scale: str, run: Result) -> Iterator[str]:
     yield ""
     yield markdown_words(f"{table.place} of {table.paper}. {table.claim}")
     yield ""
-    for note in (*_conventions(run), *_reasons(table)):
+    for note in (*different(table, run["values"]), *_conventions(run), *_reasons(table)):
         yield f"- {markdown_words(note)}"
     yield ""
     yield f"`{run['command']}`, commit {run['commit']}, {_said(run)}."

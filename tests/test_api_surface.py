@@ -48,6 +48,7 @@ PROMISED = {
     "attacks",
     "attacks.adaptive",
     "attacks.PriorNetwork",
+    "attacks.Unmixed",
     "attacks.analytic_fc",
     "attacks.cocktail_party",
     "attacks.class_fishing",

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.attacks.kinds import attacks_on, require_kind
 from seepage.attacks.suitable import suitable
 from seepage.core.errors import NotApplicable
 
@@ -67,3 +68,17 @@ def test_labels_that_cannot_be_inferred_are_a_reason():
 def test_local_steps_are_attacked_too():
     stepped = seen(sp.zoo.mlp(hidden=(16,)), 1, local=sp.FedAvg(lr=0.01, steps=2))
     assert "inverting_gradients" in names(stepped)
+
+
+@pytest.mark.parametrize(("data", "out"), [("photos", {"dager", "tableak"}), ("voters", {"dager"})])
+def test_what_never_fits_a_kind_of_inputs_refuses_it(data, out):
+    dataset = sp.data.load(data)
+    task = sp.zoo.mlp(hidden=(8,), domain=dataset.domain, classes=dataset.classes)
+    client, threat = sp.Client(sp.Gradient()), sp.Threat(knows_labels=True)
+    seen = threat.observe(client, task, dataset.batch(1), rng=sp.rng(0))
+    assert set(sp.attacks.ATTACKS) - set(attacks_on(dataset.domain)) == out
+    for name in out:
+        with pytest.raises(NotApplicable, match=f"^{name} "):
+            require_kind(name, dataset.domain)
+        with pytest.raises(NotApplicable):
+            sp.attacks.ATTACKS[name]()(seen, rng=sp.rng(1))

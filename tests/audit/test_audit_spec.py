@@ -83,6 +83,10 @@ def test_an_attack_of_a_spec_may_adapt_to_the_defense(written):
     made = sp.attacks.adaptive(sp.attacks.inverting_gradients(steps=5, restarts=1))
     name = "inverting_gradients(steps=5, restarts=1, adaptive=True)"
     assert part.audit.attacks == {name: made}
+    [part] = load_spec(written(text.replace("adaptive", "unmix"))).parts
+    assert list(part.audit.attacks.values()) == [
+        sp.attacks.Unmixed(sp.attacks.inverting_gradients(steps=5, restarts=1))
+    ]
     with pytest.raises(InvalidValue, match="expected adaptive to be true or false, got 'yes'"):
         load_spec(written(text.replace("adaptive = true", 'adaptive = "yes"')))
 

@@ -39,6 +39,22 @@ BAD = {
         spec(attacks='{ name = "analytic_fx" }'),
         "attacks: unknown attack 'analytic_fx'; did you mean 'analytic_fc'?",
     ),
+    "attack on texts for images": (
+        spec(attacks='{ name = "dager" }'),
+        "attacks: dager is for texts, got images; what fits those: analytic_fc, class_fishing, ",
+    ),
+    "attack on tables for images": (
+        spec(attacks='{ name = "class_fishing", attack = { name = "tableak" } }'),
+        "attacks: tableak is for rows of tables, got images; what fits those: analytic_fc, ",
+    ),
+    "search for texts": (
+        spec(
+            data='{ name = "hamlet" }',
+            models='{ name = "gpt", width = 8 }',
+            attacks='[{ name = "dager" }, { name = "dlg" }]',
+        ),
+        "attacks: dlg computes with numbers, got texts; what fits those: dager",
+    ),
     "unknown bound": (
         spec(bounds='{ name = "CramerRoa" }'),
         "line 9: scenario 1: bounds: unknown bound 'CramerRoa'; did you mean 'CramerRao'?",
@@ -257,6 +273,7 @@ LINES = {
     "unknown top key": 1,
     "misspelt scenario key": 9,
     "unknown attack": 7,
+    "attack on texts for images": 7,
     "unknown defense": 8,
     "unknown model": 4,
     "unknown data": 3,

@@ -88,6 +88,17 @@ def test_without_the_truth_the_report_says_what_can_be_said(place):
     assert "residual" in (place / "out" / "report.md").read_text(encoding="utf-8")
 
 
+def test_a_gate_without_the_truth_is_refused_before_anything_runs(place):
+    gated = ("--capture", "gradient.safetensors", "--out", "out", "--fail-above", "psnr=20")
+    refused = audited(*gated)
+    assert isinstance(refused.exception, InvalidValue)
+    assert str(refused.exception).startswith(
+        "--fail-above compares with the truth, which there is none of behind gradient.safetensors"
+    )
+    assert not (place / "out").exists()
+    assert audited(*gated, "--truth", "truth.safetensors").exit_code == 3
+
+
 def test_what_comes_back_does_not_depend_on_whether_the_truth_is_given(place):
     audited("--capture", "gradient.safetensors", "--out", "blind")
     audited("--capture", "gradient.safetensors", "--truth", "truth.safetensors", "--out", "seen")

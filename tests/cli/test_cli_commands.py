@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import seepage as sp
@@ -72,6 +73,21 @@ def records(out):
 def test_the_version_is_printed():
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.output) == (0, f"seepage {sp.__version__}\n")
+
+
+def test_an_option_of_several_commands_is_the_same_in_all():
+    commands = typer.main.get_command(app).commands
+    audit, reproduce, inspect, vet = (
+        {option.name: option.to_info_dict() for option in commands[name].params}
+        for name in ("audit", "reproduce", "inspect", "vet")
+    )
+    shared = audit.keys() & reproduce.keys() - {"help"}
+    assert shared == {
+        *("out", "device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet")
+    }
+    for name in shared - {"out"}:
+        assert audit[name] == reproduce[name]
+    assert audit["option"] == inspect["option"] == vet["option"]
 
 
 def test_without_a_command_the_help_is_shown():

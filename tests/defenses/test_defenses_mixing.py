@@ -1,5 +1,6 @@
 """MixUp and InstaHide: how data is mixed, what is trained on, and how it comes apart."""
 
+import itertools
 import json
 import math
 
@@ -11,6 +12,7 @@ from scipy import stats
 import seepage as sp
 from seepage.attacks.local_steps import EpochAgnostic
 from seepage.attacks.local_steps.surrogate import _at as seen_from
+from seepage.attacks.unmixing.one_round import choose_patterns
 from seepage.core import Lesson, Mixing
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.serial import serialise
@@ -127,12 +129,84 @@ def test_instahide_comes_apart_from_imperfect_encodings_too(photos):
     assert psnr(ignorant, photos.inputs) < 15
 
 
-def test_one_round_of_instahide_does_not_determine_the_inputs(photos):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_one_round_of_instahide_gives_smooth_inputs_back(photos, seed):
+    lesson = lesson_of(sp.InstaHide(4), photos, seed=seed)
+    solved = sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
+    assert psnr(lesson.batch.inputs, photos.inputs) < 12
+    assert psnr(solved, photos.inputs) > 30
+    exact = (solved - photos.inputs).abs().amax(0) < 1e-4
+    assert exact.float().mean() > 0.85
+
+
+def test_one_round_gives_images_or_their_negatives_back(data_root):
+    cifar10 = sp.data.load("cifar10", split="test")
+    for start in range(0, 16, 4):
+        batch = cifar10.batch(4, start=start)
+        lesson = lesson_of(sp.InstaHide(4), batch, seed=start)
+        solved = sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
+        assert psnr(lesson.batch.inputs, batch.inputs) < 13
+        assert max(psnr(guess, batch.inputs) for guess in (solved, 1 - solved)) > 24
+
+
+def test_patterns_on_a_line_are_those_that_trying_all_of_them_finds():
+    """On a line without loops belief propagation is exact, and few patterns can be counted out."""
+    mixing = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.25, 0.15, 0.6]]).double()
+    magnitudes = sp.rng(7).uniform((3, 5), like=mixing) / 4
+    signs = [torch.tensor([1.0, a, b]).double() for a in (1, -1) for b in (1, -1)]
+    candidates = [torch.linalg.solve(mixing, s[:, None] * magnitudes) for s in signs]
+
+    def cost(line):
+        outside = sum((entry.abs() - 0.3).clamp(min=0).sum() for entry in line)
+        jumps = itertools.pairwise(line)
+        rough = sum(min((a - b).abs().sum(), (a + b).abs().sum()) for a, b in jumps)
+        return float(100 * outside + rough)
+
+    lines = [
+        [candidates[s][:, p] for p, s in enumerate(pattern)]
+        for pattern in itertools.product(range(4), repeat=5)
+    ]
+    found = choose_patterns(magnitudes, mixing, low=-0.3, high=0.3)
+    assert torch.allclose((mixing @ found).abs(), magnitudes)
+    assert cost(list(found.unbind(1))) == pytest.approx(min(map(cost, lines)))
+
+
+def test_unmixing_takes_as_many_encodings_as_inputs_or_says_so(photos):
     encodings, mixing = instahide_rounds(photos, rounds=1)
-    with pytest.raises(NotApplicable, match="got 4 for 4; add those of other rounds"):
-        sp.attacks.unmix(encodings, mixing, rng=sp.rng(0))
     with pytest.raises(InvalidValue, match="got 4 rows and 3 encodings"):
         sp.attacks.unmix(encodings[:3], mixing, rng=sp.rng(0))
+    fewer = Mixing(mixing.coefficients[:3], flipped_about=0.5)
+    with pytest.raises(NotApplicable, match="got 3 for 4; add those of other rounds"):
+        sp.attacks.unmix(encodings[:3], fewer, rng=sp.rng(0))
+    many = sp.data.bundled("photos", size=8)
+    lesson = lesson_of(sp.InstaHide(4), many)
+    with pytest.raises(NotApplicable, match="of 7 at most, got 8 for 8"):
+        sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
+
+
+def test_the_gradient_of_one_round_gives_the_private_inputs_and_labels_back(photos):
+    seen = observed(sp.Threat.strongest(), sp.InstaHide(4), photos, sp.zoo.mlp(hidden=(64,)))
+    encodings = sp.attacks.exact_batch()(seen, rng=sp.rng(1))
+    guess = sp.attacks.Unmixed(sp.attacks.exact_batch())(seen, rng=sp.rng(1))
+    assert sp.score(encodings, photos)["psnr"].max() < 13
+    scores = sp.score(guess, photos)
+    assert scores["psnr"].min() > 40
+    assert scores["label_accuracy"].tolist() == [1, 1, 1, 1]
+
+
+def test_encodings_that_explain_nothing_and_mixing_that_is_unknown_are_left_as_they_are(photos):
+    task, search = sp.zoo.mlp(hidden=(64,)), sp.attacks.inverting_gradients(steps=2, restarts=1)
+    seen = observed(sp.Threat.strongest(), sp.InstaHide(4), photos, task)
+    plain, wrapped = (a(seen, rng=sp.rng(1)) for a in (search, sp.attacks.Unmixed(search)))
+    assert torch.equal(plain.inputs, wrapped.inputs)
+    exact = sp.attacks.exact_batch()
+    for threat, defense in (
+        (sp.Threat.realistic(), sp.InstaHide(4)),
+        (sp.Threat.strongest(), sp.chain()),
+    ):
+        seen = observed(threat, defense, photos, task)
+        plain, wrapped = (a(seen, rng=sp.rng(1)) for a in (exact, sp.attacks.Unmixed(exact)))
+        assert torch.equal(plain.inputs, wrapped.inputs)
 
 
 def observed(threat, defense, batch, task):

@@ -88,6 +88,11 @@ def test_every_entry_of_the_bibliography_is_cited_in_the_code():
     assert bibliography().keys() <= cited().keys()
 
 
+def test_the_bibliography_holds_nothing_but_entries_and_comments():
+    rest = re.sub(r"^@\w+\{\w+,\n.*?^\}", "", text("docs/references.bib"), flags=re.M | re.S)
+    assert not [line for line in rest.splitlines() if line and not line.startswith("%")]
+
+
 @pytest.mark.parametrize("key", bibliography())
 def test_a_key_is_the_first_author_the_year_and_a_word_of_the_title(key):
     entry = bibliography()[key]

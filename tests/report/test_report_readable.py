@@ -1,10 +1,16 @@
 """Audits of tables and texts, from the spec to the page."""
 
+import io
+
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from seepage.audit import load_audit
 from seepage.cli import app
+from seepage.cli.progress import Display
+from seepage.report import audit_markdown, leak_table, most, summarise
+from seepage.report.amount import Amount
 from seepage.report.page.picture import picture
 
 SPEC = """
@@ -64,6 +70,43 @@ def test_the_page_shows_words_and_marks_those_that_are_wrong(audit):
     assert "<mark>" in page
     assert "<polyline" not in page.partition('id="people"')[2].partition("<section")[0]
     assert "3 of 3 people" in page
+
+
+def test_tables_show_the_share_that_is_right_of_what_people_read(audit):
+    text = io.StringIO()
+    Console(file=text, width=140).print(leak_table(summarise(audit.records), width=140))
+    share = f"{100 * audit.records[0].scores['feature_accuracy'][0]:.0f} % #0"
+    lines = text.getvalue().splitlines()
+    shown = {
+        name: [line for line in lines if line.strip().startswith(name)] for name in ("vot", "ham")
+    }
+    assert [share in line for line in shown["vot"]] == [True]
+    assert ["100 % #" in line for line in shown["ham"]] == [True, False]
+    assert "PSNR" not in text.getvalue()
+    assert "share of columns that are right, of texts the share of words" in " ".join(
+        text.getvalue().split()
+    )
+    written = audit_markdown(audit)
+    assert "100 % of the words #" in written
+    assert " dB" not in written
+
+
+def test_the_log_says_it_in_the_same_measure(audit):
+    text = io.StringIO()
+    display = Display(Console(file=text, width=200), total=3)
+    for record in audit.records:
+        display.finished(record)
+    assert [line.partition(" % of the ")[2] for line in text.getvalue().splitlines()] == [
+        "columns",
+        "words",
+        "words",
+    ]
+
+
+def test_measures_of_several_kinds_are_ordered_by_what_counts_as_recognisable():
+    assert most([Amount("psnr", 19.0), Amount("feature_accuracy", 0.8)]).metric != "psnr"
+    assert most([Amount("psnr", 60.0), Amount("token_accuracy", 1.0)]).metric == "psnr"
+    assert most([]).words() == Amount("token_accuracy", None).words() == "-"
 
 
 def test_words_are_escaped():

@@ -17,6 +17,7 @@ from seepage.reproduce.lines import Line
 from seepage.reproduce.numbers import Numbers
 from seepage.reproduce.place import Place
 from seepage.reproduce.reading import parse_table
+from seepage.reproduce.reproduction import different
 from seepage.reproduce.substitute import filled, laid_over
 from seepage.reproduce.trained import trained
 
@@ -144,6 +145,33 @@ def test_every_claim_is_of_cells_and_numbers_that_its_table_has(claim):
         other = rows if along is columns or isinstance(claim.test, Less) else columns
         assert {str(filled(label, values)) for label in options.get("at", ())} <= other
         assert {str(filled(label, values)) for label in options.get("columns", ())} <= columns
+
+
+def printed(name):
+    """A table as if the run had found what the paper printed."""
+    table = load_table(name)
+    lines = [
+        {
+            "row": cell.labels[0],
+            "column": cell.labels[1],
+            "measure": block.measure,
+            "statistic": block.statistic,
+            "seepage": value,
+            "paper": value,
+        }
+        for block in table.published
+        for cell in table.cells("paper")
+        if not block.columns or cell.column in block.columns
+        for value in [block.value(cell.row, cell.column)]
+    ]
+    return {"lines": lines, "values": table.at("paper"), "scale": "paper"}
+
+
+def test_what_a_paper_printed_contradicts_none_of_its_claims():
+    runs = {name: printed(name) for name in names()}
+    words = [(claim.table, claim.says, judged(claim, runs).word) for claim in claims()]
+    assert [told for told in words if told[2] not in ("holds", "not run")] == []
+    assert len([told for told in words if told[2] == "holds"]) > 30
 
 
 def test_every_table_has_a_claim_and_every_claim_judges_its_smoke_run_somehow():
@@ -298,9 +326,26 @@ def test_the_page_shows_the_largest_run_with_verdict_shortfall_and_pictures(tmp_
     assert (
         "| 002-table6f | small | 1 filter | l1\\_sum\\_002, mean | 728 | 1020 | One filter" in page
     )
+    assert "| small | The gradient of the filters gives equations too" in page
     assert "](results/002-table6f-small.png)" in page
     assert "## 002-table6f, small:" in page
     assert "## 002-table6f, paper:" not in page
+
+
+def test_a_verdict_against_the_paper_has_its_cause_or_says_that_it_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_page, "FOLDER", tmp_path)
+    kept = json.loads((RESULTS / "papers" / "003-fig3-small.json").read_text())
+    for line in kept["lines"]:
+        line["seepage"] *= -1
+    (tmp_path / "003-fig3-small.json").write_text(json.dumps(kept))
+    told = [line for line in results_page.page().splitlines() if line.startswith("| 003-fig3 |")]
+    assert [line.endswith("| small | cause not known |") for line in told] == [True, True, False]
+
+
+def test_what_differs_from_the_papers_scale_is_told():
+    apart = different(load_table("004-fig1"), load_table("004-fig1").at("small"))
+    assert apart == ["Different: people 16 where the paper has 2."]
+    assert different(load_table("004-fig1"), load_table("004-fig1").at("paper")) == []
 
 
 def test_a_name_that_fails_fails_the_smoke_run_and_stops_no_other(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from scipy import stats
 
 import seepage as sp
 from seepage.audit import Outcome, Record, entries, whose
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.errors import Diverged, InvalidValue, UnknownName
 from seepage.domains import CIFAR10
 from seepage.report import mean_interval
 from seepage.reproduce.chosen import RULES, chosen
@@ -25,6 +25,7 @@ from seepage.reproduce.reading import parse_table
 from seepage.reproduce.substitute import filled, laid_over
 from seepage.reproduce.toml import spec_text
 from seepage.reproduce.trained import trained
+from seepage.utility import evaluate
 
 
 def test_a_name_that_has_no_value_is_refused():
@@ -178,6 +179,26 @@ def test_the_random_neurons_of_a_wide_head_stay_as_they_were_drawn(data_root, tm
     ):
         assert torch.equal(after[name][rest], before[name][rest])
         assert not torch.equal(after[name], before[name])
+
+
+def test_the_accuracy_that_is_kept_is_that_of_the_network_that_is_kept(data_root, tmp_path):
+    model = {"name": "wide_head_resnet18", "width": 2, "neurons": 64, "trained": 16}
+    schooling = {"epochs": 2, "examples": 256, "held_out": 64, "batch_size": 16}
+    data = {"name": "mnist", "pixels": 8}
+    wanted = {"data": data, "models": {**model, "schooling": schooling}}
+    kept = trained(wanted, Place(folder=tmp_path))
+    task = entries.model({**model, "weights": str(kept.path)}, whose.dataset(data))
+    unseen = whose.dataset({**data, "split": "test"})
+    quality = evaluate(task, unseen.batch(64, start=len(unseen) - 64))
+    assert quality.accuracy == kept.accuracy
+
+
+def test_a_victim_that_diverges_is_not_kept(scenario, tmp_path):
+    wild = laid_over(scenario, {"models": {"schooling": {"lr": 1e30}}})
+    with pytest.raises(Diverged, match="use a learning rate below lr=1e"):
+        trained(wild, Place(folder=tmp_path))
+    assert not list(tmp_path.glob("*.safetensors"))
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_people_are_chosen_by_the_norm_of_their_gradient(scenario, tmp_path):

@@ -1,11 +1,10 @@
 """The benchmark of defenses, at a scale for a CPU."""
 
-import itertools
 import json
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import defense_chart, defense_rows, defenses
+from benchmarks import defense_chart, defense_rows, defense_table, defenses
 
 import seepage as sp
 from seepage.core.task import batchnorm_layers
@@ -24,7 +23,9 @@ def test_accuracy_stands_beside_the_strongest_attack(tmp_path, data_root):
     none, pruned = (table["rows"][name] for name in ("none", "prune 0.99"))
     assert none["accuracy"] > max(0.6, pruned["accuracy"])
     assert none["psnr_mean"] > pruned["psnr_mean"] + 1
-    assert table["front"] == ["prune 0.99", "none"]
+    assert table["front"]["psnr"] == ["prune 0.99", "none"]
+    assert none["psnr_mean"] > table["guess"]["psnr"]
+    assert none["psnr_ahead"] >= 3
     assert {"command", "commit", "machine"} <= table.keys()
     picture = ElementTree.parse(tmp_path / "defenses-psnr-small.svg").getroot()
     names = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
@@ -37,7 +38,7 @@ def test_runs_in_several_folders_make_one_table_that_names_them(tmp_path):
         folder.mkdir()
         kept = {"command": run, "commit": "c", "machine": {}, "rows": {row: {"wall_seconds": 1}}}
         (folder / "defenses-utility.json").write_text(json.dumps(kept))
-    found = defenses.gathered("utility", [tmp_path / "second", tmp_path / "first"], "")
+    found = defense_table.gathered("utility", [tmp_path / "second", tmp_path / "first"], "")
     assert list(found["rows"]) == ["none", "prune 0.9"]
     assert [(r["command"], r["rows"]) for r in found["runs"]] == [
         ("second", ["prune 0.9"]),
@@ -45,18 +46,32 @@ def test_runs_in_several_folders_make_one_table_that_names_them(tmp_path):
     ]
 
 
-def test_names_beside_marks_overlap_neither_each_other_nor_marks():
-    """Though most of the marks stand in one place, as they do where defenses cost nothing."""
-    marks = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)} | {"far": (70, 60)}
-    inside = defense_chart.Box(62, 56, 884, 414)
-    labels = defense_chart.placed(marks, inside)
-    assert {label.text for label in labels} == set(marks)
-    for one, other in itertools.combinations(labels, 2):
-        assert not one.box.meets(other.box)
-    for label in labels:
-        assert inside.left <= label.box.left <= label.box.right <= inside.right
-        for x, y in marks.values():
-            assert not label.box.meets(defense_chart.Box(x - 3, y - 3, x + 3, y + 3))
+def test_nothing_is_ranked_where_the_undefended_network_leaks_no_more_than_a_guess():
+    def record(attack, psnr):
+        named = {"data": "d", "people": (0,), "model": "", "local": "", "threat": "", "seed": 0}
+        return sp.audit.Record(defense="x", attack=attack, scores={"psnr": (psnr,)}, **named)
+
+    def made(guess):
+        cost = {"loss": [1.0], "training_loss": 1.0, "overhead": 1.0, "epsilon": None}
+        costs = {
+            name: cost | {"accuracy": [accuracy], "noise_multiplier": None}
+            for name, accuracy in (("none", 0.9), ("prune 0.9", 0.8))
+        }
+        leaks = {
+            name: {"records": [record("a", psnr).plain(), record("b", 5.0).plain()]}
+            for name, psnr in (("none", 20.0), ("prune 0.9", 12.0))
+        }
+        return defense_table.table(costs, leaks, [record("mean", guess), record("draw", 3.0)])
+
+    ranked, unranked = made(guess=15.0), made(guess=21.0)
+    assert ranked["front"] == {"psnr": ["prune 0.9", "none"]}
+    assert ranked["within_5_points"] == {"psnr": ["none"]}
+    assert [row["psnr_ahead"] for row in ranked["rows"].values()] == [1, 0]
+    assert unranked["front"] == unranked["within_5_points"] == {"psnr": []}
+    rows = ranked["rows"]
+    shown = defense_chart.chart(rows, metric="psnr", guess=21.0, front=[])
+    assert "nothing is ranked" in shown
+    assert "a guess without any update" in shown
 
 
 def test_group_normalisation_takes_the_place_of_batch_normalisation():

@@ -28,11 +28,12 @@ from seepage.attacks.recipes import (
     tableak,
 )
 from seepage.attacks.systematic import systematic
-from seepage.attacks.unmixing import unmix
+from seepage.attacks.unmixing import Unmixed, unmix
 
 __all__ = [
     "ATTACKS",
     "PriorNetwork",
+    "Unmixed",
     "adaptive",
     "analytic_fc",
     "class_fishing",

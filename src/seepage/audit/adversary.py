@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from seepage.attacks import ATTACKS, adaptive
+from seepage.attacks import ATTACKS, Unmixed, adaptive
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.image_prior import PriorNetwork
+from seepage.attacks.kinds import require_kind
 from seepage.attacks.labels import InferLabels
 from seepage.audit.entries import Table, constructed, split
-from seepage.core import ActiveAttack, Attack
+from seepage.core import ActiveAttack, Attack, Domain
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue
 from seepage.core.located import located
 
 
-def attack(table: Table) -> tuple[str, Attack]:
-    """What the adversary does, and what records call it.
+def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
+    """What the adversary does to inputs of this kind, if it is known, and what records call it.
 
     `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
-    and are not known. An attack that ends in another one, or begins with recovered features, names
+    and are not known; `unmix = true` carries on from InstaHide's encodings to the private inputs.
+    An attack that ends in another one, or begins with recovered features, names
     it in a table of its own, `attack = { name = ... }` or `features = { name = ... }`; the network
     that makes its images is `prior = { width = ... }`.
     """
@@ -27,13 +29,17 @@ def attack(table: Table) -> tuple[str, Attack]:
     for key, make in _INNER.items():
         if isinstance(options.get(key), Mapping):
             with located(key):
-                options[key] = make(options[key])
+                options[key] = make(options[key], domain)
     wrappers: dict[str, Callable[[Attack], Attack]] = {
         "infer_labels": InferLabels,
         "adaptive": adaptive,
+        "unmix": Unmixed,
     }
     wanted = {key: options.pop(key, False) for key in wrappers}
     made = constructed("attack", ATTACKS, {"name": name, **options})
+    if domain is not None:
+        with located("name"):
+            require_kind(name, domain)
     for key, wrap in wrappers.items():
         if not isinstance(wanted[key], bool):
             with located(key):
@@ -43,9 +49,9 @@ def attack(table: Table) -> tuple[str, Attack]:
     return described(*split(table)), made
 
 
-def recovery(table: Table) -> FeatureRecovery:
+def recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery:
     """An attack that recovers features inside the network."""
-    name, made = attack(table)
+    name, made = attack(table, domain)
     if not isinstance(made, FeatureRecovery):
         raise InvalidValue(
             f"expected an attack that recovers features, such as tensor_features, got {name}"
@@ -53,10 +59,10 @@ def recovery(table: Table) -> FeatureRecovery:
     return made
 
 
-_INNER: Mapping[str, Callable[[Table], object]] = {
-    "attack": lambda table: attack(table)[1],
+_INNER: Mapping[str, Callable[[Table, Domain | None], object]] = {
+    "attack": lambda table, domain: attack(table, domain)[1],
     "features": recovery,
-    "prior": lambda table: construct("prior", PriorNetwork, table),
+    "prior": lambda table, _: construct("prior", PriorNetwork, table),
 }
 
 

@@ -123,7 +123,9 @@ def _parts(
             locals=_locals(scenario, dataset),
             defenses=entries.defenses(scenario.get("defenses", [[]])),
             threats=_threats(scenario, dataset),
-            attacks=dict(entries.each(scenario, "attacks", adversary.attack)),
+            attacks=dict(
+                entries.each(scenario, "attacks", partial(adversary.attack, domain=dataset.domain))
+            ),
             bounds=_bounds(scenario),
             metrics=measured.fitting(metrics, dataset),
             seeds=seeds,

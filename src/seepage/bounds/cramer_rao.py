@@ -16,6 +16,7 @@ from seepage.bounds.words import SEEN_WITH, nothing_said, require_std
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.rng import require_key
 
 UNBIASED = "the attack is unbiased: over the noise it is right on average, for every input"
 # Share of an open direction in a person's inputs that is rounding.
@@ -70,6 +71,7 @@ class CramerRao:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Bound the root mean squared error of each person."""
+        require_key(rng)
         try:
             seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
             about = information(seen, task, batch)
@@ -118,6 +120,7 @@ class CramerRaoRelaxed:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Bound the root mean squared error of each person."""
+        require_key(rng)
         try:
             seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
         except NotApplicable as reason:

@@ -14,6 +14,7 @@ from seepage.bounds.words import nothing_said, require_radius
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import NotApplicable
+from seepage.core.rng import require_key
 
 UNSTRUCTURED = "what has no equation is guessed, from entries of no known structure"
 
@@ -43,6 +44,7 @@ class EquationCount:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Count; the defense plays no part and nothing is random."""
+        require_key(rng)
         first = inspection(task, batches=(len(batch),)).first
         if first is None:
             return nothing_said(
@@ -99,6 +101,7 @@ class RankDeficiency:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Count; the defense plays no part and nothing is random."""
+        require_key(rng)
         try:
             metric = rank_metric(task)
         except NotApplicable as reason:

@@ -17,6 +17,7 @@ from seepage.bounds.words import nothing_said, require_radius, within
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.rng import require_key
 
 LINEAR = "the update is taken for linear around the inputs"
 
@@ -110,6 +111,7 @@ class Identifiability:
 
     def determined(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Determined:
         """The rank of J, its smallest singular values and their directions."""
+        require_key(rng)
         seen = channel(client, task, batch, std=1.0, rng=rng.fork("client"))
         about = information(replace(seen, std=1.0), task, batch)
         if not Inversion(held=self.held).fits(about):

@@ -17,6 +17,7 @@ from seepage.bounds.words import nothing_said, require_radius, require_std, with
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,7 @@ class VanTrees:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Bound the root mean squared error of each person."""
+        require_key(rng)
         try:
             seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
         except NotApplicable as reason:

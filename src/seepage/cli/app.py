@@ -16,6 +16,7 @@ from seepage.cli.audit import BAD_USAGE, INTERRUPTED
 from seepage.cli.audit_command import audit
 from seepage.cli.catalogues import Kind, catalogue
 from seepage.cli.inspect import inspect_models
+from seepage.cli.options import NetworkOptions
 from seepage.cli.report import Format
 from seepage.cli.report import report as write_report
 from seepage.cli.reproduce_command import reproduce
@@ -62,12 +63,7 @@ def inspect(
     models: Annotated[
         list[str], typer.Argument(help="Networks of the zoo, or package.module:factory.")
     ],
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", "-o", help="An argument of the networks, as key=value; may be repeated."
-        ),
-    ] = None,
+    option: NetworkOptions = None,
     shape: Annotated[
         str | None, typer.Option(help="Of one input: 3x32x32 if not given, 1x140 for signals.")
     ] = None,
@@ -91,12 +87,7 @@ def inspect(
 @app.command()
 def vet(
     model: Annotated[str, typer.Argument(help="A network of the zoo, or package.module:factory.")],
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", "-o", help="An argument of the network, as key=value; may be repeated."
-        ),
-    ] = None,
+    option: NetworkOptions = None,
     weights: Annotated[
         Path | None, typer.Option(help="The weights that were received: .safetensors or .pt.")
     ] = None,

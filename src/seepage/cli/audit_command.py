@@ -13,16 +13,19 @@ from rich.console import Console
 from seepage.audit import Gate
 from seepage.cli.audit import audit as run_audit
 from seepage.cli.captured import CaptureRequest
+from seepage.cli.options import (
+    Device,
+    DeviceOption,
+    DryRun,
+    NetworkOptions,
+    Overwrite,
+    Plain,
+    Quiet,
+    Resume,
+    Workers,
+)
 from seepage.cli.request import Request
 from seepage.core.errors import InvalidValue
-
-
-class Device(StrEnum):
-    """Where to run."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 class Where(StrEnum):
@@ -55,10 +58,7 @@ def audit(
         str | None,
         typer.Option(help="The network of the capture: of the zoo, or package.module:factory."),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-o", help="An argument of --model, as key=value; repeatable."),
-    ] = None,
+    option: NetworkOptions = None,
     truth: Annotated[
         Path | None,
         typer.Option(help="The private batch behind the capture, which scoring alone opens."),
@@ -79,14 +79,11 @@ def audit(
     steps: Annotated[
         int, typer.Option(min=1, help="Of each search that attacks the capture.")
     ] = 1_000,
-    device: Annotated[Device, typer.Option(help="Where to run the attacks.")] = Device.auto,
+    device: DeviceOption = Device.auto,
     executor: Annotated[
         Where, typer.Option(help="Run cases on this machine, or as tasks of a Ray cluster.")
     ] = Where.local,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that share the cores; on a card there is one."),
-    ] = None,
+    workers: Workers = None,
     fail_above: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,18 +92,14 @@ def audit(
             "leakage such as psnr, below for those that fall such as lpips. May be repeated.",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Run only what the audit in --out has no result of.")
-    ] = False,
+    resume: Resume = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="With --resume, run failed cases again.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace an earlier audit in --out.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
-    ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines for a log, no bar.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress, only the result.")] = False,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
 ) -> None:
     """Attack every combination a spec names, and show what leaked.
 

@@ -1,4 +1,4 @@
-"""What `--fail-above` says at the end."""
+"""What `--fail-above` needs before anything runs, and says at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ SHOWN = 10
 
 
 def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
-    """Refuse a gate on a metric that the spec leaves out: it could never trip."""
+    """Refuse a gate that could never trip: on people without a truth, or a metric left out."""
+    batches = [batch for part in spec.parts for batch in part.batches]
+    blind = next((batch.data for batch in batches if batch.truth is None), None)
+    if gates and blind is not None:
+        raise InvalidValue(
+            f"--fail-above compares with the truth, which there is none of behind {blind}; give "
+            "it as --truth, or in the spec as truth, or leave --fail-above out"
+        )
     for gate in gates:
         asked = [part.audit.metrics for part in spec.parts]
         if not any(m is None or gate.metric in [metric.name for metric in m] for m in asked):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -19,7 +18,7 @@ from rich.progress import (
 
 from seepage.audit import AnyCase, Record
 from seepage.core.progress import listen
-from seepage.report import decibels, defense_words, headrooms
+from seepage.report import amounts, decibels, defense_words, headrooms, most
 
 
 class Display:
@@ -31,7 +30,7 @@ class Display:
         """Prepare a bar for `total` cases, or lines of a log if `plain` or not on a terminal."""
         self._console = console
         self._plain = plain or not console.is_terminal
-        self._worst = max([-math.inf, *(v for record in done for v in _psnr(record))])
+        self._worst = most(amount for record in done for amount in amounts(record))
         self._done = len(done)
         self._total = total
         self._bar = Progress(
@@ -59,12 +58,12 @@ class Display:
 
     def finished(self, record: Record) -> None:
         """Count a case; a log gets a line of its own for each."""
-        values = _psnr(record)
-        self._worst = max([self._worst, *values])
+        found = amounts(record)
+        self._worst = most([self._worst, *found])
         self._done += 1
-        self._bar.update(self._task, completed=self._done, note=f"worst {decibels(self._worst)}")
+        self._bar.update(self._task, completed=self._done, note=f"worst {self._worst.words()}")
         if self._plain:
-            best = record.error or (_allowed(record) if record.bound else _best(values))
+            best = record.error or (_allowed(record) if record.bound else most(found).words())
             people = ", ".join(f"#{person}" for person in record.people)
             self._console.print(
                 f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
@@ -75,12 +74,8 @@ class Display:
             )
 
     def _heard(self, step: int, steps: int, objective: float) -> None:
-        note = f"step {step}/{steps}, objective {objective:.3g}, worst {decibels(self._worst)}"
+        note = f"step {step}/{steps}, objective {objective:.3g}, worst {self._worst.words()}"
         self._bar.update(self._task, note=note)
-
-
-def _best(values: Sequence[float]) -> str:
-    return decibels(max(values, default=-math.inf))
 
 
 def _allowed(record: Record) -> str:
@@ -89,10 +84,6 @@ def _allowed(record: Record) -> str:
     if not headroom.speaks:
         return f"says nothing: {'; '.join(headroom.remarks)}"
     return f"at most {decibels(max(person.ceiling for person in headroom.people))}"
-
-
-def _psnr(record: Record) -> list[float]:
-    return [value for value in record.scores.get("psnr", ()) if value is not None]
 
 
 def duration(seconds: float) -> str:

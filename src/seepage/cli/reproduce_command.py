@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seepage.cli.audit_command import Device
+from seepage.cli.options import (
+    Device,
+    DeviceOption,
+    DryRun,
+    Overwrite,
+    Plain,
+    Quiet,
+    Resume,
+    Workers,
+)
 from seepage.cli.reproduce import Wish, list_tables
 from seepage.cli.reproduce import reproduce as run_reproduction
 
@@ -33,17 +42,13 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Directory for all that is found; NAME-SCALE if not given.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="Where to train and attack.")] = Device.auto,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that share the cores.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Run only what --out lacks.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace what is in --out.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
-    ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines for a log, no bar.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress, only the result.")] = False,
+    device: DeviceOption = Device.auto,
+    workers: Workers = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a table or figure of a paper again: its numbers, ours, and why they differ.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Lesson, LocalComputation, Protection, Rng, Task, Update
 from seepage.core.errors import InvalidValue
+from seepage.core.rng import require_key
 from seepage.defenses import Chain, chain
 
 
@@ -69,6 +70,7 @@ class Client:
 
     def share(self, task: Task, batch: Batch, *, rng: Rng) -> Shared:
         """Do what a call does, and keep what it was made from."""
+        require_key(rng)
         task.check(batch)
         parts = self.chain.split(batch)
         keys = [rng] if len(parts) == 1 else [rng.fork("client", i) for i in range(len(parts))]

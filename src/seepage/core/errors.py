@@ -5,6 +5,7 @@
     ├── UnknownName         (ValueError)         a name that is not in a catalogue
     ├── MissingKnowledge    (ValueError)         the threat withholds what the attack needs
     ├── NotApplicable       (ValueError)         an attack or metric does not fit what it was given
+    ├── Diverged            (ArithmeticError)    a training went to NaN or infinity
     ├── DataNotFound        (FileNotFoundError)  a data set, folder or file is not there
     ├── UnreadableFile      (OSError)            a file is there but cannot be used
     └── MissingExtra        (ImportError)        an optional dependency is not installed
@@ -63,6 +64,10 @@ class MissingKnowledge(SeepageError, ValueError):
 
 class NotApplicable(SeepageError, ValueError):
     """An attack does not fit this model or update, or a metric these inputs."""
+
+
+class Diverged(SeepageError, ArithmeticError):
+    """A training went to NaN or infinity, so that there is no network to speak of."""
 
 
 class DataNotFound(SeepageError, FileNotFoundError):

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from seepage.core.errors import InvalidValue
+
 
 @dataclass(frozen=True)
 class Rng:
@@ -76,3 +78,16 @@ def _move(draw: Tensor, like: Tensor | None) -> Tensor:
 def rng(seed: int) -> Rng:
     """Return the root key of a seed."""
     return Rng(seed)
+
+
+def require_key(*keys: object) -> None:
+    """Refuse a seed or a generator where a key is meant.
+
+    Example:
+        >>> require_key(0)
+        Traceback (most recent call last):
+        seepage.core.errors.InvalidValue: expected rng to be sp.rng(SEED), got 0
+    """
+    for key in keys:
+        if not isinstance(key, Rng):
+            raise InvalidValue(f"expected rng to be sp.rng(SEED), got {key!r}")

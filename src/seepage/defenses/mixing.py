@@ -71,8 +71,8 @@ class InstaHide(OnLesson):
         e_i = c + s * (sum_j W_ij x_j - c),   s uniform in {-1, 1} for every entry of every mixture
 
     c is the middle of the inputs' range, so that an encoding is a valid input. Partners come from
-    the client's own data, which the paper calls Intra-InstaHide. A server that knows the mixing of
-    several rounds can solve for the inputs: see `seepage.attacks.unmix`.
+    the client's own data, which the paper calls Intra-InstaHide. A server that knows the mixing
+    can solve for the inputs: see `seepage.attacks.unmix`.
 
     Args:
         k: How many inputs are in each mixture.

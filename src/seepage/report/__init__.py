@@ -9,7 +9,7 @@ from seepage.report.contradiction import Contradiction, contradictions
 from seepage.report.formats import as_csv, as_json, as_parquet
 from seepage.report.headroom import Headroom, headrooms
 from seepage.report.intervals import Interval, mean_interval, median_interval, share_not_ruled_out
-from seepage.report.leak import Attempt, Level, attempts, strongest
+from seepage.report.leak import Attempt, Level, amounts, attempts, most, strongest
 from seepage.report.markdown import (
     audit_markdown,
     comparison_markdown,
@@ -35,6 +35,7 @@ __all__ = [
     "Level",
     "Row",
     "Verdict",
+    "amounts",
     "as_csv",
     "as_json",
     "as_parquet",
@@ -60,6 +61,7 @@ __all__ = [
     "mean_interval",
     "median_interval",
     "missing",
+    "most",
     "result_rows",
     "save_contact_sheet",
     "share_not_ruled_out",

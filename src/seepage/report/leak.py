@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
 from seepage.audit import Record
+from seepage.report.amount import Amount, headline
 
 Victim = tuple[str, int]
 Scores = Mapping[str, tuple[float | None, ...]]
@@ -87,6 +89,18 @@ class Attempt:
         return self.record.data, self.record.people[self.index]
 
     @property
+    def amount(self) -> Amount:
+        """What came back, by the measure of its kind of input."""
+        metric = headline(self.record.scores)
+        return Amount(metric, self.score(metric))
+
+    @property
+    def without_update(self) -> Amount:
+        """The same of the best guess for this person that needs no update."""
+        metric = headline(self.record.scores)
+        return Amount(metric, _baseline(self.record, self.index, metric))
+
+    @property
     def baseline(self) -> float | None:
         """PSNR of the best guess for this person that needs no update; None if none was made."""
         return _baseline(self.record, self.index, "psnr")
@@ -131,6 +145,24 @@ def _score(scores: Scores, index: int, metric: str) -> float | None:
 def _baseline(record: Record, index: int, metric: str) -> float | None:
     values = (_score(scores, index, metric) for scores in record.baselines.values())
     return max((value for value in values if value is not None), default=None)
+
+
+def in_yardsticks(amount: Amount) -> float:
+    """A score as a multiple of what counts as recognisable, which orders different measures."""
+    value = -math.inf if amount.value is None else amount.value
+    return value / YARDSTICKS[amount.metric].recognisable
+
+
+def most(found: Iterable[Amount]) -> Amount:
+    """What is worst for anybody, by whichever measure; one without a value if there is none."""
+    return max(found, key=in_yardsticks, default=Amount("psnr", None))
+
+
+def amounts(record: Record) -> list[Amount]:
+    """What came back of everybody in a record who has a score."""
+    metric = headline(record.scores)
+    values = record.scores.get(metric, ())
+    return [Amount(metric, value) for value in values if value is not None]
 
 
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:

@@ -24,9 +24,9 @@ def audit_markdown(audit: AuditResult) -> str:
             row.model,
             row.attack.partition("(")[0],
             defense_words(row.defense),
-            f"{decibels(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
-            decibels(row.median),
-            decibels(row.baseline),
+            f"{row.words(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
+            row.words(row.median),
+            row.words(row.baseline),
             exact_words(row, of=" of "),
         ]
         for row in summarise(audit.records)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from seepage.audit import Record
+from seepage.report.amount import Amount, headline
+from seepage.report.leak import in_yardsticks
 from seepage.report.unscored import unscored
 
 GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense")
@@ -25,10 +27,12 @@ class Row:
         attack: What it did.
         defense: What the clients did.
         people: How many were attacked.
-        worst: PSNR of the worst-off person, in dB.
+        metric: What tells most about this kind of input: PSNR, or of tables and texts the share of
+            columns or words that are right.
+        worst: That of the worst-off person.
         worst_person: That person's number.
-        median: Median PSNR.
-        baseline: The best PSNR that a guess without any update reached for the worst-off person.
+        median: Its median.
+        baseline: The best that a guess without any update reached for the worst-off person.
         exact: How many came back as the same 8-bit input; None where that was not measured.
         other: Value of other metrics for the worst-off person.
         seconds: Time of all attacks together.
@@ -44,6 +48,7 @@ class Row:
     attack: str
     defense: str
     people: int
+    metric: str
     worst: float
     worst_person: int | None
     median: float
@@ -53,6 +58,10 @@ class Row:
     seconds: float
     failed: int
     residual: float | None = None
+
+    def words(self, value: float, *, unit: bool = True) -> str:
+        """A value of the metric, for people."""
+        return Amount(self.metric, value).words(unit=unit)
 
 
 def summarise(records: Iterable[Record]) -> list[Row]:
@@ -64,16 +73,17 @@ def summarise(records: Iterable[Record]) -> list[Row]:
         key = tuple(getattr(record, name) for name in GROUPED_BY)
         groups.setdefault(key, []).append(record)
     rows = [_row(group) for group in groups.values()]
-    return sorted(rows, key=lambda row: -row.worst)
+    return sorted(rows, key=lambda row: -in_yardsticks(Amount(row.metric, row.worst)))
 
 
 def _row(group: list[Record]) -> Row:
     done = [record for record in group if record.error is None]
+    metric = headline({name: None for record in done for name in record.scores})
     people = [
         (value, person, record, index)
         for record in done
         for index, (person, value) in enumerate(
-            zip(record.people, record.scores.get("psnr", ()), strict=False)
+            zip(record.people, record.scores.get(metric, ()), strict=False)
         )
         if value is not None
     ]
@@ -90,10 +100,11 @@ def _row(group: list[Record]) -> Row:
         attack=group[0].attack,
         defense=group[0].defense,
         people=len({person for _, person, *_ in people}),
+        metric=metric,
         worst=worst,
         worst_person=person,
         median=median(values) if values else -math.inf,
-        baseline=-math.inf if record is None else _baseline(record, index),
+        baseline=-math.inf if record is None else _baseline(record, index, metric),
         exact=_exact(done),
         other=other,
         seconds=sum(float(r.effort["seconds"]) for r in done),
@@ -128,8 +139,8 @@ def exact_words(row: Row, *, of: str) -> str:
     return "-" if row.exact is None or not row.people else f"{row.exact}{of}{row.people}"
 
 
-def _baseline(record: Record, index: int) -> float:
-    values = [scores["psnr"][index] for scores in record.baselines.values()]
+def _baseline(record: Record, index: int, metric: str) -> float:
+    values = [scores[metric][index] for scores in record.baselines.values()]
     return max(value for value in values if value is not None)
 
 

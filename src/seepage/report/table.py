@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from seepage.report.leak import YARDSTICKS
 from seepage.report.summary import Row, exact_words, unscored_words
-from seepage.report.words import decibels, defense_words, short_names
+from seepage.report.words import defense_words, short_names
 
-# A guess this far above the best one made without any update is shown in red, in dB of PSNR.
+# A guess this far above the best one made without any update is shown in red, in dB of PSNR; of
+# shares it is the margin of their yardstick.
 CLEAR = 10.0
 WIDE = 110
+_MEASURES: Mapping[str, str] = {
+    "psnr": "PSNR in dB",
+    "feature_accuracy": "of tables the share of columns that are right",
+    "token_accuracy": "of texts the share of words that are right",
+}
 
 
 def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
@@ -27,8 +34,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     """
     table = Table(
         title="What leaked, worst first",
-        caption="PSNR in dB of the worst-off person (#), the median, and the best guess made "
-        "without any update. Exact: people whose input came back to the last of 8 bits.",
+        caption=_caption({row.metric for row in rows}),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -54,8 +60,8 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
             *(Text(getattr(row, name)) for name in varying),
             Text(defense_words(row.defense)),
             _leak(row),
-            decibels(row.median, unit=False),
-            decibels(row.baseline, unit=False),
+            row.words(row.median, unit=False),
+            row.words(row.baseline, unit=False),
             *(_score(row.other.get(name)) for name in extra),
             exact_words(row, of="/"),
             *([f"{row.seconds:.1f}"] * wide),
@@ -63,12 +69,22 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     return table
 
 
+def _caption(metrics: Set[str]) -> str:
+    measures = [words for metric, words in _MEASURES.items() if metric in metrics]
+    return (
+        "The worst-off person (#), the median, and the best guess made without any update: "
+        f"{', '.join(measures) or _MEASURES['psnr']}. Exact: people whose input came back to the "
+        "last of 8 bits."
+    )
+
+
 def _leak(row: Row) -> Text:
     if not row.people:
         return Text(unscored_words(row), style="yellow")
     above = row.worst - row.baseline
-    style = "bold red" if above > CLEAR else "yellow" if above > 0 else "green"
-    return Text(f"{decibels(row.worst, unit=False)} #{row.worst_person}", style=style)
+    clear = CLEAR if row.metric == "psnr" else YARDSTICKS[row.metric].margin
+    style = "bold red" if above > clear else "yellow" if above > 0 else "green"
+    return Text(f"{row.words(row.worst, unit=False)} #{row.worst_person}", style=style)
 
 
 def _score(value: float | None) -> str:

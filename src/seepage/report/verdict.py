@@ -22,7 +22,7 @@ from seepage.report.leak import (
     strongest,
 )
 from seepage.report.unscored import best_explained, unscored_details, unscored_headline
-from seepage.report.words import counted, decibels, defense_words, enumerated
+from seepage.report.words import counted, defense_words, enumerated
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ def _headline(people: dict[Victim, Attempt], noun: str) -> str:
 def _worst(attempt: Attempt) -> str:
     data, person = attempt.victim
     how = (
-        "came back exactly" if attempt.score("exact") else f"came back at {decibels(attempt.psnr)}"
+        "came back exactly" if attempt.score("exact") else f"came back at {attempt.amount.words()}"
     )
     beside = (
         ""
-        if attempt.baseline is None
-        else f"; a guess that needs no update reaches {decibels(attempt.baseline)}"
+        if attempt.without_update.value is None
+        else f"; a guess that needs no update reaches {attempt.without_update.words()}"
     )
     return f"The worst-off person, {data} #{person}, {how}{beside}."
 

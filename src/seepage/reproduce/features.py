@@ -30,7 +30,7 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> list[f
     ready = prepared(scenario, place)
     dataset, batches = whose.data(ready["data"], find=place.find)
     task = entries.model(ready["models"], dataset).to(device=place.device)
-    method = adversary.recovery(ready["attacks"])
+    method = adversary.recovery(ready["attacks"], dataset.domain)
     local = entries.local(ready.get("locals", {}))
     (defense,) = entries.defenses(ready.get("defenses", [[]]))
     threat = entries.threat(ready.get("threats", {}))

@@ -39,6 +39,7 @@ class Claim:
         measure: Which numbers; the table's first if none.
         statistic: Likewise.
         limit: It says what an attack cannot do, so that a stronger attack beats it.
+        because: Why it comes out as it does, or what its verdict is worth, once that is known.
     """
 
     table: str
@@ -47,6 +48,7 @@ class Claim:
     measure: str = ""
     statistic: str = ""
     limit: bool = False
+    because: str = ""
 
 
 @dataclass(frozen=True)

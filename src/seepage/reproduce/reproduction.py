@@ -14,12 +14,13 @@ from seepage.report import markdown_table, markdown_words
 from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN, claims, judged
 from seepage.reproduce.lines import Line
 from seepage.reproduce.measures import measure
+from seepage.reproduce.substitute import Plain
 from seepage.reproduce.table import PaperTable
 
 ABOUT = {
     "smoke": "A few steps on tiny networks: it shows that everything runs, and no number here says "
     "anything about the paper.",
-    "small": "Smaller than the paper's; all that is not listed as smaller is the paper's.",
+    "small": "Smaller than the paper's, in what is listed as different; all else is the paper's.",
     "paper": "At the paper's scale, as far as the paper states it.",
 }
 COUNTED = "Nothing is trained or attacked: these are the paper's networks at every scale."
@@ -70,20 +71,8 @@ class Reproduction:
         by_count = all(block.by == "rank_metric" for block in self.table.published)
         about = COUNTED if by_count else ABOUT[self.scale]
         told = [f"{told}." for told in self.conventions]
-        return [about, *self.smaller, *told, *reasons, *self.verdicts, *failed]
-
-    @property
-    def smaller(self) -> list[str]:
-        """How this scale differs from the paper's, where its numbers say something."""
-        if self.scale != "small":
-            return []
-        here, there = (self.table.at(scale) for scale in ("small", "paper"))
-        apart = [
-            f"{name} {here.get(name, 'all')} where the paper has {there.get(name, 'all')}"
-            for name in dict.fromkeys([*there, *here])
-            if here.get(name) != there.get(name)
-        ]
-        return [f"Smaller: {', '.join(apart)}."] if apart else []
+        apart = different(self.table, self.table.at(self.scale)) if self.scale == "small" else []
+        return [about, *apart, *told, *reasons, *self.verdicts, *failed]
 
     @property
     def verdicts(self) -> list[str]:
@@ -157,6 +146,22 @@ class Reproduction:
     def _columns(self) -> dict[str, list[str]]:
         rows = [_row(line) for line in self.lines]
         return {title: [row[title] for row in rows] for title in rows[0]}
+
+
+def different(table: PaperTable, here: Plain) -> list[str]:
+    """How a run differs from the paper's scale, in a sentence; nothing where it does not.
+
+    Args:
+        table: What was made.
+        here: The values of the run's scale.
+    """
+    there = table.at("paper")
+    apart = [
+        f"{name} {here.get(name, 'all')} where the paper has {there.get(name, 'all')}"
+        for name in dict.fromkeys([*there, *here])
+        if here.get(name) != there.get(name)
+    ]
+    return [f"Different: {', '.join(apart)}."] if apart else []
 
 
 def _says(title: str, cells: Sequence[str]) -> bool:

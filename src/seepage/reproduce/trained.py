@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 
 from seepage.audit import entries, whose
@@ -21,7 +20,6 @@ from seepage.core.version import __version__
 from seepage.defenses import chain
 from seepage.reproduce.place import Place, Trained
 from seepage.utility import CropAndFlip, Drops, Training, train
-from seepage.zoo.wide_head import WideHead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +75,11 @@ def trained(
         place: Where to train, and where networks are kept by a hash of all that decides them.
         defense: What clients do while it is trained; nothing by default.
 
+    Raises:
+        Diverged: There is no network to keep; nothing is written.
+
     References:
-        Liu et al., 2024, appendix F (liu2024systematic) on the random part of a wide head
+        Liu et al., 2024, appendix F (liu2024systematic)
     """
     model = dict(scenario["models"])
     schooling = construct("schooling", Schooling, model.pop("schooling"))
@@ -119,7 +120,7 @@ def _trained(
                 delta=None,
                 rng=Rng(schooling.seed),
             )
-            _save(_random_again(utility.task, task), path)
+            _save(utility.task.to(device="cpu"), path)
             kept = {"accuracy": utility.accuracy[-1], "training_loss": utility.training_loss}
             _write(report, json.dumps(kept))
     return Trained(path, **json.loads(report.read_text(encoding="utf-8")))
@@ -133,18 +134,6 @@ def _alone(path: Path) -> Iterator[None]:
     with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield
-
-
-def _random_again(task: Task, before: Task) -> Task:
-    """Give the random neurons of a wide head the weights they were drawn with."""
-    task = task.to(device="cpu")
-    for module, original in zip(task.model.modules(), before.model.modules(), strict=True):
-        if isinstance(module, WideHead) and isinstance(original, WideHead):
-            rest = slice(module.trained, None)
-            with torch.no_grad():
-                module.hidden.weight[rest] = original.hidden.weight[rest]
-                module.head.weight[:, rest] = original.head.weight[:, rest]
-    return task
 
 
 def _save(task: Task, path: Path) -> None:

@@ -89,6 +89,8 @@ def audit_step(
     """
     if not (seconds > 0 and steps >= 1):
         raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
+    if not isinstance(seed, int):
+        raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
     if threat is not None and not isinstance(threat, Threat):
         raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
     own, privacy = copied(model), privacy_of(optimizer, privacy_engine, delta)

@@ -14,9 +14,10 @@ from seepage.audit.room import PAGE, SHEET
 from seepage.report import (
     Attempt,
     Level,
+    amounts,
     attempts,
     audit_page,
-    decibels,
+    most,
     save_contact_sheet,
     strongest,
     verdict,
@@ -134,7 +135,6 @@ class StepAudit:
 
 
 def _tried(record: Record) -> str:
-    values = [value for value in record.scores.get("psnr", ()) if value is not None]
     effort = f"{record.effort.get('steps', 0)} steps, {record.effort.get('seconds', 0.0):.1f} s"
-    best = decibels(max(values, default=None))
+    best = most(amounts(record)).words()
     return f"tried: {record.attack}: {record.error or f'at best {best} ({effort})'}"

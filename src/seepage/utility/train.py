@@ -14,9 +14,10 @@ from torch import Tensor
 
 from seepage.core import Batch, Protection, Rng, Task
 from seepage.core.checkpoint import checkpoints
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import Diverged, InvalidValue
 from seepage.core.precision import precision as card_precision
 from seepage.core.progress import report
+from seepage.core.rng import require_key
 from seepage.defenses import chain
 from seepage.utility.course import Course
 from seepage.utility.evaluate import Quality
@@ -26,6 +27,8 @@ from seepage.utility.promise import promised
 from seepage.utility.result import Utility
 
 Rounding = Literal["float32", "tf32", "bf16"]
+# Steps between two looks at the weights, for which a card has to be waited for.
+LOOK = 50
 
 
 def train(
@@ -57,6 +60,9 @@ def train(
         rng: All randomness. Defenses draw on the device, since draws on the CPU would take longer
             than training on a card.
 
+    Raises:
+        Diverged: Weights or losses are no numbers any more.
+
     Deviations:
         The clients of a step update the running statistics of batch normalisation one after the
         other.
@@ -81,6 +87,7 @@ def train(
     """
     if precision not in ("float32", "tf32", "bf16"):
         raise InvalidValue(f"expected precision 'float32', 'tf32' or 'bf16', got {precision!r}")
+    require_key(rng)
     defense = chain() if defense is None else defense
     reference = next(iter(task.parameters.values()))
     data, held_out = (
@@ -126,12 +133,26 @@ def _run(course: Course, held_out: Batch, name: str) -> Curve:
         evaluated = done % every == 0 or done == course.steps
         if evaluated:
             curve.append((done, course.judge(held_out)))
+        if evaluated or done % LOOK == 0:
+            _require_finite(course, done, curve[-1][1].loss if evaluated else 0.0)
         report(done, course.steps, curve[-1][1].loss if curve else math.inf)
         if saved and done < course.steps and (evaluated or done % saved.every == 0):
             saved.save(name, [torch.tensor(done), _rows(curve), *course.trainee.tensors()])
     if saved:
         saved.discard(name)
     return curve
+
+
+def _require_finite(course: Course, done: int, loss: float) -> None:
+    """Stop a training that has diverged, before anybody saves or attacks what is left."""
+    lost = course.trainee.diverged()
+    if lost is None and math.isfinite(loss):
+        return
+    what = "the loss on held-out data" if lost is None else f"the weights of {lost!r}"
+    raise Diverged(
+        f"the training of {course.trainee.task.name} diverged: {what} held NaN or infinity after "
+        f"step {done} of {course.steps}; use a learning rate below lr={course.plan.lr!r}"
+    )
 
 
 def _continued(course: Course, name: str) -> tuple[int, Curve]:

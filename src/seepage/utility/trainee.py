@@ -10,10 +10,13 @@ from torch import Tensor
 
 from seepage.core import Task, Update
 from seepage.core.task import batchnorm_layers
+from seepage.zoo.wide_head import random_weights
 
 
 class Trainee:
     """A copy of a task whose parameters move and whose running statistics are kept.
+
+    The random neurons of a wide head stay as they are: neither gradient nor decay moves them.
 
     The task it holds stays the same object; its parameters are the network's own memory.
     """
@@ -32,6 +35,7 @@ class Trainee:
         self._descent = torch.optim.SGD(
             self._weights.values(), lr=1.0, momentum=momentum, weight_decay=weight_decay
         )
+        self._still = [(weights, weights.clone()) for weights in random_weights(self.task.model)]
 
     def learn(self, update: Update, *, lr: float) -> None:
         """Take one step against the update, a gradient or a difference of parameters."""
@@ -41,6 +45,15 @@ class Trainee:
         self._descent.param_groups[0]["lr"] = lr
         self._descent.step()
         self._descent.zero_grad()
+        # Descent is entry by entry, so putting entries back is the same as never moving them.
+        for weights, drawn in self._still:
+            weights.copy_(drawn)
+
+    def diverged(self) -> str | None:
+        """The first parameter that is not finite any more, if there is one."""
+        names = list(self._weights)
+        whole = torch.stack([p.detach().isfinite().all() for p in self._weights.values()])
+        return None if bool(whole.all()) else names[int(whole.int().argmin())]
 
     def snapshot(self) -> Task:
         """What it is now, for good: a task that evaluates with the running statistics."""

@@ -189,12 +189,13 @@ def test_a_sparse_difference_and_one_of_the_two_give_the_other():
     assert float((found.directions @ directions[1]).abs().max()) == pytest.approx(1, abs=1e-10)
 
 
-def test_one_round_repeats_with_its_key_and_differs_with_another():
+def test_who_is_found_does_not_depend_on_the_key_where_all_are():
     factors = factors_of(sparse(6, 200)[0])
-    search = SparseDirections(starts=2, steps=100)
+    search = SparseDirections(starts=16, steps=30)
     one, again, other = (search(factors, none_yet(factors.span), rng=sp.rng(k)) for k in (0, 0, 1))
-    np.testing.assert_allclose(one.directions, again.directions, atol=1e-9)
-    assert one.scores.tolist() != other.scores.tolist()
+    # Not to the bit: matrix products round by how their factors lie in memory.
+    torch.testing.assert_close(one.directions, again.directions, rtol=0, atol=1e-9)
+    torch.testing.assert_close(one.directions, other.directions, rtol=0, atol=1e-9)
 
 
 def test_the_order_of_engines_follows_the_batch_size():

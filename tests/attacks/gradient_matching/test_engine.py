@@ -20,7 +20,7 @@ from seepage.attacks.gradient_matching import (
     TotalVariation,
 )
 from seepage.attacks.gradient_matching.chunks import Chunk, chunks
-from seepage.attacks.gradient_matching.engine import _fingerprint
+from seepage.attacks.gradient_matching.fingerprint import fingerprint
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.objective import Objective
 from seepage.attacks.gradient_matching.rows import row_simulation
@@ -234,7 +234,7 @@ def test_knowledge_is_part_of_what_names_a_checkpoint(photos):
     batch = sp.Batch(photos.inputs[:1], photos.labels[:1])
     task, search = sp.zoo.mlp(hidden=(4,)), attack().search
     names = {
-        _fingerprint(
+        fingerprint(
             [search],
             (observe(task, batch, defense=sp.Clip(1e3), knows_defense=known),),
             [sp.rng(0)],

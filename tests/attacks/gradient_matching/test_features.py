@@ -86,6 +86,21 @@ def test_greedy_matching_takes_the_largest_first_under_vmap():
         assert np.array_equal(taken.numpy(), expected)
 
 
+@pytest.mark.parametrize("comparison", ["cosine", "distance"])
+def test_inputs_without_a_feature_are_left_alone(inputs, comparison):
+    """Two features are given to the inputs they resemble most; the others do not matter."""
+    ours = first_layers(inputs)
+    theirs = ours[[3, 1]] + 0.05 * np.random.default_rng(1).normal(size=(2, ours.shape[1]))
+    pairs = list(zip(ours[[3, 1]], theirs, strict=True))
+    if comparison == "cosine":
+        each = [1 - (a @ b) ** 2 / (a @ a) / (b @ b) for a, b in pairs]
+    else:
+        each = [((a - b) ** 2).sum() / (b @ b) for a, b in pairs]
+    guess = candidate(inputs.clone().requires_grad_())
+    value = matching(comparison, theirs)(guess, observation(inputs))
+    assert float(value.detach()) == pytest.approx(np.mean(each), abs=1e-5)
+
+
 def test_labels_go_before_likeness(inputs):
     """With the labels of the features swapped, every input is held to the wrong one."""
     features, labels = first_layers(inputs), torch.arange(4)
@@ -106,8 +121,8 @@ def test_bad_features_are_refused_in_one_sentence(inputs):
         matching("angle", np.ones((4, 16)))
     with pytest.raises(InvalidValue, match="finite features"):
         matching("cosine", np.full((4, 16), np.nan))
-    with pytest.raises(InvalidValue, match="one feature for each of 4 inputs, got 2"):
-        matching("cosine", np.ones((2, 16)))(candidate(inputs), observation(inputs))
+    with pytest.raises(InvalidValue, match="no more features than the 4 inputs, got 5"):
+        matching("cosine", np.ones((5, 16)))(candidate(inputs), observation(inputs))
     elsewhere = FeatureMatching(weight=1.0, layer="hiden2", features=torch.ones(4, 16))
     with pytest.raises(UnknownName, match="did you mean 'hidden2'"):
         elsewhere(candidate(inputs), observation(inputs))

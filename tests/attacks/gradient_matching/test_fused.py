@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Adam, Engine, engine, graph
+from seepage.attacks.gradient_matching import Adam, Engine, drive, graph
 from seepage.attacks.gradient_matching import fused as fusing
 from seepage.attacks.gradient_matching.patience import Patience
 from seepage.attacks.gradient_matching.program import made_fit
@@ -132,7 +132,7 @@ def test_a_replayed_run_is_the_plain_one_to_the_bit(options, local, monkeypatch)
     seen = threat.observe(sp.Client(local), task, photos.batch(1), rng=sp.rng(0))
     used = []
     monkeypatch.setattr(graph, "traced", lambda *a: used.append(traced(*a)) or used[-1])
-    monkeypatch.setattr(engine, "WORTH_TRACING", 1)
+    monkeypatch.setattr(drive, "WORTH_TRACING", 1)
     found = [
         sp.attacks.inverting_gradients(steps=8, restarts=1, engine=Engine(capture=c), **options)(
             seen, rng=sp.rng(1)

@@ -21,6 +21,7 @@ from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
 from seepage.core.precision import precision
+from seepage.core.rng import require_key
 
 _HOPELESS = 0.01
 _LIKELY = 0.5
@@ -58,6 +59,7 @@ class ExactBatch:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Separate the batch."""
+        require_key(rng)
         # Layers are known by what they compute, which rounding on a card would blur.
         with precision("float32"):
             return self._separated(observation, rng)

@@ -97,7 +97,9 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def _quietest(rows: Tensor) -> Tensor:
-    """The unit vector that rows map to the least, with its largest entry positive."""
+    """The unit vector that rows map to the least, whose largest entry is positive.
+
+    Which of the two signs an eigenvector comes with is chance, and runs are to repeat.
+    """
     vector: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
-    # Rounding alone would choose the sign.
     return vector * vector[vector.abs().argmax()].sign()

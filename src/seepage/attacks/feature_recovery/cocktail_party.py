@@ -25,6 +25,7 @@ from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.precision import precision
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,7 @@ class CocktailParty:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Separate the inputs of the network."""
+        require_key(rng)
         began = time.perf_counter()
         task = observation.task
         mixture = self._mixture(observation)
@@ -91,6 +93,7 @@ class CocktailParty:
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Separate the inputs of the layer."""
+        require_key(rng)
         mixture = self._mixture(observation)
         unmixing, _ = self._separated(mixture, rng)
         found = (unmixing @ mixture.mixtures).to(next(iter(observation.update)).dtype)

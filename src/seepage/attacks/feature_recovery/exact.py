@@ -11,7 +11,7 @@ from torch import Tensor
 from seepage.attacks.exact_batch import Complementarity
 from seepage.attacks.feature_recovery.equations import Equations, equations
 from seepage.attacks.feature_recovery.features import Features
-from seepage.attacks.feature_recovery.head import TwoLayerHead, two_layer_head
+from seepage.attacks.feature_recovery.head import NOTHING, TwoLayerHead, two_layer_head
 from seepage.attacks.feature_recovery.label_starts import class_means, scaled_to, spread
 from seepage.attacks.feature_recovery.least_squares import refine
 from seepage.attacks.feature_recovery.lengths import with_lengths
@@ -22,6 +22,7 @@ from seepage.attacks.labels import CountAware
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.precision import precision
+from seepage.core.rng import require_key
 
 _PROMISING = 0.3
 # Two starts that end this close, relative to what is left, have both reached the noise.
@@ -60,6 +61,7 @@ class ExactFeatures:
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""
+        require_key(rng)
         with precision("float32"):
             head = two_layer_head(observation)
             _require_bend(head)
@@ -170,7 +172,7 @@ def _require_equations(
     rank = max(classes - 1, 1)
     unknown = people * (inside + rank)
     if int(wanted.seen.sum()) == 0:
-        raise NotApplicable("the gradient of the last layer is zero, so it gives nothing away")
+        raise NotApplicable(NOTHING)
     if neurons * rank < unknown:
         raise NotApplicable(
             f"{neurons} neurons give {neurons * rank} equations for {unknown} unknowns of "

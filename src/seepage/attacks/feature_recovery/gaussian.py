@@ -37,17 +37,16 @@ class GaussianNeurons:
 
 
 def gaussian_neurons(head: TwoLayerHead) -> GaussianNeurons:
-    """The largest group of neurons whose weights have one size; warn unless it looks Gaussian.
+    """The neurons that the head was given at random; warn unless their weights look Gaussian.
 
-    A row of d standard normal numbers has a root mean square within a few 1 / sqrt(2 d) of one,
-    which tells random neurons from trained ones.
+    Those of the paper have one column of A in common, which training would have moved apart. Where
+    no such column holds for most neurons, it is the largest group whose weights have one size: a
+    row of d standard normal numbers has a root mean square within a few 1 / sqrt(2 d) of one.
+
+    References:
+        Liu et al., 2024, appendix F (liu2024systematic) on the columns of A
     """
-    size = head.weight.square().mean(1).sqrt()
-    deviation = float(size.median())
-    if deviation == 0:
-        raise NotApplicable(f"half of the neurons of {head.layer!r} have no weight at all")
-    slack = 6 / (2 * head.weight.shape[1]) ** 0.5
-    chosen = torch.nonzero((size / deviation - 1).abs() < slack)[:, 0]
+    chosen = torch.nonzero(_alike(head))[:, 0]
     weight = head.weight[chosen]
     deviation = float(weight.square().mean().sqrt())
     statistic = _distance_from_normal(weight.flatten() / deviation)
@@ -60,6 +59,20 @@ def gaussian_neurons(head: TwoLayerHead) -> GaussianNeurons:
             stacklevel=2,
         )
     return GaussianNeurons(chosen, deviation, statistic)
+
+
+def _alike(head: TwoLayerHead) -> Tensor:
+    """Which neurons belong to the largest group, `(m,)`."""
+    columns = head.above.T
+    common: Tensor = (columns == columns.median(0).values).all(1)
+    if 2 * int(common.sum()) > len(common) > 1:
+        return common
+    size = head.weight.square().mean(1).sqrt()
+    usual = float(size.median())
+    if usual == 0:
+        raise NotApplicable(f"half of the neurons of {head.layer!r} have no weight at all")
+    near: Tensor = (size / usual - 1).abs() < 6 / (2 * head.weight.shape[1]) ** 0.5
+    return near
 
 
 def _distance_from_normal(values: Tensor) -> float:

@@ -15,6 +15,11 @@ from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Task
 from seepage.core.errors import NotApplicable
 
+NOTHING = (
+    "the gradient of the last layer is zero, so it gives nothing away: the network is sure of "
+    "everybody, or no neuron of the layer before answers; attack a network that still learns"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class TwoLayerHead:

@@ -14,6 +14,7 @@ from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.head import TwoLayerHead, two_layer_head
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import NotApplicable
+from seepage.core.rng import require_key
 
 
 def as_reconstruction(
@@ -24,6 +25,7 @@ def as_reconstruction(
     Raises:
         NotApplicable: They are features of a deeper network, which are no inputs.
     """
+    require_key(rng)
     began = time.perf_counter()
     task = observation.task
     head = two_layer_head(observation)

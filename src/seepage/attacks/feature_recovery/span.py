@@ -11,8 +11,9 @@ from seepage.attacks.feature_recovery.completion import completed
 from seepage.attacks.feature_recovery.head import TwoLayerHead
 from seepage.core.errors import MissingKnowledge, NotApplicable
 
-# Singular values of rounding or noise alone stay within a few times their median.
-_ABOVE_NOISE = 8.0
+# Singular values of rounding stay within so many times their median, also where entries differ in
+# size, and rounding with them.
+_ABOVE_NOISE = 16.0
 # Below this gap to the next singular value the directions in a span are not to be relied on.
 _CLEAN = 1e-2
 
@@ -68,16 +69,27 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
             )
         return None
     _require_room(head, people)
-    first, rest = (head.first, 0.0) if people is None else completed(head.first, people)
-    left, values, right = torch.linalg.svd(first, full_matrices=False)
-    floor = max(_ABOVE_NOISE * float(values.median()), 4e-16 * float(values[0]))
-    rank = int((values > floor).sum())
-    # More than rounding in float32 lies below the rank: noise, pruning or local steps.
-    noisy = float(values.median()) > 1e-6 * float(values[0]) or rank == 0
+    rest = 0.0
+    left, values, right = torch.linalg.svd(head.first, full_matrices=False)
+    rank, noisy = _rank(values)
+    # Zeros of a gradient that has a rank as it is are its own, and none to be filled in.
+    if people is not None and (noisy or rank > people):
+        filled, rest = completed(head.first, people)
+        if filled is not head.first:
+            left, values, right = torch.linalg.svd(filled, full_matrices=False)
+            rank, noisy = _rank(values)
     count = _count(people, rank, noisy, head)
     after = float(values[count]) if count < len(values) else 0.0
     noise = max(after, rest) / float(values[count - 1].clamp_min(1e-300))
     return Span(left[:, :count], values[:count, None] * right[:count], noise)
+
+
+def _rank(values: Tensor) -> tuple[int, bool]:
+    """How many singular values stand out, and whether more than rounding lies below them."""
+    floor = max(_ABOVE_NOISE * float(values.median()), 4e-16 * float(values[0]))
+    rank = int((values > floor).sum())
+    # More than rounding in float32: noise, pruning or local steps.
+    return rank, float(values.median()) > 1e-6 * float(values[0]) or rank == 0
 
 
 def _require_room(head: TwoLayerHead, people: int | None) -> None:
@@ -101,6 +113,7 @@ def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> in
     if not noisy and rank < people:
         raise NotApplicable(
             f"the gradient of {head.layer!r} has rank {rank} for {people} people: some features "
-            "are equal, or have no gradient; withhold the batch size to recover the others"
+            "are equal, or the network is so sure of some people that their gradient is lost in "
+            "rounding; withhold the batch size to recover the others"
         )
     return people

@@ -11,7 +11,7 @@ from seepage.attacks.feature_recovery.decomposition import common_parts
 from seepage.attacks.feature_recovery.equations import equations
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.gaussian import gaussian_neurons
-from seepage.attacks.feature_recovery.head import TwoLayerHead, two_layer_head
+from seepage.attacks.feature_recovery.head import NOTHING, TwoLayerHead, two_layer_head
 from seepage.attacks.feature_recovery.hermite import (
     Orders,
     hermite_orders,
@@ -23,6 +23,7 @@ from seepage.attacks.feature_recovery.reconstruction import as_reconstruction
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.precision import precision
+from seepage.core.rng import require_key
 
 _POWER_STEPS = 60
 
@@ -57,6 +58,7 @@ class TensorFeatures:
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""
+        require_key(rng)
         people = observation.batch_size
         if people is None:
             raise MissingKnowledge("batch size", needed_by=self, hint="use knows_batch_size=True")
@@ -68,6 +70,8 @@ class TensorFeatures:
             # Moments are off by sqrt(d / m), so that single precision has digits to spare.
             weight = (head.weight[neurons.chosen] / neurons.deviation).float()
             values = head.last[:, neurons.chosen]
+            if not bool(values.any()):
+                raise NotApplicable(NOTHING)
             values = (values / values.norm()).float()
             along = _along(weight, values)
             if self.reduced:

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.gradient_matching.chunks import Chunk, chunks
-from seepage.attacks.gradient_matching.graph import Stepper
+from seepage.attacks.gradient_matching.drive import Drive
+from seepage.attacks.gradient_matching.fingerprint import fingerprint
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.median import median_filter
 from seepage.attacks.gradient_matching.objective import Objective, RowSimulation
-from seepage.attacks.gradient_matching.patience import Patience
+from seepage.attacks.gradient_matching.outcome import Outcome, outcome_of, part_of
 from seepage.attacks.gradient_matching.per_case import joined
 from seepage.attacks.gradient_matching.rows import Rounded, Strategy, case_simulation, rounded
-from seepage.attacks.gradient_matching.run import Run, State, state_of, tensors_of
+from seepage.attacks.gradient_matching.run import Run, State
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.gradient_matching.starts import generated_point
 from seepage.core import Observation, Rng
-from seepage.core.checkpoint import checkpoints
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import Precision, precision
-from seepage.core.progress import report
-from seepage.threats import Simulation
 
 log = logging.getLogger("seepage.engine")
-
-REPORT_EVERY = 25
-# Tracing takes as long as some eighty steps, and saves a fifth of each.
-WORTH_TRACING = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What came of one case.
-
-    Args:
-        point: The best point of the best restart.
-        points: The best point of every restart, `(R, D)`.
-        value: Its objective.
-        values: The objective of that restart at every step.
-        finals: The best objective of every restart.
-        diverged: How many restarts stopped being finite.
-        seconds: Time of the whole run, with all cases in it.
-    """
-
-    point: Tensor
-    points: Tensor
-    value: float
-    values: tuple[float, ...]
-    finals: tuple[float, ...]
-    diverged: int
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +100,9 @@ class Engine:
                     todo = [*halves, *todo]
                     continue
                 for index, case in enumerate(chunk.cases):
-                    results[case].append(_part(state, index, len(chunk.cases)))
+                    results[case].append(part_of(state, index, len(chunk.cases)))
         seconds = time.perf_counter() - began
-        return [_outcome(parts, seconds) for parts in results]
+        return [outcome_of(parts, seconds) for parts in results]
 
     def _chunk(
         self,
@@ -165,80 +136,20 @@ class Engine:
             steps=search.steps,
             project=layout.project if search.boxed else _unchanged,
         )
-        name = _fingerprint(mine, chosen, [rngs[case] for case in chunk.cases], chunk)
-        return self._drive(run, torch.stack(starts), layout, search.median_every, name)
+        drive = Drive(
+            capture=self.capture,
+            fuse=self.fuse,
+            smooth=partial(_smoothed, layout),
+            smooth_every=search.median_every,
+        )
+        name = fingerprint(mine, chosen, [rngs[case] for case in chunk.cases], chunk)
+        return drive(run, torch.stack(starts), name=name)
 
     def _simulation(self, cases: tuple[Observation, ...], rows: int) -> RowSimulation:
         if self.precision == "bf16":
             lighter = [rounded(case) for case in cases]
             return Rounded(case_simulation(lighter, rows=rows, strategy=self.strategy))
         return case_simulation(cases, rows=rows, strategy=self.strategy)
-
-    def _drive(
-        self, run: Run, points: Tensor, layout: Layout, median_every: int | None, name: str
-    ) -> State:
-        """Take all steps, reporting and saving on the way."""
-        saved = checkpoints()
-        kept = saved.load(name) if saved else None
-        state = run.begin(points)
-        if kept is not None:
-            state = state_of([k.to(t) for k, t in zip(kept, tensors_of(state), strict=True)])
-        first = int(state.step)
-        scales = run.scales(points)
-        stepper = Stepper(
-            lambda at: run.advance(at, scales), state, capture=self.capture and run.steps > 10
-        )
-        if self.fuse:
-            stepper.fuse()
-        elif self.capture and not points.is_cuda and run.steps - first >= WORTH_TRACING:
-            stepper.trace()
-        patience = Patience(run.steps - first) if self.fuse is None and _on_card(points) else None
-        for step in range(first, run.steps + 1):
-            stepper.step()
-            if patience and patience.runs_out(step - first):
-                stepper.fuse()
-            if median_every and (step + 1) % median_every == 0 and step + 1 < run.steps:
-                at = stepper.state.points
-                axes = len(layout.domain.shape) - 1
-                smooth = median_filter(layout.normalised(at), axes=axes)
-                at.copy_(layout.with_inputs(at, smooth))
-            if step % REPORT_EVERY == 0 or step == run.steps:
-                report(step, run.steps, float(stepper.state.lowest.min()))
-            if saved and (step + 1) % saved.every == 0 and step < run.steps:
-                saved.save(name, tensors_of(stepper.state))
-        if saved:
-            saved.discard(name)
-        return stepper.state
-
-
-def _part(state: State, index: int, cases: int) -> State:
-    """The rows of one case of a chunk."""
-    count = len(state.points) // cases
-    rows = slice(index * count, (index + 1) * count)
-    return state._replace(
-        points=state.points[rows],
-        best=state.best[rows],
-        lowest=state.lowest[rows],
-        diverged=state.diverged[rows],
-        values=state.values[:, rows],
-        memory=(),
-    )
-
-
-def _outcome(parts: list[State], seconds: float) -> Outcome:
-    lowest = torch.cat([part.lowest for part in parts])
-    winner = int(lowest.argmin())
-    values = torch.cat([part.values for part in parts], dim=1)
-    points = torch.cat([part.best for part in parts])
-    return Outcome(
-        point=points[winner],
-        points=points,
-        value=float(lowest[winner]),
-        values=tuple(values[:, winner].tolist()),
-        finals=tuple(lowest.tolist()),
-        diverged=sum(int(part.diverged.sum()) for part in parts),
-        seconds=seconds,
-    )
 
 
 def _joined(layouts: list[Layout], chunk: Chunk) -> Layout:
@@ -253,29 +164,13 @@ def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
     return search.start(layout, rng=rng, like=like)
 
 
-def _on_card(points: Tensor) -> bool:
-    """Whether steps may be compiled once it pays; never where they must repeat to the bit."""
-    return points.is_cuda and not torch.are_deterministic_algorithms_enabled()
+def _smoothed(layout: Layout, points: Tensor) -> Tensor:
+    axes = len(layout.domain.shape) - 1
+    return layout.with_inputs(points, median_filter(layout.normalised(points), axes=axes))
 
 
 def _unchanged(points: Tensor) -> Tensor:
     return points
-
-
-def _fingerprint(
-    searches: list[Search], cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
-) -> str:
-    """A name for a run that no run with another result shares."""
-    simulate = cases[0].simulate
-    client = simulate.client if isinstance(simulate, Simulation) else simulate
-    digest = hashlib.sha256(repr((searches, rngs, chunk, client, cases[0].task)).encode())
-    for case in cases:
-        known = [] if case.labels is None else [case.labels]
-        for layer in (case.statistics or {}).values():
-            known += [layer.mean, layer.variance]
-        for tensor in (*case.update, *case.task.parameters.values(), *known):
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:24]
 
 
 @contextmanager

@@ -30,12 +30,13 @@ class FeatureMatching:
     The first bears that sign and length of features are unknown, the last that they were not told
     apart. Which feature belongs to which input is decided anew at every step, greedily: of all
     pairs the most similar first, then of those that are left; pairs of one label before others.
+    Where fewer features are known than there are inputs, the mean is over the inputs that get one.
 
     Args:
         weight: Factor in the objective.
         layer: Name of the layer.
-        features: `(B, d)`, in any order; for "span" any basis.
-        labels: Of the features `(B,)`, where they are known and inputs have labels too.
+        features: `(B, d)` or fewer rows, in any order; for "span" any basis.
+        labels: Of the features, where they are known and inputs have labels too.
         comparison: Which of the three.
 
     Deviations:
@@ -80,18 +81,18 @@ class FeatureMatching:
         if self.comparison == "span":
             rest = ours - (ours @ self._basis) @ self._basis.T
             return (rest.square().sum(1) / _positive(ours.square().sum(1))).mean()
-        if len(ours) != len(theirs):
+        if len(ours) < len(theirs):
             raise InvalidValue(
-                f"expected one feature for each of {len(ours)} inputs, got {len(theirs)}; "
+                f"expected no more features than the {len(ours)} inputs, got {len(theirs)}; "
                 "compare with their span"
             )
         alike = (_unit(ours) @ _unit(theirs).T).square()
         taken = greedy_matching(self._preferred(alike.detach(), candidate.labels))
         if self.comparison == "cosine":
-            return 1 - (alike * taken).sum(1).mean()
-        matched = taken @ theirs
-        apart = (ours - matched).square().sum(1)
-        return (apart / _positive(matched.square().sum(1))).mean()
+            return 1 - (alike * taken).sum(0).mean()
+        matched = taken.T @ ours
+        apart = (matched - theirs).square().sum(1)
+        return (apart / _positive(theirs.square().sum(1))).mean()
 
     @property
     def held(self) -> dict[str, Tensor]:
@@ -138,7 +139,7 @@ def layer_inputs(task: Task, layer: str, inputs: Tensor) -> Tensor:
 
 
 def greedy_matching(alike: Tensor) -> Tensor:
-    """The pairs of a square matrix `(B, B)` as a permutation matrix: the largest entry first.
+    """The pairs of a matrix `(B, k)`, k <= B, each column in one of them: the largest entry first.
 
     Nothing in it depends on the data but the entries, so that it runs under vmap and in a graph.
 
@@ -147,10 +148,9 @@ def greedy_matching(alike: Tensor) -> Tensor:
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    size = len(alike)
     taken, free = torch.zeros_like(alike), torch.ones_like(alike)
-    places = torch.arange(size * size, device=alike.device).reshape(size, size)
-    for _ in range(size):
+    places = torch.arange(alike.numel(), device=alike.device).reshape(alike.shape)
+    for _ in range(alike.shape[1]):
         chosen = (places == torch.where(free > 0, alike, -torch.inf).argmax()).to(alike)
         taken = taken + chosen
         free = free * (1 - chosen.amax(1, keepdim=True)) * (1 - chosen.amax(0, keepdim=True))

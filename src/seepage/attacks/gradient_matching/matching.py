@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from seepage.attacks.gradient_matching.engine import Engine, Outcome
+from seepage.attacks.gradient_matching.engine import Engine
 from seepage.attacks.gradient_matching.layout import Layout
+from seepage.attacks.gradient_matching.outcome import Outcome
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.reading import searchable
 from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ def together(
         observations: Of equal batch size, made with the same task, client and threat.
         rngs: One key for each.
     """
+    require_key(*rngs)
     for observation in observations:
         require_usable(observation.update, observation.task)
         if observation.mixing is not None and len(observations) > 1:

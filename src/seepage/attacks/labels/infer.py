@@ -8,6 +8,7 @@ from seepage.attacks.labels.batch_size import estimate_batch_size
 from seepage.attacks.labels.counting import CountAware
 from seepage.attacks.labels.rules import LabelRule
 from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class InferLabels:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Infer what is missing and attack."""
+        require_key(rng)
         if observation.labels is not None:
             return self.attack(observation, rng=rng)
         size = observation.batch_size or estimate_batch_size(observation)

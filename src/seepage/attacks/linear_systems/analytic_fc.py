@@ -14,6 +14,7 @@ from seepage.attacks.linear_systems.input_layer import input_layer, input_reader
 from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class AnalyticFC:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Compute the input; nothing is random."""
+        require_key(rng)
         began = time.perf_counter()
         task = observation.task
         require_usable(observation.update, task)

@@ -17,6 +17,7 @@ from seepage.attacks.linear_systems.single import best_walks, read_all, reconstr
 from seepage.attacks.linear_systems.tail import observe_tail
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import InvalidValue, MissingKnowledge, UnknownName
+from seepage.core.rng import require_key
 
 Constraint = Literal["auto", "hard", "soft"]
 _CONSTRAINTS = ("auto", "hard", "soft")
@@ -73,6 +74,7 @@ class Hybrid:
             observations: Of one example each, made with the same task, client and threat.
             rngs: One key for each.
         """
+        require_key(*rngs)
         began = time.perf_counter()
         stack = read_all(observations)
         if any(observation.labels is None for observation in observations):

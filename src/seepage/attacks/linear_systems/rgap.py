@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from seepage.attacks.linear_systems.single import best_walks, read_all, reconstruction
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import InvalidValue
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ class RGAP:
             observations: Of one example each, made with the same task and client.
             rngs: One key for each; nothing is random.
         """
+        require_key(*rngs)
         began = time.perf_counter()
         stack = read_all(observations)
         steps = best_walks(observations, stack, damping=self.damping)

@@ -12,6 +12,7 @@ from seepage.attacks.local_steps.known import known_simulation
 from seepage.clients import Client, FedAvg
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
 from seepage.threats import Simulation
 
 
@@ -71,6 +72,7 @@ class EpochAgnostic:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Unroll the epochs, search, pair and average."""
+        require_key(rng)
         known = known_simulation(observation)
         client, local = known.client, known.client.local
         if not isinstance(local, FedAvg) or local.epochs is None:

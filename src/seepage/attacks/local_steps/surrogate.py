@@ -11,6 +11,7 @@ from seepage.attacks.local_steps.known import known_simulation
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class SurrogateModel:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack at every position and keep the guess whose objective ended lowest."""
+        require_key(rng)
         if observation.update.kind != "difference":
             raise NotApplicable(
                 "a surrogate model stands for local steps, but this update is a gradient; "

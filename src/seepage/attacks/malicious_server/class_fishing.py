@@ -12,6 +12,7 @@ from seepage.attacks.malicious_server.planting import with_parameters
 from seepage.attacks.usable import require_usable
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.rng import require_key
 
 # Softmax of the others leaks less than this of a whole person.
 NOBODY = 1e-3
@@ -69,6 +70,7 @@ class ClassFishing:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Reduce the update to one person's and attack it."""
+        require_key(rng)
         task = observation.task
         require_usable(observation.update, task)
         labels = torch.tensor([self.target], device=next(iter(observation.update)).device)

@@ -14,6 +14,7 @@ from seepage.attacks.malicious_server.holes import fill_holes
 from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
+from seepage.core.rng import require_key
 
 LEVELS = 33
 # Of the range of all features; what answers less to black and white answers to rounding.
@@ -58,6 +59,7 @@ class ReadPassed:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Compute the input; nothing is random."""
+        require_key(rng)
         began = time.perf_counter()
         task = observation.task
         require_usable(observation.update, task)

@@ -16,6 +16,7 @@ from seepage.attacks.malicious_server.planting import behind
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.rng import require_key
 
 Variant = Literal["cumulative", "sparse"]
 Functional = Literal["mean", "random"]
@@ -90,6 +91,7 @@ class RobbingTheFed:
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
         """The network behind an imprint: the same inputs, classes and, up to the gain, outputs."""
+        require_key(rng)
         entries = math.prod(task.domain.shape)
         functional = torch.full((entries,), 1 / entries, dtype=torch.float64)
         if self.functional == "random":
@@ -127,6 +129,7 @@ class RobbingTheFed:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Divide; nothing is random."""
+        require_key(rng)
         began = time.perf_counter()
         task, update = observation.task, observation.update
         require_usable(update, task)

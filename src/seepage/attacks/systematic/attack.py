@@ -20,7 +20,8 @@ from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.systematic.order import in_order_of
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
 
 
@@ -32,7 +33,8 @@ class Systematic:
         search: Of gradient matching; a term of batch statistics is left out on networks that have
             none.
         engine: How it is computed.
-        features: What recovers the inputs of a layer first; None matches no features.
+        features: What recovers the inputs of a layer first; None matches no features. People whose
+            features left no trace are matched by their gradient alone.
         feature_weight: Of the term that matches them.
         span_from: The batch size from which features are matched by their span instead of one by
             one.
@@ -86,12 +88,13 @@ class Systematic:
         return [found[place] for place in range(len(searches))]
 
     def _prepared(self, observation: Observation, rng: Rng) -> Search:
+        require_key(rng)
         require_usable(observation.update, observation.task)
         search = self._fitting(observation)
         if self.prior is not None:
             search = replace(search, generator=self.prior)
         if self.features is not None and observation.labels is not None:
-            found = self.features.recover(observation, rng=rng.fork("features"))
+            found = _recovered(self.features, observation, rng.fork("features"))
             search = self._informed(search, found, observation)
         return search
 
@@ -107,7 +110,7 @@ class Systematic:
         one_each = len(found.values) == len(labels)
         if one_each and labels.ndim == 1:
             found = in_order_of(labels, found, observation)
-        alone = one_each and len(labels) < self.span_from
+        alone = len(found.values) <= len(labels) < self.span_from
         kind: Literal["cosine", "distance", "span"] = "span"
         if alone:
             kind = "distance" if found.scaled else "cosine"
@@ -115,13 +118,29 @@ class Systematic:
             weight=self.feature_weight,
             layer=found.layer,
             features=found.values if alone else found.span.T,
-            labels=labels if alone and labels.ndim == 1 else None,
+            labels=labels if alone and one_each and labels.ndim == 1 else None,
             comparison=kind,
         )
         search = replace(search, terms=(*search.terms, term))
         if self.prior is not None and one_each:
             search = replace(search, generator=self.prior.given(found.values))
         return search
+
+
+def _recovered(method: FeatureRecovery, observation: Observation, rng: Rng) -> Features:
+    """The features of everybody, or of those who left a trace.
+
+    The gradient of people a network is sure of is lost in the rounding of the others'; what the
+    others are need not be given up for it.
+    """
+    try:
+        return method.recover(observation, rng=rng)
+    except NotApplicable as reason:
+        uncounted = replace(observation, batch_size=None, labels=None)
+        try:
+            return method.recover(uncounted, rng=rng)
+        except (MissingKnowledge, NotApplicable):
+            raise reason from None
 
 
 def _alike(searches: Sequence[Search]) -> list[list[int]]:

@@ -12,6 +12,7 @@ from seepage.attacks.tabular.pooling import aligned, confidence, pooled
 from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
 from seepage.domains import Tabular
 
 
@@ -35,6 +36,7 @@ class PooledEnsemble:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Run every member and pool them."""
+        require_key(rng)
         domain, labels = observation.task.domain, observation.labels
         require_usable(observation.update, observation.task)
         if not isinstance(domain, Tabular):

@@ -18,6 +18,7 @@ from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.precision import precision
+from seepage.core.rng import require_key
 from seepage.domains import Tokens
 
 
@@ -58,6 +59,7 @@ class Dager:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the texts; nothing is random."""
+        require_key(rng)
         # Spans are told from rounding, which a card would make larger.
         with precision("float32"):
             return self._read(observation)

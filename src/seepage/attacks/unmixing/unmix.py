@@ -5,26 +5,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seepage.attacks.unmixing.one_round import choose_patterns
 from seepage.attacks.unmixing.signs import agree_with_neighbours, retrieve_signs
 from seepage.core import Mixing, Rng
 from seepage.core.errors import InvalidValue, NotApplicable
 
+# Patterns of signs that one round is searched for are compared pair by pair.
+MOST_SIGNS = 7
 
-def unmix(encodings: Tensor, mixing: Mixing, *, rng: Rng, restarts: int = 20) -> Tensor:
+
+def unmix(
+    encodings: Tensor,
+    mixing: Mixing,
+    *,
+    rng: Rng,
+    restarts: int = 20,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> Tensor:
     """The private inputs whose mixtures come nearest to these encodings.
 
         min_x ||W x - e||^2,   or   min_x || |W (x - c)| - |e - c| ||^2   where signs were flipped
 
     Without flipped signs this is linear least squares. With them, magnitudes determine every entry
     only up to one mirroring at c for all inputs together; neighbouring entries are mirrored to
-    agree, and the whole so that it is darker than c. That takes encodings of several rounds:
-    `torch.cat` them, and the coefficients.
+    agree, and the whole so that it is darker than c. Encodings of several rounds determine the
+    rest: `torch.cat` them, and the coefficients. Those of one round leave up to 2^(B-1) solutions
+    for every entry, of which the range and the neighbours leave one where inputs are smooth; that
+    is exact encodings' privilege, since errors grow with the condition of W.
 
     Args:
         encodings: `(E, ...)`, in natural units.
         mixing: How they were made, with coefficients `(E, B)`.
         rng: Where the searches for signs start.
         restarts: How many searches for signs there are; the best is kept entry by entry.
+        bounds: The range of inputs, by which those of one round are judged.
 
     Returns:
         Inputs `(B, ...)`, in natural units.
@@ -50,12 +64,18 @@ def unmix(encodings: Tensor, mixing: Mixing, *, rng: Rng, restarts: int = 20) ->
     if mixing.flipped_about is None:
         solved: Tensor = torch.linalg.pinv(weights) @ flat
         return solved.reshape(-1, *encodings.shape[1:]).to(encodings)
-    if weights.shape[0] <= weights.shape[1]:
+    centre, (seen, sought) = mixing.flipped_about, weights.shape
+    if seen < sought or sought == seen > MOST_SIGNS:
         raise NotApplicable(
-            f"expected more encodings than inputs, since their signs are lost, got "
-            f"{weights.shape[0]} for {weights.shape[1]}; add those of other rounds"
+            f"expected more encodings than inputs, since their signs are lost, or as many of "
+            f"{MOST_SIGNS} at most, got {seen} for {sought}; add those of other rounds"
         )
-    magnitudes = (flat - mixing.flipped_about).abs()
-    centred = retrieve_signs(magnitudes, weights, restarts=restarts, rng=rng)
+    magnitudes = (flat - centre).abs()
+    if seen > sought:
+        centred = retrieve_signs(magnitudes, weights, restarts=restarts, rng=rng)
+    else:
+        low, high = (bound - centre for bound in bounds)
+        shaped = magnitudes.reshape(encodings.shape)
+        centred = choose_patterns(shaped, weights, low=low, high=high)
     agreed = agree_with_neighbours(centred.reshape(-1, *encodings.shape[1:]))
-    return (mixing.flipped_about + agreed).to(encodings)
+    return (centre + agreed).to(encodings)

@@ -11,6 +11,7 @@ import torch
 from seepage.bounds.dp.mechanism import mechanism
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core.rng import require_key
 
 ASSUMPTIONS = (
     "the attack is unbiased: over the noise it is right on average, whoever took part",
@@ -60,7 +61,7 @@ class RenyiError:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """The same number for everybody: it holds whatever the inputs are."""
-        del rng
+        require_key(rng)
         found = mechanism(client)
         low, high = task.domain.bounds
         remark = ""

@@ -15,6 +15,7 @@ from seepage.bounds.sensitivity import largest_eigenvalue, person_jacobians
 from seepage.clients import Client
 from seepage.core import Batch, Rng, Task
 from seepage.core.errors import InvalidValue
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class InversionInfluence:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
         """Solve a damped system per person and change."""
+        require_key(rng)
         return _each(client, task, batch, rng, self._influence)
 
     def _influence(self, jacobian: Jacobian, rng: Rng) -> float:
@@ -87,6 +89,7 @@ class InfluenceFloor:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
         """A few products per person."""
+        require_key(rng)
         return _each(client, task, batch, rng, self._floor)
 
     def _floor(self, jacobian: Jacobian, rng: Rng) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor
 from seepage.bounds.sensitivity import person_jacobians, squared_norm
 from seepage.clients import Client
 from seepage.core import Batch, Rng, Task
+from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class GradientNorm:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
         """One gradient per person."""
-        del rng
+        require_key(rng)
         alone = [(batch.inputs[i : i + 1], batch.labels[i : i + 1]) for i in range(len(batch))]
         return torch.stack([client.expected(task, x, y).norm().detach() for x, y in alone]).double()
 
@@ -55,6 +56,7 @@ class JacobianNorm:
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
         """A few products per person."""
+        require_key(rng)
         found = [
             squared_norm(jacobian, probes=self.probes, rng=rng.fork(person))[0] ** 0.5
             for person, jacobian in enumerate(person_jacobians(client, task, batch))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from seepage.report.leak import Attempt, Level
 from seepage.report.page.markup import Markup, element
-from seepage.report.words import decibels
 
 _CLASSES = {Level.recognisable: "leak", Level.partial: "trace", Level.hidden: "safe"}
 
@@ -24,4 +23,4 @@ def amount(attempt: Attempt) -> str:
 
     Exact means that the guess rounds to the same 8-bit input.
     """
-    return "exact" if attempt.score("exact") else decibels(attempt.psnr)
+    return "exact" if attempt.score("exact") else attempt.amount.words()

@@ -1,4 +1,4 @@
-"""A line chart that keeps its letters in shape while it stretches with the page."""
+"""A line chart that keeps its letters in shape; without names it stretches with the page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seepage.report.page.axis import Axis
-from seepage.report.page.markup import Markup, element, joined
+from seepage.report.page.markup import Markup, element, scrolling
+from seepage.report.page.names import Box, Name, Spot, placed
+
+# In pixels, the height as in the style sheet. Of the widths of a chart with names the first fits on
+# paper, the second fills the page.
+HEIGHT, DOT = 240, 6
+WIDTHS = (640, 960)
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class Mark:
         x: Across.
         y: Up.
         tip: What is said about it.
-        label: Written beside it.
+        label: Written near it, if not empty.
         kind: Class that colours it.
     """
 
@@ -74,6 +80,7 @@ def line_chart(
         curves: Lines.
         marks: Points.
     """
+    width, names = _names(marks, across, up)
     stretched = element(
         "svg",
         {"viewBox": "0 0 100 100", "preserveAspectRatio": "none", "width": "100%",
@@ -86,16 +93,42 @@ def line_chart(
         *(_rule(up.place(value)) for value, _ in labels.ticks_up),
         stretched,
         *(_mark(mark, across, up) for mark in marks),
+        *(_leader(*name.leader, width) for name in names if name.apart),
+        *(_name(name, width) for name in names),
     )
-    return element(
+    drawn = element(
         "figure",
-        {"class": "chart lines", "role": "group", "aria-label": label},
+        {"class": "chart lines", "role": "group", "aria-label": label,
+         "style": f"width:calc({width}px + 3rem)" if names else None},
         element("div", {"class": "up-title"}, labels.up),
         element("div", {"class": "ticks-up"}, *_ticks(labels.ticks_up, up, "bottom")),
         plot,
         element("div", {"class": "ticks-across"}, *_ticks(labels.ticks_across, across, "left")),
         element("div", {"class": "across-title"}, labels.across),
-    )
+    )  # fmt: skip
+    return scrolling(label, drawn) if names else drawn
+
+
+def _names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Name]]:
+    """The least width at which the most names find a place next to their marks, and the places.
+
+    A chart with names keeps this width: where it stretched, names would leave their marks.
+    """
+
+    def attempt(width: int) -> list[Name]:
+        def spot(mark: Mark) -> Spot:
+            return across.place(mark.x) * width / 100, (100 - up.place(mark.y)) * HEIGHT / 100
+
+        named = {mark.label: spot(mark) for mark in marks if mark.label}
+        others = [Box.about(spot(mark), DOT) for mark in marks if mark.label not in named]
+        return placed(named, Box(0, 0, width, HEIGHT), dot=DOT, around=others)
+
+    def want(width: int) -> tuple[int, int]:
+        return -len(tried[width]), sum(name.apart for name in tried[width])
+
+    tried = {width: attempt(width) for width in WIDTHS}
+    width = min(WIDTHS, key=want)
+    return width, tried[width]
 
 
 def _ticks(ticks: Sequence[tuple[float, str]], axis: Axis, side: str) -> list[Markup]:
@@ -118,10 +151,20 @@ def _curve(curve: Curve, across: Axis, up: Axis) -> Markup:
 
 def _mark(mark: Mark, across: Axis, up: Axis) -> Markup:
     x, y = across.place(mark.x), 100 - up.place(mark.y)
-    at_end = x > 70
-    return joined(
-        element("circle", {"class": f"dot {mark.kind}", "cx": f"{x}%", "cy": f"{y}%", "r": 6,
-                           "data-tip": mark.tip, "data-key": mark.label}),
-        element("text", {"x": f"{x}%", "y": f"{y}%", "dy": -10,
-                         "text-anchor": "end" if at_end else "start"}, mark.label),
-    )  # fmt: skip
+    return element("circle", {"class": f"dot {mark.kind}", "cx": f"{x}%", "cy": f"{y}%", "r": DOT,
+                              "data-tip": mark.tip, "data-key": mark.label})  # fmt: skip
+
+
+def _name(name: Name, width: int) -> Markup:
+    box = name.box
+    x, y = _share(((box.left + box.right) / 2, box.bottom - 3.5), width)
+    return element("text", {"class": "name", "x": x, "y": y, "text-anchor": "middle"}, name.text)
+
+
+def _leader(start: Spot, end: Spot, width: int) -> Markup:
+    (x1, y1), (x2, y2) = _share(start, width), _share(end, width)
+    return element("line", {"class": "leader", "x1": x1, "y1": y1, "x2": x2, "y2": y2})
+
+
+def _share(spot: Spot, width: int) -> tuple[str, str]:
+    return f"{100 * spot[0] / width:.2f}%", f"{100 * spot[1] / HEIGHT:.2f}%"

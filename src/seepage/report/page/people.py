@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from seepage.report.amount import Amount
 from seepage.report.leak import Attempt, Victim, by_defense, strength, strongest
 from seepage.report.page.levels import amount, badge, level_class
 from seepage.report.page.markup import Markup, element, joined
 from seepage.report.page.picture import Shown, picture
 from seepage.report.page.section import Section
-from seepage.report.words import behind, decibels
+from seepage.report.words import behind
 
 # Pictures are for looking at: with many people the worst-off tell the story, and the page stays
 # small enough to send.
@@ -97,7 +98,7 @@ def _guess(attempt: Attempt, values: Shown | None, truth: Shown | None) -> Marku
 def _fine_print(attempt: Attempt) -> str:
     parts = [attempt.record.attack.partition("(")[0]]
     if attempt.score("exact"):
-        parts.append(decibels(attempt.psnr))
+        parts.append(attempt.amount.words())
     parts += [
         f"{name} {value:.2f}"
         for name in ("ssim", "lpips")
@@ -125,8 +126,9 @@ def _baselines(attempt: Attempt) -> str:
         "the mean of others": attempt.record.baselines.get("mean"),
         "somebody else's": attempt.record.baselines.get("draw"),
     }
+    metric = attempt.amount.metric
     said = [
-        f"{name} {decibels(scores['psnr'][attempt.index])}"
+        f"{name} {Amount(metric, scores[metric][attempt.index]).words()}"
         for name, scores in guesses.items()
         if scores
     ]
