@@ -42,11 +42,12 @@ def exact_batch(
     """The whole batch behind a fully connected first layer with bias and ReLU, exactly.
 
     Args:
-        engine: How people are told apart. "least_squares" is the quickest up to 32 people and
-            needs a fully connected second layer; "sparse" needs about twelve neurons per person
-            and nothing else, at any batch size; "sampling" is the first paper's and serves about
-            16 people. "auto" tries those that have a chance: up to 32 people in this order, beyond
-            with "sparse" first.
+        engine: How people are told apart. "least_squares" is the quickest up to 32 people, or
+            behind one hidden layer, and needs a fully connected second layer; "sparse" needs about
+            16 neurons per person, more where many share a label and the second layer is the last,
+            and nothing else; "sampling" is the first paper's and serves about 16 people. "auto"
+            tries those that have a chance in this order, beyond 32 people with "sparse" first
+            where it is likely to succeed.
         starts: Of each round of least squares.
         samples: Of each round of kernel sampling.
         sparse_starts: Of each round of sparse directions.
