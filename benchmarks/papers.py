@@ -40,7 +40,7 @@ def record(name: str, scale: str, device: str, keep: Path | None, to: Path | Non
                 overwrite=False,
                 dry_run=False,
                 plain=True,
-                quiet=True,
+                quiet=False,
             ),
             Console(),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from seepage.reproduce import (
 )
 
 AUDIT, SPEC, PICTURES = "audit", "spec.toml", "pictures.png"
+_SECONDS_PER_LINE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ def reproduce(wish: Wish, console: Console) -> int:
     table = load_table(wish.name)
     place = Place(device=pick_device(wish.device))
     shown = Console(quiet=True) if wish.quiet else console
-    with _preparing(shown) as announce:
+    with _preparing(shown, plain=wish.plain) as announce:
         made = source(table, wish.scale, place=None if wish.dry_run else place, announce=announce)
     spec = None if made is None else build_spec(made)
     if wish.dry_run:
@@ -103,7 +105,7 @@ def reproduce(wish: Wish, console: Console) -> int:
     if spec is not None:
         write(wish.out / SPEC, spec.source.text)
         found = perform(_request(wish, spec), spec, console)
-    with _preparing(shown) as announce:
+    with _preparing(shown, plain=wish.plain) as announce:
         result = reproduction(
             table, wish.scale, spec=spec, found=found, place=place, announce=announce
         )
@@ -171,18 +173,25 @@ def _request(wish: Wish, spec: Spec) -> Request:
 
 
 @contextmanager
-def _preparing(console: Console) -> Iterator[Announce]:
-    """Show what is prepared, and how far a training is."""
+def _preparing(console: Console, *, plain: bool) -> Iterator[Announce]:
+    """Show what is prepared, and how far it is; a log gets a line now and then."""
     with console.status("") as status:
-        said = ""
+        said, told = "", 0.0
 
         def announce(words: str) -> None:
             nonlocal said
             said = words
+            if plain:
+                console.print(words, markup=False, highlight=False)
             status.update(words)
 
-        def heard(step: int, steps: int, loss: float) -> None:
-            status.update(f"{said}: step {step} of {steps}, loss {loss:.3g}")
+        def heard(step: int, steps: int, value: float) -> None:
+            nonlocal told
+            words = f"{said}: step {step} of {steps}, at {value:.3g}"
+            if plain and time.monotonic() > told + _SECONDS_PER_LINE:
+                told = time.monotonic()
+                console.print(words, markup=False, highlight=False)
+            status.update(words)
 
         with listen(heard):
             yield announce

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.gradient_matching.features import layer_inputs
 from seepage.audit import adversary, entries, whose
 from seepage.clients import Client
-from seepage.core import Rng
+from seepage.core import Batch, Rng, Task
+from seepage.core.errors import SeepageError
+from seepage.core.progress import report
+from seepage.data import Dataset
 from seepage.reproduce.place import Place
 from seepage.reproduce.prepare import prepared
 from seepage.reproduce.substitute import Plain
+from seepage.threats import Threat
 
 
-def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> list[float]:
+@dataclass(frozen=True)
+class FeatureErrors:
+    """What came of a cell.
+
+    Args:
+        values: One per person and seed.
+        missed: One reason per batch and seed of which nothing came back.
+    """
+
+    values: tuple[float, ...]
+    missed: tuple[str, ...]
+
+
+def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> FeatureErrors:
     """The part of each person's feature, of length one, that is outside the recovered span.
 
         || z - V V^T z ||,   z = f(x) / ||f(x)||
+
+    Where a recovery raises, the reason stands for its people, and the others go on.
 
     Args:
         scenario: Of a cell, whose attack recovers features.
@@ -29,24 +51,51 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> list[f
     """
     ready = prepared(scenario, place)
     dataset, batches = whose.data(ready["data"], find=place.find)
-    task = entries.model(ready["models"], dataset).to(device=place.device)
-    method = adversary.recovery(ready["attacks"], dataset.domain)
-    local = entries.local(ready.get("locals", {}))
-    (defense,) = entries.defenses(ready.get("defenses", [[]]))
     threat = entries.threat(ready.get("threats", {}))
-    errors: list[float] = []
-    for who in batches:
-        if who.truth is None:
+    task = _victim(ready, dataset, threat, place)
+    method = adversary.recovery(ready["attacks"], dataset.domain)
+    (defense,) = entries.defenses(ready.get("defenses", [[]]))
+    client = Client(entries.local(ready.get("locals", {})), defense)
+    todo = [(who.people, seed) for who in batches if who.truth is not None for seed in seeds]
+    values: list[float] = []
+    missed: list[str] = []
+    for number, (people, seed) in enumerate(todo):
+        batch = dataset.take(people).to(device=place.device)
+        try:
+            found = _errors(client, task, batch, method, threat, Rng(seed))
+        # What linear algebra and a card raise is a RuntimeError.
+        except (SeepageError, RuntimeError, ArithmeticError) as error:
+            missed.append(str(error).splitlines()[0])
             continue
-        batch = dataset.take(who.people).to(device=place.device)
-        for seed in seeds:
-            key = Rng(seed)
-            client = Client(local, defense)
-            seen = threat.observe(client, task, batch, rng=key.fork("client"))
-            found = method.recover(seen, rng=key.fork("adversary"))
-            with torch.no_grad():
-                truth = layer_inputs(seen.task, found.layer, batch.inputs)
-            errors += outside(truth, found.span).tolist()
+        values += found
+        report(number + 1, len(todo), sum(found) / len(found))
+    return FeatureErrors(tuple(values), tuple(missed))
+
+
+def _victim(ready: Plain, dataset: Dataset, threat: Threat, place: Place) -> Task:
+    """The network of a cell where it runs, built once for all cells that follow one another."""
+    plain = {k: ready["data"][k] for k in whose.DATASET if k in ready["data"]}
+    wanted = repr((plain, ready["models"], threat.mode))
+    if wanted not in place.victims:
+        place.victims.clear()
+        task = entries.model(ready["models"], dataset).to(device=place.device)
+        place.victims[wanted] = task.in_mode(threat.mode)
+    return place.victims[wanted]
+
+
+def _errors(
+    client: Client,
+    task: Task,
+    batch: Batch,
+    method: FeatureRecovery,
+    threat: Threat,
+    key: Rng,
+) -> list[float]:
+    seen = threat.observe(client, task, batch, rng=key.fork("client"))
+    found = method.recover(seen, rng=key.fork("adversary"))
+    with torch.no_grad():
+        truth = layer_inputs(seen.task, found.layer, batch.inputs)
+    errors: list[float] = outside(truth, found.span).tolist()
     return errors
 
 

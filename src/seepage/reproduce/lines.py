@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from seepage.report import Interval, mean_interval
+from seepage.report.words import counted
 from seepage.reproduce.measures import STATISTICS, Measure, measure
 from seepage.reproduce.sources import Sample
 from seepage.reproduce.table import Cell, PaperTable, Published
@@ -70,8 +72,22 @@ def line(table: PaperTable, cell: Cell, block: Published, sample: Sample) -> Lin
         interval=_interval(sample.values, block),
         people=len(sample.values),
         standard=None if own else _reduced(sample.standard, block, measure(kind.standard)),
-        why=" ".join(why for why in (row.why, column.why) if why),
+        why=" ".join(why for why in (row.why, column.why, _missed(sample.missed)) if why),
     )
+
+
+def _missed(reasons: Sequence[str]) -> str:
+    """Why batches gave nothing, each reason once.
+
+    Example:
+        >>> _missed(["the update is zero", "the update is zero"])
+        'Not recovered for 2 batches: the update is zero.'
+    """
+    told = [
+        f"Not recovered for {counted(count, 'batch', 'batches')}: {reason}."
+        for reason, count in Counter(reasons).items()
+    ]
+    return " ".join(told)
 
 
 def _reduced(values: Sequence[float], block: Published, kind: Measure) -> float | None:

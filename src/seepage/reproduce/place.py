@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from seepage.audit.whose import Find, once
+from seepage.core import Task
 
 VARIABLE = "SEEPAGE_CACHE"
 
@@ -43,9 +44,11 @@ class Place:
         device: Where to train and attack.
         find: What reads data sets, each a single time.
         trained: What was trained or read from the folder by now, by all that decides it.
+        victims: The network that features are recovered from, where it runs.
     """
 
     folder: Path = field(default_factory=cache_folder)
     device: str = "cpu"
     find: Find = field(default_factory=once)
     trained: dict[str, Trained] = field(default_factory=dict)
+    victims: dict[str, Task] = field(default_factory=dict)

@@ -116,7 +116,8 @@ def _sample(
             return Sample() if audited is None else audited.sample(number, block)
         case "features":
             announce(f"features of {cell}")
-            return Sample(tuple(feature_errors(cell.scenario, place, seeds=seeds)))
+            errors = feature_errors(cell.scenario, place, seeds=seeds)
+            return Sample(errors.values, missed=errors.missed)
         case "rank_metric":
             announce(f"ranks of {cell}")
             return counted(cell, block)

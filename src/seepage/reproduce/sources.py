@@ -27,11 +27,14 @@ class Sample:
         values: One per person and seed, or a single number.
         standard: The same in the usual convention; empty where there is no other.
         records: What they were read from; of several attacks in a cell, the strongest's.
+        missed: Why people have no value, one reason for each batch; where there are records, they
+            tell.
     """
 
     values: tuple[float, ...] = ()
     standard: tuple[float, ...] = ()
     records: tuple[Record, ...] = ()
+    missed: tuple[str, ...] = ()
 
 
 class Audited:

@@ -76,8 +76,10 @@ def _alike(head: TwoLayerHead) -> Tensor:
 
 
 def _distance_from_normal(values: Tensor) -> float:
-    from scipy.stats import kstest
-
+    """sqrt(N) sup_x |F_N(x) - Phi(x)|, where the values are: no copy to the host, no scipy."""
     stride = max(1, len(values) // _ENTRIES)
-    some = values[::stride].cpu().numpy()
-    return float(kstest(some, "norm").statistic * len(some) ** 0.5)
+    some = values[::stride].sort().values
+    below = torch.special.ndtr(some)
+    steps = torch.arange(len(some) + 1, dtype=some.dtype, device=some.device) / len(some)
+    distance = torch.maximum((steps[1:] - below).max(), (below - steps[:-1]).max())
+    return float(distance) * len(some) ** 0.5

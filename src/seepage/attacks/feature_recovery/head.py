@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +61,8 @@ class TwoLayerHead:
 def two_layer_head(observation: Observation) -> TwoLayerHead:
     """Find the last two fully connected layers and the activation between them.
 
-    The network runs once, in double precision, on noise; layers are known by what they read and
-    give, so it works for any module.
+    The network runs once for all updates, in double precision, on noise; layers are known by what
+    they read and give, so it works for any module.
 
     Raises:
         NotApplicable: The network does not end like this, or the update does not hold it.
@@ -69,27 +70,50 @@ def two_layer_head(observation: Observation) -> TwoLayerHead:
     task = observation.task
     require_usable(observation.update, task)
     require_continuous(task)
-    first, last, activation = _located(task)
+    place = _place(task)
     gradient = observation.update.descent().tensors
-    if f"{last.name}.weight" not in gradient:
+    if f"{place.last}.weight" not in gradient:
         raise NotApplicable(
-            f"the last layer {last.name!r} of {task.name} is frozen, so the update does not hold "
+            f"the last layer {place.last!r} of {task.name} is frozen, so the update does not hold "
             "the gradient that features are read from"
         )
-    tensors = {name: p.detach().double() for name, p in task.model.named_parameters()}
-    weight, above = tensors[f"{first.name}.weight"], tensors[f"{last.name}.weight"]
-    given = gradient.get(f"{first.name}.weight")
+    tensors = {name: p.detach() for name, p in task.model.named_parameters()}
+    weight = tensors[f"{place.first}.weight"].double()
+    above = tensors[f"{place.last}.weight"].double()
+    given = gradient.get(f"{place.first}.weight")
     return TwoLayerHead(
-        layer=first.name,
+        layer=place.first,
         weight=weight,
-        bias=tensors.get(f"{first.name}.bias", weight.new_zeros(len(weight))),
+        bias=tensors.get(f"{place.first}.bias", weight.new_zeros(len(weight))).double(),
         above=above,
-        offset=tensors.get(f"{last.name}.bias", above.new_zeros(len(above))),
-        activation=activation,
+        offset=tensors.get(f"{place.last}.bias", above.new_zeros(len(above))).double(),
+        activation=place.activation,
         first=None if given is None else given.double(),
-        last=gradient[f"{last.name}.weight"].double(),
-        reads_input=first.name in input_readers(task),
+        last=gradient[f"{place.last}.weight"].double(),
+        reads_input=place.reads_input,
     )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the head of a network is: its layers' names, what lies between, what it reads."""
+
+    first: str
+    last: str
+    activation: Activation
+    reads_input: bool
+
+
+# Copying and running a network takes longer than all the rest does for one update of it.
+_places: WeakKeyDictionary[nn.Module, _Place] = WeakKeyDictionary()
+
+
+def _place(task: Task) -> _Place:
+    if task.model not in _places:
+        first, last, activation = _located(task)
+        reads_input = first.name in input_readers(task)
+        _places[task.model] = _Place(first.name, last.name, activation, reads_input)
+    return _places[task.model]
 
 
 def _located(task: Task) -> tuple[Visit, Visit, Activation]:

@@ -70,18 +70,32 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
         return None
     _require_room(head, people)
     rest = 0.0
-    left, values, right = torch.linalg.svd(head.first, full_matrices=False)
+    whole = head.first
+    values, right = _singular(whole)
     rank, noisy = _rank(values)
     # Zeros of a gradient that has a rank as it is are its own, and none to be filled in.
     if people is not None and (noisy or rank > people):
-        filled, rest = completed(head.first, people)
-        if filled is not head.first:
-            left, values, right = torch.linalg.svd(filled, full_matrices=False)
+        whole, rest = completed(head.first, people)
+        if whole is not head.first:
+            values, right = _singular(whole)
             rank, noisy = _rank(values)
     count = _count(people, rank, noisy, head)
     after = float(values[count]) if count < len(values) else 0.0
     noise = max(after, rest) / float(values[count - 1].clamp_min(1e-300))
-    return Span(left[:, :count], values[:count, None] * right[:count], noise)
+    values, right = values[:count, None], right[:count]
+    left, signs = torch.linalg.qr(whole @ (right / values.clamp_min(1e-300)).T)
+    return Span(left * signs.diagonal().sign(), values * right, noise)
+
+
+def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values and right vectors (rows) of a tall matrix, by way of its triangular factor.
+
+    Of the left vectors, most of which are of no use, none is made; a card takes far longer for the
+    decomposition of a small matrix than the host does.
+    """
+    factor = torch.linalg.qr(matrix, mode="r").R
+    _, values, right = torch.linalg.svd(factor.cpu(), full_matrices=False)
+    return values.to(matrix.device), right.to(matrix.device)
 
 
 def _rank(values: Tensor) -> tuple[int, bool]:

@@ -25,7 +25,8 @@ from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.precision import precision
 from seepage.core.rng import require_key
 
-_POWER_STEPS = 60
+# Of the square of a row, relative to the largest: what single precision leaves of a sum of classes.
+_NOTHING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,9 @@ class TensorFeatures:
         P_k = (1/m) sum_j g_kj H2(w_j)   is about  sum_i nu_i R_ik z_i z_i^T
         T_k = (1/m) sum_j g_kj H3(w_j)   is about  sum_i lambda_i R_ik z_i (x) z_i (x) z_i
 
-    The span V is that of the largest singular vectors of all P_k side by side, found by the power
-    method; the slices of T_k(V, V, V), and V^T P_k V, are diagonalised together. Orders follow the
+    The span V is that of the largest singular vectors of all P_k side by side; the slices of
+    T_k(V, V, V), and V^T P_k V, are diagonalised together. Both are linear in g, so that rotated
+    classes serve as well as the K there are, and as many as g has rank do. Orders follow the
     activation's Gaussian derivatives (`hermite_orders`). The method gives directions; signs and
     lengths are guessed from the loss.
 
@@ -72,11 +74,11 @@ class TensorFeatures:
             values = head.last[:, neurons.chosen]
             if not bool(values.any()):
                 raise NotApplicable(NOTHING)
-            values = (values / values.norm()).float()
+            values = _rotated(values / values.norm()).float()
             along = _along(weight, values)
             if self.reduced:
                 values = _without_line(weight, values)
-            span = _span(weight, values, orders.matrix, along, people, rng.fork("span"))
+            span = _span(weight, values, orders.matrix, along, people)
             within = span.T @ along
             slices = _slices(weight @ span, values, orders, within / within.norm())
             parts = common_parts(slices.double(), rng=rng.fork("parts"))
@@ -103,6 +105,17 @@ def _require_width(head: TwoLayerHead, neurons: int, people: int) -> None:
         )
 
 
+def _rotated(values: Tensor) -> Tensor:
+    """As many rows as `(K, m)` has rank, of which all rows are combinations with orthonormal columns.
+
+    Sums of squares over classes, of anything linear in the rows, stay as they are.
+    """
+    squares, turns = torch.linalg.eigh(values @ values.T)
+    kept = squares > _NOTHING * squares[-1]
+    rotated: Tensor = turns[:, kept].T @ values
+    return rotated
+
+
 def _without_line(weight: Tensor, values: Tensor) -> Tensor:
     regressors = torch.cat([weight, weight.new_ones(len(weight), 1)], dim=1)
     slopes = torch.linalg.solve(regressors.T @ regressors, regressors.T @ values.T)
@@ -119,18 +132,14 @@ def _along(weight: Tensor, values: Tensor) -> Tensor:
     return vector
 
 
-def _span(
-    weight: Tensor, values: Tensor, order: int, along: Tensor, people: int, rng: Rng
-) -> Tensor:
-    """Orthonormal columns `(d, B)` by the power method on sum_k P_k^2."""
+def _span(weight: Tensor, values: Tensor, order: int, along: Tensor, people: int) -> Tensor:
+    """Orthonormal columns `(d, B)`: the largest eigenvectors of sum_k P_k^2."""
     total = weight.new_zeros(weight.shape[1], weight.shape[1])
     for row in values:
         moment = matrix_moment(weight, row, order, along)
         total += moment @ moment
-    basis: Tensor = torch.linalg.qr(rng.normal((len(total), people), like=total)).Q
-    for _ in range(_POWER_STEPS):
-        basis = torch.linalg.qr(total @ basis).Q
-    return basis
+    largest: Tensor = torch.linalg.eigh(total).eigenvectors[:, -people:]
+    return largest
 
 
 def _slices(weight: Tensor, values: Tensor, orders: Orders, along: Tensor) -> Tensor:
