@@ -61,11 +61,17 @@ def gaussian_neurons(head: TwoLayerHead) -> GaussianNeurons:
     return GaussianNeurons(chosen, deviation, statistic)
 
 
-def _alike(head: TwoLayerHead) -> Tensor:
-    """Which neurons belong to the largest group, `(m,)`."""
+def one_column(head: TwoLayerHead) -> Tensor | None:
+    """Which neurons `(m,)` have one column of A in common, if most do."""
     columns = head.above.T
     common: Tensor = (columns == columns.median(0).values).all(1)
-    if 2 * int(common.sum()) > len(common) > 1:
+    return common if 2 * int(common.sum()) > len(common) > 1 else None
+
+
+def _alike(head: TwoLayerHead) -> Tensor:
+    """Which neurons belong to the largest group, `(m,)`."""
+    common = one_column(head)
+    if common is not None:
         return common
     size = head.weight.square().mean(1).sqrt()
     usual = float(size.median())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,7 @@ from seepage.attacks.exact_batch import Complementarity
 from seepage.attacks.exact_batch.candidates import Candidates, none_yet
 from seepage.attacks.exact_batch.factors import Factors, column_space
 from seepage.attacks.feature_recovery.equations import Equations
+from seepage.attacks.feature_recovery.gaussian import one_column
 from seepage.attacks.feature_recovery.head import TwoLayerHead
 from seepage.attacks.feature_recovery.span import Span
 from seepage.core import Rng
@@ -16,6 +20,8 @@ from seepage.core.progress import report
 
 # Equations for each unknown of a person: more of them only cost time.
 _EQUATIONS = 64
+# Below so many for each unknown, others than people solve them as well.
+_ENOUGH = 8
 EXPLAINED = 1e-4
 
 
@@ -33,10 +39,58 @@ def separated(
     others, which singles them out in the span of dL/dW (see `Complementarity`); P with
     dL/dZ = left P then gives the features, P^-1 mixtures. The equations of the last layer, which
     had no part in it, say when everybody is right.
+
+    Neurons with one column of A in common, such as the random ones of the paper, come first: all of
+    them are sent the same number, so that a person's column holds no other than that and zero, and
+    nearly every start ends at somebody. Where they do not say enough all neurons are asked.
     """
-    sent = column_space(head.last, at_most=span.people)
+    best, least = None, float("inf")
+    for number, (some, within) in enumerate(_groups(head, span)):
+        key = rng.fork("group", number)
+        found = _searched(some, within, equations, search=search, rng=key)
+        misfit = float("inf") if found is None else equations.misfit(found)
+        if misfit < least:
+            best, least = found, misfit
+        if least < EXPLAINED:
+            break
+    return best
+
+
+def _groups(head: TwoLayerHead, span: Span) -> Iterator[tuple[TwoLayerHead, Span]]:
+    """Parts of a head, each with its part of the gradient."""
+    common = one_column(head)
+    if common is not None:
+        chosen = torch.nonzero(common & (span.left != 0).any(1))[:, 0]
+        if len(chosen) >= _ENOUGH * (span.people + 1):
+            part = replace(
+                head,
+                weight=head.weight[chosen],
+                bias=head.bias[chosen],
+                above=head.above[:, chosen],
+                first=None if head.first is None else head.first[chosen],
+                last=head.last[:, chosen],
+            )
+            # Starts that are random in orthonormal coordinates favour nobody.
+            left, turn = torch.linalg.qr(span.left[chosen])
+            yield part, replace(span, left=left, mixtures=turn @ span.mixtures)
+    yield head, span
+
+
+def _searched(
+    head: TwoLayerHead,
+    span: Span,
+    equations: Equations,
+    *,
+    search: Complementarity,
+    rng: Rng,
+) -> Tensor | None:
+    above = head.above.T @ column_space(head.last, at_most=span.people)
     factors = Factors(
-        span.left, span.mixtures, span.left.new_zeros(span.people), span.noise, head.above.T @ sent
+        span.left,
+        span.mixtures,
+        span.left.new_zeros(span.people),
+        span.noise,
+        column_space(above, at_most=above.shape[1]),
     )
     some = _some_neurons(factors, rng.fork("neurons"))
     found, best, least = none_yet(factors.span), None, float("inf")

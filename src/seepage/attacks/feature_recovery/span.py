@@ -14,6 +14,8 @@ from seepage.core.errors import MissingKnowledge, NotApplicable
 # Singular values of rounding stay within so many times their median, also where entries differ in
 # size, and rounding with them.
 _ABOVE_NOISE = 16.0
+# Rounding to single precision, 6e-8 of every entry, adds up to this of the largest one at most.
+_SINGLE = 1e-7
 # Below this gap to the next singular value the directions in a span are not to be relied on.
 _CLEAN = 1e-2
 
@@ -74,11 +76,13 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
     values, right = _singular(whole)
     rank, noisy = _rank(values)
     # Zeros of a gradient that has a rank as it is are its own, and none to be filled in.
-    if people is not None and (noisy or rank > people):
+    if people is not None and (noisy or rank > people) and _standing_out(values) > people:
         whole, rest = completed(head.first, people)
         if whole is not head.first:
             values, right = _singular(whole)
             rank, noisy = _rank(values)
+    if people is None and _is_single(head.first):
+        rank = min(rank, _standing_out(values))
     count = _count(people, rank, noisy, head)
     after = float(values[count]) if count < len(values) else 0.0
     noise = max(after, rest) / float(values[count - 1].clamp_min(1e-300))
@@ -104,6 +108,15 @@ def _rank(values: Tensor) -> tuple[int, bool]:
     rank = int((values > floor).sum())
     # More than rounding in float32: noise, pruning or local steps.
     return rank, float(values.median()) > 1e-6 * float(values[0]) or rank == 0
+
+
+def _standing_out(values: Tensor) -> int:
+    """How many singular values are above what single precision leaves of the largest."""
+    return int((values > _SINGLE * values[0]).sum())
+
+
+def _is_single(matrix: Tensor) -> bool:
+    return torch.equal(matrix.float().double(), matrix)
 
 
 def _require_room(head: TwoLayerHead, people: int | None) -> None:

@@ -106,9 +106,9 @@ def _require_width(head: TwoLayerHead, neurons: int, people: int) -> None:
 
 
 def _rotated(values: Tensor) -> Tensor:
-    """As many rows as `(K, m)` has rank, of which all rows are combinations with orthonormal columns.
+    """Rows `(K, m)` turned so that those beyond their rank are zero, and left out.
 
-    Sums of squares over classes, of anything linear in the rows, stay as they are.
+    Sums over classes of the square of anything linear in a row stay as they are.
     """
     squares, turns = torch.linalg.eigh(values @ values.T)
     kept = squares > _NOTHING * squares[-1]
