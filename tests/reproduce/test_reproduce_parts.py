@@ -18,10 +18,12 @@ from seepage.report import mean_interval
 from seepage.reproduce.chosen import RULES, chosen
 from seepage.reproduce.cost import Cost, cost
 from seepage.reproduce.features import feature_errors, outside
+from seepage.reproduce.lines import line
 from seepage.reproduce.measures import MEASURES, STATISTICS
 from seepage.reproduce.place import Place
 from seepage.reproduce.prepare import prepared
-from seepage.reproduce.reading import parse_table
+from seepage.reproduce.reading import load_table, parse_table
+from seepage.reproduce.sources import Sample
 from seepage.reproduce.substitute import filled, laid_over
 from seepage.reproduce.toml import spec_text
 from seepage.reproduce.trained import trained
@@ -288,3 +290,21 @@ def test_features_come_back_through_a_wide_head(data_root, tmp_path):
     assert len(errors.values) == 2
     assert max(errors.values) < 0.01
     assert errors.missed == ()
+
+
+def test_a_recovery_that_is_refused_is_named_and_ends_nothing(data_root, tmp_path):
+    # Four random neurons are too few for moments of sixteen numbers; the table goes on.
+    scenario = {
+        "data": {"name": "mnist", "pixels": 8, "people": 2, "batch_size": 1},
+        "models": {"name": "wide_head_resnet18", "width": 2, "neurons": 20, "trained": 8},
+        "threats": {"knows_labels": True},
+        "attacks": {"name": "tensor_features"},
+    }
+    errors = feature_errors(scenario, Place(folder=tmp_path), seeds=[0])
+    assert errors.values == ()
+    assert len(errors.missed) == 2
+    table = load_table("001-table2")
+    block = table.published[0]
+    made = line(table, table.cells("smoke")[0], block, Sample(missed=errors.missed))
+    assert made.seepage is None
+    assert made.why.startswith("Not recovered for 2 batches: 12 random neurons are too few")

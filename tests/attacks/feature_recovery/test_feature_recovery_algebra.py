@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 import scipy.optimize
+import scipy.stats
 import torch
 from torch.nn import functional
 
@@ -21,7 +22,10 @@ from seepage.attacks.feature_recovery.hermite import (
     matrix_moment,
     tensor_moment,
 )
+from seepage.attacks.feature_recovery.gaussian import _distance_from_normal
 from seepage.attacks.feature_recovery.least_squares import refine
+from seepage.attacks.feature_recovery.span import _singular
+from seepage.attacks.feature_recovery.tensor import _rotated
 from seepage.core.errors import NotApplicable
 
 ACTIVATIONS = {
@@ -203,3 +207,33 @@ def test_a_matrix_of_low_rank_is_completed_from_half_its_entries(rank):
     assert (filled - whole).norm() < 1e-4 * whole.norm()
     assert rest < 1e-4 * whole.norm()
     assert torch.equal(completed(whole, rank)[0], whole)
+
+
+@pytest.mark.parametrize("scale", [0.9, 1.0, 1.3])
+def test_the_distance_from_a_gaussian_is_that_of_kolmogorov_and_smirnov(scale):
+    values = scale * draw(5000)
+    expected = scipy.stats.kstest(values.numpy(), "norm").statistic * math.sqrt(5000)
+    assert _distance_from_normal(values) == pytest.approx(expected, rel=1e-9)
+
+
+def test_singular_values_by_way_of_the_triangular_factor_are_those_of_the_matrix():
+    # Of eleven digits: the smaller ones would be lost in the squares of the larger.
+    matrix = draw(60, 8) * torch.logspace(0, -11, 8, dtype=torch.float64)
+    values, right = _singular(matrix)
+    _, expected, turned = np.linalg.svd(matrix.numpy(), full_matrices=False)
+    assert values.tolist() == pytest.approx(expected.tolist(), rel=1e-3)
+    assert np.abs((right.numpy() * turned).sum(1)) == pytest.approx(np.ones(8), abs=1e-6)
+
+
+def test_turned_classes_have_the_moments_of_all_together():
+    weight, shares, passed = draw(200, 6), draw(5, 3, seed=1), draw(3, 200, seed=2)
+    values = shares @ passed
+    rows = _rotated(values)
+    assert len(rows) == 3, "the rank"
+    along = draw(6, seed=3)
+
+    def together(some):
+        moments = [matrix_moment(weight, row, 2, along) for row in some]
+        return sum(moment @ moment for moment in moments)
+
+    assert torch.allclose(together(rows), together(values), rtol=1e-9)

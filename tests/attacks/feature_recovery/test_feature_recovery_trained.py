@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 import seepage as sp
+from seepage.attacks.feature_recovery import NotToldApartWarning
 from seepage.attacks.feature_recovery.gaussian import gaussian_neurons
 from seepage.attacks.feature_recovery.head import two_layer_head
 from seepage.attacks.gradient_matching import FeatureMatching
@@ -65,11 +66,25 @@ def test_its_update_is_finite_and_not_zero(victim, images, people):
         assert float(update.tensors[name].norm()) > 1e-3
 
 
-@pytest.mark.parametrize("people", [1, 2, 4, 8])
+@pytest.mark.parametrize("people", [1, 2, 4, 8, 16, 24])
 def test_its_features_come_back(victim, images, people):
     batch = images.batch(people)
     found = sp.attacks.exact_features().recover(observe(victim.task, batch), rng=sp.rng(1))
     assert cosines(victim.task, batch, found).min() > 0.99
+
+
+def test_the_rank_tells_how_many_people_there_are(victim, images):
+    seen = sp.Threat(knows_batch_size=False).observe(
+        sp.Client(sp.Gradient()), victim.task, images.batch(8), rng=sp.rng(0)
+    )
+    assert len(sp.attacks.exact_features().recover(seen, rng=sp.rng(1)).values) == 8
+
+
+def test_people_who_are_not_told_apart_are_said_to_be(victim, images):
+    hasty = sp.attacks.exact_features(rounds=1, steps=1, starts=1)
+    hasty = replace(hasty, search=replace(hasty.search, starts=2))
+    with pytest.warns(NotToldApartWarning, match="not all of 16 people were told apart"):
+        hasty.recover(observe(victim.task, images.batch(16)), rng=sp.rng(1))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Inputs of a layer inside the network, from the update alone."""
 
 from seepage.attacks.feature_recovery.cocktail_party import CocktailParty, cocktail_party
-from seepage.attacks.feature_recovery.exact import ExactFeatures
+from seepage.attacks.feature_recovery.exact import ExactFeatures, NotToldApartWarning
 from seepage.attacks.feature_recovery.features import FeatureRecovery, Features
 from seepage.attacks.feature_recovery.gaussian import NotGaussianWarning
 from seepage.attacks.feature_recovery.recipes import exact_features, tensor_features
@@ -13,6 +13,7 @@ __all__ = [
     "FeatureRecovery",
     "Features",
     "NotGaussianWarning",
+    "NotToldApartWarning",
     "TensorFeatures",
     "cocktail_party",
     "exact_features",

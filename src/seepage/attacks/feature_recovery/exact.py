@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,15 @@ from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.precision import precision
 from seepage.core.rng import require_key
 
+
+class NotToldApartWarning(UserWarning):
+    """The span of the features is exact, but not everybody in it was found."""
+
+
 _PROMISING = 0.3
+# What defenses do to the span they do to the rest of the update, several times over; filling in
+# what was pruned leaves a little less than two people taken for one do.
+_BLURRED, _LEFT = 10, 1e-3
 # Two starts that end this close, relative to what is left, have both reached the noise.
 _SETTLED = 1e-3
 
@@ -143,6 +152,14 @@ class ExactFeatures:
     ) -> Features:
         residual = wanted.misfit(best)
         clean = span is not None and span.clean
+        if span is not None and clean and residual > max(_LEFT, _BLURRED * span.noise):
+            warnings.warn(
+                f"not all of {len(best)} people were told apart: their features leave "
+                f"{residual:.2g} of the gradient of the last layer unexplained; the span is exact "
+                "all the same, and more rounds or starts may find the others",
+                NotToldApartWarning,
+                stacklevel=2,
+            )
         basis = span.basis if span is not None and clean else torch.linalg.qr(best.T).Q
         values, scaled = with_lengths(head, wanted, best, observation)
         dtype = next(iter(observation.task.parameters.values())).dtype
