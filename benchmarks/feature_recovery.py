@@ -1,6 +1,7 @@
 """How much of the features of a ResNet-18 comes back through a wide head: 001, Table 2.
 
     python -m benchmarks.feature_recovery --only undefended|trained|defenses|width [--steps 782]
+                                          [--device cuda]
 
 Needs CIFAR-10 in SEEPAGE_DATA. The batch is test images 0 to B - 1 behind `wide_head_resnet18`
 with 512 features and 16384 neurons, of which 14336 are random. "error" is the paper's: the mean
@@ -10,17 +11,18 @@ error of a span that needs no update: the mean feature of 64 other images.
 
 The network is untrained; "trained" repeats the first part after `--steps` of 64 images, of as many
 training images as they see once and 20 000 at most. Two threads train it, and it goes on where it
-was interrupted if `--keep` names a folder.
+was interrupted if `--keep` names a folder. "width" also draws its errors, as
+docs/pictures/feature_width.svg or beside the result if `--out` names a folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -28,13 +30,17 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import RESULTS, save
+from benchmarks.width_chart import chart, slopes
 from seepage.attacks.feature_recovery import ExactFeatures, Features, TensorFeatures
+from seepage.cli.audit import pick_device
 from seepage.core import LocalComputation, Protection
 from seepage.core.checkpoint import checkpointing
 from seepage.utility import Training, Utility, train
 
 LAYER = "fc.hidden"
+OTHERS = 64, 1000
+PICTURES = RESULTS.parents[1] / "docs" / "pictures"
 TENSOR, REDUCED, EXACT = TensorFeatures(), TensorFeatures(reduced=True), ExactFeatures()
 # The paper gives no learning rate for its local steps; at 1e-2 the first of them overshoots.
 LR = 1e-4
@@ -96,7 +102,12 @@ def widths() -> Iterator[Case]:
 PARTS = {"undefended": undefended, "trained": undefended, "defenses": defended, "width": widths}
 
 
-def schooled(steps: int, keep: Path | None) -> Utility:
+@lru_cache(maxsize=1)
+def untrained(neurons: int, trained: int, device: str) -> sp.Task:
+    return sp.zoo.wide_head_resnet18(neurons=neurons, trained=trained).to(device=device)
+
+
+def schooled(steps: int, keep: Path | None, device: str) -> Utility:
     """The victim after so many steps; its random neurons stay as they were drawn."""
     seen = sp.data.load("cifar10", split="train").batch(min(20_000, 64 * steps))
     unseen = sp.data.load("cifar10").batch(500, start=1000)
@@ -105,7 +116,7 @@ def schooled(steps: int, keep: Path | None) -> Utility:
     torch.set_num_threads(2)
     with nullcontext() if keep is None else checkpointing(keep, every=10):
         made = train(
-            sp.zoo.wide_head_resnet18(),
+            sp.zoo.wide_head_resnet18().to(device=device),
             seen,
             held_out=unseen,
             plan=plan,
@@ -124,7 +135,7 @@ def features(task: sp.Task, inputs: Tensor) -> Tensor:
     with torch.no_grad():
         task.outputs(task.parameters, inputs)
     handle.remove()
-    return torch.nn.functional.normalize(seen[0].double(), dim=1)
+    return torch.nn.functional.normalize(seen[0].double(), dim=1).cpu()
 
 
 def outside(truth: Tensor, span: Tensor) -> Tensor:
@@ -133,33 +144,37 @@ def outside(truth: Tensor, span: Tensor) -> Tensor:
 
 def cosines(truth: Tensor, found: Features) -> list[float]:
     """Of each person with the feature paired to it; zero for whom nothing came back."""
-    table = truth @ torch.nn.functional.normalize(found.values.double(), dim=1).T
+    table = truth @ torch.nn.functional.normalize(found.values.double().cpu(), dim=1).T
     rows, columns = linear_sum_assignment(table.abs().numpy(), maximize=True)
     own = torch.zeros(len(truth), dtype=truth.dtype)
     own[rows] = table[rows, columns].abs()
     return own.tolist()
 
 
-def run(case: Case, victim: Utility | None) -> dict[str, object]:
+def run(case: Case, victim: Utility | None, device: str) -> dict[str, object]:
     data = sp.data.load("cifar10")
-    untrained = sp.zoo.wide_head_resnet18(neurons=case.neurons, trained=case.trained)
-    task, batch = untrained if victim is None else victim.task, data.batch(case.people)
+    task = victim.task if victim else untrained(case.neurons, case.trained, device)
+    batch, others = (
+        data.batch(n, start=s).to(device=device) for n, s in ((case.people, 0), OTHERS)
+    )
     client = sp.Client(case.local, case.defense)
     seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
-    began = time.process_time()
+    began = time.perf_counter()
     try:
         found = case.method.recover(seen, rng=sp.rng(1))
     except sp.SeepageError as error:
         # Somebody without a gradient; the others come back when the rank may speak.
         print(error)
         found = case.method.recover(replace(seen, batch_size=None, labels=None), rng=sp.rng(1))
-    seconds = time.process_time() - began
+    # A number from the card says that it is done.
+    residual = float(found.residual)
+    seconds = time.perf_counter() - began
     truth = features(task, batch.inputs)
-    others = features(task, data.batch(64, start=1000).inputs).mean(0, keepdim=True)
-    public = torch.nn.functional.normalize(others, dim=1).T
+    mean = features(task, others.inputs).mean(0, keepdim=True)
+    public = torch.nn.functional.normalize(mean, dim=1).T
     own = cosines(truth, found)
     column = {1: 0, 2: 1, 4: 2, 8: 3}.get(case.people)
-    error = float(outside(truth, found.span.double()).mean())
+    error = float(outside(truth, found.span.double().cpu()).mean())
     return {
         "people": case.people,
         "method": repr(case.method) if case.method is not EXACT else "ExactFeatures()",
@@ -172,29 +187,9 @@ def run(case: Case, victim: Utility | None) -> dict[str, object]:
         "cosine_least": round(min(own), 6),
         "above_0.9999": sum(value > 0.9999 for value in own),
         "found": len(found.values),
-        "residual": found.residual,
+        "residual": residual,
         "seconds": round(seconds, 1),
     }
-
-
-def slopes(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Of log error against log m, least squares; the theory's is -1/2."""
-    result = []
-    for key in sorted({(row["people"], row["method"]) for row in rows}):
-        points = [
-            (math.log(float(row["neurons"])), math.log(float(row["error"])))  # type: ignore[arg-type]
-            for row in rows
-            if (row["people"], row["method"]) == key
-        ]
-        if len(points) < 3:
-            continue
-        x, y = torch.tensor(points, dtype=torch.float64).T
-        slope = float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
-        last = float(((x[-3:] - x[-3:].mean()) * y[-3:]).sum())
-        last /= float((x[-3:] - x[-3:].mean()).square().sum())
-        entry = {"people": key[0], "method": key[1], "slope": round(slope, 3)}
-        result.append({**entry, "slope_of_last_three": round(last, 3), "theory": -0.5})
-    return result
 
 
 def main() -> None:
@@ -203,11 +198,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=782, help="of training")
     parser.add_argument("--keep", type=Path, default=None, help="folder for its checkpoints")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
+    parser.add_argument("--device", default="cpu", choices=["auto", "cpu", "cuda"])
     options = parser.parse_args()
-    victim = schooled(options.steps, options.keep) if options.only == "trained" else None
+    device = pick_device(options.device)
+    training = options.only == "trained"
+    victim = schooled(options.steps, options.keep, device) if training else None
     rows: list[dict[str, object]] = []
     for case in PARTS[options.only]():
-        rows.append(run(case, victim))
+        rows.append(run(case, victim, device))
         print(rows[-1], flush=True)
         content: dict[str, object] = {"local_lr": LR, "rows": rows}
         if options.only == "width":
@@ -215,8 +213,14 @@ def main() -> None:
         if victim is not None:
             content["victim"] = {"steps": options.steps, "batch_size": 64, **victim.plain()}
         # After every row, so that a run that is stopped leaves what it has.
-        path = save(f"feature_recovery-{options.only}", "cpu", content, options.out)
+        path = save(f"feature_recovery-{options.only}", device, content, options.out)
     print(path)
+    if options.only == "width":
+        for line in slopes(rows):
+            print(line)
+        picture = (options.out or PICTURES) / "feature_width.svg"
+        picture.write_text(chart(rows, inputs=512) + "\n", encoding="utf-8")
+        print(picture)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from torch import Tensor
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.gradient_matching.features import layer_inputs
 from seepage.audit import adversary, entries, whose
+from seepage.audit.captured import Captured
 from seepage.clients import Client
 from seepage.core import Batch, Rng, Task
 from seepage.core.errors import SeepageError
@@ -72,7 +73,7 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
     return FeatureErrors(tuple(values), tuple(missed))
 
 
-def _victim(ready: Plain, dataset: Dataset, threat: Threat, place: Place) -> Task:
+def _victim(ready: Plain, dataset: Dataset | Captured, threat: Threat, place: Place) -> Task:
     """The network of a cell where it runs, built once for all cells that follow one another."""
     plain = {k: ready["data"][k] for k in whose.DATASET if k in ready["data"]}
     wanted = repr((plain, ready["models"], threat.mode))

@@ -16,13 +16,13 @@ from seepage.attacks.feature_recovery.activation import Activation, recognise
 from seepage.attacks.feature_recovery.completion import completed
 from seepage.attacks.feature_recovery.decomposition import common_parts
 from seepage.attacks.feature_recovery.equations import Equations
+from seepage.attacks.feature_recovery.gaussian import _distance_from_normal
 from seepage.attacks.feature_recovery.hermite import (
     gaussian_derivative,
     hermite_orders,
     matrix_moment,
     tensor_moment,
 )
-from seepage.attacks.feature_recovery.gaussian import _distance_from_normal
 from seepage.attacks.feature_recovery.least_squares import refine
 from seepage.attacks.feature_recovery.span import _singular
 from seepage.attacks.feature_recovery.tensor import _rotated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -88,4 +89,4 @@ def _distance_from_normal(values: Tensor) -> float:
     below = torch.special.ndtr(some)
     steps = torch.arange(len(some) + 1, dtype=some.dtype, device=some.device) / len(some)
     distance = torch.maximum((steps[1:] - below).max(), (below - steps[:-1]).max())
-    return float(distance) * len(some) ** 0.5
+    return float(distance * math.sqrt(len(some)))
