@@ -1,7 +1,7 @@
 """How much of the features of a ResNet-18 comes back through a wide head: 001, Table 2.
 
-    python -m benchmarks.feature_recovery --only undefended|trained|defenses|width [--steps 782]
-                                          [--device cuda]
+    python -m benchmarks.feature_recovery --only undefended|trained|defenses|width|local
+                                          [--steps 782] [--device cuda]
 
 Needs CIFAR-10 in SEEPAGE_DATA. The batch is test images 0 to B - 1 behind `wide_head_resnet18`
 with 512 features and 16384 neurons, of which 14336 are random. "error" is the paper's: the mean
@@ -11,7 +11,8 @@ error of a span that needs no update: the mean feature of 64 other images.
 
 The network is untrained; "trained" repeats the first part after `--steps` of 64 images, of as many
 training images as they see once and 20 000 at most. Two threads train it, and it goes on where it
-was interrupted if `--keep` names a folder. "width" also draws its errors, as
+was interrupted if `--keep` names a folder. "local" asks it which learning rate of local steps does
+to the moments what the paper prints, with batch statistics known as in its table. "width" also draws its errors, as
 docs/pictures/feature_width.svg or beside the result if `--out` names a folder.
 """
 
@@ -71,6 +72,7 @@ class Case:
     local: LocalComputation = field(default_factory=sp.Gradient)
     neurons: int = 16384
     trained: int = 2048
+    threat: sp.Threat = field(default_factory=lambda: sp.Threat(knows_labels=True))
 
 
 def undefended() -> Iterator[Case]:
@@ -99,7 +101,23 @@ def widths() -> Iterator[Case]:
                 yield Case(people, method, neurons=2**power, trained=0)
 
 
-PARTS = {"undefended": undefended, "trained": undefended, "defenses": defended, "width": widths}
+def local() -> Iterator[Case]:
+    exact = sp.Threat(knows_labels=True, batchnorm="exact")
+    for people in (1, 2, 4, 8):
+        yield Case(people, TENSOR, threat=exact)
+        for steps in (3, 5):
+            for lr in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
+                average = sp.FedAvg(lr=lr, steps=steps)
+                yield Case(people, TENSOR, f"{steps} steps", local=average, threat=exact)
+
+
+PARTS = {
+    "undefended": undefended,
+    "trained": undefended,
+    "defenses": defended,
+    "width": widths,
+    "local": local,
+}
 
 
 @lru_cache(maxsize=1)
@@ -158,7 +176,7 @@ def run(case: Case, victim: Utility | None, device: str) -> dict[str, object]:
         data.batch(n, start=s).to(device=device) for n, s in ((case.people, 0), OTHERS)
     )
     client = sp.Client(case.local, case.defense)
-    seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+    seen = case.threat.observe(client, task, batch, rng=sp.rng(0))
     began = time.perf_counter()
     try:
         found = case.method.recover(seen, rng=sp.rng(1))
@@ -169,8 +187,8 @@ def run(case: Case, victim: Utility | None, device: str) -> dict[str, object]:
     # A number from the card says that it is done.
     residual = float(found.residual)
     seconds = time.perf_counter() - began
-    truth = features(task, batch.inputs)
-    mean = features(task, others.inputs).mean(0, keepdim=True)
+    truth = features(seen.task, batch.inputs)
+    mean = features(seen.task, others.inputs).mean(0, keepdim=True)
     public = torch.nn.functional.normalize(mean, dim=1).T
     own = cosines(truth, found)
     column = {1: 0, 2: 1, 4: 2, 8: 3}.get(case.people)
@@ -179,6 +197,7 @@ def run(case: Case, victim: Utility | None, device: str) -> dict[str, object]:
         "people": case.people,
         "method": repr(case.method) if case.method is not EXACT else "ExactFeatures()",
         "defense": case.name,
+        "local": repr(case.local),
         "neurons": case.neurons,
         "error": round(error, 6),
         "paper": None if column is None or case.trained == 0 else PAPER[case.name][column],
@@ -201,7 +220,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["auto", "cpu", "cuda"])
     options = parser.parse_args()
     device = pick_device(options.device)
-    training = options.only == "trained"
+    training = options.only in ("trained", "local")
     victim = schooled(options.steps, options.keep, device) if training else None
     rows: list[dict[str, object]] = []
     for case in PARTS[options.only]():
