@@ -12,8 +12,9 @@ error of a span that needs no update: the mean feature of 64 other images.
 The network is untrained; "trained" repeats the first part after `--steps` of 64 images, of as many
 training images as they see once and 20 000 at most. Two threads train it, and it goes on where it
 was interrupted if `--keep` names a folder. "local" asks it which learning rate of local steps does
-to the moments what the paper prints, with batch statistics known as in its table. "width" also draws its errors, as
-docs/pictures/feature_width.svg or beside the result if `--out` names a folder.
+to the moments what the paper prints, with batch statistics known as in its table; both parts in one
+run share the training. "width" also draws its errors, as docs/pictures/feature_width.svg or beside
+the result if `--out` names a folder.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ PARTS = {
     "width": widths,
     "local": local,
 }
+TRAINED = {"trained", "local"}
 
 
 @lru_cache(maxsize=1)
@@ -211,35 +213,48 @@ def run(case: Case, victim: Utility | None, device: str) -> dict[str, object]:
     }
 
 
+def record(
+    part: str, victim: Utility | None, device: str, options: argparse.Namespace
+) -> list[dict[str, object]]:
+    """Run a part; it is saved after every row, so that a run that is stopped leaves what it has."""
+    rows: list[dict[str, object]] = []
+    for case in PARTS[part]():
+        rows.append(run(case, victim, device))
+        print(rows[-1], flush=True)
+        content: dict[str, object] = {"local_lr": LR, "rows": rows}
+        if part == "width":
+            content["slopes"] = slopes(rows)
+        if victim is not None:
+            content["victim"] = {"steps": options.steps, "batch_size": 64, **victim.plain()}
+        path = save(f"feature_recovery-{part}", device, content, options.out)
+    print(path)
+    return rows
+
+
+def draw(rows: list[dict[str, object]], folder: Path) -> None:
+    for line in slopes(rows):
+        print(line)
+    picture = folder / "feature_width.svg"
+    picture.write_text(chart(rows, inputs=512) + "\n", encoding="utf-8")
+    print(picture)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", required=True, choices=list(PARTS))
+    parser.add_argument("--only", required=True, nargs="+", choices=list(PARTS))
     parser.add_argument("--steps", type=int, default=782, help="of training")
     parser.add_argument("--keep", type=Path, default=None, help="folder for its checkpoints")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     parser.add_argument("--device", default="cpu", choices=["auto", "cpu", "cuda"])
     options = parser.parse_args()
     device = pick_device(options.device)
-    training = options.only in ("trained", "local")
-    victim = schooled(options.steps, options.keep, device) if training else None
-    rows: list[dict[str, object]] = []
-    for case in PARTS[options.only]():
-        rows.append(run(case, victim, device))
-        print(rows[-1], flush=True)
-        content: dict[str, object] = {"local_lr": LR, "rows": rows}
-        if options.only == "width":
-            content["slopes"] = slopes(rows)
-        if victim is not None:
-            content["victim"] = {"steps": options.steps, "batch_size": 64, **victim.plain()}
-        # After every row, so that a run that is stopped leaves what it has.
-        path = save(f"feature_recovery-{options.only}", device, content, options.out)
-    print(path)
-    if options.only == "width":
-        for line in slopes(rows):
-            print(line)
-        picture = (options.out or PICTURES) / "feature_width.svg"
-        picture.write_text(chart(rows, inputs=512) + "\n", encoding="utf-8")
-        print(picture)
+    victim = None
+    if TRAINED & set(options.only):
+        victim = schooled(options.steps, options.keep, device)
+    for part in options.only:
+        rows = record(part, victim if part in TRAINED else None, device, options)
+        if part == "width":
+            draw(rows, options.out or PICTURES)
 
 
 if __name__ == "__main__":
