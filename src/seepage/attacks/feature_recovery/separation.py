@@ -22,6 +22,8 @@ from seepage.core.progress import report
 _EQUATIONS = 64
 # Below so many for each unknown, others than people solve them as well.
 _ENOUGH = 8
+# Where nearly every start ends at somebody, rounds without gain tell that the update is blurred.
+_PATIENCE, _BETTER = 2, 0.9
 EXPLAINED = 1e-4
 
 
@@ -47,7 +49,8 @@ def separated(
     best, least = None, float("inf")
     for number, (some, within) in enumerate(_groups(head, span)):
         key = rng.fork("group", number)
-        found = _searched(some, within, equations, search=search, rng=key)
+        patience = search.rounds if some is head else _PATIENCE
+        found = _searched(some, within, equations, search=search, patience=patience, rng=key)
         misfit = float("inf") if found is None else equations.misfit(found)
         if misfit < least:
             best, least = found, misfit
@@ -82,6 +85,7 @@ def _searched(
     equations: Equations,
     *,
     search: Complementarity,
+    patience: int,
     rng: Rng,
 ) -> Tensor | None:
     above = head.above.T @ column_space(head.last, at_most=span.people)
@@ -93,16 +97,23 @@ def _searched(
         column_space(above, at_most=above.shape[1]),
     )
     some = _some_neurons(factors, rng.fork("neurons"))
-    found, best, least = none_yet(factors.span), None, float("inf")
+    found, best, least, idle = none_yet(factors.span), None, float("inf"), 0
     for number in range(search.rounds):
         before = found.directions
         key = rng.fork("round", number)
         found = found.joined(search(some, found, rng=key)).independent()
-        if len(found) < span.people or torch.equal(found.directions, before):
+        if len(found) < span.people:
+            continue
+        idle += 1
+        if idle > patience:
+            break
+        if torch.equal(found.directions, before):
             continue
         features = _features(head, span, found)
         misfit = equations.misfit(features)
         report(number + 1, search.rounds, misfit)
+        if misfit < _BETTER * least:
+            idle = 0
         if misfit < least:
             best, least = features, misfit
         if least < EXPLAINED or (not span.clean and number > 3):
