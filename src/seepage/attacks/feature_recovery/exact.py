@@ -31,8 +31,8 @@ class NotToldApartWarning(UserWarning):
 
 
 _PROMISING = 0.3
-# What defenses do to the span they do to the rest of the update, several times over; filling in
-# what was pruned leaves a little less than two people taken for one do.
+# What local steps do to the span they do to the rest of the update, several times over; two people
+# taken for one leave more.
 _BLURRED, _LEFT = 10, 1e-3
 # Two starts that end this close, relative to what is left, have both reached the noise.
 _SETTLED = 1e-3
@@ -152,7 +152,8 @@ class ExactFeatures:
     ) -> Features:
         residual = wanted.misfit(best)
         clean = span is not None and span.clean
-        if span is not None and clean and residual > max(_LEFT, _BLURRED * span.noise):
+        untouched = span is not None and span.clean and not span.filled
+        if span is not None and untouched and residual > max(_LEFT, _BLURRED * span.noise):
             warnings.warn(
                 f"not all of {len(best)} people were told apart: their features leave "
                 f"{residual:.2g} of the gradient of the last layer unexplained; the span is exact "

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.core.errors import NotApplicable
@@ -28,10 +30,16 @@ def gaussian_derivative(activation: Callable[[Tensor], Tensor], order: int) -> f
         >>> abs(gaussian_derivative(torch.tanh, 2)) < 1e-12  # even order of an odd function
         True
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    nodes, weights = _quadrature()
     polynomial = np.polynomial.hermite_e.hermeval(nodes, [0.0] * order + [1.0])
     values = activation(torch.from_numpy(nodes)).numpy()
     return float(np.sum(weights * values * polynomial) / math.sqrt(2 * math.pi))
+
+
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    return nodes, weights
 
 
 @dataclass(frozen=True)

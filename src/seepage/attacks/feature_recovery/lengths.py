@@ -83,7 +83,8 @@ class _Mismatch:
         low, high = centre - (grid[1] - grid[0]), centre + (grid[1] - grid[0])
         for _ in range(_TURNS):
             left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-            up = self(left.exp() / size) > self(right.exp() / size)
+            there = self(torch.stack([left, right]).exp() / size)
+            up = there[0] > there[1]
             low, high = torch.where(up, left, low), torch.where(up, high, right)
         return ((low + high) / 2).exp() / size
 

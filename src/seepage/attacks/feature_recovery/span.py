@@ -28,11 +28,13 @@ class Span:
         left: `(m, B)`, orthonormal columns.
         mixtures: `(B, d)`, orthogonal rows.
         noise: The next singular value, or what filling in left over, over the last that counts.
+        filled: Whether entries of the gradient were missing and had to be filled in.
     """
 
     left: Tensor
     mixtures: Tensor
     noise: float
+    filled: bool = False
 
     @property
     def people(self) -> int:
@@ -88,7 +90,8 @@ def feature_span(head: TwoLayerHead, people: int | None) -> Span | None:
     noise = max(after, rest) / float(values[count - 1].clamp_min(1e-300))
     values, right = values[:count, None], right[:count]
     left, signs = torch.linalg.qr(whole @ (right / values.clamp_min(1e-300)).T)
-    return Span(left * signs.diagonal().sign(), values * right, noise)
+    filled = whole is not head.first
+    return Span(left * signs.diagonal().sign(), values * right, noise, filled)
 
 
 def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
