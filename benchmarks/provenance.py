@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -14,8 +15,12 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 
 
+@cache
 def commit() -> str:
-    """The commit that ran, marked if the tree had changed, or what SEEPAGE_COMMIT says."""
+    """The commit that ran, marked if the tree had changed, or what SEEPAGE_COMMIT says.
+
+    Asked once, before the first result: written into the tree, a result would change it.
+    """
     named = os.environ.get("SEEPAGE_COMMIT")
     if named:
         return named
