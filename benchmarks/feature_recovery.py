@@ -96,9 +96,9 @@ def defended() -> Iterator[Case]:
 
 
 def widths() -> Iterator[Case]:
-    for people in (1, 4):
-        for method in (TENSOR, REDUCED):
-            for power in range(11, 17):
+    for power in range(11, 17):
+        for people in (1, 4):
+            for method in (TENSOR, REDUCED):
                 yield Case(people, method, neurons=2**power, trained=0)
 
 
