@@ -217,3 +217,16 @@ def test_what_is_missing_is_asked_for(task, pictures):
         systematic(features=sp.attacks.analytic_fc())
     with pytest.raises(InvalidValue, match="feature weight >= 0"):
         systematic(feature_weight=-1.0)
+
+
+def test_only_the_first_statistics_tell_the_contrast_of_a_batch(photos):
+    task = sp.zoo.resnet18(width=2).to(dtype=torch.float64)
+    batch = photos.to(dtype=torch.float64)
+    seen = observe(task, batch)
+    fainter = task.domain.denormalise(0.5 * task.domain.normalise(batch.inputs))
+    told = seen.simulate(fainter, batch.labels).flat()
+    assert float(torch.cosine_similarity(told, seen.update.flat(), dim=0)) > 0.999
+    found, known = sp.clients.batch_statistics(seen.task, fainter), seen.statistics
+    first, *later = (float((found[name].variance / known[name].variance).mean()) for name in known)
+    assert first == pytest.approx(0.25)
+    assert later == pytest.approx([1.0] * len(later), abs=0.05)
