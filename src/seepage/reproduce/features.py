@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.feature_recovery import FeatureRecovery
-from seepage.attacks.gradient_matching.features import layer_inputs
+from seepage.attacks.gradient_matching.features import features_at
 from seepage.audit import adversary, entries, whose
 from seepage.audit.captured import Captured
 from seepage.clients import Client
@@ -95,7 +95,7 @@ def _errors(
     seen = threat.observe(client, task, batch, rng=key.fork("client"))
     found = method.recover(seen, rng=key.fork("adversary"))
     with torch.no_grad():
-        truth = layer_inputs(seen.task, found.layer, batch.inputs)
+        truth = features_at(seen.task, found.layer, batch.inputs)
     errors: list[float] = outside(truth, found.span).tolist()
     return errors
 
