@@ -8,6 +8,7 @@ from typing import Any
 
 from seepage.attacks.adaptive.code import read_code
 from seepage.attacks.adaptive.columns import read_columns
+from seepage.attacks.adaptive.mixtures import read_mixtures
 from seepage.attacks.adaptive.noise import read_noise
 from seepage.attacks.reading.entries import read_survivors
 from seepage.attacks.reading.plan import Plan
@@ -17,6 +18,7 @@ from seepage.defenses import (
     AddGaussian,
     AddLaplace,
     Dropout,
+    InstaHide,
     Precode,
     Prune,
     Sign,
@@ -30,6 +32,7 @@ READINGS: Mapping[type, Callable[[Any, Plan], Plan]] = MappingProxyType(
         AddGaussian: read_noise,
         AddLaplace: read_noise,
         Dropout: read_survivors,
+        InstaHide: read_mixtures,
         Precode: read_code,
         Prune: read_survivors,
         Sign: read_signs,
