@@ -1,12 +1,13 @@
 """Why results of Geiping et al. (2020) come out otherwise here, by experiment.
 
-    python -m benchmarks.causes [--only lbfgs,flat,sure] [--images 2] [--steps 300] [--width 16]
+    python -m benchmarks.causes [--only lbfgs,flat,sure,measures] [--images 2] [--steps 300] [--width 16]
 
 `lbfgs`: Table 1's two variants that fail there and not here, on an untrained ConvNet, beside
 torch's own L-BFGS on the same objective, on a multiple of it and, as signed Adam has it, by the
 signs of its gradient. `flat`: the people shown in the sheet of 003-fig6, and what one colour has.
 `sure`: the smallest gradients of the trained ResNet-20, honest in single and double precision, with
-flipped labels, and with the gradient at the logits read off the last layer.
+flipped labels, and with the gradient at the logits read off the last layer. `measures`: what each
+measure gives for guesses that are no attack's.
 Needs CIFAR-10 in SEEPAGE_DATA.
 """
 
@@ -218,8 +219,43 @@ def sure(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def measures() -> list[Row]:
+    """Mean scores of guesses at a few people: flat, shifted, mirrored, noisy, of somebody else."""
+    data, colour = sp.data.load("cifar10"), sp.data.load("cifar10", split="train").inputs
+    flat = colour.float().mean((0, 2, 3)).reshape(1, 3, 1, 1).expand(1, 3, 32, 32)
+    guesses: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+        "the mean colour of the data": lambda x, i: flat,
+        "shifted by four pixels each way": lambda x, i: x.roll((4, 4), (2, 3)),
+        "mirrored": lambda x, i: x.flip(3),
+        "noise of 0.1 added": lambda x, i: (x + 0.1 * sp.rng(i).normal(x.shape)).clamp(0, 1),
+        "somebody else": lambda x, i: data.batch(1, start=i + 17).inputs,
+        "noise": lambda x, i: sp.rng(i).uniform(x.shape),
+    }
+    metrics = [METRICS[name] for name in ("psnr", "ssim", "lpips")]
+    rows: list[Row] = []
+    for name, make in guesses.items():
+        scores = [
+            sp.score(sp.Reconstruction(make(one.inputs, i), one.labels), one, metrics=metrics)
+            for i in range(16)
+            if (one := data.batch(1, start=i))
+        ]
+        means = {m.name: sum(float(s[m.name]) for s in scores) / len(scores) for m in metrics}
+        rows.append({"guess": name, **{key: round(value, 3) for key, value in means.items()}})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def _psnr(guess: sp.Reconstruction, batch: sp.Batch) -> float:
     return float(sp.score(guess, batch)["psnr"])
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+    "lbfgs": lbfgs,
+    "flat": lambda _: flat(),
+    "sure": sure,
+    "measures": lambda _: measures(),
+}
+SEARCHED = ("lbfgs", "sure")
 
 
 def main() -> None:
@@ -232,9 +268,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for part in options.only.split(","):
-        rows = flat() if part == "flat" else {"lbfgs": lbfgs, "sure": sure}[part](options)
+        rows = PARTS[part](options)
         setting = {name: getattr(options, name) for name in ("images", "steps", "width")}
-        content = {"rows": rows} if part == "flat" else {**setting, "rows": rows}
+        content = {**setting, "rows": rows} if part in SEARCHED else {"rows": rows}
         print(save(f"causes-{part}", "cpu", content, options.out))
 
 
