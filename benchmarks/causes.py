@@ -1,6 +1,6 @@
 """Why results of Geiping et al. (2020) come out otherwise here, by experiment.
 
-    python -m benchmarks.causes [--only lbfgs,flat,sure,measures] [--images 2] [--steps 300] [--width 16]
+    python -m benchmarks.causes [--only lbfgs,flat,sure,measures] [--images 2] [--steps 300] ...
 
 `lbfgs`: Table 1's two variants that fail there and not here, on an untrained ConvNet, beside
 torch's own L-BFGS on the same objective, on a multiple of it and, as signed Adam has it, by the
