@@ -41,8 +41,8 @@ READINGS: Mapping[type, Callable[[Any, Plan], Plan]] = MappingProxyType(
     }
 )
 """By class of defense. Of one that is not here there is nothing to read: what it does is already
-simulated, as of clipping, of known mixing and of sums over clients, or simulating it brought back
-less, as of rounding and of OASIS's rotations."""
+simulated, as of clipping, of MixUp's known mixing and of sums over clients, or simulating it
+brought back less, as of rounding and of OASIS's rotations."""
 
 
 def adapted(attack: Attack, observation: Observation) -> Plan:
