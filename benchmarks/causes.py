@@ -1,10 +1,13 @@
 """Why results of Geiping et al. (2020) come out otherwise here, by experiment.
 
-    python -m benchmarks.causes [--only lbfgs,flat] [--images 2] [--steps 300] [--width 16]
+    python -m benchmarks.causes [--only lbfgs,flat,sure,measures] [--images 2] [--steps 300] ...
 
 `lbfgs`: Table 1's two variants that fail there and not here, on an untrained ConvNet, beside
 torch's own L-BFGS on the same objective, on a multiple of it and, as signed Adam has it, by the
 signs of its gradient. `flat`: the people shown in the sheet of 003-fig6, and what one colour has.
+`sure`: the smallest gradients of the trained ResNet-20, honest in single and double precision, with
+flipped labels, and with the gradient at the logits read off the last layer. `measures`: what each
+measure gives for guesses that are no attack's.
 Needs CIFAR-10 in SEEPAGE_DATA.
 """
 
@@ -18,8 +21,14 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
+from seepage.core import SideBySide
+from seepage.domains import IMAGENET, Image
+from seepage.reproduce.chosen import gradient_norms
+from seepage.scoring import METRICS
 
 Row = dict[str, object]
+# The first test images, of whom `sure` takes those of the smallest gradient.
+AMONG = 200
 Attacker = Callable[[sp.Observation, int], sp.Reconstruction]
 
 # Of docs/results/003-fig6-small.png: number of each person, and the PSNR below what came back.
@@ -165,8 +174,88 @@ def _torchs(steps: int, *, scale: float = 1.0, signed: bool = False) -> Attacker
     return attack
 
 
+def sure(options: argparse.Namespace) -> list[Row]:
+    """What comes back of people the trained network is surest of, by each way to attack it."""
+    weights = sp.data.data_root() / "weights" / "cifar10_resnet20-12fca82f.safetensors"
+    domain = Image((3, 32, 32), mean=IMAGENET.mean, std=IMAGENET.std)
+    task, data = (
+        sp.zoo.load_weights(sp.zoo.resnet20(domain=domain), weights),
+        sp.data.load("cifar10"),
+    )
+    norms = gradient_norms(data, task, AMONG)
+    people = sorted(range(AMONG), key=norms.__getitem__)[: options.images]
+    search = sp.attacks.inverting_gradients(steps=options.steps, restarts=1, tv=1e-3)
+    flip = sp.attacks.label_flip(attack=search)
+    arms: dict[str, tuple[SideBySide, sp.Task]] = {
+        "honest": (search, task),
+        "honest, double precision": (search, task.to(dtype=torch.float64)),
+        "labels flipped": (flip, flip.plant(task, rng=sp.rng(0))),
+        "logits read": (sp.attacks.ReadLogits(search), task),
+    }
+    rows: list[Row] = []
+    metrics = [METRICS[name] for name in ("psnr", "ssim", "lpips")]
+    for arm, (attack, victim) in arms.items():
+        dtype = next(iter(victim.parameters.values())).dtype
+        batches = [data.batch(1, start=number) for number in people]
+        client, threat = sp.Client(sp.Gradient()), sp.Threat(knows_labels=True)
+        seen = [threat.observe(client, victim, b.to(dtype=dtype), rng=sp.rng(0)) for b in batches]
+        guesses = attack.many(seen, rngs=[sp.rng(1000 + i) for i in range(len(seen))])
+        found = [
+            sp.score(sp.Reconstruction(guess.inputs.float(), guess.labels), batch, metrics=metrics)
+            for guess, batch in zip(guesses, batches, strict=True)
+        ]
+        scores = {m.name: [round(float(one[m.name]), 3) for one in found] for m in metrics}
+        rows.append(
+            {
+                "arm": arm,
+                "people": people,
+                "gradient_norms": [float(f"{float(one.update.norm()):.3g}") for one in seen],
+                "objective": [round(min(guess.trace.finals), 4) for guess in guesses],
+                **scores,
+                "mean": {name: round(sum(v) / len(v), 3) for name, v in scores.items()},
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def measures() -> list[Row]:
+    """Mean scores of guesses at a few people: flat, shifted, mirrored, noisy, of somebody else."""
+    data, colour = sp.data.load("cifar10"), sp.data.load("cifar10", split="train").inputs
+    flat = colour.float().mean((0, 2, 3)).reshape(1, 3, 1, 1).expand(1, 3, 32, 32)
+    guesses: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+        "the mean colour of the data": lambda x, i: flat,
+        "shifted by four pixels each way": lambda x, i: x.roll((4, 4), (2, 3)),
+        "mirrored": lambda x, i: x.flip(3),
+        "noise of 0.1 added": lambda x, i: (x + 0.1 * sp.rng(i).normal(x.shape)).clamp(0, 1),
+        "somebody else": lambda x, i: data.batch(1, start=i + 17).inputs,
+        "noise": lambda x, i: sp.rng(i).uniform(x.shape),
+    }
+    metrics = [METRICS[name] for name in ("psnr", "ssim", "lpips")]
+    rows: list[Row] = []
+    for name, make in guesses.items():
+        scores = [
+            sp.score(sp.Reconstruction(make(one.inputs, i), one.labels), one, metrics=metrics)
+            for i in range(16)
+            if (one := data.batch(1, start=i))
+        ]
+        means = {m.name: sum(float(s[m.name]) for s in scores) / len(scores) for m in metrics}
+        rows.append({"guess": name, **{key: round(value, 3) for key, value in means.items()}})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def _psnr(guess: sp.Reconstruction, batch: sp.Batch) -> float:
     return float(sp.score(guess, batch)["psnr"])
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+    "lbfgs": lbfgs,
+    "flat": lambda _: flat(),
+    "sure": sure,
+    "measures": lambda _: measures(),
+}
+SEARCHED = ("lbfgs", "sure")
 
 
 def main() -> None:
@@ -179,9 +268,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for part in options.only.split(","):
-        rows = flat() if part == "flat" else lbfgs(options)
+        rows = PARTS[part](options)
         setting = {name: getattr(options, name) for name in ("images", "steps", "width")}
-        content = {"rows": rows} if part == "flat" else {**setting, "rows": rows}
+        content = {**setting, "rows": rows} if part in SEARCHED else {"rows": rows}
         print(save(f"causes-{part}", "cpu", content, options.out))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -32,7 +32,9 @@ from seepage.attacks.gradient_matching import (
     StepDecay,
     TotalVariation,
 )
+from seepage.core import SideBySide
 from seepage.domains import CIFAR10, IMAGENET, Image
+from seepage.reproduce.chosen import gradient_norms
 from seepage.scoring import METRICS, applicable, pair
 from seepage.scoring.legacy import psnr_normalised_003
 
@@ -60,15 +62,17 @@ class Bench:
     def attack(
         self,
         name: str,
-        attack: GradientMatching,
+        attack: SideBySide,
         task: sp.Task,
         batches: Sequence[sp.Batch],
         *,
         local: sp.FedAvg | None = None,
         threat: sp.Threat | None = None,
         note: str = "",
-    ) -> Row:
-        """Attack every batch, all together, and keep what came back."""
+        groups: Mapping[str, int] | None = None,
+        effort: Row | None = None,
+    ) -> None:
+        """Attack every batch, all together, and keep what came back, a row for each group."""
         threat = threat or sp.Threat(knows_labels=True)
         client = sp.Client(local or sp.Gradient())
         seen = [
@@ -78,14 +82,19 @@ class Bench:
         began = time.perf_counter()
         guesses = attack.many(seen, rngs=[sp.rng(1000 + i) for i in range(len(seen))])
         seconds = time.perf_counter() - began
-        row = self._scored(name, task, batches, guesses, note) | {
-            "steps": attack.search.steps,
-            "restarts": attack.search.restarts,
-            "seconds": round(seconds, 1),
-        }
-        self.rows.append(row)
-        print({k: v for k, v in row.items() if k not in ("psnr", "objective")}, flush=True)
-        return row
+        if isinstance(attack, GradientMatching):
+            search = attack.search
+            effort = {"steps": search.steps, "restarts": search.restarts}
+        start = 0
+        for group, size in (groups or {"": len(batches)}).items():
+            some = slice(start, start + size)
+            start += size
+            row = self._scored(f"{name}{group}", task, batches[some], guesses[some], note)
+            norms = [float(f"{float(one.update.norm()):.3g}") for one in seen[some]]
+            row |= {**(effort or {}), "seconds": round(seconds, 1), "gradient_norms": norms}
+            self.rows.append(row)
+            told = {k: v for k, v in row.items() if k not in ("psnr", "objective")}
+            print(told, flush=True)
 
     def _scored(
         self,
@@ -95,13 +104,14 @@ class Bench:
         guesses: Sequence[sp.Reconstruction],
         note: str,
     ) -> Row:
-        psnr, normalised, lpips, labels = [], [], [], []
+        psnr, normalised, ssim, lpips, labels = [], [], [], [], []
         truth, found = [], []
         for batch, guess in zip(batches, guesses, strict=True):
             labels_on_cpu = None if guess.labels is None else guess.labels.cpu()
             paired = pair(sp.Reconstruction(guess.inputs.cpu().float(), labels_on_cpu), batch)
             psnr.extend(METRICS["psnr"](paired).tolist())
             normalised.extend(psnr_normalised_003(paired, task.domain).tolist())
+            ssim.extend(METRICS["ssim"](paired).tolist())
             labels.extend(METRICS["label_accuracy"](paired).tolist())
             if any(metric.name == "lpips" for metric in applicable(paired)):
                 lpips.extend(METRICS["lpips"](paired).tolist())
@@ -114,6 +124,7 @@ class Bench:
             "people": len(psnr),
             "psnr_mean": _mean(psnr),
             "psnr_normalised_mean": _mean(normalised),
+            "ssim_mean": _mean(ssim),
             "lpips_mean": _mean(lpips) if lpips else None,
             "label_accuracy": _mean(labels),
             "above_40_db": sum(value > 40 for value in psnr),
@@ -213,45 +224,44 @@ def fedavg(bench: Bench) -> None:
         )
 
 
+# Two rows of the head are permuted, those of cats and dogs, so these are the people.
+FLIPPED = (3, 5)
+
+
 def trained(bench: Bench) -> None:
-    """003 Fig. 6: the images with the largest and the smallest gradient, and a flipped head."""
+    """003 Fig. 6 and 8: the smallest and the largest gradients, and two rows permuted.
+
+    Cats and dogs among the first 1000 test images, 8 of each end; honest, flipped, and honest with
+    the gradient at the logits read off the last layer.
+    """
     weights = sp.data.data_root() / "weights" / "cifar10_resnet20-12fca82f.safetensors"
     domain = Image((3, 32, 32), mean=IMAGENET.mean, std=IMAGENET.std)
     task = sp.zoo.load_weights(sp.zoo.resnet20(domain=domain), weights).to(device=bench.device)
-    norms = []
-    for i in range(64):
-        one = bench.images.batch(1, start=i).to(device=bench.device)
-        norms.append(float(sp.Gradient()(task, one.inputs, one.labels).norm()))
-    order = sorted(range(64), key=lambda i: norms[i])
-    cases = product((("smallest", order[:4]), ("largest", order[-4:])), (False, True))
-    for (name, chosen), flip in cases:
-        victim = _flipped(task) if flip else task
-        for power in (None, POWER):
-            attack = sp.attacks.inverting_gradients(
-                steps=bench.steps(3000), restarts=2, tv=1e-3, layerwise=power
-            )
-            head = ", flipped head" if flip else ""
-            fidelity = "" if power is None else f", layerwise {power:g}"
+    norms = gradient_norms(bench.images, task, bench.steps(1000))
+    pets = [i for i in range(len(norms)) if int(bench.images.labels[i]) in FLIPPED]
+    order = sorted(pets, key=norms.__getitem__)
+    count = min(8, len(order) // 2)
+    chosen = [*order[:count], *order[-count:]]
+    batches = [bench.images.batch(1, start=i) for i in chosen]
+    for power in (None, POWER):
+        steps, fidelity = bench.steps(3000), "" if power is None else f", layerwise {power:g}"
+        search = sp.attacks.inverting_gradients(steps=steps, restarts=1, tv=1e-3, layerwise=power)
+        flip = sp.attacks.label_flip(attack=search, rows=FLIPPED)
+        arms: dict[str, tuple[SideBySide, sp.Task]] = {
+            "honest": (search, task),
+            "flipped": (flip, flip.plant(task, rng=sp.rng(0))),
+            "logits read": (sp.attacks.ReadLogits(search), task),
+        }
+        for arm, (attack, victim) in arms.items():
             bench.attack(
-                f"trained ResNet-20, {name} gradient{head}{fidelity}",
+                f"trained ResNet-20, {arm}{fidelity}",
                 attack,
                 victim,
-                [bench.images.batch(1, start=i) for i in chosen],
+                batches,
                 note=f"images {chosen}",
+                groups={", smallest": count, ", largest": count},
+                effort={"steps": steps, "restarts": 1},
             )
-
-
-def _flipped(task: sp.Task) -> sp.Task:
-    """The task with two rows of its head exchanged, as a dishonest server would send it."""
-    import copy
-    from dataclasses import replace
-
-    model = copy.deepcopy(task.model)
-    order = torch.tensor([1, 0, *range(2, 10)])
-    with torch.no_grad():
-        model.linear.weight.copy_(model.linear.weight[order])
-        model.linear.bias.copy_(model.linear.bias[order])
-    return replace(task, model=model, name=f"{task.name}, two rows flipped")
 
 
 def resnet18(bench: Bench) -> None:

@@ -48,6 +48,7 @@ PROMISED = {
     "attacks",
     "attacks.adaptive",
     "attacks.PriorNetwork",
+    "attacks.ReadLogits",
     "attacks.Unmixed",
     "attacks.analytic_fc",
     "attacks.cocktail_party",

@@ -237,6 +237,19 @@ def test_flipping_makes_the_gradients_of_a_trained_network_large(cifar, data_roo
     torch.testing.assert_close(after, before.roll(1, dims=1))
 
 
+@pytest.mark.parametrize("search", [sp.attacks.inverting_gradients(steps=3), sp.attacks.rgap()])
+def test_updates_of_one_flipped_network_are_attacked_side_by_side(search, photos):
+    flip = sp.attacks.label_flip(attack=search)
+    planted = flip.plant(sp.zoo.cnn(variant="cnn2-v1", domain=photos.domain), rng=sp.rng(0))
+    planted = planted.to(dtype=torch.float64)
+    batches = [photos.batch(1, start=i).to(dtype=torch.float64) for i in range(2)]
+    threat = sp.Threat(knows_labels=True, server="malicious")
+    seen = [threat.observe(CLIENT, planted, batch, rng=sp.rng(0)) for batch in batches]
+    keys = [sp.rng(i) for i in range(2)]
+    for one, key, guess in zip(seen, keys, flip.many(seen, rngs=keys), strict=True):
+        assert torch.allclose(flip(one, rng=key).inputs, guess.inputs, atol=1e-7)
+
+
 def test_two_rows_are_swapped_where_two_are_named(lenet):
     swapped = sp.attacks.label_flip(rows=(2, 7)).plant(lenet, rng=sp.rng(0)).parameters
     own = lenet.parameters

@@ -12,6 +12,7 @@ from scipy import stats
 import seepage as sp
 from seepage.attacks.local_steps import EpochAgnostic
 from seepage.attacks.local_steps.surrogate import _at as seen_from
+from seepage.attacks.unmixing.negatives import positive
 from seepage.attacks.unmixing.one_round import choose_patterns
 from seepage.core import Lesson, Mixing
 from seepage.core.errors import InvalidValue, NotApplicable
@@ -207,6 +208,40 @@ def test_encodings_that_explain_nothing_and_mixing_that_is_unknown_are_left_as_t
         seen = observed(threat, defense, photos, task)
         plain, wrapped = (a(seen, rng=sp.rng(1)) for a in (exact, sp.attacks.Unmixed(exact)))
         assert torch.equal(plain.inputs, wrapped.inputs)
+
+
+def test_more_people_than_one_round_can_tell_apart_are_left_encoded():
+    many = sp.data.bundled("photos", size=8)
+    exact = sp.attacks.exact_batch()
+    seen = observed(sp.Threat.strongest(), sp.InstaHide(4), many, sp.zoo.mlp(hidden=(256,)))
+    plain, wrapped = (a(seen, rng=sp.rng(1)) for a in (exact, sp.attacks.Unmixed(exact)))
+    assert torch.equal(plain.inputs, wrapped.inputs)
+
+
+def test_several_rounds_are_unmixed_side_by_side_as_they_are_one_by_one(photos):
+    """A search of the encodings needs no mixing, though every client mixes in its own way."""
+    task, search = sp.zoo.mlp(hidden=(64,)), sp.attacks.inverting_gradients(steps=3, restarts=1)
+    client = sp.Client(sp.Gradient(), sp.InstaHide(4))
+    keys = [sp.rng(i) for i in range(2)]
+    seen = [sp.Threat.strongest().observe(client, task, photos, rng=key) for key in keys]
+    for attack in (sp.attacks.Unmixed(search), sp.attacks.Unmixed(sp.attacks.exact_batch())):
+        together = attack.many(seen, rngs=keys)
+        for one, key, guess in zip(seen, keys, together, strict=True):
+            assert torch.allclose(attack(one, rng=key).inputs, guess.inputs, atol=1e-4)
+
+
+def test_photographs_are_told_from_their_negatives_better_than_by_darkness(data_root):
+    images = sp.data.load("cifar10", split="test").inputs[:1200].float() - 0.5
+    fours = images.split(4)
+    assert sum(map(positive, fours)) > 0.88 * len(fours)
+    assert not any(positive(-four) for four in fours if positive(four))
+    assert sum(bool(four.sum() <= 0) for four in fours) < 0.7 * len(fours)
+
+
+def test_digits_are_taken_to_be_dark():
+    digits = sp.data.bundled("digits", size=4).inputs - 0.5
+    assert positive(digits)
+    assert not positive(-digits)
 
 
 def observed(threat, defense, batch, task):

@@ -23,10 +23,11 @@ from seepage.reproduce.measures import MEASURES, STATISTICS
 from seepage.reproduce.place import Place
 from seepage.reproduce.prepare import prepared
 from seepage.reproduce.reading import load_table, parse_table
-from seepage.reproduce.sources import Sample
+from seepage.reproduce.sources import Sample, attacked
 from seepage.reproduce.substitute import filled, laid_over
+from seepage.reproduce.table import Cell, Published
 from seepage.reproduce.toml import spec_text
-from seepage.reproduce.trained import trained
+from seepage.reproduce.trained import Schooling, trained
 from seepage.utility import evaluate
 
 
@@ -157,6 +158,23 @@ def test_a_network_is_trained_once_and_learns(scenario, tmp_path):
     assert first.accuracy > 0.3
     other = laid_over(scenario, {"models": {"schooling": {"lr": 0.2}}})
     assert trained(other, Place(folder=tmp_path)).path != first.path
+
+
+def test_one_cycle_begins_low_and_ends_low(scenario):
+    plain = Schooling(**{**scenario["models"]["schooling"], "one_cycle": True})
+    schedule = plain.plan(sp.data.load("mnist").batch(200)).schedule
+    begin, peak, end = (schedule(step, 100) for step in (0, 30, 99))
+    assert begin < 0.1 < 0.9 < peak <= 1
+    assert end < 0.1
+
+
+def test_a_table_tells_how_good_the_network_it_attacks_is(scenario, tmp_path):
+    place, block = Place(folder=tmp_path), Published(by="victim", measure="accuracy")
+    told = attacked(Cell(0, 0, ("", ""), scenario), block, place)
+    assert told.values == (100 * trained(scenario, place).accuracy,)
+    fresh = {**scenario, "models": {"name": "mlp"}}
+    with pytest.raises(InvalidValue, match="expected a network with schooling in the table"):
+        attacked(Cell(0, 0, ("", ""), fresh), block, place)
 
 
 def test_what_is_trained_behind_a_defense_is_another_network(scenario, tmp_path):

@@ -11,6 +11,7 @@ from seepage.attacks.computed import (
 )
 from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
 from seepage.attacks.image_prior import PriorNetwork, through
+from seepage.attacks.labels import ReadLogits
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -33,6 +34,7 @@ from seepage.attacks.unmixing import Unmixed, unmix
 __all__ = [
     "ATTACKS",
     "PriorNetwork",
+    "ReadLogits",
     "Unmixed",
     "adaptive",
     "analytic_fc",

@@ -22,6 +22,12 @@ def require_usable(update: Update, task: Task) -> None:
     if not bool(torch.isfinite(norm)):
         raise NotApplicable("the update holds NaN or infinity, so nothing can be matched to it")
     if float(norm) == 0:
+        largest = max((float(t.abs().max()) for t in update if t.numel()), default=0.0)
+        if largest > 0:
+            raise NotApplicable(
+                f"the entries of the update are {largest:.1g} at most, so that its norm is zero in "
+                "this precision; scale it, or use ReadLogits, which does"
+            )
         raise NotApplicable("the update is zero everywhere, so it gives nothing away")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from seepage.attacks import ATTACKS, Unmixed, adaptive
+from seepage.attacks import ATTACKS, ReadLogits, Unmixed, adaptive
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.kinds import require_kind
@@ -20,7 +20,8 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
     """What the adversary does to inputs of this kind, if it is known, and what records call it.
 
     `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
-    and are not known; `unmix = true` carries on from InstaHide's encodings to the private inputs.
+    and are not known; `unmix = true` carries on from InstaHide's encodings to the private inputs;
+    `read_logits = true` takes the gradient at the logits from the last layer.
     An attack that ends in another one, or begins with recovered features, names
     it in a table of its own, `attack = { name = ... }` or `features = { name = ... }`; the network
     that makes its images is `prior = { width = ... }`.
@@ -31,6 +32,7 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
             with located(key):
                 options[key] = make(options[key], domain)
     wrappers: dict[str, Callable[[Attack], Attack]] = {
+        "read_logits": ReadLogits,
         "infer_labels": InferLabels,
         "adaptive": adaptive,
         "unmix": Unmixed,

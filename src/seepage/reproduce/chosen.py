@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from seepage.clients import Gradient
 from seepage.core import Task
 from seepage.core.errors import UnknownName
 from seepage.data import Dataset
 
+# Gradients that are held at once.
+SIDE = 32
 Rule = Callable[[Dataset, Task, int], list[int]]
 
 
@@ -20,11 +24,14 @@ def gradient_norms(dataset: Dataset, task: Task, among: int) -> list[float]:
     batch = dataset.batch(min(among, len(dataset))).to(
         device=reference.device, dtype=reference.dtype
     )
-    local = Gradient()
-    return [
-        float(local(task, batch.inputs[i : i + 1], batch.labels[i : i + 1]).flat().norm())
-        for i in range(len(batch))
-    ]
+    norms: list[float] = []
+    for start in range(0, len(batch), SIDE):
+        some = slice(start, start + SIDE)
+        inputs, labels = batch.inputs[some], batch.labels[some]
+        each = Gradient()(task, inputs, labels, granularity="per_example")
+        squares = [tensor.flatten(1).double().square().sum(1) for tensor in each]
+        norms += torch.stack(squares).sum(0).sqrt().tolist()
+    return norms
 
 
 def _smallest(dataset: Dataset, task: Task, among: int) -> list[int]:

@@ -104,7 +104,14 @@ _OTHER: Mapping[str, Measure] = {
     "accuracy": Measure("test accuracy in %", True, ""),
     "training_loss": Measure("final training loss", False, "", 3),
 }
-_WORDS = {"psnr": "PSNR in dB", "lpips": "LPIPS", "rmse": "RMSE", "mse": "MSE", "l1": "mean L1"}
+_WORDS = {
+    "psnr": "PSNR in dB",
+    "ssim": "SSIM",
+    "lpips": "LPIPS",
+    "rmse": "RMSE",
+    "mse": "MSE",
+    "l1": "mean L1",
+}
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         **{n: Measure(_WORDS.get(n, n), m.higher_leaks_more, n, 3) for n, m in METRICS.items()},

@@ -13,7 +13,7 @@ from seepage.reproduce.measures import measure
 from seepage.reproduce.place import Place
 from seepage.reproduce.prepare import prepared, without_preparation
 from seepage.reproduce.reproduction import Reproduction
-from seepage.reproduce.sources import SOURCES, Audited, Sample, counted, schooled
+from seepage.reproduce.sources import SOURCES, Audited, Sample, attacked, counted, schooled
 from seepage.reproduce.table import Cell, PaperTable, Published
 from seepage.reproduce.toml import spec_text
 
@@ -124,5 +124,7 @@ def _sample(
         case "utility":
             announce(f"training of {cell}")
             return schooled(cell, block, place)
+        case "victim":
+            return attacked(cell, block, place)
         case _:
             raise UnknownName("source", block.by, SOURCES)

@@ -12,11 +12,11 @@ from seepage.attacks.linear_systems import RankMetric, rank_metric
 from seepage.audit import AuditResult, Case, Outcome, Part, Record, Spec, entries, whose
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.reproduce.measures import Measure, measure
-from seepage.reproduce.place import Place
+from seepage.reproduce.place import Place, Trained
 from seepage.reproduce.table import Cell, Published
 from seepage.reproduce.trained import trained
 
-SOURCES = ("audit", "features", "rank_metric", "utility")
+SOURCES = ("audit", "features", "rank_metric", "utility", "victim")
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,17 @@ def schooled(cell: Cell, block: Published, place: Place) -> Sample:
         raise InvalidValue(f"expected one defense in a cell, got {len(defenses)}")
     model = {**cell.scenario["models"], "schooling": cell.scenario["training"]}
     scenario = {**cell.scenario, "models": model}
-    found = trained(scenario, place, defense=defenses[0])
+    return _worth(trained(scenario, place, defense=defenses[0]), block)
+
+
+def attacked(cell: Cell, block: Published, place: Place) -> Sample:
+    """What the cell's network is worth, by its table `schooling`, when it is attacked."""
+    if "schooling" not in cell.scenario["models"]:
+        raise InvalidValue(f"expected a network with schooling in {cell}, got one that has none")
+    return _worth(trained(cell.scenario, place), block)
+
+
+def _worth(found: Trained, block: Published) -> Sample:
     worth: Mapping[str, float] = {
         "accuracy": 100 * found.accuracy,
         "training_loss": found.training_loss,

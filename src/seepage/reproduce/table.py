@@ -36,7 +36,7 @@ class Published:
     """One number per cell, as the paper printed it.
 
     Args:
-        by: How Seepage gets the number: "audit", "features", "rank_metric" or "utility".
+        by: How Seepage gets the number: "audit", "features", "rank_metric", "utility" or "victim".
         measure: What it is, in the paper's convention.
         statistic: How people become one number.
         values: By row, then by column; "-" is not printed. Empty if none is.

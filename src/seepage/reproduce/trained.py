@@ -19,7 +19,7 @@ from seepage.core.digest import digest
 from seepage.core.version import __version__
 from seepage.defenses import chain
 from seepage.reproduce.place import Place, Trained
-from seepage.utility import CropAndFlip, Drops, Training, train
+from seepage.utility import CropAndFlip, Drops, OneCycle, Training, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class Schooling:
         momentum: Of the descent.
         weight_decay: Of the weights.
         drops: A tenth of the learning rate after each quarter, as the papers have it.
+        one_cycle: Rise and fall instead: after a few epochs of drops a network has learned little.
         augmented: Crops and mirror images.
         seed: Of the order of the examples.
     """
@@ -47,12 +48,15 @@ class Schooling:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     drops: bool = True
+    one_cycle: bool = False
     augmented: bool = True
     seed: int = 0
 
     def plan(self, like: Batch) -> Training:
         """The training, for examples like these."""
         options: dict[str, Any] = {"schedule": Drops()} if self.drops else {}
+        if self.one_cycle:
+            options["schedule"] = OneCycle()
         if self.augmented and like.inputs.ndim == 4:
             options["augment"] = CropAndFlip()
         return Training(

@@ -118,6 +118,16 @@ def test_adapting_is_a_value():
     assert repr(adaptive(search)) == "Adaptive(attack=AnalyticFC(), defense=None)"
 
 
+def test_who_knows_the_mixing_carries_on_from_encodings_to_inputs():
+    four, hide = sp.data.bundled("photos", size=4), sp.InstaHide(4)
+    network, exact = sp.zoo.mlp(hidden=(64,)), sp.attacks.exact_batch()
+    known = observed(hide, network, four, knows_mixing=True)
+    assert psnr(exact, known, four) < 13
+    assert psnr(adaptive(exact, hide), known, four) > 40
+    ignorant = observed(hide, network, four)
+    assert psnr(adaptive(exact, hide), ignorant, four) == psnr(exact, ignorant, four)
+
+
 @pytest.mark.parametrize(
     "defense",
     [

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from seepage.attacks.adaptive.readings import adapted
 from seepage.attacks.reading.plan import Plan
-from seepage.core import Attack, Observation, Protection, Reconstruction, Rng, SideBySide
+from seepage.attacks.side_by_side import each
+from seepage.core import Attack, Observation, Protection, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import chain
 from seepage.threats import Simulation
@@ -43,7 +44,7 @@ class Adaptive:
         for attack in {id(plan.attack): plan.attack for plan in plans}.values():
             places = [i for i, p in enumerate(plans) if i not in found and p.attack == attack]
             chosen, keys = [plans[i].observation for i in places], [rngs[i] for i in places]
-            found |= dict(zip(places, _each(attack, chosen, keys), strict=True))
+            found |= dict(zip(places, each(attack, chosen, rngs=keys), strict=True))
         return [found[i] for i in range(len(plans))]
 
     def _plan(self, observation: Observation) -> Plan:
@@ -66,16 +67,6 @@ class Adaptive:
             f"expected a client behind {defense}, which the attack is adapted to, got one behind "
             f"{chain(known)}; adapt it to that, or to whatever the threat reveals"
         )
-
-
-def _each(
-    attack: Attack, observations: Sequence[Observation], rngs: Sequence[Rng]
-) -> Sequence[Reconstruction]:
-    """Side by side where the attack can; every client mixes in its own way, and none is alike."""
-    mixed = any(observation.mixing is not None for observation in observations)
-    if isinstance(attack, SideBySide) and len(observations) > 1 and not mixed:
-        return attack.many(observations, rngs=rngs)
-    return [attack(seen, rng=key) for seen, key in zip(observations, rngs, strict=True)]
 
 
 def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:

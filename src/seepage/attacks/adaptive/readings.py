@@ -8,6 +8,7 @@ from typing import Any
 
 from seepage.attacks.adaptive.code import read_code
 from seepage.attacks.adaptive.columns import read_columns
+from seepage.attacks.adaptive.mixtures import read_mixtures
 from seepage.attacks.adaptive.noise import read_noise
 from seepage.attacks.reading.entries import read_survivors
 from seepage.attacks.reading.plan import Plan
@@ -17,6 +18,7 @@ from seepage.defenses import (
     AddGaussian,
     AddLaplace,
     Dropout,
+    InstaHide,
     Precode,
     Prune,
     Sign,
@@ -30,6 +32,7 @@ READINGS: Mapping[type, Callable[[Any, Plan], Plan]] = MappingProxyType(
         AddGaussian: read_noise,
         AddLaplace: read_noise,
         Dropout: read_survivors,
+        InstaHide: read_mixtures,
         Precode: read_code,
         Prune: read_survivors,
         Sign: read_signs,
@@ -38,8 +41,8 @@ READINGS: Mapping[type, Callable[[Any, Plan], Plan]] = MappingProxyType(
     }
 )
 """By class of defense. Of one that is not here there is nothing to read: what it does is already
-simulated, as of clipping, of known mixing and of sums over clients, or simulating it brought back
-less, as of rounding and of OASIS's rotations."""
+simulated, as of clipping, of MixUp's known mixing and of sums over clients, or simulating it
+brought back less, as of rounding and of OASIS's rotations."""
 
 
 def adapted(attack: Attack, observation: Observation) -> Plan:

@@ -12,6 +12,7 @@ from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.outcome import Outcome
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.reading import searchable
+from seepage.attacks.side_by_side import mixes
 from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import MissingKnowledge, NotApplicable
@@ -124,7 +125,7 @@ def together(
     require_key(*rngs)
     for observation in observations:
         require_usable(observation.update, observation.task)
-        if observation.mixing is not None and len(observations) > 1:
+        if mixes(observation) and len(observations) > 1:
             raise NotApplicable(
                 "every client mixes in its own way, so that they cannot be simulated side by "
                 "side; attack them one by one"

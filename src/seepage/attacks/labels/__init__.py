@@ -3,6 +3,7 @@
 from seepage.attacks.labels.batch_size import estimate_batch_size
 from seepage.attacks.labels.counting import CountAware, count_classes
 from seepage.attacks.labels.infer import InferLabels
+from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.attacks.labels.rules import IDLG, LabelRule, SignRule, YinMinimum
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "CountAware",
     "InferLabels",
     "LabelRule",
+    "ReadLogits",
     "SignRule",
     "YinMinimum",
     "count_classes",

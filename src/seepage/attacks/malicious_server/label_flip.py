@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seepage.attacks.labels.head import classifier_head
 from seepage.attacks.malicious_server.planting import with_parameters
+from seepage.attacks.side_by_side import each
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue
 
@@ -62,3 +63,9 @@ class LabelFlip:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack the update as it is."""
         return self.attack(observation, rng=rng)
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Attack several updates of the same planted network, side by side where the attack can."""
+        return each(self.attack, observations, rngs=rngs)

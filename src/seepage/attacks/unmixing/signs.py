@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seepage.attacks.unmixing.negatives import positive
 from seepage.core import Rng
 
 STEPS = 60
@@ -49,7 +50,7 @@ def agree_with_neighbours(values: Tensor) -> Tensor:
 
     Entries are joined along every axis. The pairs that agree or disagree most clearly, by the size
     of the scalar product over the inputs, span a tree; signs are carried along it. The sign of the
-    whole makes it darker than not.
+    whole is that of a photograph (`positive`).
 
     Args:
         values: `(B, ...)`, each entry right up to a sign.
@@ -77,7 +78,8 @@ def agree_with_neighbours(values: Tensor) -> Tensor:
     for entry, parent, agrees in zip(order[1:], parents[order[1:]], agreement, strict=True):
         signs[entry] = signs[parent] * (-1.0 if agrees < 0 else 1.0)
     whole = flat * signs.to(flat)
-    return (whole if whole.sum() <= 0 else -whole).reshape(values.shape).to(values)
+    shaped = whole.reshape(values.shape)
+    return (shaped if positive(shaped) else -shaped).to(values)
 
 
 def _neighbours(shape: torch.Size) -> tuple[Tensor, Tensor]:

@@ -28,10 +28,11 @@ def unmix(
 
     Without flipped signs this is linear least squares. With them, magnitudes determine every entry
     only up to one mirroring at c for all inputs together; neighbouring entries are mirrored to
-    agree, and the whole so that it is darker than c. Encodings of several rounds determine the
-    rest: `torch.cat` them, and the coefficients. Those of one round leave up to 2^(B-1) solutions
-    for every entry, of which the range and the neighbours leave one where inputs are smooth; that
-    is exact encodings' privilege, since errors grow with the condition of W.
+    agree, and the whole so that it looks like photographs rather than their negatives. Encodings of
+    several rounds determine the rest: `torch.cat` them, and the coefficients. Those of one round
+    leave up to 2^(B-1) solutions for every entry, of which the range and the neighbours leave one
+    where inputs are smooth; that is exact encodings' privilege, since errors grow with the
+    condition of W.
 
     Args:
         encodings: `(E, ...)`, in natural units.
@@ -65,7 +66,7 @@ def unmix(
         solved: Tensor = torch.linalg.pinv(weights) @ flat
         return solved.reshape(-1, *encodings.shape[1:]).to(encodings)
     centre, (seen, sought) = mixing.flipped_about, weights.shape
-    if seen < sought or sought == seen > MOST_SIGNS:
+    if not enough(mixing):
         raise NotApplicable(
             f"expected more encodings than inputs, since their signs are lost, or as many of "
             f"{MOST_SIGNS} at most, got {seen} for {sought}; add those of other rounds"
@@ -79,3 +80,9 @@ def unmix(
         centred = choose_patterns(shaped, weights, low=low, high=high)
     agreed = agree_with_neighbours(centred.reshape(-1, *encodings.shape[1:]))
     return (centre + agreed).to(encodings)
+
+
+def enough(mixing: Mixing) -> bool:
+    """Whether encodings with flipped signs are so many, or so few, that they can be unmixed."""
+    seen, sought = mixing.coefficients.shape
+    return seen > sought or seen == sought <= MOST_SIGNS

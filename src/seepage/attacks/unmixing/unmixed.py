@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.certify import EXPLAINED, residual
-from seepage.attacks.unmixing.unmix import unmix
+from seepage.attacks.side_by_side import each
+from seepage.attacks.unmixing.unmix import enough, unmix
 from seepage.core import Attack, Observation, Reconstruction, Rng
 
 
@@ -16,10 +18,10 @@ from seepage.core import Attack, Observation, Reconstruction, Rng
 class Unmixed:
     """Find InstaHide's encodings, then the private inputs that were mixed into them.
 
-    Encodings are unmixed where mixing and labels are known, signs were flipped, and the encodings
-    explain the update: errors grow with the condition of the mixing, so that others resemble the
-    inputs more as they stand. Everything else is left as it is. The labels say which encoding is
-    which row of the mixing.
+    Encodings are unmixed where mixing and labels are known, signs were flipped, one round is enough
+    (see `unmix`), and the encodings explain the update: errors grow with the condition of the
+    mixing, so that others resemble the inputs more as they stand. Everything else is left as it
+    is. The labels say which encoding is which row of the mixing.
 
     Args:
         attack: What finds the encodings.
@@ -41,18 +43,30 @@ class Unmixed:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack, and unmix what explains the update."""
-        guess = self.attack(observation, rng=rng)
-        mixing, known = observation.mixing, observation.labels
-        if mixing is None or mixing.flipped_about is None or known is None:
-            return guess
-        found = known if guess.labels is None else guess.labels
-        if found.shape != known.shape or residual(observation, guess.inputs, found) > EXPLAINED:
-            return guess
-        domain, encodings = observation.task.domain, guess.inputs[_order(found, known)]
-        inputs = unmix(encodings, mixing, rng=rng.fork("signs"), bounds=domain.bounds)
-        inverse = torch.linalg.pinv(mixing.coefficients.to(known))
-        labels = (inverse @ known).argmax(1)
-        return replace(guess, inputs=domain.project(inputs), labels=labels, certificate=None)
+        return _unmixed(self.attack(observation, rng=rng), observation, rng=rng)
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction]:
+        """Attack side by side where the attack can, and unmix each."""
+        guesses = each(self.attack, observations, rngs=rngs)
+        found = zip(guesses, observations, rngs, strict=True)
+        return [_unmixed(guess, seen, rng=key) for guess, seen, key in found]
+
+
+def _unmixed(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:
+    """The inputs in the encodings, or the guess as it is."""
+    mixing, known = observation.mixing, observation.labels
+    if mixing is None or mixing.flipped_about is None or known is None or not enough(mixing):
+        return guess
+    found = known if guess.labels is None else guess.labels
+    if found.shape != known.shape or residual(observation, guess.inputs, found) > EXPLAINED:
+        return guess
+    domain, encodings = observation.task.domain, guess.inputs[_order(found, known)]
+    inputs = unmix(encodings, mixing, rng=rng.fork("signs"), bounds=domain.bounds)
+    inverse = torch.linalg.pinv(mixing.coefficients.to(known))
+    labels = (inverse @ known).argmax(1)
+    return replace(guess, inputs=domain.project(inputs), labels=labels, certificate=None)
 
 
 def _order(found: Tensor, known: Tensor) -> Tensor:
