@@ -166,4 +166,5 @@ def test_its_defaults_are_the_papers_numbers_with_less_total_variation():
     assert isinstance(attack, Hybrid)
     weights = [(c.steps, c.matching, c.tv, c.system) for c in attack.corrections]
     assert weights == [(10_000, 1, 0.1, 0.05), (8_000, 1, 0.1, 0.1), (1_000, 10, 0.1, 1)]
+    assert [c.norm / c.tv for c in attack.corrections] == pytest.approx([0.01] * 3)
     assert attack.step_size == 1e-3
