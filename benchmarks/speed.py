@@ -185,12 +185,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--peer", action="store_true", help="time the peer beside")
     parser.add_argument("--fuse", action="store_true", help="time compiled steps as well")
+    parser.add_argument("--cases", default="", help="of the rows, by number from 0, by comma")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
     on_card = options.device == "cuda"
     rate = matrix_rate() if on_card else None
     rows = []
-    for case in ON_CARD if on_card else ON_CPU:
+    cases = ON_CARD if on_card else ON_CPU
+    chosen = [int(place) for place in options.cases.split(",") if place] or range(len(cases))
+    for case in (cases[place] for place in chosen):
         rows.append(row(case, timed(case, options), rate))
         print(rows[-1], flush=True)
         # After every case, so that nothing is lost to a time limit.

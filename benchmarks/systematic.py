@@ -3,6 +3,7 @@
     python -m benchmarks.systematic --device cuda --train-only build/victim.safetensors
     python -m benchmarks.systematic --device cuda --network build/victim.safetensors
         [--only comparison,ablation] [--sizes 4,16] [--attacks pixels,prior] [--steps 2000]
+        [--first-layer 10]
 
 Needs CIFAR-10 in SEEPAGE_DATA. The network is `wide_head_resnet18`, trained by SGD for as many
 steps as one epoch of CIFAR-10 has, on the 20 000 images there are; its random neurons stay as they
@@ -63,6 +64,7 @@ class Scale:
     batches: int
     steps: int
     prior: int
+    first_layer: float = 1.0
 
 
 SCALES = {
@@ -107,14 +109,15 @@ def save_weights(task: Task, path: Path) -> None:
 
 def attacks(scale: Scale, features: FeatureRecovery) -> dict[str, Attack]:
     steps, known = scale.steps, sp.attacks
-    plain = known.systematic(steps=steps)
+    first = scale.first_layer
+    plain = known.systematic(steps=steps, first_layer=first)
     assert isinstance(plain, Systematic)
     prior = known.PriorNetwork(width=scale.prior)
     return {
         "inverting_gradients": known.inverting_gradients(steps=steps, restarts=1, tv=1e-2),
         "gradattack_strongest": known.gradattack_strongest(steps=steps),
         "pixels": replace(plain, features=features),
-        "prior": known.systematic(features=features, prior=prior, steps=steps),
+        "prior": known.systematic(features=features, prior=prior, steps=steps, first_layer=first),
         "reweighted": plain,
     }
 
@@ -182,6 +185,8 @@ def chosen_scale(options: argparse.Namespace) -> Scale:
         sizes=sizes,
         steps=options.steps or scale.steps,
         prior=options.prior or scale.prior,
+        batches=options.batches or scale.batches,
+        first_layer=options.first_layer,
     )
 
 
@@ -195,6 +200,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sizes", default="", help="batch sizes, by comma")
     parser.add_argument("--steps", type=int, default=None, help="of every search")
     parser.add_argument("--prior", type=int, default=None, help="width of the prior network")
+    parser.add_argument("--first-layer", type=float, default=1.0, help="of batch statistics")
+    parser.add_argument("--batches", type=int, default=None, help="of each size, at least")
     parser.add_argument("--train-only", type=Path, default=None, help="train, save here and end")
     parser.add_argument("--network", type=Path, default=None, help="weights that were so saved")
     parser.add_argument("--sheets", type=Path, default=None, help="folder for pictures")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.core import Statistics, Task
+from seepage.core.layer_inputs import layer_inputs
 from seepage.core.task import batchnorm_layers
 
 
@@ -17,22 +18,16 @@ def batch_statistics(task: Task, inputs: Tensor) -> dict[str, Statistics]:
         task: Its mode decides what the layers before see.
         inputs: `(B, ...)`, in natural units.
     """
-    measured: dict[str, Statistics] = {}
-
-    def measure(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            features = arguments[0]
-            others = [axis for axis in range(features.ndim) if axis != 1]
-            variance = features.var(others, correction=0)
-            measured[name] = Statistics(features.mean(others), variance)
-
-        return hook
-
-    layers = batchnorm_layers(task.network)
-    handles = [layer.register_forward_pre_hook(measure(n)) for n, layer in layers.items()]
-    try:
+    with layer_inputs(task.network, list(batchnorm_layers(task.network))) as read:
         task.outputs(task.parameters, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return measured
+    return measured(read)
+
+
+def measured(read: Mapping[str, Tensor]) -> dict[str, Statistics]:
+    """The statistics of what layers read, `(B, C, ...)` each."""
+    return {name: _statistics(features) for name, features in read.items()}
+
+
+def _statistics(features: Tensor) -> Statistics:
+    others = [axis for axis in range(features.ndim) if axis != 1]
+    return Statistics(features.mean(others), features.var(others, correction=0))

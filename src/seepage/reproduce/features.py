@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seepage.attacks.gradient_matching.features import layer_inputs
+from seepage.attacks.gradient_matching.features import features_at
 from seepage.audit import adversary, entries, whose
 from seepage.clients import Client
 from seepage.core import Rng
@@ -45,7 +45,7 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> list[f
             seen = threat.observe(client, task, batch, rng=key.fork("client"))
             found = method.recover(seen, rng=key.fork("adversary"))
             with torch.no_grad():
-                truth = layer_inputs(seen.task, found.layer, batch.inputs)
+                truth = features_at(seen.task, found.layer, batch.inputs)
             errors += outside(truth, found.span).tolist()
     return errors
 

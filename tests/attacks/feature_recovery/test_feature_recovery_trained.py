@@ -11,7 +11,7 @@ import seepage as sp
 from seepage.attacks.feature_recovery.gaussian import gaussian_neurons
 from seepage.attacks.feature_recovery.head import two_layer_head
 from seepage.attacks.gradient_matching import FeatureMatching
-from seepage.attacks.gradient_matching.features import layer_inputs
+from seepage.attacks.gradient_matching.features import features_at
 from seepage.core.errors import NotApplicable
 from seepage.utility import Training, train
 
@@ -36,7 +36,7 @@ def observe(task, batch):
 
 
 def cosines(task, batch, found):
-    truth = layer_inputs(task, found.layer, batch.inputs).detach()
+    truth = features_at(task, found.layer, batch.inputs).detach()
     units = functional.normalize(found.values.double(), dim=1)
     return (functional.normalize(truth.double(), dim=1) @ units.T).amax(1)
 
@@ -53,7 +53,7 @@ def surer(task, times):
 def test_the_victim_learns_at_the_learning_rate_of_the_paper(victim, images):
     assert victim.accuracy[-1] > 0.2, "ten classes"
     assert victim.training_loss < 2.2, "below that of a uniform guess"
-    lengths = layer_inputs(victim.task, "fc.hidden", images.batch(32).inputs).norm(dim=1)
+    lengths = features_at(victim.task, "fc.hidden", images.batch(32).inputs).norm(dim=1)
     assert float(lengths.min()) > 1, "features do not die"
 
 

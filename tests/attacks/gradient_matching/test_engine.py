@@ -9,10 +9,12 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.gradient_matching import (
     Adam,
+    BatchNormStatistics,
     Constant,
     Cosine,
     Decaying,
     Engine,
+    FeatureMatching,
     GradientMatching,
     GroupConsistency,
     Search,
@@ -59,18 +61,21 @@ class NormNet(nn.Module):
         return self.head(torch.tanh(self.layer(self.group(self.conv(x)))).mean((2, 3)))
 
 
+ROUGHNESS = (TotalVariation(weight=0.1),)
+
+
 def observe(task, batch, *, local=None, defense=None, **threat):
     client = sp.Client(local or sp.Gradient(), defense or sp.chain())
     return sp.Threat(**{"knows_labels": True, **threat}).observe(client, task, batch, rng=sp.rng(0))
 
 
-def evaluate(seen, strategy, rows=3):
+def evaluate(seen, strategy, rows=3, priors=ROUGHNESS):
     layout = Layout(len(seen.labels), seen.task.domain)
     like = next(iter(seen.update))
     points = sp.rng(3).normal((rows, layout.size), like=like)
     simulate = row_simulation(seen, rows=rows, strategy=strategy)
     labels = seen.labels.expand(rows, -1)
-    objective = Objective((Cosine(), TotalVariation(weight=0.1)), (seen,), layout, labels, simulate)
+    objective = Objective((Cosine(), *priors), (seen,), layout, labels, simulate)
     return objective.evaluate(points, torch.zeros(()))
 
 
@@ -85,6 +90,28 @@ def test_rows_that_share_weights_equal_rows_in_turn(photos, network, defense, ba
     expected_values, expected_gradients = evaluate(seen, "in_turn")
     assert torch.allclose(values, expected_values, atol=1e-10)
     assert torch.allclose(gradients, expected_gradients, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_terms_are_told_what_layers_read_instead_of_running_the_network_again(photos, rows):
+    task = sp.zoo.resnet18(width=2).to(dtype=torch.float64)
+    batch = sp.Batch(photos.inputs[:2], photos.labels[:2]).to(dtype=torch.float64)
+    seen = observe(task, batch, batchnorm="exact")
+    known = torch.randn(2, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    priors = (
+        BatchNormStatistics(weight=0.01),
+        FeatureMatching(weight=0.5, layer="fc", features=known),
+    )
+    runs: list[str] = []
+    handle = seen.task.network.register_forward_pre_hook(lambda *_: runs.append("again"))
+    shared = evaluate(seen, "shared", rows, priors)
+    runs_of_the_shared = list(runs)
+    again = evaluate(seen, "in_turn", rows, priors)
+    handle.remove()
+    for told, expected in zip(shared, again, strict=True):
+        assert torch.allclose(told, expected, rtol=1e-6, atol=1e-10)
+    # The copy that rows share took the hook along, and ran once.
+    assert runs_of_the_shared == ["again"]
 
 
 @pytest.mark.parametrize("network", ["convolutions", "batch normalisation", "fully connected"])
@@ -149,6 +176,11 @@ def test_what_cannot_share_weights_is_named_and_still_attacked(photos, model, lo
     search = Search(terms=(Cosine(),), optimiser=Adam(), schedule=Constant(), steps=2, restarts=2)
     guess = GradientMatching(search, Engine(rows=2))(seen, rng=sp.rng(0))
     assert guess.trace.restarts == 2
+
+
+def test_rounding_does_not_keep_a_deep_network_from_sharing_weights(photos):
+    # With this width a ReLU of two rows of noise switches by rounding in single precision.
+    assert isinstance(shared_simulation(observe(sp.zoo.resnet18(width=16), photos)), Shared)
 
 
 def test_a_plain_network_shares_weights(photos):

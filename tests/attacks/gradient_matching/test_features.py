@@ -7,7 +7,7 @@ from torch.func import vmap
 
 import seepage as sp
 from seepage.attacks.gradient_matching import Candidate, FeatureMatching
-from seepage.attacks.gradient_matching.features import greedy_matching, layer_inputs
+from seepage.attacks.gradient_matching.features import features_at, greedy_matching
 from seepage.core.errors import InvalidValue, UnknownName
 
 TASK = sp.zoo.mlp(hidden=(16, 12), activation="tanh", domain=sp.domains.Image((1, 4, 4)))
@@ -46,7 +46,7 @@ def matching(comparison, features, **options):
 
 
 def test_features_are_what_the_layer_reads(inputs):
-    found = layer_inputs(TASK, LAYER, inputs).detach().numpy()
+    found = features_at(TASK, LAYER, inputs).detach().numpy()
     assert np.abs(found - first_layers(inputs)).max() < 1e-6
 
 

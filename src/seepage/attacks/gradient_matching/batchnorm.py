@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.candidate import Candidate, trained_on
 from seepage.clients import batch_statistics
-from seepage.core import Observation, Statistics
+from seepage.clients.statistics import measured
+from seepage.core import Observation, Statistics, Task
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.task import batchnorm_layers
-from seepage.threats import Simulation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +42,25 @@ class BatchNormStatistics:
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Sum the distances over the layers, in the order they are run."""
-        simulate, inputs = observation.simulate, candidate.inputs
-        seen = simulate.trained_on(inputs) if isinstance(simulate, Simulation) else inputs
-        measured = batch_statistics(observation.task, seen)
-        if not measured:
+        ours = self._measured(candidate, observation)
+        if not ours:
             raise NotApplicable(
                 f"{observation.task.name} runs no batch normalisation, so BatchNormStatistics has "
                 "nothing to compare; leave it out"
             )
         known = _known(observation)
-        apart = [_distance(ours, known[layer]) for layer, ours in measured.items()]
+        apart = [_distance(found, known[layer]) for layer, found in ours.items()]
         return torch.stack([self.first_layer * apart[0], *apart[1:]]).sum()
+
+    def reads(self, task: Task) -> list[str]:
+        """Every batch-normalisation layer."""
+        return list(batchnorm_layers(task.network))
+
+    def _measured(self, candidate: Candidate, observation: Observation) -> dict[str, Statistics]:
+        wanted = set(self.reads(observation.task))
+        if read := {name: t for name, t in candidate.layers.items() if name in wanted}:
+            return measured(read)
+        return batch_statistics(observation.task, trained_on(candidate, observation))
 
 
 def _distance(ours: Statistics, theirs: Statistics) -> Tensor:

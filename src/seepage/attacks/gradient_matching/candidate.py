@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from seepage.core import Domain, Update
+from seepage.core import Domain, Observation, Update
+from seepage.threats import Simulation
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +25,8 @@ class Candidate:
         domain: The space of the inputs.
         step: Steps taken so far, a scalar, for terms that change over time.
         consensus: Mean over the restarts of the same case, `(B, ...)`, detached.
+        layers: What layers of the network read while the update was simulated, by name; not all
+            simulations can tell.
     """
 
     normalised: Tensor
@@ -31,8 +35,15 @@ class Candidate:
     domain: Domain
     step: Tensor
     consensus: Tensor
+    layers: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def inputs(self) -> Tensor:
         """The candidate in natural units."""
         return self.domain.denormalise(self.normalised)
+
+
+def trained_on(candidate: Candidate, observation: Observation) -> Tensor:
+    """The inputs that the client's network would see, in natural units: mixed, where it mixes."""
+    simulate, inputs = observation.simulate, candidate.inputs
+    return simulate.trained_on(inputs) if isinstance(simulate, Simulation) else inputs

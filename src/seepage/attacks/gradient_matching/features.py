@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from seepage.attacks.gradient_matching.candidate import Candidate
+from seepage.attacks.gradient_matching.candidate import Candidate, trained_on
 from seepage.core import Observation, Task
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, UnknownName
-from seepage.threats import Simulation
+from seepage.core.layer_inputs import layer_inputs
 
 _COMPARISONS = ("cosine", "distance", "span")
 
@@ -75,9 +75,7 @@ class FeatureMatching:
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Compare every input with the feature it resembles most, or with the span of all."""
-        simulate, inputs = observation.simulate, candidate.inputs
-        seen = simulate.trained_on(inputs) if isinstance(simulate, Simulation) else inputs
-        ours, theirs = layer_inputs(observation.task, self.layer, seen), self.features
+        ours, theirs = self._found(candidate, observation), self.features
         if self.comparison == "span":
             rest = ours - (ours @ self._basis) @ self._basis.T
             return (rest.square().sum(1) / _positive(ours.square().sum(1))).mean()
@@ -93,6 +91,15 @@ class FeatureMatching:
         matched = taken.T @ ours
         apart = (matched - theirs).square().sum(1)
         return (apart / _positive(theirs.square().sum(1))).mean()
+
+    def reads(self, task: Task) -> list[str]:
+        """The layer whose features are known."""
+        return [self.layer]
+
+    def _found(self, candidate: Candidate, observation: Observation) -> Tensor:
+        if self.layer in candidate.layers:
+            return candidate.layers[self.layer].flatten(1)
+        return features_at(observation.task, self.layer, trained_on(candidate, observation))
 
     @property
     def held(self) -> dict[str, Tensor]:
@@ -114,28 +121,20 @@ class FeatureMatching:
         return alike + 2 * (labels[:, None] == self.labels[None, :])
 
 
-def layer_inputs(task: Task, layer: str, inputs: Tensor) -> Tensor:
+def features_at(task: Task, layer: str, inputs: Tensor) -> Tensor:
     """What a layer reads when the network runs on inputs in natural units, `(B, d)`.
 
     Example:
         >>> from seepage.zoo import lenet
-        >>> layer_inputs(lenet(), "head", torch.zeros(2, 3, 32, 32)).shape
+        >>> features_at(lenet(), "head", torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 768])
     """
     modules = dict(task.network.named_modules())
     if layer not in modules:
         raise UnknownName("layer", layer, modules, where=f"of {task.name}")
-    read: list[Tensor] = []
-
-    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        read.append(given[0])
-
-    handle = modules[layer].register_forward_pre_hook(keep)
-    try:
+    with layer_inputs(task.network, [layer]) as read:
         task.outputs(task.parameters, inputs)
-    finally:
-        handle.remove()
-    return read[0].flatten(1)
+    return read[layer].flatten(1)
 
 
 def greedy_matching(alike: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ finite gradient in every term.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.gradient_matching.candidate import Candidate
-from seepage.attacks.gradient_matching.direction import one_minus_cosine
+from seepage.attacks.gradient_matching.direction import one_minus_cosine, one_minus_cosines
 from seepage.core import Observation, Update
 from seepage.core.errors import InvalidValue
 
@@ -143,19 +142,19 @@ class LayerwiseCosine:
         """Compare the direction of each tensor."""
         theirs = observation.update
         ours = [candidate.update.tensors[name] for name in theirs.tensors]
-        apart = [one_minus_cosine([a], [b]) for a, b in zip(ours, theirs, strict=True)]
-        shares = self._shares(theirs)
-        return torch.stack([s * d for s, d in zip(shares, apart, strict=True)]).sum()
+        return (self._shares(theirs) * one_minus_cosines(ours, list(theirs))).sum()
 
-    def _shares(self, observed: Update) -> Sequence[float | Tensor]:
+    def _shares(self, observed: Update) -> Tensor:
+        first = next(iter(observed))
         if isinstance(self.weighting, str):
             counts = [t.numel() for t in observed]
-            return [count / sum(counts) for count in counts]
+            # Filled in one by one: a copy from the host could not be part of a CUDA graph.
+            return torch.stack([first.new_full((), count / sum(counts)) for count in counts])
         norms = torch.stack([torch.linalg.vector_norm(t) for t in observed])
         # By the largest first: powers of tiny norms underflow in single precision.
         tiny = torch.finfo(norms.dtype).tiny
         weights = (norms / norms.max().clamp_min(tiny)).pow(self.weighting)
-        return (weights / weights.sum().clamp_min(tiny)).unbind()
+        return weights / weights.sum().clamp_min(tiny)
 
 
 def _largest(observed: Update, count: int) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,12 +14,22 @@ from torch.func import vmap
 from seepage.attacks.gradient_matching.candidate import Candidate
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.per_case import PerCase, stacked
-from seepage.attacks.gradient_matching.term import Term
+from seepage.attacks.gradient_matching.term import ReadsLayers, Term
 from seepage.core import Observation, Statistics, Update
 
 Tensors = Mapping[str, Tensor]
 # Normalised inputs (R, B, ...) and their labels to the simulated update, each tensor (R, ...).
 RowSimulation = Callable[[Tensor, Tensor], dict[str, Tensor]]
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A simulation that can tell what layers read, so that terms need not run the network again."""
+
+    def reading(
+        self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The simulated update, and what those layers read of which it can tell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,30 +64,41 @@ class Objective:
         """The objective of every row, `(R,)`."""
         normalised = self.layout.normalised(points)
         labels = self.layout.label_probabilities(points) if self.labels is None else self.labels
-        updates = self.simulate(normalised, labels)
+        updates, layers = self._simulated(normalised, labels)
         consensus = self._consensus(normalised)
         if len(points) == 1:
             # Not t[0], whose derivative fills and copies a tensor of zeros.
-            first = {name: t.squeeze(0) for name, t in updates.items()}
-            alone = self._row(
-                self.terms, self.cases[0], normalised[0], labels[0], first, step, consensus[0]
+            first, read = (
+                {name: t.squeeze(0) for name, t in tensors.items()} for tensors in (updates, layers)
             )
-            return alone[None]
+            x, y, c = normalised[0], labels[0], consensus[0]
+            return self._row(self.terms, self.cases[0], x, y, first, read, step, c)[None]
         if len(self.cases) == 1:
 
-            def restart(x: Tensor, y: Tensor, u: Tensors, c: Tensor) -> Tensor:
-                return self._row(self.terms, self.cases[0], x, y, u, step, c)
+            def restart(x: Tensor, y: Tensor, u: Tensors, r: Tensors, c: Tensor) -> Tensor:
+                return self._row(self.terms, self.cases[0], x, y, u, r, step, c)
 
-            one: Tensor = vmap(restart)(normalised, labels, updates, consensus)
+            one: Tensor = vmap(restart)(normalised, labels, updates, layers, consensus)
             return one
 
-        def row(x: Tensor, y: Tensor, u: Tensors, c: Tensor, seen: Tensors) -> Tensor:
+        def row(x: Tensor, y: Tensor, u: Tensors, r: Tensors, c: Tensor, seen: Tensors) -> Tensor:
             terms = tuple(_holding(i, term, seen) for i, term in enumerate(self.terms))
-            return self._row(terms, _rebuilt(self.cases[0], seen), x, y, u, step, c)
+            return self._row(terms, _rebuilt(self.cases[0], seen), x, y, u, r, step, c)
 
         seen = self._seen(len(points))
-        many: Tensor = vmap(row)(normalised, labels, updates, consensus, seen)
+        many: Tensor = vmap(row)(normalised, labels, updates, layers, consensus, seen)
         return many
+
+    def _simulated(
+        self, normalised: Tensor, labels: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The updates of all rows, and what layers read that terms ask for."""
+        if not isinstance(self.simulate, Reading):
+            return self.simulate(normalised, labels), {}
+        task = self.cases[0].task
+        asked = [term.reads(task) for term in self.terms if isinstance(term, ReadsLayers)]
+        wanted = list(dict.fromkeys(chain.from_iterable(asked)))
+        return self.simulate.reading(normalised, labels, wanted)
 
     def _row(
         self,
@@ -84,11 +107,13 @@ class Objective:
         normalised: Tensor,
         labels: Tensor,
         update: Tensors,
+        layers: Tensors,
         step: Tensor,
         consensus: Tensor,
     ) -> Tensor:
         simulated = replace(observation.update, tensors=update)
-        candidate = Candidate(normalised, labels, simulated, self.layout.domain, step, consensus)
+        domain = self.layout.domain
+        candidate = Candidate(normalised, labels, simulated, domain, step, consensus, layers)
         return torch.stack([t.weight * t(candidate, observation) for t in terms]).sum()
 
     def _consensus(self, normalised: Tensor) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from seepage.attacks.gradient_matching.candidate import Candidate
-from seepage.core import Observation
+from seepage.core import Observation, Task
 
 
 class Term(Protocol):
@@ -23,3 +24,11 @@ class Term(Protocol):
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Return a scalar to be made small."""
+
+
+@runtime_checkable
+class ReadsLayers(Protocol):
+    """A term that compares what layers read, so that the simulation can tell it on the way."""
+
+    def reads(self, task: Task) -> Sequence[str]:
+        """The names of those layers."""

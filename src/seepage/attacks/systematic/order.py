@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.exact_batch.labels import one_each
 from seepage.attacks.feature_recovery import Features
-from seepage.attacks.gradient_matching.features import layer_inputs
+from seepage.attacks.gradient_matching.features import features_at
 from seepage.core import Observation, Rng, Task
 
 _PROBES = 8
@@ -51,7 +51,7 @@ class _Above:
         """The usual length of what the layer reads, on the adversary's own noise."""
         reference = next(iter(self.task.parameters.values()))
         noise = self.task.domain.sample(_PROBES, rng=Rng(0)).to(reference)
-        lengths: Tensor = layer_inputs(self.task, self.layer, noise).detach().norm(dim=1)
+        lengths: Tensor = features_at(self.task, self.layer, noise).detach().norm(dim=1)
         return lengths.median()
 
     def fits(self, values: Tensor, labels: Tensor, sent: Tensor) -> Tensor:

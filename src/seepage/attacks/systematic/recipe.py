@@ -28,6 +28,7 @@ def systematic(
     weighting: Literal["entries"] | float = "entries",
     tv: float = 1e-2,
     batchnorm: float = 1e-3,
+    first_layer: float = 1.0,
     feature_weight: float = 0.1,
     span_from: int = 16,
     steps: int = 10_000,
@@ -51,6 +52,8 @@ def systematic(
         tv: Weight of the total variation.
         batchnorm: Weight of the batch-normalisation statistics; networks without are attacked
             without.
+        first_layer: Multiplier of the first layer's batch statistics. Where a client normalises
+            by its own batch, they alone tell how bright and how contrasted the whole batch is.
         feature_weight: Weight of the feature matching.
         span_from: The batch size from which features are matched by their span instead of one by
             one.
@@ -81,7 +84,7 @@ def systematic(
         terms=(
             LayerwiseCosine(weighting=weighting),
             TotalVariation(weight=tv),
-            BatchNormStatistics(weight=batchnorm),
+            BatchNormStatistics(weight=batchnorm, first_layer=first_layer),
         ),
         optimiser=Adam(step_size=chosen, sign="hard" if prior is None else "none"),
         schedule=StepDecay(),

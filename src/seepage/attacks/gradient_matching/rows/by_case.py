@@ -36,7 +36,16 @@ class DefendedByCase:
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """One pass, then a defense for each case."""
-        gradients = self.simulations[0].gradients(normalised, labels)
+        return self._defended(self.simulations[0].gradients(normalised, labels))
+
+    def reading(
+        self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The same, and what layers read on the way."""
+        undefended, read = self.simulations[0].undefended(normalised, labels, layers)
+        return self._defended(undefended), read
+
+    def _defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         count = len(self.simulations)
         cut = {name: tensor.chunk(count) for name, tensor in gradients.items()}
         return _joined(

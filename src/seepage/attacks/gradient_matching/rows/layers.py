@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from seepage.attacks.gradient_matching.rows.affine import row_normalised
 from seepage.attacks.gradient_matching.rows.convolution import shared_convolution
 from seepage.attacks.gradient_matching.rows.geometry import Geometry
+from seepage.attacks.gradient_matching.rows.standardised import row_standardised
 from seepage.attacks.gradient_matching.rows.windows import laid_out, split_rows
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -95,12 +96,7 @@ class RowBatchNorm(RowLayer):
         if self.inverse is not None:
             known = cast(Tensor, self.inverse), cast(Tensor, self.offset)
             return row_normalised(split, self.weight, self.bias, *known).flatten(0, 1)
-        # Of each row's own batch: the scale depends on the inputs, so autograd has to see it all.
-        others = [1, *range(3, split.ndim)]
-        variance, mean = torch.var_mean(split, others, correction=0)
-        scale = self.weight * torch.rsqrt(variance + self.eps)
-        shift = _per_channel(self.bias - mean * scale, split)
-        return torch.addcmul(shift, split, _per_channel(scale, split)).flatten(0, 1)
+        return row_standardised(split, self.weight, self.bias, self.eps).flatten(0, 1)
 
 
 class RowGroupNorm(RowLayer):
