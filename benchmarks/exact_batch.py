@@ -107,9 +107,12 @@ def most() -> Iterator[Case]:
 
 
 def on_card() -> Iterator[Case]:
+    """Sizes that take a CPU minutes a batch by sampling, then sizes that only a card can hold."""
     for data in ("mnist", "cifar10"):
-        for people, width in ((16, 256), (32, 512), (64, 1024), (100, 2048)):
+        for people, width in ((16, 256), (20, 320), (32, 512)):
             yield Case("card", data, people, (width,))
+        for people, width in ((64, 1024), (100, 2048)):
+            yield Case("card-many", data, people, (width,))
     for people in (16, 20):
         yield Case("card", "cifar10", people, (512,), search="sampling")
 

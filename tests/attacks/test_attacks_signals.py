@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import seepage as sp
+from seepage.attacks.gradient_matching import LBFGS
 from seepage.attacks.linear_systems import rank_metric
 
 SIGNALS = ["ecg", "ecg:mitbih", "fmri"]
@@ -68,3 +69,9 @@ def test_every_beat_keeps_its_digits_in_double_precision(data_root, name):
         batch = data.batch(1, start=person).to(dtype=torch.float64)
         seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
         assert relative_error(sp.attacks.analytic_fc()(seen, rng=sp.rng(1)), batch) < 1e-12
+
+
+@pytest.mark.parametrize("line_search", [False, True])
+def test_learn_from_gradients_searches_along_lines_where_asked_to(line_search):
+    attack = sp.attacks.learn_from_gradients(optimiser="lbfgs", line_search=line_search)
+    assert attack.search.optimiser == LBFGS(line_search=line_search)

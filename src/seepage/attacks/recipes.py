@@ -234,7 +234,7 @@ def learn_from_gradients(
         "none": (),
     }
     rules: dict[str, Optimiser] = {
-        "lbfgs": LBFGS(step_size=1.0 if step_size is None else step_size),
+        "lbfgs": LBFGS(step_size=1.0 if step_size is None else step_size, line_search=line_search),
         "adam": Adam(step_size=0.01 if step_size is None else step_size, sign="none"),
     }
     if regulariser not in priors:

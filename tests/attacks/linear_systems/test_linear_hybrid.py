@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Engine
+from seepage.attacks.gradient_matching import Engine, LayerwiseCosine
 from seepage.attacks.linear_systems.hybrid import Hybrid
 from seepage.attacks.linear_systems.recursion import Walk, walk_back
 from seepage.attacks.linear_systems.stack import read_stack
@@ -100,6 +100,66 @@ def test_the_tail_at_the_true_features_shares_what_was_observed(index):
     assert [t.numel() for t in tail.update] == sizes
 
 
+def first_step(task, batch):
+    seen, stack = observe(task, batch), read_stack(task)
+    _, bias = stack.layers[-1].parameters
+    walk = Walk(seen.update, seen.update.tensors[bias].double())
+    return seen, walk_back(stack, [walk], damping=0.0)[0]
+
+
+def test_every_solution_of_a_settled_layer_explains_the_update():
+    batch = photo(8).to(dtype=torch.float64)
+    task = sp.zoo.cnn(variant="cnn3-v4", domain=shifted(8)).to(dtype=torch.float64)
+    seen, step = first_step(task, batch)
+    assert step.settled
+    assert not step.determined
+    matrix = step.system.apply(torch.eye(step.system.shape[1], dtype=torch.float64)).T
+    _, values, rows = torch.linalg.svd(matrix)
+    unseen = rows[int((values > 1e-10 * values[0]).sum()) :]
+    noise = unseen.T @ sp.rng(0).normal((len(unseen),), like=unseen)
+    other = batch.inputs + noise.reshape(batch.inputs.shape)
+    assert (other - batch.inputs).norm() > 1
+    assert torch.allclose(
+        seen.simulate(other, batch.labels).flat(), seen.update.flat(), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_a_layer_behind_gaps_or_errors_is_not_settled():
+    network = nn.Sequential(nn.Conv2d(3, 1, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 10))
+    gaps = sp.Task(network, sp.cross_entropy, shifted(8), name="relu")
+    _, step = first_step(gaps, photo(8))
+    assert not step.system.known.all()
+    assert not step.settled
+    _, step = first_step(sp.zoo.cnn(variant="cnn3-v2", domain=shifted(16)), photo(16))
+    assert not step.exact
+    assert not step.settled
+
+
+@pytest.mark.parametrize(("hard", "matched"), [(True, False), (False, True)])
+def test_gradients_are_matched_unless_all_solutions_explain_them(hard, matched):
+    seen, step = first_step(sp.zoo.cnn(variant="cnn3-v4", domain=shifted(8)), photo(8))
+    correction = sp.attacks.hybrid().corrections[0]
+    attack = correction.attack(seen, step, hard=hard, step_size=1e-2, engine=Engine())
+    kinds = [type(term) for term in attack.search.terms]
+    assert (LayerwiseCosine in kinds) == matched
+
+
+def test_one_filter_is_no_worse_than_least_norm(data_root, monkeypatch):
+    monkeypatch.setenv("SEEPAGE_DATA", str(data_root))
+    images = sp.data.load("cifar10")
+    batches = [images.batch(1, start=i) for i in (104, 105)]
+    task = sp.zoo.cnn(variant="cnn3-v4", domain=shifted(32))
+    seen = [observe(task, batch) for batch in batches]
+    keys = [sp.rng(i) for i in range(len(seen))]
+
+    def mean(attack):
+        guesses = attack.many(seen, rngs=keys)
+        return sum(psnr(g, b) for g, b in zip(guesses, batches, strict=True)) / len(guesses)
+
+    quick = sp.attacks.hybrid(steps=(60, 1, 1), step_size=1e-2)
+    assert mean(quick) > mean(sp.attacks.rgap()) + 0.1
+
+
 def test_features_stay_in_the_range_of_their_activation():
     seen = observe(sp.zoo.cnn(variant="cnn3-v1", domain=shifted(16)), photo(16))
     assert observe_tail(seen, read_stack(seen.task), 1).task.domain.bounds == (-1.0, 1.0)
@@ -166,4 +226,5 @@ def test_its_defaults_are_the_papers_numbers_with_less_total_variation():
     assert isinstance(attack, Hybrid)
     weights = [(c.steps, c.matching, c.tv, c.system) for c in attack.corrections]
     assert weights == [(10_000, 1, 0.1, 0.05), (8_000, 1, 0.1, 0.1), (1_000, 10, 0.1, 1)]
+    assert [c.norm / c.tv for c in attack.corrections] == pytest.approx([0.01] * 3)
     assert attack.step_size == 1e-3

@@ -37,6 +37,15 @@ class Step:
     exact: bool
     determined: bool
 
+    @property
+    def settled(self) -> bool:
+        """Whether all solutions explain the update alike: u and v hold no error, z no gap.
+
+        Then each gives the same z, so the same gradients above, and the same dL/dw here.
+        """
+        known = self.system.known
+        return self.exact and (known is None or bool(known.all()))
+
 
 @dataclass(frozen=True, eq=False)
 class Walk:
