@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import seepage as sp
@@ -76,16 +77,19 @@ def test_gradients_of_a_convolution_have_the_layout_that_is_foretold(mask):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling on a CPU needs g++")
-def test_a_compiled_run_is_the_plain_one(seen, monkeypatch):
+def test_a_compiled_run_is_the_plain_one_and_is_remembered(seen, monkeypatch):
     made = []
     compiled = fusing._compiled
     monkeypatch.setattr(fusing, "_compiled", lambda *a: made.append(compiled(*a)) or made[-1])
+    told = counters["aot_autograd"]
+    before = told["autograd_cache_saved"] + told["autograd_cache_hit"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fast = attacked(seen, fuse=True)
     plain = attacked(seen, fuse=False)
     assert None not in made
     assert len(made) == 1
+    assert told["autograd_cache_saved"] + told["autograd_cache_hit"] == before + 1
     torch.testing.assert_close(fast.inputs, plain.inputs, rtol=0, atol=1e-5)
     torch.testing.assert_close(fast.trace.objective, plain.trace.objective, rtol=1e-4, atol=1e-6)
 

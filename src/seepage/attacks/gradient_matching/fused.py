@@ -8,7 +8,8 @@ spends its time on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def _compiled(advance: Advance, state: State) -> Advance | None:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None
     constants = made_fit(program)
-    with torch.no_grad():
+    with torch.no_grad(), _remembered():
         compiled: Flat = torch._inductor.compile(program, [*tensors, *constants])
 
     def step(at: State) -> State:
@@ -57,6 +58,22 @@ def _compiled(advance: Advance, state: State) -> Advance | None:
             return state_of(list(compiled(*tensors_of(at), *constants)))
 
     return step
+
+
+@contextmanager
+def _remembered() -> Iterator[None]:
+    """Let the compiler keep what it makes on disk: the next run of the same step takes seconds.
+
+    It does so only where it is told about shapes; all of ours are fixed.
+    """
+    # Slow to import, and few runs are compiled.
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
+    with tracing(TracingContext(mode)):
+        yield
 
 
 def _agree(plain: Advance, compiled: Advance, state: State) -> bool:
