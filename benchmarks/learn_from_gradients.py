@@ -46,9 +46,9 @@ def attacked(task: sp.Task, batch: sp.Batch, attack: sp.Attack, device: str) -> 
     }
 
 
-def newton(steps: int) -> sp.Attack:
+def newton(steps: int, restarts: int = 1) -> sp.Attack:
     return sp.attacks.learn_from_gradients(
-        regulariser="none", optimiser="lbfgs", line_search=True, steps=steps
+        regulariser="none", optimiser="lbfgs", line_search=True, steps=steps, restarts=restarts
     )
 
 
@@ -74,7 +74,7 @@ def hidden(device: str) -> list[Row]:
     rows = []
     for units in (4, 6, 7, 8, 10, 12):
         task = sp.zoo.fc(hidden=units, domain=Image((1, 32, 32)))
-        attack = InferLabels(labelled(newton(500)), rule=CountAware())
+        attack = InferLabels(labelled(newton(500, restarts=4)), rule=CountAware())
         rows.append({"hidden": units, **attacked(task, digits, attack, device)})
         print(rows[-1], flush=True)
     return rows
