@@ -14,6 +14,7 @@ from seepage.attacks.gradient_matching import (
     GradientMatching,
     TotalVariation,
 )
+from seepage.attacks.labels import InferLabels, ReadLogits
 from seepage.attacks.reading import searchable
 from seepage.attacks.reading.signs import UnitScale
 from seepage.attacks.reading.within import Within
@@ -194,6 +195,14 @@ def test_strong_noise_is_weighed_against_the_prior_and_weak_noise_is_not(task, d
             GaussianLikelihood if weighed else Cosine,
             TotalVariation,
         ]
+
+
+@pytest.mark.parametrize("wrap", [InferLabels, ReadLogits, lambda a: ReadLogits(InferLabels(a))])
+def test_strong_noise_is_weighed_inside_of_what_wraps_the_search(wrap, task, data):
+    seen = observed(sp.AddGaussian(1.0), task, data.batch(1))
+    weighed = adapted(SEARCH, seen).attack
+    assert weighed != SEARCH
+    assert adapted(wrap(SEARCH), seen).attack == wrap(weighed)
 
 
 def test_the_likelihood_and_the_prior_are_in_the_proportion_of_nats(task, data):

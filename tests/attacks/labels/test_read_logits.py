@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import seepage as sp
 from seepage.attacks.certify import residual
@@ -100,3 +101,43 @@ def test_what_does_not_show_the_logits_is_attacked_as_it_is(data, people, option
     short = sp.attacks.inverting_gradients(steps=2, restarts=1)
     plain, read = (attack(seen, rng=sp.rng(1)).inputs for attack in (short, ReadLogits(short)))
     assert torch.equal(plain, read)
+
+
+def test_of_several_only_those_that_show_nothing_are_attacked_as_they_are(data):
+    search = sp.attacks.inverting_gradients(steps=4, restarts=1)
+    task, _ = sure(data, 100)
+    task = task.to(dtype=torch.float64)
+    batches = [sure(data, 100, start=i)[1].to(dtype=torch.float64) for i in range(3)]
+    seen = [seen_by(sp.Threat(knows_labels=True), task, batch) for batch in batches]
+    silent = {**seen[1].update.tensors, "head.bias": torch.zeros(10, dtype=torch.float64)}
+    seen[1] = replace(seen[1], update=replace(seen[1].update, tensors=silent))
+    keys = [sp.rng(i) for i in range(3)]
+    found = ReadLogits(search).many(seen, rngs=keys)
+    for i, attack in enumerate((ReadLogits(search), search, ReadLogits(search))):
+        assert torch.allclose(attack(seen[i], rng=keys[i]).inputs, found[i].inputs, atol=1e-7)
+        assert torch.equal(found[i].labels, seen[i].labels)
+    plain = search(seen[0], rng=keys[0]).inputs
+    assert not torch.allclose(plain, found[0].inputs, atol=1e-3)
+
+
+class Twice(nn.Module):
+    """A network whose last layer has run before."""
+
+    def __init__(self, entries):
+        super().__init__()
+        self.body, self.head = nn.Linear(entries, 10), nn.Linear(10, 10)
+
+    def forward(self, x):
+        return self.head(self.head(self.body(x.flatten(1))).tanh())
+
+
+def test_a_last_layer_that_runs_twice_does_not_show_the_logits(data):
+    task, batch = sure(data, 1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        task = replace(task, model=Twice(batch.inputs[0].numel()))
+    seen = seen_by(sp.Threat(knows_labels=True), task, batch)
+    probabilities = task.outputs(task.parameters, batch.inputs).softmax(1)
+    at_logits = probabilities - torch.nn.functional.one_hot(batch.labels, 10)
+    assert not torch.allclose(seen.update.tensors["head.bias"], at_logits[0], atol=1e-3)
+    assert _read(seen) is None

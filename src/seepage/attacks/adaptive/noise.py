@@ -17,7 +17,7 @@ from seepage.attacks.gradient_matching import (
     Term,
     TotalVariation,
 )
-from seepage.attacks.labels import InferLabels
+from seepage.attacks.labels import InferLabels, ReadLogits
 from seepage.attacks.reading.plan import Plan
 from seepage.core import Attack, Observation, Update
 from seepage.defenses import AddGaussian, AddLaplace
@@ -79,7 +79,7 @@ class OverSignal:
 
 def _weighed(attack: Attack, std: float, prior: float) -> Attack:
     """The attack, if it is a search by cosine and total variation, with both weighed anew."""
-    if isinstance(attack, InferLabels):
+    if isinstance(attack, InferLabels | ReadLogits):
         return replace(attack, attack=_weighed(attack.attack, std, prior))
     if isinstance(attack, GradientMatching) and _by_cosine(attack.search):
         terms = tuple(_term(term, std, prior) for term in attack.search.terms)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
+from torch.func import vjp
 
-from seepage.attacks.labels.head import classifier_head
+from seepage.attacks.labels.head import PROBES, classifier_head
 from seepage.attacks.side_by_side import each
 from seepage.clients import Gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core import Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable
 from seepage.defenses import chain
 from seepage.threats import Simulation
@@ -30,8 +32,10 @@ class ReadLogits:
     it finds nothing of images that the update, given d, still tells. At the truth both give the
     observed update.
 
-    Batches, local steps and defended updates are attacked as they are, as is every network without
-    a bias at its end.
+    Batches and local steps are attacked as they are, as is every network without a bias at its end
+    or with one that is used elsewhere too. So is an update behind a defense that the threat reveals
+    (`knows_defense`); behind one that it withholds, the defended bias is taken for the gradient at
+    the logits.
 
     Args:
         attack: What searches.
@@ -59,15 +63,17 @@ class ReadLogits:
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
     ) -> list[Reconstruction]:
-        """Read off each, and attack side by side where the attack can."""
+        """Read off each, and attack side by side where the attack can; apart what shows nothing."""
         read = [_read(observation) for observation in observations]
-        if any(given is None for given in read):
-            return each(self.attack, observations, rngs=rngs)
-        seen = [given for given in read if given is not None]
-        guesses = each(self.attack, seen, rngs=rngs)
+        found: dict[int, Reconstruction] = {}
+        for shown in (True, False):
+            places = [i for i, given in enumerate(read) if (given is not None) == shown]
+            seen = [read[i] or observations[i] for i in places]
+            guesses = each(self.attack, seen, rngs=[rngs[i] for i in places])
+            found |= dict(zip(places, guesses, strict=True))
         return [
-            replace(guess, labels=_label(given, observation))
-            for guess, given, observation in zip(guesses, seen, observations, strict=True)
+            found[i] if given is None else replace(found[i], labels=_label(given, observations[i]))
+            for i, given in enumerate(read)
         ]
 
 
@@ -90,8 +96,10 @@ def _read(observation: Observation) -> Observation | None:
         bias = classifier_head(task).bias
     except NotApplicable:
         return None
-    largest = None if bias is None else observation.update.tensors[bias].abs().max()
-    if bias is None or largest is None or not largest > 0:
+    if bias is None or not _only_added(task, bias):
+        return None
+    largest = observation.update.tensors[bias].abs().max()
+    if not largest > 0:
         return None
     # Near one, so that no power of a tiny norm underflows on the way.
     update = observation.update.map(lambda tensor: tensor / largest)
@@ -103,6 +111,24 @@ def _read(observation: Observation) -> Observation | None:
         simulate=replace(simulation, task=task),
         labels=update.tensors[bias].unsqueeze(0),
     )
+
+
+def _only_added(task: Task, bias: str) -> bool:
+    """Whether all that a bias does is to be added to the logits: (dz/db)^T d = sum_i d_i on noise.
+
+    A last layer that runs more than once, or shares its bias, gets gradient from elsewhere too.
+    """
+    key = Rng(0).fork("probes")
+    noise = task.placed(task.domain.sample(PROBES, rng=key))
+
+    def logits(at: Tensor) -> Tensor:
+        return task.outputs({**task.parameters, bias: at}, noise)
+
+    given, pulled, *_ = vjp(logits, task.parameters[bias])
+    direction = key.fork("direction").normal(tuple(given.shape), like=given)
+    (found,) = pulled(direction)
+    rounding = 100 * torch.finfo(found.dtype).eps
+    return torch.allclose(found, direction.sum(0), rtol=rounding, atol=rounding)
 
 
 def _label(given: Observation, observation: Observation) -> Tensor | None:
