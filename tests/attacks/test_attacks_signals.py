@@ -6,6 +6,7 @@ import torch
 import seepage as sp
 from seepage.attacks.gradient_matching import LBFGS
 from seepage.attacks.linear_systems import rank_metric
+from seepage.core.errors import InvalidValue
 
 SIGNALS = ["ecg", "ecg:mitbih", "fmri"]
 
@@ -75,3 +76,8 @@ def test_every_beat_keeps_its_digits_in_double_precision(data_root, name):
 def test_learn_from_gradients_searches_along_lines_where_asked_to(line_search):
     attack = sp.attacks.learn_from_gradients(optimiser="lbfgs", line_search=line_search)
     assert attack.search.optimiser == LBFGS(line_search=line_search)
+
+
+def test_a_line_search_without_lines_is_refused():
+    with pytest.raises(InvalidValue, match=r"expected optimiser='lbfgs' for line_search=True"):
+        sp.attacks.learn_from_gradients(line_search=True)

@@ -34,7 +34,7 @@ from seepage.attacks.gradient_matching import (
 from seepage.attacks.labels import IDLG, InferLabels, YinMinimum
 from seepage.attacks.tabular import PooledEnsemble
 from seepage.core import Attack
-from seepage.core.errors import UnknownName
+from seepage.core.errors import InvalidValue, UnknownName
 
 _ENGINE = Engine()
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.
@@ -217,7 +217,7 @@ def learn_from_gradients(
         optimiser: L-BFGS as in the paper's comparison with DLG, or Adam, which it calls more
             stable in high dimension.
         step_size: Of the optimiser; 1 for L-BFGS and 0.01 for Adam if not given.
-        line_search: Whether L-BFGS searches along its directions.
+        line_search: Whether L-BFGS searches along its directions; Adam has none.
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
         engine: How it is computed.
@@ -241,6 +241,11 @@ def learn_from_gradients(
         raise UnknownName("regulariser", regulariser, priors)
     if optimiser not in rules:
         raise UnknownName("optimiser", optimiser, rules)
+    if line_search and optimiser != "lbfgs":
+        raise InvalidValue(
+            f"expected optimiser='lbfgs' for line_search=True, got {optimiser!r}, which searches "
+            "along no lines; set the one or leave the other"
+        )
     search = Search(
         terms=(L2(), *priors[regulariser]),
         optimiser=rules[optimiser],
