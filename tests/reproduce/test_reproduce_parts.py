@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from scipy import stats
 
 import seepage as sp
+from seepage.attacks.feature_recovery import ExactFeatures
 from seepage.audit import Outcome, Record, entries, whose
-from seepage.core.errors import Diverged, InvalidValue, UnknownName
+from seepage.core.errors import Diverged, InvalidValue, UnknownName, in_a_line
 from seepage.domains import CIFAR10
 from seepage.report import mean_interval
 from seepage.reproduce.chosen import RULES, chosen
@@ -326,3 +327,34 @@ def test_a_recovery_that_is_refused_is_named_and_ends_nothing(data_root, tmp_pat
     made = line(table, table.cells("smoke")[0], block, Sample(missed=errors.missed))
     assert made.seepage is None
     assert made.why.startswith("Not recovered for 2 batches: 12 random neurons are too few")
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), ArithmeticError("a.\nb")], ids=repr)
+def test_what_others_raise_is_named_whatever_it_says(error, data_root, tmp_path, monkeypatch):
+    errors = feature_errors_after(error, tmp_path, monkeypatch)
+    assert errors.missed == (in_a_line(error),)
+    table = load_table("001-table2")
+    sample = Sample(missed=errors.missed)
+    why = line(table, table.cells("smoke")[0], table.published[0], sample).why
+    assert why.endswith(f"Not recovered for 1 batch: {in_a_line(error).rstrip('.')}.")
+
+
+def test_a_card_without_memory_is_no_failed_recovery(data_root, tmp_path, monkeypatch):
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        feature_errors_after(torch.cuda.OutOfMemoryError("full"), tmp_path, monkeypatch)
+
+
+def feature_errors_after(error, tmp_path, monkeypatch):
+    """What becomes of a recovery that raises this, which no CPU does on request."""
+
+    def recover(*_, **__):
+        raise error
+
+    monkeypatch.setattr(ExactFeatures, "recover", recover)
+    scenario = {
+        "data": {"name": "mnist", "pixels": 8, "people": 1, "batch_size": 1},
+        "models": {"name": "wide_head_resnet18", "width": 2, "neurons": 20, "trained": 8},
+        "threats": {"knows_labels": True},
+        "attacks": {"name": "exact_features"},
+    }
+    return feature_errors(scenario, Place(folder=tmp_path), seeds=[0])

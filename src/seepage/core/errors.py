@@ -88,6 +88,8 @@ def in_a_line(error: Exception) -> str:
     Example:
         >>> in_a_line(RuntimeError("mat1 and mat2 differ"))
         'RuntimeError: mat1 and mat2 differ'
+        >>> in_a_line(ZeroDivisionError())
+        'ZeroDivisionError'
     """
     words = "".join(str(error).splitlines()[:1])
-    return f"{type(error).__name__}: {words[:200]}"
+    return f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__

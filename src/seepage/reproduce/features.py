@@ -13,7 +13,7 @@ from seepage.audit import adversary, entries, whose
 from seepage.audit.captured import Captured
 from seepage.clients import Client
 from seepage.core import Batch, Rng, Task
-from seepage.core.errors import SeepageError
+from seepage.core.errors import SeepageError, in_a_line
 from seepage.core.progress import report
 from seepage.data import Dataset
 from seepage.reproduce.place import Place
@@ -64,9 +64,12 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
         batch = dataset.take(people).to(device=place.device)
         try:
             found = _errors(client, task, batch, method, threat, Rng(seed))
+        # Says nothing of the recovery, only of the card.
+        except torch.cuda.OutOfMemoryError:
+            raise
         # What linear algebra and a card raise is a RuntimeError.
         except (SeepageError, RuntimeError, ArithmeticError) as error:
-            missed.append(str(error).splitlines()[0])
+            missed.append(str(error) if isinstance(error, SeepageError) else in_a_line(error))
             continue
         values += found
         report(number + 1, len(todo), sum(found) / len(found))

@@ -80,12 +80,12 @@ def _missed(reasons: Sequence[str]) -> str:
     """Why batches gave nothing, each reason once.
 
     Example:
-        >>> _missed(["the update is zero", "the update is zero"])
+        >>> _missed(["the update is zero", "the update is zero."])
         'Not recovered for 2 batches: the update is zero.'
     """
     told = [
         f"Not recovered for {counted(count, 'batch', 'batches')}: {reason}."
-        for reason, count in Counter(reasons).items()
+        for reason, count in Counter(reason.rstrip(".") for reason in reasons).items()
     ]
     return " ".join(told)
 
