@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.optimize import minimize
+from scipy.special import expit
 
 import seepage as sp
 from seepage.attacks.local_steps import EpochAgnostic
 from seepage.attacks.local_steps.surrogate import _at as seen_from
-from seepage.attacks.unmixing.negatives import positive
+from seepage.attacks.unmixing.negatives import WEIGHTS, evidence, positive
 from seepage.attacks.unmixing.one_round import choose_patterns
 from seepage.core import Lesson, Mixing
 from seepage.core.errors import InvalidValue, NotApplicable
@@ -236,6 +238,18 @@ def test_photographs_are_told_from_their_negatives_better_than_by_darkness(data_
     assert sum(map(positive, fours)) > 0.88 * len(fours)
     assert not any(positive(-four) for four in fours if positive(four))
     assert sum(bool(four.sum() <= 0) for four in fours) < 0.7 * len(fours)
+
+
+def test_the_weights_of_negatives_are_those_that_scipy_fits(data_root):
+    images = sp.data.load("cifar10", split="train").inputs[:20_000].double() - 0.5
+    found = evidence(images).numpy()
+
+    def loss(weights):
+        odds = found @ weights
+        return np.logaddexp(0, -odds).sum(), -found.T @ expit(-odds)
+
+    fitted = minimize(loss, np.zeros(5), jac=True, method="BFGS", options={"gtol": 1e-3}).x
+    assert np.round(fitted, 1).tolist() == list(WEIGHTS)
 
 
 def test_digits_are_taken_to_be_dark():
