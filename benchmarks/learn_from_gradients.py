@@ -21,6 +21,7 @@ from benchmarks.provenance import save
 from seepage.attacks.gradient_matching import GradientMatching
 from seepage.attacks.labels import CountAware, InferLabels
 from seepage.domains import Image
+from seepage.scoring import count_error
 
 Row = dict[str, object]
 
@@ -33,13 +34,17 @@ def attacked(task: sp.Task, batch: sp.Batch, attack: sp.Attack, device: str) -> 
     seen = sp.Threat(knows_labels=False).observe(client, task, batch, rng=sp.rng(0))
     began = time.perf_counter()
     guess = attack(seen, rng=sp.rng(1))
-    scores = sp.score(sp.Reconstruction(guess.inputs.cpu()), batch.to(device="cpu"))
+    assert guess.labels is not None
+    batch, labels = batch.to(device="cpu"), guess.labels.cpu()
+    scores = sp.score(sp.Reconstruction(guess.inputs.cpu(), labels), batch)
     entries = batch.inputs[0].numel()
     l1 = [value * entries for value in scores["l1"].tolist()]
     return {
         "l1_mean": round(sum(l1) / len(l1), 4),
         "l1": [round(value, 4) for value in l1],
         "psnr": [round(min(value, 200.0), 2) for value in scores["psnr"].tolist()],
+        "label_accuracy": float(scores["label_accuracy"].mean()),
+        "label_count_error": count_error(labels, batch.labels),
         "objective": min(guess.trace.finals),
         "steps": guess.trace.steps,
         "seconds": round(time.perf_counter() - began, 1),
