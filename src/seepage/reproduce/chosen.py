@@ -19,7 +19,19 @@ Rule = Callable[[Dataset, Task, int], list[int]]
 
 
 def gradient_norms(dataset: Dataset, task: Task, among: int) -> list[float]:
-    """The norm of the gradient of each of the first examples."""
+    """The norm of the gradient of each of the first examples.
+
+    Networks in training mode with batch normalisation are refused: they mix the batch, so that one
+    example has no gradient of its own.
+
+    Args:
+        dataset: Whom from.
+        task: The network they meet.
+        among: How many examples.
+
+    Raises:
+        InvalidValue: Batch normalisation is in training mode.
+    """
     reference = next(iter(task.parameters.values()))
     batch = dataset.batch(min(among, len(dataset))).to(
         device=reference.device, dtype=reference.dtype

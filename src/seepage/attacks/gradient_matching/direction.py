@@ -51,17 +51,10 @@ def one_minus_cosines(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tenso
     return distances
 
 
-class _Distance(torch.autograd.Function):
-    generate_vmap_rule = True
+class _OfDirections(torch.autograd.Function):
+    """Keeps what was compared, the distances and the inverse norms for the way back."""
 
-    @staticmethod
-    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        half = len(tensors) // 2
-        ours, theirs = tensors[:half], tensors[half:]
-        a, b = (_inverse(_norm(vector)) for vector in (ours, theirs))
-        gaps = [torch.addcmul(-t * b, o, a) for o, t in zip(ours, theirs, strict=True)]
-        lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
-        return (_norm(gaps).square() + lonely) / 2, a, b
+    generate_vmap_rule = True
 
     @staticmethod
     def setup_context(
@@ -71,6 +64,17 @@ class _Distance(torch.autograd.Function):
     ) -> None:
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*inputs, *output)
+
+
+class _Distance(_OfDirections):
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        half = len(tensors) // 2
+        ours, theirs = tensors[:half], tensors[half:]
+        a, b = (_inverse(_norm(vector)) for vector in (ours, theirs))
+        gaps = [torch.addcmul(-t * b, o, a) for o, t in zip(ours, theirs, strict=True)]
+        lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
+        return (_norm(gaps).square() + lonely) / 2, a, b
 
     @staticmethod
     def backward(
@@ -89,9 +93,7 @@ class _Distance(torch.autograd.Function):
         return (*gradients, *(None,) * half)
 
 
-class _Distances(torch.autograd.Function):
-    generate_vmap_rule = True
-
+class _Distances(_OfDirections):
     @staticmethod
     def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         half = len(tensors) // 2
@@ -100,15 +102,6 @@ class _Distances(torch.autograd.Function):
         gaps = _combined(ours, a, theirs, -b)
         lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
         return (_norms(gaps).square() + lonely) / 2, a, b
-
-    @staticmethod
-    def setup_context(
-        ctx: Any,  # noqa: ANN401
-        inputs: tuple[Tensor, ...],
-        output: tuple[Tensor, Tensor, Tensor],
-    ) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*inputs, *output)
 
     @staticmethod
     def backward(

@@ -27,11 +27,12 @@ _CONSTRAINTS = ("auto", "hard", "soft")
 class Hybrid:
     """R-GAP with every convolutional layer's solution corrected by gradient matching.
 
-        minimise  mu1 sum_l (1 - cos(g_l(x), g*_l)) + mu2 TV(x)   subject to  u x = v
+        minimise  mu1 sum_l (1 - cos(g_l(x), g*_l)) + mu2 TV(x) + nu <x^2>   subject to  u x = v
 
     starting from the solution of least norm, over the gradients from this layer on. What the
     linear system leaves open is so decided by how inputs look, not by being small. Where the
-    constraint is hard and every solution explains the update, only the total variation is left.
+    constraint is hard and every solution explains the update, nothing is matched, and the total
+    variation and the mean square <x^2> are left.
 
     Args:
         corrections: One for each convolutional layer, the first first; the last one serves all
@@ -44,8 +45,8 @@ class Hybrid:
         engine: How the searches are computed.
 
     Deviations:
-        A small squared norm beside the total variation, which sees no slow changes: where it alone
-        decided, images drifted away from R-GAP's and became worse.
+        The mean square, of small weight nu, beside the total variation, which sees no slow changes:
+        where it alone decided, images drifted away from R-GAP's and became worse.
 
     References:
         Chen and Campbell, 2022, Algorithm 1 and Eq. 11 (chen2022analysing)
