@@ -183,6 +183,39 @@ def test_rounding_does_not_keep_a_deep_network_from_sharing_weights(photos):
     assert isinstance(shared_simulation(observe(sp.zoo.resnet18(width=16), photos)), Shared)
 
 
+class Single(nn.Module):
+    """A network that makes a tensor of single precision on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3 * 32 * 32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.flatten(1) @ torch.eye(3 * 32 * 32))
+
+
+def test_what_cannot_be_doubled_shares_weights_all_the_same(photos):
+    task = sp.Task(Single(), sp.cross_entropy, Image((3, 32, 32)))
+    assert isinstance(shared_simulation(observe(task, photos)), Shared)
+
+
+def test_rows_share_weights_where_the_last_layer_is_read(photos):
+    seen = observe(sp.zoo.mlp(hidden=(4,)), sp.Batch(photos.inputs[:1], photos.labels[:1]))
+    search = sp.attacks.inverting_gradients(steps=1, restarts=2, engine=Engine(rows=2))
+    told = []
+
+    class Listening:
+        def __call__(self, observation, *, rng):
+            told.append(shared_simulation(observation))
+            return search(observation, rng=rng)
+
+        def many(self, observations, *, rngs):
+            return [self(o, rng=r) for o, r in zip(observations, rngs, strict=True)]
+
+    sp.attacks.ReadLogits(Listening())(seen, rng=sp.rng(0))
+    assert [type(one) for one in told] == [Shared]
+
+
 def test_a_plain_network_shares_weights(photos):
     assert isinstance(shared_simulation(observe(sp.zoo.convnet(width=2), photos)), Shared)
 

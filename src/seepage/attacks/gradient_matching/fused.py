@@ -62,7 +62,7 @@ def _compiled(advance: Advance, state: State) -> Advance | None:
 
 @contextmanager
 def _remembered() -> Iterator[None]:
-    """Let the compiler keep what it makes on disk: the next run of the same step takes seconds.
+    """Let the compiler keep what it makes on disk, for the next run of the same step.
 
     It does so only where it is told about shapes; all of ours are fixed.
     """
