@@ -29,7 +29,7 @@ class ReadLogits:
 
     A trained network is sure of what it knows: p - e_y is tiny, its direction changes with every
     step of a search, and float32 rounds the part of the true class to zero. A search that simulates
-    it finds nothing of images that the update, given d, still tells. At the truth both give the
+    it finds little of images that the update, given d, still tells. At the truth both give the
     observed update.
 
     Batches and local steps are attacked as they are, as is every network without a bias at its end
