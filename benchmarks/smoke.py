@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.provenance import commit
 from benchmarks.results_page import FOLDER
 from seepage.reproduce import cost, load_table, names
 
@@ -46,7 +47,13 @@ def make(name: str, out: Path | None) -> Made:
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.papers", name, *asked, *folder],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            # Asked before the first result is written, which would mark the tree as changed.
+            "SEEPAGE_COMMIT": commit(),
+        },
         capture_output=True,
         text=True,
         check=False,
