@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from benchmarks.picture import picture, words
 from seepage.report.page.axis import Axis, spanning
 from seepage.report.page.markup import Markup, element
 from seepage.report.page.names import Box, Name, Spot, boxes_along, placed
@@ -44,23 +45,15 @@ def chart(
         raise ValueError(f"no room for the names of {left}; make the picture larger")
     what = {"psnr": "mean PSNR, dB", "lpips": "mean LPIPS"}[metric]
     title = "Accuracy against what the strongest attack recovers"
-    return element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {WIDTH} {HEIGHT}",
-            "role": "img",
-            "aria-labelledby": "t d",
-            "font-family": "system-ui, sans-serif",
-            "font-size": 12,
-        },
-        element("title", {"id": "t"}, f"{title}: {what}"),
-        element("desc", {"id": "d"}, "; ".join(_said(n, shown[n], metric) for n in shown)),
-        element("rect", {"width": WIDTH, "height": HEIGHT, "rx": 8, "fill": "#fbfaf7"}),
-        _text(LEFT, 26, "start", f"{what}: further down, less leaks", bold=True),
-        _text(LEFT, 43, "start", RANKED if front else UNRANKED),
+    return picture(
+        WIDTH,
+        HEIGHT,
+        f"{title}: {what}",
+        "; ".join(_said(n, shown[n], metric) for n in shown),
+        words(LEFT, 26, "start", f"{what}: further down, less leaks", bold=True),
+        words(LEFT, 43, "start", RANKED if front else UNRANKED),
         *_grid(across, up),
-        _text((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "accuracy on held-out images, %"),
+        words((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "accuracy on held-out images, %"),
         *_guess(level),
         element("polyline", {"points": _points(best), "fill": "none", "stroke": "#4a7a4f"}),
         *(_dot(spot, name in front) for name, spot in spots.items()),
@@ -84,18 +77,18 @@ def _guess(level: float) -> Iterator[Markup]:
         {"x1": LEFT, "y1": level, "x2": RIGHT, "y2": level}
         | {"stroke": "#a33", "stroke-dasharray": "6 4"},
     )
-    yield _text(LEFT + 6, level - 6, "start", "a guess without any update")
+    yield words(LEFT + 6, level - 6, "start", "a guess without any update")
 
 
 def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
     for tick in across.ticks(8):
         x = round(_across(across, tick), 1)
         yield _line((x, TOP), (x, BOTTOM), "#e4e1d8")
-        yield _text(x, BOTTOM + 17, "middle", f"{tick:g}")
+        yield words(x, BOTTOM + 17, "middle", f"{tick:g}")
     for tick in up.ticks(6):
         y = round(_up(up, tick), 1)
         yield _line((LEFT, y), (RIGHT, y), "#e4e1d8")
-        yield _text(LEFT - 7, y + 4, "end", f"{abs(tick):g}")
+        yield words(LEFT - 7, y + 4, "end", f"{abs(tick):g}")
 
 
 def _name(name: Name) -> Markup:
@@ -103,7 +96,7 @@ def _name(name: Name) -> Markup:
     box = name.box
     place = (box.left + box.right) / 2, box.bottom - 3.5
     halo = {"stroke": "#fbfaf7", "stroke-width": 4, "paint-order": "stroke"}
-    return element("g", halo, _text(*place, "middle", name.text))
+    return element("g", halo, words(*place, "middle", name.text))
 
 
 def _dot(spot: Spot, best: bool) -> Markup:
@@ -118,20 +111,6 @@ def _line(start: Spot, end: Spot, colour: str) -> Markup:
 
 def _points(spots: Sequence[Spot]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-
-
-def _text(x: float, y: float, anchor: str, text: str, *, bold: bool = False) -> Markup:
-    return element(
-        "text",
-        {
-            "x": round(x, 1),
-            "y": round(y, 1),
-            "text-anchor": anchor,
-            "fill": "#2b2b2b",
-            "font-weight": 600 if bold else None,
-        },
-        text,
-    )
 
 
 def _said(name: str, spot: Spot, metric: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from benchmarks.picture import picture, words
 from seepage.report.page.markup import Markup, element
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 640
 COLOURS = ("#8a5a2b", "#2f6b36", "#c08a4e", "#6da574")
-PAPER = "#fbfaf7"
 THEORY = -0.5
 Row = Mapping[str, object]
 
@@ -69,23 +69,15 @@ def chart(rows: Sequence[Row], *, inputs: int) -> Markup:
         for (people, method), points in drawn.items()
     }
     title = "Error of recovered features against the width of the head"
-    return element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {WIDTH} {HEIGHT}",
-            "role": "img",
-            "aria-labelledby": "t d",
-            "font-family": "system-ui, sans-serif",
-            "font-size": 12,
-        },
-        element("title", {"id": "t"}, title),
-        element("desc", {"id": "d"}, "; ".join(_said(*item) for item in named.items())),
-        element("rect", {"width": WIDTH, "height": HEIGHT, "rx": 8, "fill": PAPER}),
-        _text(LEFT, 26, "start", "Part of a feature outside the recovered span", bold=True),
-        _text(LEFT, 43, "start", "both axes are logarithmic"),
+    return picture(
+        WIDTH,
+        HEIGHT,
+        title,
+        "; ".join(_said(*item) for item in named.items()),
+        words(LEFT, 26, "start", "Part of a feature outside the recovered span", bold=True),
+        words(LEFT, 43, "start", "both axes are logarithmic"),
         *_grid(place, widths),
-        _text((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "random neurons m"),
+        words((LEFT + RIGHT) / 2, HEIGHT - 14, "middle", "random neurons m"),
         *_curve(place, f"sqrt(d / m): slope {THEORY:.2f}", bound, "#a33", 0, dashed=True),
         *(
             part
@@ -115,12 +107,12 @@ def _grid(place: _Place, widths: Sequence[int]) -> Iterator[Markup]:
     for width in widths:
         x, _ = place(width, 1.0)
         yield _line((x, TOP), (x, BOTTOM), "#e4e1d8")
-        yield _text(x, BOTTOM + 17, "middle", f"{width}")
+        yield words(x, BOTTOM + 17, "middle", f"{width}")
     for error in (0.05, 0.1, 0.2, 0.5, 1.0):
         _, y = place(widths[0], error)
         if y <= BOTTOM:
             yield _line((LEFT, y), (RIGHT, y), "#e4e1d8")
-            yield _text(LEFT - 7, y + 4, "end", f"{error:g}")
+            yield words(LEFT - 7, y + 4, "end", f"{error:g}")
 
 
 def _curve(
@@ -144,18 +136,12 @@ def _curve(
         "line",
         {"x1": RIGHT + 14, "y1": level, "x2": RIGHT + 38, "y2": level, "stroke": colour} | dashes,
     )
-    yield _text(RIGHT + 44, level + 4, "start", name)
+    yield words(RIGHT + 44, level + 4, "start", name)
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], colour: str) -> Markup:
     (x1, y1), (x2, y2) = start, end
     return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "stroke": colour})
-
-
-def _text(x: float, y: float, anchor: str, text: str, *, bold: bool = False) -> Markup:
-    weight = 600 if bold else None
-    place = {"x": x, "y": y, "text-anchor": anchor, "fill": "#2b2b2b", "font-weight": weight}
-    return element("text", place, text)
 
 
 def _method(method: str) -> str:

@@ -40,8 +40,8 @@ def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor
 def one_minus_cosines(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
     """One minus the cosine of each tensor with its counterpart, `(k,)`.
 
-    The same as `one_minus_cosine` of one pair after the other, but for a deep network in a third
-    of the operations: what is a number for each tensor is computed for all of them at once.
+    The same as `one_minus_cosine` of one pair after the other, in fewer operations: what is a
+    number for each tensor is computed for all of them at once.
 
     Args:
         ours: k tensors of any shapes.

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seepage.attacks.gradient_matching.rows.channels import per_channel
+
 
 def row_normalised(
     inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
@@ -40,9 +42,9 @@ class _Forward(torch.autograd.Function):
         inverse: Tensor,
         offset: Tensor,
     ) -> Tensor:
-        scale = _per_channel(weight * inverse, inputs)
+        scale = per_channel(weight * inverse, inputs)
         ctx.save_for_backward(inputs, scale, inverse, offset)
-        shift = _per_channel(torch.addcmul(bias, weight, offset), inputs)
+        shift = per_channel(torch.addcmul(bias, weight, offset), inputs)
         return torch.addcmul(shift, inputs, scale)
 
     @staticmethod
@@ -84,13 +86,13 @@ class _Backward(torch.autograd.Function):
         slopes, inputs, scale, inverse, offset = ctx.saved_tensors
         to_slopes = to_inputs = None
         if on_weight is not None:
-            tilt = _per_channel(on_weight * inverse, slopes)
+            tilt = per_channel(on_weight * inverse, slopes)
             to_inputs = tilt * slopes
             shift = on_weight * offset
             on_bias = shift if on_bias is None else on_bias + shift
-            to_slopes = torch.addcmul(_per_channel(on_bias, slopes), tilt, inputs)
+            to_slopes = torch.addcmul(per_channel(on_bias, slopes), tilt, inputs)
         elif on_bias is not None:
-            to_slopes = _per_channel(on_bias, slopes).expand_as(slopes)
+            to_slopes = per_channel(on_bias, slopes).expand_as(slopes)
         if on_inputs is not None:
             to_slopes = (
                 on_inputs * scale
@@ -98,8 +100,3 @@ class _Backward(torch.autograd.Function):
                 else torch.addcmul(to_slopes, on_inputs, scale)
             )
         return to_slopes, to_inputs, None, None, None
-
-
-def _per_channel(values: Tensor, like: Tensor) -> Tensor:
-    """`(R, C)` in a form that multiplies `(R, B, C, ...)`."""
-    return values.reshape(len(values), 1, -1, *(1,) * (like.ndim - 3))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.gradient_matching.rows.affine import row_normalised
+from seepage.attacks.gradient_matching.rows.channels import per_channel
 from seepage.attacks.gradient_matching.rows.convolution import shared_convolution
 from seepage.attacks.gradient_matching.rows.geometry import Geometry
 from seepage.attacks.gradient_matching.rows.standardised import row_standardised
@@ -58,7 +59,7 @@ class RowConvolution(RowLayer):
         if self.bias is None:
             return outputs
         split = split_rows(outputs, len(self.bias))
-        return (split + _per_channel(self.bias, split)).flatten(0, 1)
+        return (split + per_channel(self.bias, split)).flatten(0, 1)
 
 
 class RowLinear(RowLayer):
@@ -111,7 +112,7 @@ class RowGroupNorm(RowLayer):
         """Normalise, then scale and shift each row."""
         plain = nn.functional.group_norm(inputs, self.groups, eps=self.eps)
         split = split_rows(plain, len(self.weight))
-        shift, scale = (_per_channel(v, split) for v in (cast(Tensor, self.bias), self.weight))
+        shift, scale = (per_channel(v, split) for v in (cast(Tensor, self.bias), self.weight))
         return (split * scale + shift).flatten(0, 1)
 
 
@@ -141,12 +142,6 @@ def row_layer(layer: nn.Module) -> RowLayer | None:
         if isinstance(layer, kinds) and fits(layer):
             return stand_in(layer)
     return None
-
-
-def _per_channel(values: Tensor, like: Tensor) -> Tensor:
-    """`(R, C)` or `(C,)` in a form that multiplies `(R, B, C, ...)`."""
-    lead = values.shape[:-1] if values.ndim > 1 else (1,)
-    return values.reshape(*lead, 1, values.shape[-1], *(1,) * (like.ndim - 3))
 
 
 def _plain_convolution(layer: nn.Module) -> bool:

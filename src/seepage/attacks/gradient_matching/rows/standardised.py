@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seepage.attacks.gradient_matching.rows.channels import per_channel
+
 
 def row_standardised(inputs: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """(inputs - mean) / sqrt(var + eps) * weight + bias, differentiable twice.
@@ -44,9 +46,9 @@ class _Forward(torch.autograd.Function):
         variance, mean = torch.var_mean(inputs, _others(inputs), correction=0, keepdim=True)
         inverse = torch.rsqrt(variance + eps)
         standard = (inputs - mean) * inverse
-        scale = _per_channel(weight, inputs)
+        scale = per_channel(weight, inputs)
         ctx.save_for_backward(inputs, standard, inverse, scale)
-        return torch.addcmul(_per_channel(bias, inputs), standard, scale)
+        return torch.addcmul(per_channel(bias, inputs), standard, scale)
 
     @staticmethod
     def backward(
@@ -97,8 +99,8 @@ class _Backward(torch.autograd.Function):
         slopes, standard, inverse, scale, mean, along = ctx.saved_tensors
         steep = scale * inverse
         level, tilt = _mean(on_inputs), _mean(on_inputs * standard)
-        lift = _per_channel(on_weight, slopes) - steep * tilt
-        drop = steep * level - _per_channel(on_bias, slopes)
+        lift = per_channel(on_weight, slopes) - steep * tilt
+        drop = steep * level - per_channel(on_bias, slopes)
         to_slopes = _slanted(on_inputs, steep, standard, lift, drop)
         # By z, and by d, which scales the first of the three results.
         both = _mean(on_inputs * slopes) - level * mean
@@ -123,8 +125,3 @@ def _mean(values: Tensor) -> Tensor:
 
 def _others(values: Tensor) -> list[int]:
     return [axis for axis in range(values.ndim) if axis not in (0, 2)]
-
-
-def _per_channel(values: Tensor, like: Tensor) -> Tensor:
-    """`(R, C)` in a form that multiplies `(R, B, C, ...)`."""
-    return values.reshape(len(values), 1, -1, *(1,) * (like.ndim - 3))
