@@ -8,10 +8,11 @@
 Needs CIFAR-10 in SEEPAGE_DATA. The network is `wide_head_resnet18`, trained by SGD for as many
 steps as one epoch of CIFAR-10 has, on the 20 000 images there are; its random neurons stay as they
 were drawn. Without `--network` it is trained first. Labels and batch statistics are known
-to every attack, and the batches of one size are attacked side by side. `comparison` has four
-attacks at batches of 4, 8, 16 and 32 test images; `ablation` the three rows of the paper's Table 6,
-on pixels: the joint cosine without feature matching, which is `gradattack_strongest`, the
-reweighted one without, and with it. Each attack runs once.
+to every attack, and the batches of one size are attacked side by side. `comparison` has six
+attacks at batches of 4, 8, 16 and 32 test images, the last two of which are `teacher_forced`;
+`ablation` the three rows of the paper's Table 6, on pixels: the joint cosine without feature
+matching, which is `gradattack_strongest`, the reweighted one without, and with it. Each attack runs
+once.
 
 Truth and guesses of the first batch are drawn, one above the other in the order of the attacks,
 into `--sheets`. Filters cut a run into parts for processes of their own; each result is named by
@@ -119,11 +120,20 @@ def attacks(scale: Scale, features: FeatureRecovery) -> dict[str, Attack]:
         "pixels": replace(plain, features=features),
         "prior": known.systematic(features=features, prior=prior, steps=steps, first_layer=first),
         "reweighted": plain,
+        "forced_pixels": known.teacher_forced(features=features, steps=steps),
+        "forced_prior": known.teacher_forced(features=features, prior=prior, steps=steps),
     }
 
 
 PARTS = {
-    "comparison": ("inverting_gradients", "gradattack_strongest", "pixels", "prior"),
+    "comparison": (
+        "inverting_gradients",
+        "gradattack_strongest",
+        "pixels",
+        "prior",
+        "forced_pixels",
+        "forced_prior",
+    ),
     "ablation": ("gradattack_strongest", "reweighted", "pixels"),
 }
 

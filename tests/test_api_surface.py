@@ -73,6 +73,7 @@ PROMISED = {
     "bounds.table_1",
     "bounds.two_layer_orders",
     "attacks.tableak",
+    "attacks.teacher_forced",
     "attacks.systematic",
     "attacks.through",
     "audit_step",

@@ -123,6 +123,21 @@ def one_photo_normalised_by_itself():
     }
 
 
+def people_normalised_by_themselves(count):
+    photos = sp.data.load("photos", pixels=8)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        body = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Tanh(), nn.Flatten()
+        wide = nn.Linear(8 * 6 * 6, 512, bias=False)
+        nn.init.normal_(wide.weight, std=(8 * 6 * 6) ** -0.5)
+        model = nn.Sequential(*body, wide, nn.ReLU(), nn.Linear(512, 10))
+    return {
+        "task": sp.Task(model, sp.cross_entropy, photos.domain),
+        "batch": photos.batch(count),
+        "threat": sp.Threat(knows_labels=True, batchnorm="exact"),
+    }
+
+
 def people(data, model, count, **options):
     dataset = sp.data.load(data)
     fitted = {"domain": dataset.domain, "classes": dataset.classes}
@@ -170,6 +185,11 @@ ATTACKED = {
         sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", weight=1e-3, every=5),
         one_photo("cnn2-v1", pixels=16),
         45.0,
+    ),
+    "teacher_forced": (
+        sp.attacks.teacher_forced(steps=150, feature_weight=1.0),
+        people_normalised_by_themselves(2),
+        18.0,
     ),
     "tableak": (
         sp.attacks.tableak(steps=200, members=4),

@@ -28,7 +28,7 @@ from seepage.attacks.recipes import (
     learn_from_gradients,
     tableak,
 )
-from seepage.attacks.systematic import systematic
+from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.attacks.unmixing import Unmixed, unmix
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "robbing_the_fed",
     "systematic",
     "tableak",
+    "teacher_forced",
     "tensor_features",
     "through",
     "unmix",

@@ -29,7 +29,7 @@ from seepage.attacks.recipes import (
     learn_from_gradients,
     tableak,
 )
-from seepage.attacks.systematic import systematic
+from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.core import Attack
 
 ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
@@ -56,6 +56,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             robbing_the_fed,
             systematic,
             tableak,
+            teacher_forced,
             tensor_features,
         )
     }

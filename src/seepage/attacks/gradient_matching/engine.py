@@ -21,7 +21,13 @@ from seepage.attacks.gradient_matching.median import median_filter
 from seepage.attacks.gradient_matching.objective import Objective, RowSimulation
 from seepage.attacks.gradient_matching.outcome import Outcome, outcome_of, part_of
 from seepage.attacks.gradient_matching.per_case import joined
-from seepage.attacks.gradient_matching.rows import Rounded, Strategy, case_simulation, rounded
+from seepage.attacks.gradient_matching.rows import (
+    Rounded,
+    Strategy,
+    case_simulation,
+    given_statistics,
+    rounded,
+)
 from seepage.attacks.gradient_matching.run import Run, State
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.gradient_matching.starts import generated_point
@@ -126,7 +132,7 @@ class Engine:
             known = [observation.labels for observation in chosen]
             stacked = torch.stack([label for label in known if label is not None])
             labels = stacked.repeat_interleave(len(chunk.restarts), 0)
-        simulate = self._simulation(chosen, chunk.size)
+        simulate = self._simulation(chosen, chunk.size, given=search.given_statistics)
         others = tuple(other.terms for other in mine[1:])
         objective = Objective(search.terms, chosen, layout, labels, simulate, others)
         run = Run(
@@ -145,11 +151,15 @@ class Engine:
         name = fingerprint(mine, chosen, [rngs[case] for case in chunk.cases], chunk)
         return drive(run, torch.stack(starts), name=name)
 
-    def _simulation(self, cases: tuple[Observation, ...], rows: int) -> RowSimulation:
-        if self.precision == "bf16":
-            lighter = [rounded(case) for case in cases]
-            return Rounded(case_simulation(lighter, rows=rows, strategy=self.strategy))
-        return case_simulation(cases, rows=rows, strategy=self.strategy)
+    def _simulation(
+        self, cases: tuple[Observation, ...], rows: int, *, given: bool = False
+    ) -> RowSimulation:
+        light = self.precision == "bf16"
+        simulated = [rounded(case) for case in cases] if light else cases
+        simulate = case_simulation(simulated, rows=rows, strategy=self.strategy)
+        if given:
+            simulate = given_statistics(simulate, cases)
+        return Rounded(simulate) if light else simulate
 
 
 def _joined(layouts: list[Layout], chunk: Chunk) -> Layout:

@@ -28,8 +28,8 @@ class FeatureMatching:
         "span":      || P f(x_i) ||^2 / || f(x_i) ||^2,  P the projection off the features' span
 
     The first bears that sign and length of features are unknown, the last that they were not told
-    apart. Which feature belongs to which input is decided anew at every step, greedily: of all
-    pairs the most similar first, then of those that are left; pairs of one label before others.
+    apart. Which feature belongs to which input is decided anew at every step unless `ordered`: of
+    all pairs the most similar first, then of those that are left; pairs of one label before others.
     Where fewer features are known than there are inputs, the mean is over the inputs that get one.
 
     Args:
@@ -38,6 +38,7 @@ class FeatureMatching:
         features: `(B, d)` or fewer rows, in any order; for "span" any basis.
         labels: Of the features, where they are known and inputs have labels too.
         comparison: Which of the three.
+        ordered: Whether feature i belongs to input i, so that nothing is to be decided.
 
     Deviations:
         The projection is divided by the length of the feature, so that `weight` means the same for
@@ -52,6 +53,7 @@ class FeatureMatching:
     features: Tensor
     labels: Tensor | None = None
     comparison: Literal["cosine", "distance", "span"] = "cosine"
+    ordered: bool = False
     _basis: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +87,7 @@ class FeatureMatching:
                 "compare with their span"
             )
         alike = (_unit(ours) @ _unit(theirs).T).square()
-        taken = greedy_matching(self._preferred(alike.detach(), candidate.labels))
+        taken = self._pairs(alike.detach(), candidate.labels)
         if self.comparison == "cosine":
             return 1 - (alike * taken).sum(0).mean()
         matched = taken.T @ ours
@@ -113,6 +115,12 @@ class FeatureMatching:
         for name, tensor in held.items():
             object.__setattr__(twin, name, tensor)
         return twin
+
+    def _pairs(self, alike: Tensor, labels: Tensor) -> Tensor:
+        """Which input, by row, belongs to which feature, by column."""
+        if self.ordered:
+            return torch.eye(*alike.shape, dtype=alike.dtype, device=alike.device)
+        return greedy_matching(self._preferred(alike, labels))
 
     def _preferred(self, alike: Tensor, labels: Tensor) -> Tensor:
         """Similarities in [0, 1], and more where labels agree."""

@@ -30,6 +30,9 @@ class Search:
         median_every: Median-filter the candidates every so many steps; None for never.
         generator: What makes inputs of the numbers that are searched in their place, such as a
             `PriorNetwork`; None searches the inputs themselves.
+        given_statistics: Normalise candidates by the private batch's statistics, where they are
+            known, instead of by their own. The network is then told how bright and how contrasted
+            the batch is, and no longer mixes candidates that are not right yet.
     """
 
     terms: tuple[Term, ...]
@@ -42,6 +45,7 @@ class Search:
     seek_labels: bool = False
     median_every: int | None = None
     generator: Generator | None = None
+    given_statistics: bool = False
 
     def __post_init__(self) -> None:
         """Check the counts."""

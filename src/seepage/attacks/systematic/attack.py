@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from torch import Tensor
+
 from seepage.attacks.feature_recovery import FeatureRecovery, Features
 from seepage.attacks.gradient_matching import (
     BatchNormStatistics,
@@ -17,6 +19,7 @@ from seepage.attacks.gradient_matching import (
     together,
 )
 from seepage.attacks.image_prior import PriorNetwork
+from seepage.attacks.systematic.below import below
 from seepage.attacks.systematic.order import in_order_of
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng
@@ -39,6 +42,8 @@ class Systematic:
         span_from: The batch size from which features are matched by their span instead of one by
             one.
         prior: The network that makes the images; None searches pixels.
+        given: Largest residual of recovered features from which everything above their layer is
+            computed, instead of simulated from candidates (`below`). None gives nothing.
     """
 
     search: Search
@@ -47,6 +52,7 @@ class Systematic:
     feature_weight: float = 0.1
     span_from: int = 16
     prior: PriorNetwork | None = None
+    given: float | None = None
 
     def __post_init__(self) -> None:
         """Check the weight and what is recovered by."""
@@ -57,6 +63,8 @@ class Systematic:
             )
         if not 0 <= self.feature_weight < float("inf"):
             raise InvalidValue(f"expected a feature weight >= 0, got {self.feature_weight!r}")
+        if self.given is not None and not self.given >= 0:
+            raise InvalidValue(f"expected given >= 0 or None, got {self.given!r}")
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover, put in order, and search."""
@@ -73,21 +81,23 @@ class Systematic:
             observations: Of equal batch size, made with the same task, client and threat.
             rngs: One key for each.
         """
-        searches = [
+        prepared = [
             self._prepared(observation, rng)
             for observation, rng in zip(observations, rngs, strict=True)
         ]
+        searches, seen = zip(*prepared, strict=True) if prepared else ((), ())
         found: dict[int, Reconstruction] = {}
         for places in _alike(searches):
             guesses = together(
                 [GradientMatching(searches[place], self.engine) for place in places],
-                [observations[place] for place in places],
+                [seen[place] for place in places],
                 rngs=[rngs[place] for place in places],
             )
             found.update(zip(places, guesses, strict=True))
-        return [found[place] for place in range(len(searches))]
+        return [_labelled(found[place], observations[place]) for place in range(len(searches))]
 
-    def _prepared(self, observation: Observation, rng: Rng) -> Search:
+    def _prepared(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
+        """What is searched for, and in which observation."""
         require_key(rng)
         require_usable(observation.update, observation.task)
         search = self._fitting(observation)
@@ -95,8 +105,8 @@ class Systematic:
             search = replace(search, generator=self.prior)
         if self.features is not None and observation.labels is not None:
             found = _recovered(self.features, observation, rng.fork("features"))
-            search = self._informed(search, found, observation)
-        return search
+            return self._informed(search, found, observation)
+        return search, observation
 
     def _fitting(self, observation: Observation) -> Search:
         if batchnorm_layers(observation.task.model):
@@ -104,27 +114,43 @@ class Systematic:
         kept = (term for term in self.search.terms if not isinstance(term, BatchNormStatistics))
         return replace(self.search, terms=tuple(kept))
 
-    def _informed(self, search: Search, found: Features, observation: Observation) -> Search:
+    def _informed(
+        self, search: Search, found: Features, observation: Observation
+    ) -> tuple[Search, Observation]:
         labels = observation.labels
         assert labels is not None
         one_each = len(found.values) == len(labels)
-        if one_each and labels.ndim == 1:
+        labelled = one_each and labels.ndim == 1
+        if labelled:
             found = in_order_of(labels, found, observation)
-        alone = len(found.values) <= len(labels) < self.span_from
+        lower = below(observation, found) if labelled and self._gives(found) else None
+        if self.prior is not None and one_each:
+            search = replace(search, generator=self.prior.given(found.values))
+        term = self._matching(found, labels, ordered=lower is not None)
+        return replace(search, terms=(*search.terms, term)), lower or observation
+
+    def _gives(self, found: Features) -> bool:
+        return self.given is not None and found.scaled and found.residual <= self.given
+
+    def _matching(self, found: Features, labels: Tensor, *, ordered: bool) -> FeatureMatching:
+        alone = ordered or len(found.values) <= len(labels) < self.span_from
         kind: Literal["cosine", "distance", "span"] = "span"
         if alone:
             kind = "distance" if found.scaled else "cosine"
-        term = FeatureMatching(
+        told_apart = alone and len(found.values) == len(labels) and labels.ndim == 1
+        return FeatureMatching(
             weight=self.feature_weight,
             layer=found.layer,
             features=found.values if alone else found.span.T,
-            labels=labels if alone and one_each and labels.ndim == 1 else None,
+            labels=labels if told_apart and not ordered else None,
             comparison=kind,
+            ordered=ordered,
         )
-        search = replace(search, terms=(*search.terms, term))
-        if self.prior is not None and one_each:
-            search = replace(search, generator=self.prior.given(found.values))
-        return search
+
+
+def _labelled(guess: Reconstruction, observation: Observation) -> Reconstruction:
+    """The guess with the labels that were known, which the search may have seen in another form."""
+    return guess if observation.labels is None else replace(guess, labels=observation.labels)
 
 
 def _recovered(method: FeatureRecovery, observation: Observation, rng: Rng) -> Features:
@@ -149,7 +175,9 @@ def _alike(searches: Sequence[Search]) -> list[list[int]]:
     for place, search in enumerate(searches):
         terms = [term for term in search.terms if isinstance(term, FeatureMatching)]
         # Which layer, compared how, with how many features and whose labels; and the prior's.
-        kind = [(t.layer, t.comparison, t.features.shape, t.labels is None) for t in terms]
+        kind = [
+            (t.layer, t.comparison, t.features.shape, t.labels is None, t.ordered) for t in terms
+        ]
         informed = isinstance(search.generator, PriorNetwork) and search.generator.informed
         groups[(*kind, informed)].append(place)
     return list(groups.values())

@@ -76,9 +76,14 @@ class RowLinear(RowLayer):
 
 
 class RowBatchNorm(RowLayer):
-    """Batch normalisation by the broadcast statistics, or by those of each row's batch."""
+    """Batch normalisation by the broadcast statistics, or by those of each row's batch.
+
+    Where the latter are known they may be `given`, mean and variance of each case `(N, C)`: rows
+    come case by case, as many of each.
+    """
 
     bias: Tensor
+    given: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
         """Take the statistics along, where there are any."""
@@ -97,7 +102,12 @@ class RowBatchNorm(RowLayer):
         if self.inverse is not None:
             known = cast(Tensor, self.inverse), cast(Tensor, self.offset)
             return row_normalised(split, self.weight, self.bias, *known).flatten(0, 1)
-        return row_standardised(split, self.weight, self.bias, self.eps).flatten(0, 1)
+        given = None
+        if self.given is not None:
+            restarts = len(self.weight) // len(self.given[0])
+            mean, variance = (t.repeat_interleave(restarts, 0) for t in self.given)
+            given = mean, variance
+        return row_standardised(split, self.weight, self.bias, self.eps, given).flatten(0, 1)
 
 
 class RowGroupNorm(RowLayer):

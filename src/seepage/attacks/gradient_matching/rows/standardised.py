@@ -1,4 +1,4 @@
-"""Batch normalisation by each row's own statistics, with as few passes over memory as it takes.
+"""Batch normalisation by a batch's statistics, with as few passes over memory as it takes.
 
 The scale depends on the inputs, so autograd would differentiate it twice through dozens of
 temporaries of the size of the activations. By hand, with means over a channel of a row and
@@ -7,6 +7,10 @@ temporaries of the size of the activations. By hand, with means over a channel o
 
 the derivative of z is P / d, which is symmetric. Everything but a few means is then a sum of what
 is there already, with one factor for each channel.
+
+A search may know the mean and d of the private batch. Then z is made of those, the same for every
+candidate, and differentiated as they are: constants. What the client sends back through z stays
+P / d, for the client normalised by its own; at the private batch the two are the same.
 """
 
 from __future__ import annotations
@@ -19,7 +23,13 @@ from torch import Tensor
 from seepage.attacks.gradient_matching.rows.channels import per_channel
 
 
-def row_standardised(inputs: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def row_standardised(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    given: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
     """(inputs - mean) / sqrt(var + eps) * weight + bias, differentiable twice.
 
     The second differentiation may be by the inputs only, which is what a search needs.
@@ -29,8 +39,10 @@ def row_standardised(inputs: Tensor, weight: Tensor, bias: Tensor, eps: float) -
         weight: Of each row, `(R, C)`.
         bias: The same.
         eps: Added to the variance.
+        given: Mean and variance to normalise by in place of the row's own, `(R, C)` each.
     """
-    result: Tensor = _Forward.apply(inputs, weight, bias, eps)  # type: ignore[no-untyped-call]
+    known = (None, None) if given is None else given
+    result: Tensor = _Forward.apply(inputs, weight, bias, eps, *known)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -42,8 +54,14 @@ class _Forward(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         eps: float,
+        mean: Tensor | None,
+        variance: Tensor | None,
     ) -> Tensor:
-        variance, mean = torch.var_mean(inputs, _others(inputs), correction=0, keepdim=True)
+        ctx.own = mean is None or variance is None
+        if mean is None or variance is None:
+            variance, mean = torch.var_mean(inputs, _others(inputs), correction=0, keepdim=True)
+        else:
+            mean, variance = per_channel(mean, inputs), per_channel(variance, inputs)
         inverse = torch.rsqrt(variance + eps)
         standard = (inputs - mean) * inverse
         scale = per_channel(weight, inputs)
@@ -58,10 +76,14 @@ class _Forward(torch.autograd.Function):
         inputs, standard, inverse, scale = ctx.saved_tensors
         if not torch.is_grad_enabled():
             # The second differentiation: nobody asks for the gradients of scale and shift again.
-            steep, along = scale * inverse, _mean(slopes * standard)
-            return _slanted(slopes, steep, standard, -steep * along, _mean(slopes) * steep), *_THREE
-        result: tuple[Tensor, ...] = _Backward.apply(slopes, inputs, standard, inverse, scale)  # type: ignore[no-untyped-call]
-        return *result, None
+            steep = scale * inverse
+            if not ctx.own:
+                return slopes * steep, *_FIVE
+            along = _mean(slopes * standard)
+            return _slanted(slopes, steep, standard, -steep * along, _mean(slopes) * steep), *_FIVE
+        saved = slopes, inputs, standard, inverse, scale, ctx.own
+        result: tuple[Tensor, ...] = _Backward.apply(*saved)  # type: ignore[no-untyped-call]
+        return *result, None, None, None
 
 
 class _Backward(torch.autograd.Function):
@@ -78,7 +100,9 @@ class _Backward(torch.autograd.Function):
         standard: Tensor,
         inverse: Tensor,
         scale: Tensor,
+        own: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.own = own
         mean, along = _mean(slopes), _mean(slopes * standard)
         ctx.save_for_backward(slopes, standard, inverse, scale, mean, along)
         steep = scale * inverse
@@ -102,15 +126,20 @@ class _Backward(torch.autograd.Function):
         lift = per_channel(on_weight, slopes) - steep * tilt
         drop = steep * level - per_channel(on_bias, slopes)
         to_slopes = _slanted(on_inputs, steep, standard, lift, drop)
+        by_along = -steep * along * inverse
+        if not ctx.own:
+            to_inputs = torch.addcmul(slopes * (lift * inverse), on_inputs, by_along)
+            return to_slopes, to_inputs, *_FOUR
         # By z, and by d, which scales the first of the three results.
         both = _mean(on_inputs * slopes) - level * mean
         rest = (lift - steep * tilt) * along + steep * (both - tilt * along)
         centre = lift * mean - steep * level * along
         to_inputs = _slanted(slopes, lift * inverse, standard, -rest * inverse, centre * inverse)
-        return to_slopes, torch.addcmul(to_inputs, on_inputs, -steep * along * inverse), *_THREE
+        return to_slopes, torch.addcmul(to_inputs, on_inputs, by_along), *_FOUR
 
 
-_THREE = (None, None, None)
+_FOUR = (None,) * 4
+_FIVE = (None,) * 5
 
 
 def _slanted(a: Tensor, by_a: Tensor, b: Tensor, by_b: Tensor, less: Tensor) -> Tensor:

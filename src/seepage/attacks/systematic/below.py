@@ -1,0 +1,121 @@
+"""The network below a layer, searched with what each input sends back through it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.feature_recovery import Features
+from seepage.attacks.gradient_matching.features import features_at
+from seepage.attacks.labels.read_logits import inner_product
+from seepage.attacks.systematic.above import Above
+from seepage.clients import Gradient
+from seepage.core import Observation, Rng, Task, Update
+from seepage.defenses.chain import Chain
+from seepage.threats import Simulation
+
+_PROBES = 4
+
+
+def below(observation: Observation, features: Features) -> Observation | None:
+    """The observation of the network below a layer whose inputs are known.
+
+    Everything above the layer is then known as well: the logits z(u_i) of every input, and with
+    them what its loss sends back. The rest of the update is linear in that:
+
+        c_i = dL/du_i,   g(x) = sum_i (df(x_i)/dtheta)^T c_i,   f the network below
+
+    A search that simulates c(x) instead starts with the slopes of noise, and every input's gradient
+    is as wrong as its logits are. At the truth both give the observed update.
+
+    Returns:
+        The observation with the slopes in the place of labels; None where the layer does not cut
+        the network in two, or where the client does more than to share its gradient.
+
+    Args:
+        observation: What was seen, with labels `(B,)`.
+        features: Inputs of the layer, of their true length, one for each label and in their order.
+    """
+    simulation, labels = observation.simulate, observation.labels
+    if (
+        labels is None
+        or not isinstance(simulation, Simulation)
+        or not _shares_gradients(simulation)
+    ):
+        return None
+    task = _cut(observation.task, features.layer)
+    if task is None:
+        return None
+    update = observation.update
+    known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
+    seen_alone = replace(update, tensors=known)
+    if not _defended_alike(simulation.client.chain, update, seen_alone):
+        return None
+    values = features.values.to(next(iter(task.parameters.values())))
+    return replace(
+        observation,
+        task=task,
+        update=seen_alone,
+        simulate=replace(simulation, task=task),
+        labels=Above(observation.task, features.layer).slopes(values, labels).detach(),
+    )
+
+
+def _shares_gradients(simulation: Simulation) -> bool:
+    chain = simulation.client.chain
+    plain = chain.aggregation is None and not chain.preparations and chain.consumes == "aggregate"
+    return plain and simulation.mixing is None and isinstance(simulation.client.local, Gradient)
+
+
+def _defended_alike(defense: Chain, whole: Update, part: Update) -> bool:
+    """Whether a defense leaves the same of a part, seen alone."""
+    # Larger than what was observed, lest a bound that was kept already go unnoticed.
+    left, alone = (defense.expected(update.map(_thousandfold)) for update in (whole, part))
+    return all(torch.allclose(left.tensors[name], t) for name, t in alone.tensors.items())
+
+
+def _thousandfold(tensor: Tensor) -> Tensor:
+    return 1000 * tensor
+
+
+def _cut(task: Task, layer: str) -> Task | None:
+    """The task whose network ends with what the layer reads; None if modules do not tell where."""
+    above = _from(task, layer)
+    if not all(above):
+        return None
+    model = copy.deepcopy(task.model)
+    for name in above:
+        model.set_submodule(name, nn.Identity())
+    if not any(p.requires_grad for p in model.parameters()):
+        return None
+    name = f"{task.name} below {layer}"
+    cut = replace(task, model=model, loss=inner_product, name=name)
+    noise = task.placed(task.domain.sample(_PROBES, rng=Rng(0)))
+    with torch.no_grad():
+        wanted = features_at(task, layer, noise)
+        try:
+            found = cut.outputs(cut.parameters, noise)
+        except RuntimeError:
+            return None
+    same = found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    return cut if same else None
+
+
+def _from(task: Task, layer: str) -> list[str]:
+    """The modules without parts of their own that run from a layer on, the layer first."""
+    order: list[str] = []
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+        for name, module in task.network.named_modules()
+        if next(module.children(), None) is None
+    ]
+    try:
+        with torch.no_grad():
+            task.outputs(task.parameters, task.placed(task.domain.sample(_PROBES, rng=Rng(0))))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(dict.fromkeys(order[order.index(layer) :]))
