@@ -9,6 +9,8 @@ from seepage.attacks import adaptive
 from seepage.attacks.adaptive import unadapted
 from seepage.attacks.labels import InferLabels
 from seepage.audit import Audit, strongest, victims
+from seepage.audit.strangers import Strangers
+from seepage.audit.tapped import Tapped
 from seepage.audit.unaware import adversaries
 from seepage.defenses import DEFENSES, Chain
 
@@ -111,3 +113,15 @@ def test_an_attack_is_found_unadapted_however_deep_it_was_adapted():
     assert unadapted(labelled) is labelled
     planted = sp.attacks.label_flip(attack=adaptive(SEARCH))
     assert unadapted(planted) == replace(planted, attack=SEARCH)
+
+
+def test_a_captured_update_is_attacked_unaware_as_well(data):
+    """Its threat is written in the file; what the client is said to have done is left out."""
+    task, batch = sp.zoo.mlp(hidden=(8,), domain=data.domain), data.batch(1)
+    shared = PRUNING(task, batch, rng=sp.rng(0))
+    setting = sp.capture.Setting(batch_size=1, shape=task.domain.shape)
+    held = sp.capture.Capture.of(task.model, shared.tensors, form="gradient", setting=setting)
+    grid = Audit(tasks=[task], attacks={"a": adaptive(SEARCH)}, defenses=[PRUNING.defense])
+    cases = grid.cases([Strangers("captured", Tapped(held, batch.labels))])
+    known = {case.attack_name: case.observe().simulate.client.chain.links for case in cases}
+    assert known == {"a": (sp.Prune(0.9),), "unaware a": ()}
