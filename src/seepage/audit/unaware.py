@@ -13,6 +13,8 @@ from seepage.defenses import chain
 from seepage.threats import Threat
 
 Adversary = tuple[Threat, str, Attack]
+# What the name of an attack begins with that was adapted, and is run without.
+UNAWARE = "unaware "
 
 
 def adversaries(
@@ -44,6 +46,6 @@ def adversaries(
         unaware, plain = threat.unaware(), unadapted(attack)
         # Where the threat withholds the defense, an adapted attack is already the plain one.
         if plain is not attack and unaware not in threats:
-            called = names.setdefault(lasting(plain), f"unaware {name}")
+            called = names.setdefault(lasting(plain), UNAWARE + name)
             every[unaware, called] = unaware, called, plain
     return list(every.values())
