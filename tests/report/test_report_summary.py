@@ -125,6 +125,16 @@ def test_a_wide_table_also_names_model_metrics_and_time():
         assert word not in narrow
 
 
+def test_what_an_unaware_attack_did_not_know_is_said_by_its_name():
+    """A column of threats beside it would leave no room for anything else."""
+    adapted = record([20.0], attack="dlg(adaptive=True)")
+    unaware = record([18.0], attack="unaware dlg(adaptive=True)", threat="Threat(blind)")
+    shown = rendered([adapted, unaware], 80)
+    assert "unaware dlg" in shown
+    assert "threat" not in shown
+    assert "threat" in rendered([adapted, record([18.0], threat="Threat(blind)")], 80)
+
+
 def test_what_clients_compute_is_shown_where_it_varies():
     same = rendered([record([20.0])], 140)
     varied = rendered([record([20.0]), record([30.0], local="FedAvg(lr=0.1)")], 140)

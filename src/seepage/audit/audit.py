@@ -11,6 +11,7 @@ from seepage.audit.case import Case, require_permission
 from seepage.audit.execution import AnyCase, Executor, serial, unannounced
 from seepage.audit.outcome import Outcome
 from seepage.audit.strangers import Strangers
+from seepage.audit.unaware import adversaries
 from seepage.audit.victims import Victims
 from seepage.bounds import Bound
 from seepage.clients import Client, Gradient
@@ -22,6 +23,9 @@ from seepage.threats import Threat
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Audit:
     """What to combine; `run` does it.
+
+    An attack that is adapted to a defense the threat knows is run unaware of it as well, so that
+    knowing a defense never lowers the leakage that is reported of it.
 
     Args:
         tasks: Networks to broadcast.
@@ -65,10 +69,11 @@ class Audit:
         """List every combination; an impossible client is refused here, before anything runs."""
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
         batches = tuple(batches)
-        grid = product(self.tasks, clients, self.threats, self.attacks.items(), batches, self.seeds)
         attacks = [
             Case(task, client, threat, attack, name, who, seed, self.metrics)
-            for task, client, threat, (name, attack), who, seed in grid
+            for task, client in product(self.tasks, clients)
+            for threat, name, attack in adversaries(self.threats, self.attacks, client)
+            for who, seed in product(batches, self.seeds)
         ]
         return [*attacks, *self._bounds(clients, batches)]
 

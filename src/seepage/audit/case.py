@@ -82,7 +82,8 @@ class Case:
         """What the adversary sees: the captured update, or one that the client computes now."""
         tapped = self.victims.tapped
         if tapped is not None:
-            return tapped.observe(self.task, defense=self.client.defense)
+            known = self.client.defense if self.threat.knows_defense else None
+            return tapped.observe(self.task, defense=known)
         key = Rng(self.seed).fork("client")
         return self.threat.observe(self.client, self.broadcast, self.private, rng=key)
 

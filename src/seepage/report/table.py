@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from seepage.audit.unaware import UNAWARE
 from seepage.report.leak import YARDSTICKS
 from seepage.report.summary import Row, exact_words, unscored_words
 from seepage.report.words import defense_words, short_names
@@ -43,7 +44,9 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     )
     wide = width >= WIDE
     extra = [n for n in ("ssim", "lpips") if wide and any(n in row.other for row in rows)]
-    varying = [name for name in ("local", "threat") if len({getattr(r, name) for r in rows}) > 1]
+    # Of an attack that is called unaware, its name says what its threat would.
+    aware = [row for row in rows if not row.attack.startswith(UNAWARE)]
+    varying = [name for name in ("local", "threat") if len({getattr(r, name) for r in aware}) > 1]
     told_apart = {(r.data, r.attack, r.local, r.threat, r.defense) for r in rows}
     network = ["model"] * (wide or len(told_apart) < len(rows))
     data = {row.data: row.data for row in rows} if wide else short_names(r.data for r in rows)

@@ -79,9 +79,8 @@ def check_knowledge(
         threat: What the adversary knows, the defense among it; to be compared with the same
             without the defense and the mixing that is part of it.
     """
-    ignorance = replace(threat, knows_defense=False, knows_mixing=False)
     informed, ignorant = (
-        known.observe(client, task, batch, rng=Rng(0)) for known in (threat, ignorance)
+        known.observe(client, task, batch, rng=Rng(0)) for known in (threat, threat.unaware())
     )
     with_it = float(_psnr(attack(informed, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())
     without = float(_psnr(attack(ignorant, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())

@@ -85,6 +85,10 @@ class Threat:
         if self.knows_mixing and not self.knows_defense:
             raise InvalidValue("knowing the mixing includes the defense; set knows_defense")
 
+    def unaware(self) -> Threat:
+        """The same server, did it not know the defense nor, as part of it, the mixing."""
+        return replace(self, knows_defense=False, knows_mixing=False)
+
     @property
     def mode(self) -> Mode:
         """How the client runs the network: with the broadcast statistics, or its batch's."""

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks import adaptive
+from seepage.attacks import Unmixed, adaptive
 from seepage.attacks.adaptive import Adaptive, adapted
 from seepage.attacks.gradient_matching import Engine
 from seepage.attacks.gradient_matching.rows import case_simulation
 from seepage.attacks.gradient_matching.rows.by_case import DefendedByCase
 from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.defenses import Chain
 
 # How many dB the adapted adversary is ahead of the unaware one on one photo: about half of what it
 # was when the row was written.
@@ -126,6 +127,34 @@ def test_who_knows_the_mixing_carries_on_from_encodings_to_inputs():
     assert psnr(adaptive(exact, hide), known, four) > 40
     ignorant = observed(hide, network, four)
     assert psnr(adaptive(exact, hide), ignorant, four) == psnr(exact, ignorant, four)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [sp.InstaHide(2), sp.chain(sp.InstaHide(2), sp.AddGaussian(0.2))],
+    ids=repr,
+)
+def test_unmixing_and_adapting_are_one_attack_in_either_order(defense, task, data):
+    """Also where strong noise turns the search inside of them into another."""
+    search = sp.attacks.inverting_gradients(steps=3, restarts=1, tv=1e-4)
+    seen = observed(defense, task, data.batch(2), knows_mixing=True)
+    inside, outside = adaptive(Unmixed(search), defense), Unmixed(adaptive(search, defense))
+    assert inside == outside
+    guesses = [
+        a(seen, rng=sp.rng(1)) for a in (inside, adaptive(search), Adaptive(Unmixed(search)))
+    ]
+    assert all(torch.equal(guess.inputs, guesses[0].inputs) for guess in guesses)
+    weighed = not torch.equal(Unmixed(search)(seen, rng=sp.rng(1)).inputs, guesses[0].inputs)
+    assert weighed == isinstance(defense, Chain)
+
+
+def test_encodings_are_unmixed_in_either_order():
+    four, hide = sp.data.bundled("photos", size=4), sp.InstaHide(4)
+    network, exact = sp.zoo.mlp(hidden=(64,)), sp.attacks.exact_batch()
+    known = observed(hide, network, four, knows_mixing=True)
+    guesses = [a(known, rng=sp.rng(1)) for a in (adaptive(Unmixed(exact)), adaptive(exact))]
+    assert torch.equal(guesses[0].inputs, guesses[1].inputs)
+    assert float(sp.score(guesses[0], four)["psnr"].min()) > 40
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seepage.attacks.adaptive.readings import adapted
 from seepage.attacks.reading.plan import Plan
 from seepage.attacks.side_by_side import each
+from seepage.attacks.unmixing import Unmixed
 from seepage.core import Attack, Observation, Protection, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import chain
@@ -74,10 +75,13 @@ def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:
 
     A threat with `knows_defense` has every attack simulate the deterministic part of the defense.
     What was random or chosen by private data often stands in the update itself: `READINGS` has,
-    for each defense, what is read off and simulated in its place.
+    for each defense, what is read off and simulated in its place. No reading is right about
+    everybody, and which guess is nearer cannot be told without the truth. So an audit runs the
+    attack unaware of the defense as well: knowing it never lowers the leakage that is reported.
 
     Args:
-        attack: What attacks; one that never simulates the client is left as it is.
+        attack: What attacks; one that never simulates the client is left as it is. Of an attack
+            that unmixes, what finds the encodings is adapted.
         defense: What it is adapted to, and to no other; None adapts it to whatever the threat
             reveals.
 
@@ -99,4 +103,6 @@ is adapted to, got one behind Dropout(0.7); adapt it to that, or to whatever the
         Balunovic et al., 2022 (balunovic2022bayesian) on attacks as inference under the defense;
         Huang et al., 2021 (huang2021evaluating)
     """
+    if isinstance(attack, Unmixed):
+        return replace(attack, attack=adaptive(attack.attack, defense))
     return Adaptive(attack, defense)

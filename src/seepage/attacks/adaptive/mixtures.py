@@ -15,6 +15,6 @@ def read_mixtures(link: InstaHide, plan: Plan) -> Plan:
     References:
         Huang et al., 2021, Sec. A.3 (huang2021evaluating)
     """
-    if plan.observation.mixing is None:
+    if plan.observation.mixing is None or isinstance(plan.attack, Unmixed):
         return plan
     return replace(plan, attack=Unmixed(plan.attack))

@@ -19,6 +19,7 @@ from seepage.attacks.gradient_matching import (
 )
 from seepage.attacks.labels import InferLabels, ReadLogits
 from seepage.attacks.reading.plan import Plan
+from seepage.attacks.unmixing import Unmixed
 from seepage.core import Attack, Observation, Update
 from seepage.defenses import AddGaussian, AddLaplace
 
@@ -79,7 +80,7 @@ class OverSignal:
 
 def _weighed(attack: Attack, std: float, prior: float) -> Attack:
     """The attack, if it is a search by cosine and total variation, with both weighed anew."""
-    if isinstance(attack, InferLabels | ReadLogits):
+    if isinstance(attack, InferLabels | ReadLogits | Unmixed):
         return replace(attack, attack=_weighed(attack.attack, std, prior))
     if isinstance(attack, GradientMatching) and _by_cosine(attack.search):
         terms = tuple(_term(term, std, prior) for term in attack.search.terms)
