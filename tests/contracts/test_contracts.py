@@ -138,6 +138,15 @@ def people_normalised_by_themselves(count):
     }
 
 
+def people_of_a_regression(count):
+    photos = sp.data.load("photos", pixels=16)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
+    task = sp.Task(model, sp.cross_entropy, photos.domain)
+    return {"task": task, "batch": photos.batch(count)}
+
+
 def people(data, model, count, **options):
     dataset = sp.data.load(data)
     fitted = {"domain": dataset.domain, "classes": dataset.classes}
@@ -204,6 +213,7 @@ ATTACKED = {
         one_photo("two_layer", pixels=4, neurons=16384),
         15.0,
     ),
+    "softmax_features": (sp.attacks.softmax_features(), people_of_a_regression(4), 60.0),
     "systematic": (
         sp.attacks.systematic(steps=150, tv=1e-3),
         one_photo_normalised_by_itself(),

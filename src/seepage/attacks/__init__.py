@@ -9,7 +9,12 @@ from seepage.attacks.computed import (
     hybrid,
     rgap,
 )
-from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
+from seepage.attacks.feature_recovery import (
+    cocktail_party,
+    exact_features,
+    softmax_features,
+    tensor_features,
+)
 from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.labels import ReadLogits
 from seepage.attacks.malicious_server import (
@@ -55,6 +60,7 @@ __all__ = [
     "learn_from_gradients",
     "rgap",
     "robbing_the_fed",
+    "softmax_features",
     "systematic",
     "tableak",
     "teacher_forced",

@@ -12,7 +12,12 @@ from seepage.attacks.computed import (
     hybrid,
     rgap,
 )
-from seepage.attacks.feature_recovery import cocktail_party, exact_features, tensor_features
+from seepage.attacks.feature_recovery import (
+    cocktail_party,
+    exact_features,
+    softmax_features,
+    tensor_features,
+)
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -54,6 +59,7 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             learn_from_gradients,
             rgap,
             robbing_the_fed,
+            softmax_features,
             systematic,
             tableak,
             teacher_forced,

@@ -3,8 +3,14 @@
 from seepage.attacks.feature_recovery.cocktail_party import CocktailParty, cocktail_party
 from seepage.attacks.feature_recovery.exact import ExactFeatures, NotToldApartWarning
 from seepage.attacks.feature_recovery.features import FeatureRecovery, Features
+from seepage.attacks.feature_recovery.first_of import FirstOf
 from seepage.attacks.feature_recovery.gaussian import NotGaussianWarning
-from seepage.attacks.feature_recovery.recipes import exact_features, tensor_features
+from seepage.attacks.feature_recovery.recipes import (
+    exact_features,
+    softmax_features,
+    tensor_features,
+)
+from seepage.attacks.feature_recovery.softmax import SoftmaxFeatures
 from seepage.attacks.feature_recovery.tensor import TensorFeatures
 
 __all__ = [
@@ -12,10 +18,13 @@ __all__ = [
     "ExactFeatures",
     "FeatureRecovery",
     "Features",
+    "FirstOf",
     "NotGaussianWarning",
     "NotToldApartWarning",
+    "SoftmaxFeatures",
     "TensorFeatures",
     "cocktail_party",
     "exact_features",
+    "softmax_features",
     "tensor_features",
 ]

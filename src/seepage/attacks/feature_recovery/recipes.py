@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seepage.attacks.exact_batch import Complementarity
 from seepage.attacks.feature_recovery.exact import ExactFeatures
+from seepage.attacks.feature_recovery.softmax import SoftmaxFeatures
 from seepage.attacks.feature_recovery.tensor import TensorFeatures
 
 
@@ -52,3 +53,23 @@ def exact_features(*, rounds: int = 24, steps: int = 12, starts: int = 2) -> Exa
         Liu et al., 2024 (liu2024systematic), for the setting; the method is ours
     """
     return ExactFeatures(search=Complementarity(rounds=rounds), steps=steps, starts=starts)
+
+
+def softmax_features(*, steps: int = 200, starts: int = 24) -> SoftmaxFeatures:
+    """What the last layer of an ordinary classifier reads, exactly for fewer people than classes.
+
+    As an attack it returns inputs where that layer reads them, as in logistic regression;
+    `recover` gives the features of any network that ends in a linear layer and a softmax.
+
+    Args:
+        steps: Of least squares, from each start.
+        starts: Of least squares, at most.
+
+    Example:
+        >>> softmax_features(starts=5).starts
+        5
+
+    References:
+        Huang et al., 2021, Lemma B.1 (huang2021evaluating), for the span; the method is ours
+    """
+    return SoftmaxFeatures(steps=steps, starts=starts)

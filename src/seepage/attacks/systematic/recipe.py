@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from seepage.attacks.feature_recovery import FeatureRecovery, exact_features
+from seepage.attacks.feature_recovery import (
+    FeatureRecovery,
+    FirstOf,
+    exact_features,
+    softmax_features,
+)
 from seepage.attacks.gradient_matching import (
     Adam,
     BatchNormStatistics,
@@ -128,11 +133,12 @@ def teacher_forced(
     by its own gradient, and not by that of whatever the candidates happen to look like.
 
     Meant for `Threat(knows_labels=True, batchnorm="exact")` and networks whose head gives its
-    inputs away.
+    inputs away: a wide one, or any classifier with more classes than there are people.
 
     Args:
-        features: What recovers the inputs of a fully connected layer first; `exact_features()` if
-            not given.
+        features: What recovers the inputs of a fully connected layer first. If not given, it is
+            `exact_features()` where the network ends in two such layers that tell, and
+            `softmax_features()` elsewhere.
         prior: The untrained network that makes the images; None searches pixels.
         weighting: Of each tensor's cosine: the observed norm to this power, or its number of
             entries.
@@ -157,7 +163,7 @@ def teacher_forced(
     References:
         Liu et al., 2024, Eq. 4 (liu2024systematic), for the objective it starts from
     """
-    known = features if features is not None else exact_features()
+    known = features if features is not None else FirstOf((exact_features(), softmax_features()))
     plain = systematic(
         features=known,
         prior=prior,

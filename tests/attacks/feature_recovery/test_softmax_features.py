@@ -1,0 +1,154 @@
+"""Features of ordinary classifiers, from the gradient of their last layer."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.optimize import least_squares as scipy_least_squares
+
+import seepage as sp
+from seepage.attacks.feature_recovery import (
+    FirstOf,
+    NotToldApartWarning,
+    exact_features,
+    softmax_features,
+)
+from seepage.attacks.feature_recovery.dense_least_squares import least_squares
+from seepage.attacks.feature_recovery.softmax_equations import SoftmaxEquations
+from seepage.attacks.gradient_matching.features import features_at
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+
+
+@pytest.fixture(scope="module")
+def task():
+    return sp.zoo.resnet18(width=8)
+
+
+def observe(task, batch, defense=None, **knows):
+    threat = sp.Threat(**{"knows_labels": True, "batchnorm": "exact", **knows})
+    return threat.observe(
+        sp.Client(sp.Gradient(), defense or sp.chain()), task, batch, rng=sp.rng(0)
+    )
+
+
+def pictures(labels):
+    inputs = sp.data.load("photos").batch(len(labels)).inputs
+    return sp.Batch(inputs, torch.tensor(sorted(labels)))
+
+
+def errors(found, seen, batch):
+    """Of everybody's feature, relative to its length; people of one label come in any order."""
+    true = features_at(seen.task, found.layer, batch.inputs).detach()
+    apart = torch.cdist(found.values, true) / true.norm(dim=1)
+    same = batch.labels[:, None] == batch.labels
+    return torch.where(same, apart, torch.inf).min(0).values
+
+
+def invented(people=3, classes=6):
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, dtype=torch.double, generator=draw)
+
+    labels = torch.eye(classes, dtype=torch.double)[:people]
+    return SoftmaxEquations(
+        normal(classes, people), normal(classes), labels, normal(classes, people), normal(classes)
+    ), normal(people * people + 1)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_the_derivative_is_that_of_the_equations(biased):
+    equations, unknowns = invented()
+    equations = equations if biased else replace(equations, bias=None)
+    expected = torch.autograd.functional.jacobian(equations, unknowns)
+    torch.testing.assert_close(equations.derivative(unknowns), expected)
+
+
+def test_where_least_squares_ends_scipy_finds_nothing_better():
+    equations, unknowns = invented()
+    found, left = least_squares(equations, unknowns, steps=200)
+    assert left < 0.5 * float(equations(unknowns).square().sum())
+    theirs = scipy_least_squares(
+        lambda x: equations(torch.from_numpy(x)).numpy(),
+        found.numpy(),
+        jac=lambda x: equations.derivative(torch.from_numpy(x)).numpy(),
+        xtol=1e-12,
+        ftol=1e-12,
+    )
+    assert left == pytest.approx(2 * theirs.cost, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[3], [1, 5], [4, 4], [1, 1, 7, 9], [0, 2, 2, 5, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7]],
+    ids=str,
+)
+def test_features_of_everybody_come_back_at_their_length(task, labels):
+    batch = pictures(labels)
+    seen = observe(task, batch)
+    found = softmax_features().recover(seen, rng=sp.rng(1))
+    assert found.layer == "fc"
+    assert found.scaled
+    assert float(errors(found, seen, batch).max()) < 5e-3
+
+
+def test_neither_clipping_nor_a_sum_hides_them(task):
+    batch = pictures([1, 5, 5])
+    for seen in (
+        observe(task, batch, sp.Clip(0.01)),
+        sp.Threat(knows_labels=True, batchnorm="exact").observe(
+            sp.Client(sp.Gradient(reduction="sum")), task, batch, rng=sp.rng(0)
+        ),
+    ):
+        found = softmax_features().recover(seen, rng=sp.rng(1))
+        assert float(errors(found, seen, batch).max()) < 5e-3
+
+
+def test_noise_is_said_to_hide_them(task):
+    seen = observe(task, pictures([1, 5, 7]), sp.AddGaussian(0.1))
+    with pytest.warns(NotToldApartWarning, match="not all of 3 people"):
+        found = softmax_features(starts=3).recover(seen, rng=sp.rng(1))
+    assert found.residual > 1e-3
+
+
+def test_what_cannot_be_told_apart_is_refused(task):
+    recover = softmax_features().recover
+    with pytest.raises(NotApplicable, match=r"10 people in 10 classes.*at most 9 can"):
+        recover(observe(task, pictures(list(range(10)))), rng=sp.rng(1))
+    twins = pictures([2, 2])
+    twins = sp.Batch(twins.inputs[:1].expand(2, -1, -1, -1), twins.labels)
+    with pytest.raises(NotApplicable, match="some features are equal"):
+        recover(observe(task, twins), rng=sp.rng(1))
+    with pytest.raises(MissingKnowledge, match="labels"):
+        recover(observe(task, pictures([2]), knows_labels=False), rng=sp.rng(1))
+
+    def squared(logits, labels):
+        return (logits - torch.nn.functional.one_hot(labels, 10)).square().sum(1)
+
+    with pytest.raises(NotApplicable, match="gradient of cross-entropy"):
+        recover(observe(replace(task, loss=squared), pictures([2])), rng=sp.rng(1))
+    with pytest.raises(NotApplicable, match="reads features and not the input"):
+        softmax_features()(observe(task, pictures([2])), rng=sp.rng(1))
+    with pytest.raises(InvalidValue, match="starts >= 1, got 0"):
+        softmax_features(starts=0)
+
+
+def test_the_first_that_applies_is_taken_and_all_reasons_are_given(task):
+    both = FirstOf((exact_features(), softmax_features()))
+    batch = pictures([1, 5])
+    seen = observe(task, batch)
+    assert float(errors(both.recover(seen, rng=sp.rng(1)), seen, batch).max()) < 5e-3
+    with pytest.raises(NotApplicable, match=r"(?s)ExactFeatures: .*SoftmaxFeatures: 10 people"):
+        both.recover(observe(task, pictures(list(range(10)))), rng=sp.rng(1))
+    with pytest.raises(InvalidValue, match="one method or more"):
+        FirstOf(())
+
+
+def test_an_ordinary_classifier_is_searched_below_its_last_layer(task):
+    batch = pictures([1, 5])
+    seen = observe(task, batch)
+    guess = sp.attacks.teacher_forced(steps=2)(seen, rng=sp.rng(1))
+    assert torch.equal(guess.labels, seen.labels)
+    (_, lower) = sp.attacks.teacher_forced(steps=2)._prepared(seen, sp.rng(1))
+    assert "fc.weight" not in lower.update.tensors
+    assert len(lower.update.tensors) == len(seen.update.tensors) - 2
