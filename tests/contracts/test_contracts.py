@@ -167,7 +167,9 @@ ATTACKED = {
         39.0,
     ),
     "learn_from_gradients": (
-        sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", weight=1e-3, every=5),
+        sp.attacks.learn_from_gradients(
+            steps=200, optimiser="lbfgs", weight=1e-3, factor=0.9, every=5
+        ),
         one_photo("cnn2-v1", pixels=16),
         45.0,
     ),
