@@ -128,6 +128,7 @@ def fading(device: str) -> list[Row]:
             "to 0.1 every 20 steps": {"every": 20},
             "to 0.1, ten times": {"every": steps // 10},
             "the default": {},
+            "the default, with a line search": {"line_search": True},
         }
         attacks = {"DLG": sp.attacks.dlg(iterations=steps // 20, line_search=False)} | {
             name: sp.attacks.learn_from_gradients(optimiser="lbfgs", steps=steps, **rule)
