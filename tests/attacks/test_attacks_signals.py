@@ -53,6 +53,31 @@ def test_matching_finds_a_signal_behind_a_convolution(data_root, name):
     assert sp.certify(seen, guess).unique
 
 
+def test_a_short_search_is_not_ruled_by_its_regulariser(data_root):
+    data = sp.data.load("ecg")
+    task = sp.zoo.fc(hidden=16, domain=data.domain, classes=data.classes).to(dtype=torch.float64)
+    batches = [data.batch(1, start=100 + i).to(dtype=torch.float64) for i in range(4)]
+    threat, client = sp.Threat(knows_labels=False), sp.Client(sp.Gradient())
+    seen = [threat.observe(client, task, batch, rng=sp.rng(0)) for batch in batches]
+    attack = sp.attacks.learn_from_gradients(steps=100, optimiser="lbfgs")
+    guesses = attack.many(seen, rngs=[sp.rng(1000 + i) for i in range(4)])
+    errors = [relative_error(*pair) for pair in zip(guesses, batches, strict=True)]
+    assert max(errors) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "steps", "every"),
+    [("adam", 10_000, 1_000), ("lbfgs", 6_000, 20), ("lbfgs", 9, 2)],
+)
+def test_the_regulariser_fades_within_a_search_of_any_length(optimiser, steps, every):
+    for regulariser in ("norm", "orthogonality"):
+        attack = sp.attacks.learn_from_gradients(
+            regulariser=regulariser, optimiser=optimiser, steps=steps
+        )
+        _, prior = attack.search.terms
+        assert (prior.factor, prior.every) == (0.1, every)
+
+
 def test_a_batch_of_beats_needs_as_many_hidden_units_as_people(data_root):
     for hidden, expected in ((3, False), (6, True)):
         seen, batch = scene("ecg", "fc", hidden=hidden, size=5)

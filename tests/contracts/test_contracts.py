@@ -191,7 +191,7 @@ ATTACKED = {
         39.0,
     ),
     "learn_from_gradients": (
-        sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", weight=1e-3, every=5),
+        sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", line_search=True),
         one_photo("cnn2-v1", pixels=16),
         45.0,
     ),

@@ -58,6 +58,7 @@ def _chart(found: Reproduction, lines: Sequence[Line], number: Number) -> Markup
     for line in lines:
         series.setdefault(line.column if by_rows else line.row, []).append(line)
     heights = [v for line in lines for v in (line.seepage, line.paper) if v is not None]
+    heights += [v for line in lines if (i := line.interval) for v in (i.low, i.high)]
     if not any(map(math.isfinite, heights)):
         return None
     x, y = Axis(-0.5, max(len(across) - 0.5, 0.5)), spanning(heights, room=0.1)

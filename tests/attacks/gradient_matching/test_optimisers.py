@@ -33,9 +33,9 @@ def evaluate(objective, points):
     return values.detach(), gradients
 
 
-def moment(step, steps, scale=1.0):
+def moment(step, steps, scale=1.0, same=True):
     progress = torch.tensor(step / steps, dtype=torch.float64)
-    return Moment(torch.tensor(step), progress, torch.tensor(scale, dtype=torch.float64))
+    return Moment(torch.tensor(step), progress, torch.tensor(scale, dtype=torch.float64), same)
 
 
 def run(rule, objective, points, steps, project=lambda p: p, sends_back=False, first=0, state=None):
@@ -263,6 +263,32 @@ def test_accepted_points_of_a_line_search_only_descend():
     accepted = torch.stack(accepted)
     assert (accepted.diff(dim=0) <= 0).all()
     assert (accepted[-1] < accepted[0] / 100).all()
+
+
+@pytest.mark.parametrize("line_search", [False, True])
+def test_an_objective_that_changes_does_not_falsify_the_curvature(line_search):
+    rule, every = LBFGS(history=8, line_search=line_search), 3
+    curvatures = torch.linspace(0.5, 20, 6, dtype=torch.float64)
+    points = sp.rng(0).normal((4, 6)).double()
+    state = rule.start(points)
+    for step in range(12):
+        weight = 10.0 * 0.1 ** (step // every)
+
+        def objective(x, weight=weight):
+            return quadratic(x) + weight * x.square().sum(-1) / 2
+
+        values, gradients = evaluate(objective, points)
+        same = torch.tensor(step % every != 0)
+        at = moment(step, 12, same=same)
+        points, state = rule.step(points, values, gradients, state, at)
+    displacements, changes = state[6:8]
+    kept = displacements.abs().amax(2) > 0
+    s, y = displacements[kept], changes[kept]
+    # On a quadratic every pair has y = H s, with the Hessian of one of the objectives there were.
+    hessians = torch.stack([curvatures + 10.0 * 0.1**fall for fall in range(4)])
+    errors = (hessians[:, None] * s - y).norm(dim=2) / y.norm(dim=1)
+    assert len(s) >= 16
+    assert errors.amin(0).max() < 1e-12
 
 
 def test_a_box_does_not_falsify_the_curvature():

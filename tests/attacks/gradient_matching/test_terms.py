@@ -173,6 +173,15 @@ def test_decaying_falls_by_its_factor_every_so_many_steps():
             assert float(faded) == pytest.approx(0.9**falls * plain, rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_a_fading_term_says_at_which_steps_it_is_another_one(dtype):
+    term = Decaying(L2(weight=0.1), factor=0.5, every=3)
+    steps = [torch.tensor(step, dtype=dtype) for step in range(10)]
+    values = [float(value(term, OURS, THEIRS, step=step)) for step in steps]
+    for step, before, after in zip(steps[1:], values, values[1:], strict=False):
+        assert bool(term.changes(step)) == (before != after)
+
+
 @pytest.mark.parametrize("term", TERMS, ids=repr)
 def test_the_truth_scores_zero(term):
     assert abs(float(value(term, THEIRS, THEIRS))) < 1e-15

@@ -52,3 +52,7 @@ class Decaying:
         value = self.term(candidate, observation)
         falls = torch.div(candidate.step, self.every, rounding_mode="floor").to(value.dtype)
         return value * self.factor**falls
+
+    def changes(self, step: Tensor) -> Tensor:
+        """Whether it falls at this step."""
+        return torch.remainder(step, self.every) == 0

@@ -141,6 +141,7 @@ class Engine:
             schedule=search.schedule,
             steps=search.steps,
             project=layout.project if search.boxed else _unchanged,
+            same=objective.same,
         )
         drive = Drive(
             capture=self.capture,

@@ -41,7 +41,8 @@ class LBFGS:
     pairs are forgotten.
 
     Displacements are measured between the points themselves, so a box, a filter or noise between
-    two steps does not falsify the curvature.
+    two steps does not falsify the curvature. Nor does a term that fades: where the objective has
+    changed, the change of its gradient is not remembered.
 
     Args:
         step_size: Length of a full step.
@@ -95,7 +96,7 @@ class LBFGS:
         rule = self._searched if self.line_search else self._fixed
         finite = values.isfinite() & gradients.isfinite().all(1)
         values, finite = values.unsqueeze(1), finite.unsqueeze(1)
-        memory, curvature = rule(points, values, gradients, finite, memory, curvature)
+        memory, curvature = rule(points, values, gradients, finite, memory, curvature, moment.same)
         length = torch.where(memory.moves == 1, _first_length(memory.gradient), 1)
         pace = moment.scale * self.step_size * memory.pace * length
         moved = memory.point + pace * curvature.direction(memory.gradient)
@@ -110,9 +111,11 @@ class LBFGS:
         finite: Tensor,
         memory: _Memory,
         curvature: Curvature,
+        same: Tensor | bool,
     ) -> tuple[_Memory, Curvature]:
         """Accept every finite point."""
-        curvature = curvature.updated(points - memory.point, gradients - memory.gradient, finite)
+        displacement, change = points - memory.point, gradients - memory.gradient
+        curvature = curvature.updated(displacement, change, finite & same)
         better = finite & (values < memory.lowest)
         home = torch.where(better, points, memory.home)
         memory = _Memory(
@@ -133,6 +136,7 @@ class LBFGS:
         finite: Tensor,
         memory: _Memory,
         curvature: Curvature,
+        same: Tensor | bool,
     ) -> tuple[_Memory, Curvature]:
         """Accept a point that is low enough; else stay and halve the step."""
         displacement = points - memory.point
@@ -140,7 +144,7 @@ class LBFGS:
         accepted = finite & (values <= memory.lowest + _SUFFICIENT * promised)
         # The engine itself sends rows back from points that are not finite: that is no move.
         moved = accepted & ((displacement != 0).any(1, keepdim=True) | (memory.moves == 0))
-        curvature = curvature.updated(displacement, gradients - memory.gradient, moved)
+        curvature = curvature.updated(displacement, gradients - memory.gradient, moved & same)
         stuck = ~accepted & curvature.any & (memory.pace < _SHORTEST)
         pace = torch.where(accepted, memory.pace, memory.pace / 2)
         point = torch.where(moved, points, memory.point)

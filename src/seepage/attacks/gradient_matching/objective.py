@@ -14,7 +14,7 @@ from torch.func import vmap
 from seepage.attacks.gradient_matching.candidate import Candidate
 from seepage.attacks.gradient_matching.layout import Layout
 from seepage.attacks.gradient_matching.per_case import PerCase, stacked
-from seepage.attacks.gradient_matching.term import ReadsLayers, Term
+from seepage.attacks.gradient_matching.term import Changing, ReadsLayers, Term
 from seepage.core import Observation, Statistics, Update
 
 Tensors = Mapping[str, Tensor]
@@ -88,6 +88,14 @@ class Objective:
         seen = self._seen(len(points))
         many: Tensor = vmap(row)(normalised, labels, updates, layers, consensus, seen)
         return many
+
+    def same(self, step: Tensor) -> Tensor | bool:
+        """Whether it is the function that it was at the step before."""
+        changed: Tensor | bool = False
+        for term in self.terms:
+            if isinstance(term, Changing):
+                changed = changed | term.changes(step)
+        return ~changed if isinstance(changed, Tensor) else True
 
     def _simulated(
         self, normalised: Tensor, labels: Tensor

@@ -26,11 +26,13 @@ class Moment:
         step: Steps taken so far.
         progress: The same as a share of the run, in [0, 1].
         scale: Factor of the schedule.
+        same: Whether the objective is what it was at the last step.
     """
 
     step: Tensor
     progress: Tensor
     scale: Tensor
+    same: Tensor | bool = True
 
 
 class Optimiser(Protocol):

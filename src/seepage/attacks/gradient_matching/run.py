@@ -53,6 +53,7 @@ class Run:
         schedule: The step size over time.
         steps: Steps to take.
         project: Makes points valid.
+        same: Whether the objective is at some step what it was at the last; None for always.
     """
 
     evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -60,6 +61,7 @@ class Run:
     schedule: Schedule
     steps: int
     project: Callable[[Tensor], Tensor]
+    same: Callable[[Tensor], Tensor | bool] | None = None
 
     def begin(self, points: Tensor) -> State:
         """The state before the first step."""
@@ -90,7 +92,8 @@ class Run:
         best = torch.where(better.unsqueeze(1), state.points, state.best)
         # Indexing by a scalar would ask the device for it and break a capture.
         scale = scales.index_select(0, state.step.reshape(1)).squeeze(0)
-        moment = Moment(state.step, state.step / self.steps, scale)
+        same = True if self.same is None else self.same(state.step)
+        moment = Moment(state.step, state.step / self.steps, scale, same)
         moved, memory = self.optimiser.step(
             state.points,
             values,

@@ -32,3 +32,11 @@ class ReadsLayers(Protocol):
 
     def reads(self, task: Task) -> Sequence[str]:
         """The names of those layers."""
+
+
+@runtime_checkable
+class Changing(Protocol):
+    """A term that is another function at some steps than at the step before."""
+
+    def changes(self, step: Tensor) -> Tensor:
+        """Whether it is at this step, a scalar; the device must not be asked for it."""
