@@ -75,7 +75,7 @@ def test_where_least_squares_ends_scipy_finds_nothing_better():
         xtol=1e-12,
         ftol=1e-12,
     )
-    assert left == pytest.approx(2 * theirs.cost, rel=1e-4)
+    assert left == pytest.approx(2 * theirs.cost, rel=1e-3)
 
 
 @pytest.mark.parametrize(
