@@ -1,10 +1,10 @@
 """Why results of Geiping et al. (2020) come out otherwise here, by experiment.
 
-    python -m benchmarks.causes [--only lbfgs,flat,sure,measures] [--images 2] [--steps 300] ...
+    python -m benchmarks.causes [--only lbfgs,sure,measures] [--images 2] [--steps 300] ...
 
 `lbfgs`: Table 1's two variants that fail there and not here, on an untrained ConvNet, beside
 torch's own L-BFGS on the same objective, on a multiple of it and, as signed Adam has it, by the
-signs of its gradient. `flat`: the people shown in the sheet of 003-fig6, and what one colour has.
+signs of its gradient.
 `sure`: the smallest gradients of the trained ResNet-20, honest in single and double precision, with
 flipped labels, and with the gradient at the logits read off the last layer. `measures`: what each
 measure gives for guesses that are no attack's.
@@ -30,91 +30,6 @@ Row = dict[str, object]
 # The first test images, of whom `sure` takes those of the smallest gradient.
 AMONG = 200
 Attacker = Callable[[sp.Observation, int], sp.Reconstruction]
-
-# Of docs/results/003-fig6-small.png: number of each person, and the PSNR below what came back.
-SHEET: dict[tuple[str, str, str], dict[int, float]] = {
-    ("ConvNet", "train", "smallest"): dict(
-        zip(
-            (95, 232, 242, 286, 387, 437, 452, 571),
-            (11.8, 14.5, 18.1, 14.1, 16.2, 15.5, 18.8, 14.2),
-            strict=True,
-        )
-    ),
-    ("ConvNet", "train", "largest"): dict(
-        zip(
-            (889, 47, 70, 38, 885, 499, 179, 425),
-            (13.0, 16.9, 13.8, 12.5, 8.8, 11.9, 16.2, 15.9),
-            strict=True,
-        )
-    ),
-    ("ConvNet", "test", "smallest"): dict(
-        zip(
-            (49, 163, 292, 309, 334, 476, 501, 556),
-            (16.5, 15.3, 15.4, 19.3, 15.0, 17.6, 17.6, 17.7),
-            strict=True,
-        )
-    ),
-    ("ConvNet", "test", "largest"): dict(
-        zip(
-            (725, 751, 882, 706, 974, 526, 22, 659),
-            (13.5, 18.4, 9.4, 11.6, 7.9, 16.8, 21.2, 12.3),
-            strict=True,
-        )
-    ),
-    ("ResNet20-4", "train", "smallest"): dict(
-        zip(
-            (772, 942, 794, 651, 464, 62, 587, 899),
-            (19.2, 10.7, 13.8, 14.3, 13.1, 13.2, 18.7, 14.0),
-            strict=True,
-        )
-    ),
-    ("ResNet20-4", "train", "largest"): dict(
-        zip(
-            (774, 230, 648, 94, 958, 580, 367, 660),
-            (25.4, 18.1, 11.5, 11.9, 14.1, 12.9, 11.9, 10.8),
-            strict=True,
-        )
-    ),
-    ("ResNet20-4", "test", "smallest"): dict(
-        zip(
-            (311, 96, 803, 891, 285, 789, 934, 613),
-            (13.7, 13.2, 14.0, 13.1, 11.1, 24.3, 8.6, 15.2),
-            strict=True,
-        )
-    ),
-    ("ResNet20-4", "test", "largest"): dict(
-        zip(
-            (924, 991, 306, 818, 779, 700, 18, 439),
-            (13.0, 18.9, 18.9, 14.2, 12.7, 16.0, 15.2, 13.2),
-            strict=True,
-        )
-    ),
-}
-
-
-def flat() -> list[Row]:
-    """What came back of each group, and what the mean colour of the data would have scored."""
-    rows: list[Row] = []
-    for (network, split, end), people in SHEET.items():
-        data = sp.data.load("cifar10", split=split)
-        colour = data.inputs.mean((0, 2, 3)).reshape(1, 3, 1, 1).expand(1, 3, 32, 32)
-        batches = [data.batch(1, start=number) for number in people]
-        mean = [_psnr(sp.Reconstruction(colour, batch.labels), batch) for batch in batches]
-        shown = torch.cat([batch.inputs for batch in batches])
-        tv = sum(float(shown.diff(dim=axis).abs().mean()) for axis in (-1, -2))
-        rows.append(
-            {
-                "network": network,
-                "split": split,
-                "gradients": end,
-                "labels": [int(batch.labels) for batch in batches],
-                "came_back": round(sum(people.values()) / len(people), 2),
-                "mean_colour": round(sum(mean) / len(mean), 2),
-                "total_variation": round(tv, 4),
-            }
-        )
-        print(rows[-1], flush=True)
-    return rows
 
 
 def lbfgs(options: argparse.Namespace) -> list[Row]:
@@ -251,7 +166,6 @@ def _psnr(guess: sp.Reconstruction, batch: sp.Batch) -> float:
 
 PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "lbfgs": lbfgs,
-    "flat": lambda _: flat(),
     "sure": sure,
     "measures": lambda _: measures(),
 }
