@@ -2,7 +2,7 @@
 
     python -m benchmarks.systematic --device cuda --train-only build/victim.safetensors
     python -m benchmarks.systematic --device cuda --network build/victim.safetensors
-        [--only comparison,ablation] [--sizes 4,16] [--attacks pixels,prior] [--steps 2000]
+        [--only comparison,ablation,forcing] [--sizes 4,16] [--attacks pixels,prior] [--steps 2000]
         [--first-layer 10]
 
 Needs CIFAR-10 in SEEPAGE_DATA. The network is `wide_head_resnet18`, trained by SGD for as many
@@ -11,13 +11,14 @@ were drawn. Without `--network` it is trained first. Labels and batch statistics
 to every attack, and the batches of one size are attacked side by side. `comparison` has six
 attacks at batches of 4, 8, 16 and 32 test images, the last two of which are `teacher_forced`;
 `ablation` the three rows of the paper's Table 6, on pixels: the joint cosine without feature
-matching, which is `gradattack_strongest`, the reweighted one without, and with it. Each attack runs
-once.
+matching, which is `gradattack_strongest`, the reweighted one without, and with it; `forcing` what
+`teacher_forced` is made of: statistics given alone, features alone, both with the paper's weights
+of the cosines, and both. Each attack runs once.
 
 Truth and guesses of the first batch are drawn, one above the other in the order of the attacks,
 into `--sheets`. Filters cut a run into parts for processes of their own; each result is named by
-what ran. `--scale smoke` runs the same code with a narrow network and a few steps, to see that it
-works.
+what ran. `--scale narrow` is for a CPU, with a network of 16 channels; `--scale smoke` runs the
+same code with next to nothing, to see that it works.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Scale:
 
 SCALES = {
     "paper": Scale(64, 16_384, 2_048, 782, (4, 8, 16, 32), 2, 10_000, 64),
+    "narrow": Scale(16, 2_048, 256, 782, (8,), 1, 800, 16),
     "smoke": Scale(2, 64, 16, 2, (2,), 2, 3, 8),
 }
 
@@ -112,7 +114,10 @@ def attacks(scale: Scale, features: FeatureRecovery) -> dict[str, Attack]:
     steps, known = scale.steps, sp.attacks
     first = scale.first_layer
     plain = known.systematic(steps=steps, first_layer=first)
+    forced = known.teacher_forced(features=features, steps=steps)
+    entries = known.teacher_forced(features=features, weighting="entries", steps=steps)
     assert isinstance(plain, Systematic)
+    assert isinstance(forced, Systematic)
     prior = known.PriorNetwork(width=scale.prior)
     return {
         "inverting_gradients": known.inverting_gradients(steps=steps, restarts=1, tv=1e-2),
@@ -120,8 +125,11 @@ def attacks(scale: Scale, features: FeatureRecovery) -> dict[str, Attack]:
         "pixels": replace(plain, features=features),
         "prior": known.systematic(features=features, prior=prior, steps=steps, first_layer=first),
         "reweighted": plain,
-        "forced_pixels": known.teacher_forced(features=features, steps=steps),
+        "forced_pixels": forced,
         "forced_prior": known.teacher_forced(features=features, prior=prior, steps=steps),
+        "given_features": replace(forced, search=replace(forced.search, given_statistics=False)),
+        "given_statistics": replace(forced, given=None),
+        "by_entries": entries,
     }
 
 
@@ -135,6 +143,7 @@ PARTS = {
         "forced_prior",
     ),
     "ablation": ("gradattack_strongest", "reweighted", "pixels"),
+    "forcing": ("pixels", "given_statistics", "given_features", "by_entries", "forced_pixels"),
 }
 
 
