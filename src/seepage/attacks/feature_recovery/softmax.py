@@ -19,7 +19,7 @@ from seepage.attacks.feature_recovery.softmax_equations import SoftmaxEquations
 from seepage.attacks.labels.head import Head, classifier_head
 from seepage.attacks.linear_systems.input_layer import input_readers
 from seepage.attacks.usable import require_continuous, require_usable
-from seepage.core import Observation, Reconstruction, Rng, Task
+from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.precision import precision
 from seepage.core.progress import report
@@ -68,9 +68,9 @@ class SoftmaxFeatures:
         task = observation.task
         require_usable(observation.update, task)
         require_continuous(task)
-        _require_softmax(task)
-        head = classifier_head(task)
         labels = _probabilities(observation)
+        _require_softmax(observation, labels)
+        head = classifier_head(task)
         with precision("float32"):
             wanted, basis = _equations(head, observation, labels)
             best, left = self._best(wanted, head, rng)
@@ -147,6 +147,8 @@ def _equations(
     basis = right[:people].T.to(seen)
     offset = (tensors[head.bias] if head.bias is not None else head.offset).double()
     bias = None if head.bias is None else gradient[head.bias].double()
+    if bias is not None and not bool(bias.any()):  # a defense took it away
+        bias = None
     weight = tensors[head.weight].double()
     wanted = SoftmaxEquations(weight @ basis, offset, labels.to(seen), seen @ basis, bias)
     return wanted, basis
@@ -163,13 +165,15 @@ def _probabilities(observation: Observation) -> Tensor:
     return one_hot(labels, observation.task.classes) if labels.ndim == 1 else labels
 
 
-def _require_softmax(task: Task) -> None:
-    """Refuse another loss than cross-entropy, told by its gradient at some logits."""
+def _require_softmax(observation: Observation, labels: Tensor) -> None:
+    """Refuse another loss than cross-entropy, told by its gradient for the labels of the batch."""
+    task, known = observation.task, observation.labels
+    assert known is not None
     reference = next(iter(task.parameters.values()))
-    logits = Rng(0).fork("logits").normal((4, task.classes), like=reference).requires_grad_()
-    labels = torch.arange(4, device=logits.device) % task.classes
-    (found,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
-    expected = logits.softmax(1) - one_hot(labels, task.classes)
+    shape = len(labels), task.classes
+    logits = Rng(0).fork("logits").normal(shape, like=reference).requires_grad_()
+    (found,) = torch.autograd.grad(task.loss(logits, known).sum(), logits)
+    expected = logits.softmax(1) - labels
     if not torch.allclose(found, expected.to(found), atol=1e-2 if found.itemsize < 4 else 1e-4):
         raise NotApplicable(
             f"softmax_features reads the gradient of cross-entropy, and the loss of {task.name} "
