@@ -19,7 +19,7 @@ from seepage.attacks.feature_recovery.softmax_equations import SoftmaxEquations
 from seepage.attacks.labels.head import Head, classifier_head
 from seepage.attacks.linear_systems.input_layer import input_readers
 from seepage.attacks.usable import require_continuous, require_usable
-from seepage.core import Observation, Reconstruction, Rng
+from seepage.core import Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.precision import precision
 from seepage.core.progress import report
@@ -76,7 +76,7 @@ class SoftmaxFeatures:
             best, left = self._best(wanted, head, rng)
         mixed, _ = wanted.split(best)
         dtype = next(iter(task.parameters.values())).dtype
-        layer = head.weight.removesuffix("weight").removesuffix(".")
+        layer = _name(head)
         if left > _LEFT:
             warnings.warn(
                 f"not all of {len(labels)} people were told apart: their features leave "
@@ -90,14 +90,7 @@ class SoftmaxFeatures:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the classifier reads them: multinomial logistic regression."""
         began = time.perf_counter()
-        task = observation.task
-        head = classifier_head(task)
-        layer = head.weight.removesuffix("weight").removesuffix(".")
-        if layer not in input_readers(task):
-            raise NotApplicable(
-                f"{layer!r} of {task.name} reads features and not the input; use recover(...) for "
-                "the features, or teacher_forced(features=...) for the images"
-            )
+        require_input_at_the_end(observation.task)
         features = self.recover(observation, rng=rng)
         assert observation.labels is not None
         return reconstructed(observation, features, observation.labels, began)
@@ -122,6 +115,20 @@ class SoftmaxFeatures:
             key = rng.fork("start", number)
             drawn = key.normal(tuple(wanted.labels.shape), like=wanted.labels)
             yield wanted.start(usual + _SPREADS[number % len(_SPREADS)] * drawn)
+
+
+def require_input_at_the_end(task: Task) -> None:
+    """Raise `NotApplicable` unless the classifier reads the input itself."""
+    layer = _name(classifier_head(task))
+    if layer not in input_readers(task):
+        raise NotApplicable(
+            f"{layer!r} of {task.name} reads features and not the input; use recover(...) for the "
+            "features, or teacher_forced(features=...) for the images"
+        )
+
+
+def _name(head: Head) -> str:
+    return head.weight.removesuffix("weight").removesuffix(".")
 
 
 def _equations(
