@@ -82,3 +82,20 @@ def test_what_never_fits_a_kind_of_inputs_refuses_it(data, out):
             require_kind(name, dataset.domain)
         with pytest.raises(NotApplicable):
             sp.attacks.ATTACKS[name]()(seen, rng=sp.rng(1))
+
+
+def test_of_fewer_people_than_classes_logistic_regression_gives_everybody_away():
+    data = sp.data.load("photos", pixels=8)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10))
+    task = sp.Task(model, sp.cross_entropy, data.domain)
+
+    def observed(people):
+        client = sp.Client(sp.Gradient())
+        return sp.Threat().observe(client, task, data.batch(people), rng=sp.rng(0))
+
+    first, *_ = suitable(observed(3)).chosen
+    assert first.name == "softmax_features"
+    guess = first.attack(observed(3), rng=sp.rng(1))
+    assert float(sp.score(guess, data.batch(3))["psnr"].min()) > 60
+    assert "as many people as classes" in suitable(observed(10)).refused["softmax_features"]
+    assert "one input" in suitable(observed(1)).refused["softmax_features"]

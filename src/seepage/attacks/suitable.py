@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.catalogue import ATTACKS
+from seepage.attacks.curved import curved
 from seepage.attacks.exact_batch.rectified import rectified_layer
+from seepage.attacks.feature_recovery.softmax import require_input_at_the_end
 from seepage.attacks.labels import CountAware, InferLabels, estimate_batch_size
 from seepage.attacks.linear_systems.input_layer import input_readers
 from seepage.attacks.linear_systems.single import read_single
 from seepage.attacks.usable import require_continuous, require_usable
-from seepage.core import Attack, Observation, Rng, Task
+from seepage.core import Attack, Observation, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError, in_a_line
 
 # A search with curvature pays for few unknowns.
@@ -78,6 +80,7 @@ def suitable(observation: Observation, *, steps: int = 1_000) -> Suitability:
     considered: dict[str, tuple[Callable[[Observation], None], Suited]] = {
         "analytic_fc": (_closed_form, Suited("analytic_fc", infer_labels=infers)),
         "exact_batch": (_separable, Suited("exact_batch")),
+        "softmax_features": (_classifying, Suited("softmax_features", infer_labels=infers)),
         "rgap": (_recursive, Suited("rgap", infer_labels=infers)),
         "inverting_gradients": (
             _searchable,
@@ -123,13 +126,24 @@ def _closed_form(observation: Observation) -> None:
     _labelled(observation)
 
 
-def _separable(observation: Observation) -> None:
+def _require_several(observation: Observation) -> None:
     if observation.batch_size == 1:
         raise NotApplicable("there is one input, so there is no batch to take apart")
+
+
+def _separable(observation: Observation) -> None:
+    _require_several(observation)
     layer = rectified_layer(observation.task)
     width = len(observation.task.parameters[f"{layer.layer}.bias"])
     if (observation.batch_size or 1) >= width:
         raise NotApplicable(f"the first layer is {width} wide, too narrow for the batch")
+
+
+def _classifying(observation: Observation) -> None:
+    _require_several(observation)
+    require_input_at_the_end(observation.task)
+    if len(_labelled(observation)) >= observation.task.classes:
+        raise NotApplicable("there are as many people as classes, or more")
 
 
 def _recursive(observation: Observation) -> None:
@@ -162,26 +176,12 @@ def _smooth(observation: Observation) -> None:
     size = observation.batch_size
     if size != 1 or observation.task.domain.sample(1, rng=Rng(0)).numel() > _FEW:
         raise NotApplicable(f"it is for one input of at most {_FEW} entries")
-    if not _curved(observation.task):
+    if not curved(observation.task):
         raise NotApplicable(
             "the network is linear in pieces, as ReLU makes it: its second derivative is zero, "
             "where this search needs one"
         )
     _searchable(observation)
-
-
-def _curved(task: Task) -> bool:
-    """Whether the logits have a second derivative that is not zero everywhere."""
-    task = task.in_mode("eval")
-    reference = next(iter(task.parameters.values()))
-    probes = task.domain.sample(2, rng=Rng(0)).to(reference).requires_grad_()
-    outputs = task.outputs(task.parameters, probes)
-    direction = Rng(1).normal(outputs.shape, like=outputs)
-    (slope,) = torch.autograd.grad((outputs * direction).sum(), probes, create_graph=True)
-    if not slope.requires_grad:
-        return False
-    (bend,) = torch.autograd.grad(slope.square().sum(), probes, allow_unused=True)
-    return bend is not None and bool(bend.any())
 
 
 def _labelled(observation: Observation) -> Tensor:

@@ -133,6 +133,27 @@ def test_what_cannot_be_told_apart_is_refused(task):
         softmax_features(starts=0)
 
 
+def test_losses_that_weigh_classes_are_refused_by_the_classes_of_the_batch(task):
+    def weighted(logits, labels):
+        rare = 1 + 4 * (torch.arange(10) == 7).to(logits)
+        return torch.nn.functional.cross_entropy(logits, labels, weight=rare, reduction="none")
+
+    weighing = replace(task, loss=weighted)
+    with pytest.raises(NotApplicable, match="gradient of cross-entropy"):
+        softmax_features().recover(observe(weighing, pictures([6, 7])), rng=sp.rng(1))
+    found = softmax_features().recover(observe(weighing, pictures([5, 6])), rng=sp.rng(1))
+    assert found.residual < 1e-5
+
+
+def test_a_bias_whose_gradient_was_taken_away_is_done_without(task):
+    batch = pictures([1, 5])
+    seen = observe(task, batch)
+    pruned = {**seen.update.tensors, "fc.bias": torch.zeros(10)}
+    seen = replace(seen, update=replace(seen.update, tensors=pruned))
+    found = softmax_features().recover(seen, rng=sp.rng(1))
+    assert float(errors(found, seen, batch).max()) < 5e-3
+
+
 def test_the_first_that_applies_is_taken_and_all_reasons_are_given(task):
     both = FirstOf((exact_features(), softmax_features()))
     batch = pictures([1, 5])

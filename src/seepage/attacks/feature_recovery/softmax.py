@@ -68,15 +68,15 @@ class SoftmaxFeatures:
         task = observation.task
         require_usable(observation.update, task)
         require_continuous(task)
-        _require_softmax(task)
-        head = classifier_head(task)
         labels = _probabilities(observation)
+        _require_softmax(observation, labels)
+        head = classifier_head(task)
         with precision("float32"):
             wanted, basis = _equations(head, observation, labels)
             best, left = self._best(wanted, head, rng)
         mixed, _ = wanted.split(best)
         dtype = next(iter(task.parameters.values())).dtype
-        layer = head.weight.removesuffix("weight").removesuffix(".")
+        layer = _name(head)
         if left > _LEFT:
             warnings.warn(
                 f"not all of {len(labels)} people were told apart: their features leave "
@@ -90,14 +90,7 @@ class SoftmaxFeatures:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the classifier reads them: multinomial logistic regression."""
         began = time.perf_counter()
-        task = observation.task
-        head = classifier_head(task)
-        layer = head.weight.removesuffix("weight").removesuffix(".")
-        if layer not in input_readers(task):
-            raise NotApplicable(
-                f"{layer!r} of {task.name} reads features and not the input; use recover(...) for "
-                "the features, or teacher_forced(features=...) for the images"
-            )
+        require_input_at_the_end(observation.task)
         features = self.recover(observation, rng=rng)
         assert observation.labels is not None
         return reconstructed(observation, features, observation.labels, began)
@@ -124,6 +117,20 @@ class SoftmaxFeatures:
             yield wanted.start(usual + _SPREADS[number % len(_SPREADS)] * drawn)
 
 
+def require_input_at_the_end(task: Task) -> None:
+    """Raise `NotApplicable` unless the classifier reads the input itself."""
+    layer = _name(classifier_head(task))
+    if layer not in input_readers(task):
+        raise NotApplicable(
+            f"{layer!r} of {task.name} reads features and not the input; use recover(...) for the "
+            "features, or teacher_forced(features=...) for the images"
+        )
+
+
+def _name(head: Head) -> str:
+    return head.weight.removesuffix("weight").removesuffix(".")
+
+
 def _equations(
     head: Head, observation: Observation, labels: Tensor
 ) -> tuple[SoftmaxEquations, Tensor]:
@@ -147,6 +154,8 @@ def _equations(
     basis = right[:people].T.to(seen)
     offset = (tensors[head.bias] if head.bias is not None else head.offset).double()
     bias = None if head.bias is None else gradient[head.bias].double()
+    if bias is not None and not bool(bias.any()):  # a defense took it away
+        bias = None
     weight = tensors[head.weight].double()
     wanted = SoftmaxEquations(weight @ basis, offset, labels.to(seen), seen @ basis, bias)
     return wanted, basis
@@ -163,13 +172,15 @@ def _probabilities(observation: Observation) -> Tensor:
     return one_hot(labels, observation.task.classes) if labels.ndim == 1 else labels
 
 
-def _require_softmax(task: Task) -> None:
-    """Refuse another loss than cross-entropy, told by its gradient at some logits."""
+def _require_softmax(observation: Observation, labels: Tensor) -> None:
+    """Refuse another loss than cross-entropy, told by its gradient for the labels of the batch."""
+    task, known = observation.task, observation.labels
+    assert known is not None
     reference = next(iter(task.parameters.values()))
-    logits = Rng(0).fork("logits").normal((4, task.classes), like=reference).requires_grad_()
-    labels = torch.arange(4, device=logits.device) % task.classes
-    (found,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
-    expected = logits.softmax(1) - one_hot(labels, task.classes)
+    shape = len(labels), task.classes
+    logits = Rng(0).fork("logits").normal(shape, like=reference).requires_grad_()
+    (found,) = torch.autograd.grad(task.loss(logits, known).sum(), logits)
+    expected = logits.softmax(1) - labels
     if not torch.allclose(found, expected.to(found), atol=1e-2 if found.itemsize < 4 else 1e-4):
         raise NotApplicable(
             f"softmax_features reads the gradient of cross-entropy, and the loss of {task.name} "

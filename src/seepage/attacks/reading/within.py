@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from seepage.core import Rng, Update
 from seepage.defenses.link import OnAggregate
@@ -16,6 +16,8 @@ class Within(OnAggregate):
 
     With limit 0 this is g, and the entry is compared as it is; with an infinite one it is g*, and
     the entry says nothing. Between them, whatever lies within the limit explains what was seen.
+
+    Of an update that holds some of the tensors, those are moved.
 
     Args:
         observed: g*.
@@ -36,7 +38,11 @@ class Within(OnAggregate):
 
     def expected(self, update: Update) -> Update:
         """Move, differentiably."""
-        ours = update.flat() * self.factor
-        away = ours - self.observed.flat()
-        beyond = (away.abs() - self.limit.flat()).clamp_min(0)
-        return update.unflatten(self.observed.flat() + away.sign() * beyond)
+        observed, limit = (_part(whole, update).flat() for whole in (self.observed, self.limit))
+        away = update.flat() * self.factor - observed
+        beyond = (away.abs() - limit).clamp_min(0)
+        return update.unflatten(observed + away.sign() * beyond)
+
+
+def _part(whole: Update, update: Update) -> Update:
+    return replace(whole, tensors={name: whole.tensors[name] for name in update.tensors})

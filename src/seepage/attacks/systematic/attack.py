@@ -19,8 +19,9 @@ from seepage.attacks.gradient_matching import (
     together,
 )
 from seepage.attacks.image_prior import PriorNetwork
+from seepage.attacks.labels.read_logits import inner_product
 from seepage.attacks.systematic.below import below
-from seepage.attacks.systematic.order import in_order_of
+from seepage.attacks.systematic.order import in_order_of, tells_labels
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
@@ -103,7 +104,9 @@ class Systematic:
         search = self._fitting(observation)
         if self.prior is not None:
             search = replace(search, generator=self.prior)
-        if self.features is not None and observation.labels is not None:
+        # Where the gradient at the logits was read (`ReadLogits`), no loss is left to recover by.
+        read = observation.task.loss is inner_product
+        if self.features is not None and observation.labels is not None and not read:
             found = _recovered(self.features, observation, rng.fork("features"))
             return self._informed(search, found, observation)
         return search, observation
@@ -120,29 +123,32 @@ class Systematic:
         labels = observation.labels
         assert labels is not None
         one_each = len(found.values) == len(labels)
-        labelled = one_each and labels.ndim == 1
+        labelled = one_each and labels.ndim == 1 and tells_labels(found, observation)
         if labelled:
             found = in_order_of(labels, found, observation)
         lower = below(observation, found) if labelled and self._gives(found) else None
         if self.prior is not None and one_each:
             search = replace(search, generator=self.prior.given(found.values))
-        term = self._matching(found, labels, ordered=lower is not None)
+        term = self._matching(
+            found, labels if labelled else None, len(labels), ordered=lower is not None
+        )
         return replace(search, terms=(*search.terms, term)), lower or observation
 
     def _gives(self, found: Features) -> bool:
         return self.given is not None and found.scaled and found.residual <= self.given
 
-    def _matching(self, found: Features, labels: Tensor, *, ordered: bool) -> FeatureMatching:
-        alone = ordered or len(found.values) <= len(labels) < self.span_from
+    def _matching(
+        self, found: Features, labels: Tensor | None, people: int, *, ordered: bool
+    ) -> FeatureMatching:
+        alone = ordered or len(found.values) <= people < self.span_from
         kind: Literal["cosine", "distance", "span"] = "span"
         if alone:
             kind = "distance" if found.scaled else "cosine"
-        told_apart = alone and len(found.values) == len(labels) and labels.ndim == 1
         return FeatureMatching(
             weight=self.feature_weight,
             layer=found.layer,
             features=found.values if alone else found.span.T,
-            labels=labels if told_apart and not ordered else None,
+            labels=labels if alone and not ordered else None,
             comparison=kind,
             ordered=ordered,
         )

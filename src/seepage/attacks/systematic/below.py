@@ -14,6 +14,7 @@ from seepage.attacks.labels.read_logits import inner_product
 from seepage.attacks.systematic.above import Above
 from seepage.clients import Gradient
 from seepage.core import Observation, Rng, Task, Update
+from seepage.core.errors import InvalidValue
 from seepage.defenses.chain import Chain
 from seepage.threats import Simulation
 
@@ -73,7 +74,10 @@ def _shares_gradients(simulation: Simulation) -> bool:
 def _defended_alike(defense: Chain, whole: Update, part: Update) -> bool:
     """Whether a defense leaves the same of a part, seen alone."""
     # Larger than what was observed, lest a bound that was kept already go unnoticed.
-    left, alone = (defense.expected(update.map(_thousandfold)) for update in (whole, part))
+    try:
+        left, alone = (defense.expected(update.map(_thousandfold)) for update in (whole, part))
+    except InvalidValue:  # it keeps more entries than the part has
+        return False
     return all(torch.allclose(left.tensors[name], t) for name, t in alone.tensors.items())
 
 

@@ -31,8 +31,16 @@ def in_order_of(labels: Tensor, features: Features, observation: Observation) ->
     values = features.values.to(next(iter(task.parameters.values())))
     if not features.scaled:
         values = values * above.length() / values.norm(dim=1, keepdim=True)
-    # A network that is one layer has a layer without a name.
-    weight = gradient[f"{features.layer}.weight" if features.layer else "weight"]
-    sent = weight.double() @ torch.linalg.pinv(values.double())
+    sent = gradient[_weight(features)].double() @ torch.linalg.pinv(values.double())
     choice = one_each(above.fits(values, labels, sent.T))
     return replace(features, values=features.values[choice])
+
+
+def tells_labels(features: Features, observation: Observation) -> bool:
+    """Whether the update holds the gradient of their layer; that of a frozen one it does not."""
+    return _weight(features) in observation.update.tensors
+
+
+def _weight(features: Features) -> str:
+    # A network that is one layer has a layer without a name.
+    return f"{features.layer}.weight" if features.layer else "weight"
