@@ -113,7 +113,9 @@ def test_systematic_matches_the_features_of_the_others(sure):
     """Three features for four people: the fourth is searched by the gradient alone."""
     seen = observe(*sure)
     attack = sp.attacks.systematic(features=sp.attacks.exact_features(), steps=2)
-    (term,) = [t for t in attack._prepared(seen, sp.rng(1)).terms if isinstance(t, FeatureMatching)]
+    (term,) = [
+        t for t in attack._prepared(seen, sp.rng(1))[0].terms if isinstance(t, FeatureMatching)
+    ]
     assert len(term.features) == 3
     assert term.comparison != "span"
     guess = attack(seen, rng=sp.rng(1))

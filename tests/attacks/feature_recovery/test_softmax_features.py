@@ -109,6 +109,11 @@ def test_noise_is_said_to_hide_them(task):
     with pytest.warns(NotToldApartWarning, match="not all of 3 people"):
         found = softmax_features(starts=3).recover(seen, rng=sp.rng(1))
     assert found.residual > 1e-3
+    # Which is all that is left: a little noise blurs features of people who were told apart.
+    little = observe(task, pictures([1, 5, 7]), sp.AddGaussian(3e-5))
+    blurred = softmax_features().recover(little, rng=sp.rng(1))
+    assert 1e-6 < blurred.residual < 1e-2
+    assert blurred.told_apart
 
 
 def test_what_cannot_be_told_apart_is_refused(task):

@@ -196,5 +196,9 @@ def test_doubtful_features_are_matched_and_not_given(task, pictures):
     term, lower = searched(doubtful)
     assert not term.ordered
     assert lower is seen
+    mingled = Told(replace(features, residual=0.001, told_apart=False))
+    term, lower = searched(mingled)
+    assert not term.ordered
+    assert lower is seen
     with pytest.raises(InvalidValue, match="given >= 0"):
         teacher_forced(given=-1.0)

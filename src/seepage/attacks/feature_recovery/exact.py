@@ -153,7 +153,9 @@ class ExactFeatures:
         residual = wanted.misfit(best)
         clean = span is not None and span.clean
         untouched = span is not None and span.clean and not span.filled
-        if span is not None and untouched and residual > max(_LEFT, _BLURRED * span.noise):
+        noise = span.noise if span is not None else 0.0
+        mingled = untouched and residual > max(_LEFT, _BLURRED * noise)
+        if mingled:
             warnings.warn(
                 f"not all of {len(best)} people were told apart: their features leave "
                 f"{residual:.2g} of the gradient of the last layer unexplained; the span is exact "
@@ -164,7 +166,8 @@ class ExactFeatures:
         basis = span.basis if span is not None and clean else torch.linalg.qr(best.T).Q
         values, scaled = with_lengths(head, wanted, best, observation)
         dtype = next(iter(observation.task.parameters.values())).dtype
-        return Features(head.layer, values.to(dtype), basis.to(dtype), scaled, residual)
+        values, basis = values.to(dtype), basis.to(dtype)
+        return Features(head.layer, values, basis, scaled, residual, told_apart=not mingled)
 
 
 def _labels(observation: Observation, people: int) -> Tensor:

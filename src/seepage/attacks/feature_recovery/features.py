@@ -21,6 +21,8 @@ class Features:
             told apart.
         scaled: Whether the rows have their true length and sign, or a direction alone.
         residual: Relative difference between what the features explain and what was observed.
+        told_apart: Whether nothing but noise is left unexplained. Where more is, some of the
+            features may be of nobody.
     """
 
     layer: str
@@ -28,6 +30,7 @@ class Features:
     span: Tensor
     scaled: bool
     residual: float
+    told_apart: bool = True
 
 
 @runtime_checkable

@@ -56,7 +56,7 @@ def exact_features(*, rounds: int = 24, steps: int = 12, starts: int = 2) -> Exa
 
 
 def softmax_features(*, steps: int = 200, starts: int = 24) -> SoftmaxFeatures:
-    """What the last layer of an ordinary classifier reads, exactly for fewer people than classes.
+    """What the last layer of an ordinary classifier reads, for fewer people than classes.
 
     As an attack it returns inputs where that layer reads them, as in logistic regression;
     `recover` gives the features of any network that ends in a linear layer and a softmax.

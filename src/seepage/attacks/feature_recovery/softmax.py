@@ -1,4 +1,4 @@
-"""Features of an ordinary classifier, exactly where there are fewer people than classes."""
+"""Features of an ordinary classifier, where there are fewer people than classes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ _ROUNDING = {True: 4e-7, False: 1e-12}
 # What is left of columns of length one, by root mean square: where everybody was told apart, and
 # where noise or a dead end leaves more. Starts that reach the same noise differ by less than that.
 _EXPLAINED, _LEFT, _SETTLED = 3e-6, 1e-3, 1e-3
+# Noise leaves this many times more of the equations than of the span, at most.
+_BLURRED = 10
 # How far starts spread from the logits of noise.
 _SPREADS = (0.1, 0.3, 1.0)
 
@@ -41,7 +43,8 @@ class SoftmaxFeatures:
         dL/dA = a sum_i r_i u_i^T,   r_i = softmax(A u_i + b) - e_{y_i}
 
     The features u_i lie in the span of the rows, and r_i is known as soon as u_i is. For B people
-    in K classes these are (K - 1) B equations in B^2 unknowns: more than enough while B < K.
+    in K classes these are (K - 1) B equations in B^2 unknowns: enough while B < K, and the more to
+    spare the smaller B is.
     Labels may repeat. Nothing is asked of the network below: every classifier that ends in a linear
     layer and a softmax gives its features away like this.
 
@@ -72,7 +75,7 @@ class SoftmaxFeatures:
         _require_softmax(observation, labels)
         head = classifier_head(task)
         with precision("float32"):
-            wanted, basis = _equations(head, observation, labels)
+            wanted, basis, noise = _equations(head, observation, labels)
             best, left = self._best(wanted, head, rng)
         mixed, _ = wanted.split(best)
         dtype = next(iter(task.parameters.values())).dtype
@@ -85,7 +88,9 @@ class SoftmaxFeatures:
                 NotToldApartWarning,
                 stacklevel=2,
             )
-        return Features(layer, (mixed @ basis.T).to(dtype), basis.to(dtype), True, left)
+        told_apart = left <= max(_LEFT, _BLURRED * noise)
+        values = (mixed @ basis.T).to(dtype)
+        return Features(layer, values, basis.to(dtype), True, left, told_apart=told_apart)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the classifier reads them: multinomial logistic regression."""
@@ -133,8 +138,8 @@ def _name(head: Head) -> str:
 
 def _equations(
     head: Head, observation: Observation, labels: Tensor
-) -> tuple[SoftmaxEquations, Tensor]:
-    """The equations of the last layer, and the span of the features."""
+) -> tuple[SoftmaxEquations, Tensor, float]:
+    """The equations of the last layer, the span of the features, and what lies beside it."""
     gradient, tensors = observation.update.descent().tensors, observation.task.parameters
     seen = gradient[head.weight].double()
     people, classes = labels.shape
@@ -158,7 +163,8 @@ def _equations(
         bias = None
     weight = tensors[head.weight].double()
     wanted = SoftmaxEquations(weight @ basis, offset, labels.to(seen), seen @ basis, bias)
-    return wanted, basis
+    beside = float(values[people]) if people < len(values) else 0.0
+    return wanted, basis, beside / float(values[people - 1])
 
 
 def _probabilities(observation: Observation) -> Tensor:

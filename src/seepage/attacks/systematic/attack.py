@@ -44,7 +44,8 @@ class Systematic:
             one.
         prior: The network that makes the images; None searches pixels.
         given: Largest residual of recovered features from which everything above their layer is
-            computed, instead of simulated from candidates (`below`). None gives nothing.
+            computed, instead of simulated from candidates (`below`); people must have been told
+            apart. None gives nothing.
     """
 
     search: Search
@@ -135,7 +136,8 @@ class Systematic:
         return replace(search, terms=(*search.terms, term)), lower or observation
 
     def _gives(self, found: Features) -> bool:
-        return self.given is not None and found.scaled and found.residual <= self.given
+        exact = found.scaled and found.told_apart
+        return self.given is not None and exact and found.residual <= self.given
 
     def _matching(
         self, found: Features, labels: Tensor | None, people: int, *, ordered: bool
