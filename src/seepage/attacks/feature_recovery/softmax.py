@@ -94,7 +94,9 @@ class SoftmaxFeatures:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the classifier reads them: multinomial logistic regression."""
+        require_key(rng)
         began = time.perf_counter()
+        require_usable(observation.update, observation.task)
         require_input_at_the_end(observation.task)
         features = self.recover(observation, rng=rng)
         assert observation.labels is not None
