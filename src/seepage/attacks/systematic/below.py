@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from seepage.attacks.feature_recovery import Features
 from seepage.attacks.gradient_matching.features import features_at
 from seepage.attacks.labels.read_logits import inner_product
+from seepage.attacks.running_order import running_order
 from seepage.attacks.systematic.above import Above
 from seepage.clients import Gradient
 from seepage.core import Observation, Rng, Task, Update
@@ -110,16 +111,7 @@ def _cut(task: Task, layer: str) -> Task | None:
 
 def _from(task: Task, layer: str) -> list[str]:
     """The modules without parts of their own that run from a layer on, the layer first."""
-    order: list[str] = []
-    handles = [
-        module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
-        for name, module in task.network.named_modules()
-        if next(module.children(), None) is None
-    ]
-    try:
-        with torch.no_grad():
-            task.outputs(task.parameters, task.placed(task.domain.sample(_PROBES, rng=Rng(0))))
-    finally:
-        for handle in handles:
-            handle.remove()
+    modules = task.network.named_modules()
+    whole = [name for name, module in modules if next(module.children(), None) is None]
+    order = running_order(task, whole)
     return list(dict.fromkeys(order[order.index(layer) :]))

@@ -15,12 +15,11 @@ from seepage.attacks.gradient_matching.rows.by_case import ByCase, DefendedByCas
 from seepage.attacks.gradient_matching.rows.layers import RowBatchNorm
 from seepage.attacks.gradient_matching.rows.plain import InTurn, Vectorised
 from seepage.attacks.gradient_matching.rows.shared import Shared, shared_simulation
-from seepage.core import Observation, Rng, Task
+from seepage.attacks.running_order import running_order
+from seepage.core import Observation, Task
 from seepage.core.task import batchnorm_layers
 
 log = logging.getLogger("seepage.engine")
-
-_PROBES = 4
 
 
 def given_statistics(simulate: RowSimulation, cases: Sequence[Observation]) -> RowSimulation:
@@ -65,15 +64,5 @@ def _given(shared: Shared, cases: Sequence[Observation]) -> Shared:
 
 def _run_once(task: Task) -> set[str]:
     """The batch-normalisation layers that one pass runs once, by name."""
-    runs: Counter[str] = Counter()
-    handles = [
-        layer.register_forward_pre_hook(lambda *_, name=name: runs.update([name]))
-        for name, layer in batchnorm_layers(task.network).items()
-    ]
-    try:
-        with torch.no_grad():
-            task.outputs(task.parameters, task.placed(task.domain.sample(_PROBES, rng=Rng(0))))
-    finally:
-        for handle in handles:
-            handle.remove()
+    runs = Counter(running_order(task, batchnorm_layers(task.network)))
     return {name for name, count in runs.items() if count == 1}
