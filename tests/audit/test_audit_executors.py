@@ -4,12 +4,14 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 
 import seepage as sp
+from seepage.attacks.gradient_matching import Engine
 from seepage.audit import (
     Audit,
     Pool,
@@ -198,40 +200,69 @@ class Counting:
         return self.inner.many(observations, rngs=rngs)
 
 
-def side_by_side_grid(attack, **changes):
+def side_by_side_grid(attack, *, people=3, batch_size=1, **changes):
     photos = sp.data.load("photos")
     parts = {"defenses": [sp.chain(), sp.AddGaussian(0.01)], "seeds": [0, 1], **changes}
     audit = Audit(
         tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)], attacks={"it": attack}, **parts
     )
-    return audit.cases(victims(photos, people=3, batch_size=1))
+    return audit.cases(victims(photos, people=people, batch_size=batch_size))
 
 
-def test_cases_that_differ_in_people_and_seed_run_side_by_side_with_the_same_result():
-    attack = Counting(sp.attacks.inverting_gradients(steps=5, restarts=2))
-    cases = side_by_side_grid(attack)
+# Whatever is done to a finished update; the others act before it, and change what is computed.
+AFTERWARDS = [sp.chain(), sp.Clip(0.5), sp.AddGaussian(0.01), sp.Dropout(0.3), sp.Prune(0.5)]
+BEFORE = [sp.MixUp(2), sp.chain(sp.ClipEach(1.0), sp.Mean()), sp.Oasis(), sp.Precode()]
+
+
+@pytest.mark.parametrize("adapt", [False, True])
+def test_cases_that_differ_in_people_seed_and_what_is_done_to_updates_run_side_by_side(adapt):
+    # As on a card, where all rows pass through one network.
+    engine = Engine(rows=64, strategy="shared")
+    search = sp.attacks.inverting_gradients(steps=5, restarts=2, engine=engine)
+    attack = Counting(sp.attacks.adaptive(search) if adapt else search)
+    cases = side_by_side_grid(attack, defenses=AFTERWARDS, seeds=[0])
     together = {o.record.case: o for o in side_by_side(cases)}
-    assert attack.sizes == [6, 6]
+    assert attack.sizes == [3 * len(AFTERWARDS)]
     for alone in serial(cases):
         found = together[alone.record.case]
         assert torch.allclose(found.guess, alone.guess, atol=1e-4)
         assert found.record.scores["psnr"] == pytest.approx(alone.record.scores["psnr"], abs=1e-2)
 
 
-def test_a_group_that_fails_is_run_one_by_one_so_that_the_guilty_case_alone_fails():
+def test_clients_that_differ_before_the_update_run_apart():
+    attack = Counting(sp.attacks.inverting_gradients(steps=2, restarts=1))
+    cases = side_by_side_grid(attack, defenses=[sp.chain(), *BEFORE], people=4, batch_size=2)
+    apart = {case.alike for case in cases}
+    assert len(apart) == 1 + len(BEFORE)
+    assert not any(outcome.record.error for outcome in side_by_side(cases))
+    assert max(attack.sizes) == 4
+
+
+def test_the_seconds_of_a_group_are_shared_by_its_cases():
+    attack = sp.attacks.inverting_gradients(steps=5, restarts=1)
+    cases = side_by_side_grid(attack, seeds=[0])
+    began = time.perf_counter()
+    spent = [float(outcome.record.effort["seconds"]) for outcome in side_by_side(cases)]
+    assert 0 < sum(spent) <= time.perf_counter() - began
+
+
+def test_a_group_that_fails_is_halved_until_the_guilty_case_alone_fails():
     class Moody(Counting):
         def many(self, observations, *, rngs):
-            raise RuntimeError("out of memory")
+            self.sizes.append(len(observations))
+            return [self(seen, rng=key) for seen, key in zip(observations, rngs, strict=True)]
 
         def __call__(self, observation, *, rng):
-            if rng.seed == 1:
+            if rng.seed == 5:
                 raise RuntimeError("not this one")
             return self.inner(observation, rng=rng)
 
     attack = Moody(sp.attacks.inverting_gradients(steps=2, restarts=1))
-    outcomes = list(side_by_side(side_by_side_grid(attack, defenses=[sp.chain()])))
-    errors = {o.record.seed: o.record.error for o in outcomes}
-    assert errors == {0: None, 1: "RuntimeError: not this one"}
+    grid = side_by_side_grid(attack, defenses=[sp.chain()], seeds=list(range(8)), people=1)
+    outcomes = list(side_by_side(grid))
+    errors = {o.record.seed: o.record.error for o in outcomes if o.record.error}
+    assert errors == {5: "RuntimeError: not this one"}
+    assert attack.sizes == [8, 4, 4, 2, 2]
 
 
 def test_an_attack_that_knows_no_side_by_side_runs_in_turn():

@@ -101,12 +101,17 @@ class Case:
 
     @property
     def alike(self) -> tuple[str, ...]:
-        """What cases must share to run together: they differ in people and seed alone."""
+        """What cases must share to run together.
+
+        They may differ in people, in seed, and in what is done to a finished update: up to there
+        all such clients compute the same.
+        """
         size, tapped = len(self.victims.people), self.victims.tapped
         # Captures bring weights of their own, so that what was captured has to be the same.
         captured = None if tapped is None else tapped.digest
         network = (self.task.digest, self.task.domain)
-        parts = (*network, self.client, self.threat, self.attack_name, size, captured)
+        client = self.client.local if self.client.chain.comes_after else self.client
+        parts = (*network, client, self.threat, self.attack_name, size, captured)
         return tuple(map(repr, parts))
 
     @property

@@ -13,8 +13,9 @@ AnyCase = Case | BoundCase
 Started = Callable[[AnyCase], None]
 Executor = Callable[[Sequence[AnyCase], Started], Iterable[Outcome]]
 
-# Results are stored group by group, so a larger one would lose more to an interruption.
-TOGETHER = 16
+# Results are stored group by group: a larger one would show nothing for longer, and use a card
+# hardly better.
+TOGETHER = 64
 
 
 def unannounced(case: AnyCase) -> None:
@@ -30,7 +31,7 @@ def serial(cases: Sequence[AnyCase], started: Started = unannounced) -> Iterator
 
 
 def side_by_side(cases: Sequence[AnyCase], started: Started = unannounced) -> Iterator[Outcome]:
-    """Run cases that differ in people and seed alone together, where the attack can."""
+    """Run cases that are alike together, where the attack can."""
     for group in _alike(cases):
         started(group[0])
         yield from run_together(group)

@@ -29,16 +29,17 @@ def run_case(case: Case | BoundCase) -> Outcome:
 
 
 def run_together(cases: Sequence[Case | BoundCase]) -> list[Outcome]:
-    """Run cases that differ in people and seed alone, side by side where the attack can."""
+    """Run cases that are alike, side by side where the attack can."""
     attacks = [case for case in cases if isinstance(case, Case)]
-    if len(attacks) == len(cases) > 1 and isinstance(attack := attacks[0].attack, SideBySide):
-        try:
-            seen = [case.observe() for case in attacks]
-            guesses = attack.many(seen, rngs=[_adversary(case) for case in attacks])
-            return [_scored(*one) for one in zip(attacks, seen, guesses, strict=True)]
-        except Exception:  # noqa: BLE001 - which of them breaks is found out one by one
-            pass
-    return [run_case(case) for case in cases]
+    if not len(attacks) == len(cases) > 1 or not isinstance(attacks[0].attack, SideBySide):
+        return [run_case(case) for case in cases]
+    try:
+        seen = [case.observe() for case in attacks]
+        guesses = attacks[0].attack.many(seen, rngs=[_adversary(case) for case in attacks])
+        return [_scored(*one) for one in zip(attacks, seen, guesses, strict=True)]
+    except Exception:  # noqa: BLE001 - which of them breaks is found out half by half
+        half = len(cases) // 2
+        return [*run_together(cases[:half]), *run_together(cases[half:])]
 
 
 def lost(case: Case | BoundCase, reason: str) -> Outcome:

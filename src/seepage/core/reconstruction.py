@@ -18,7 +18,7 @@ class Trace:
             for closed forms.
         finals: Best objective of every restart, in order; the smallest was chosen.
         diverged: How many restarts stopped being finite on the way.
-        seconds: Wall-clock time.
+        seconds: Wall-clock time; a share of it where several were attacked side by side.
         device: Where it ran.
     """
 

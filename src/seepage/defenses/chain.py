@@ -88,6 +88,11 @@ class Chain:
         """What the last link on the update gives."""
         return self.guards[-1].produces if self.guards else "aggregate"
 
+    @property
+    def comes_after(self) -> bool:
+        """Whether all of it acts on one client's finished update, and on nothing before."""
+        return not self.preparations and self.consumes == "aggregate" and self.aggregation is None
+
     def broadcast(self, task: Task) -> Task:
         """The network that everybody holds."""
         for link in self.preparations:

@@ -14,9 +14,8 @@ def fingerprint(
     searches: list[Search], cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
 ) -> str:
     """A name for a run that no run with another result shares."""
-    simulate = cases[0].simulate
-    client = simulate.client if isinstance(simulate, Simulation) else simulate
-    digest = hashlib.sha256(repr((searches, rngs, chunk, client, cases[0].task)).encode())
+    clients = [_client(case) for case in cases]
+    digest = hashlib.sha256(repr((searches, rngs, chunk, clients, cases[0].task)).encode())
     for case in cases:
         known = [] if case.labels is None else [case.labels]
         for layer in (case.statistics or {}).values():
@@ -24,3 +23,8 @@ def fingerprint(
         for tensor in (*case.update, *case.task.parameters.values(), *known):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:24]
+
+
+def _client(case: Observation) -> object:
+    simulate = case.simulate
+    return simulate.client if isinstance(simulate, Simulation) else simulate

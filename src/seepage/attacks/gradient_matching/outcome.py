@@ -21,7 +21,7 @@ class Outcome:
         values: The objective of that restart at every step.
         finals: The best objective of every restart.
         diverged: How many restarts stopped being finite.
-        seconds: Time of the whole run, with all cases in it.
+        seconds: Its share of the time of the run, with all cases in it.
     """
 
     point: Tensor

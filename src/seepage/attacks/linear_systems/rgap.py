@@ -56,7 +56,7 @@ class RGAP:
         began = time.perf_counter()
         stack = read_all(observations)
         steps = best_walks(observations, stack, damping=self.damping)
-        seconds = time.perf_counter() - began
+        seconds = (time.perf_counter() - began) / len(observations)
         return [
             reconstruction(observation, step, Trace(seconds=seconds, device=str(step.x.device)))
             for observation, step in zip(observations, steps, strict=True)
