@@ -17,7 +17,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,14 +28,25 @@ import seepage as sp
 from benchmarks.defense_rows import ROWS, SCALES, Row, Scale, loaded, network
 from benchmarks.defense_table import DELTA, gathered, join
 from benchmarks.provenance import RESULTS, save
-from seepage.audit import Record
-from seepage.core import Attack, Protection, SideBySide
-from seepage.core.errors import Diverged, NotApplicable
+from seepage.audit import Case, side_by_side, victims
+from seepage.core import Attack
+from seepage.core.errors import Diverged
 from seepage.core.task import batchnorm_layers
-from seepage.scoring import METRICS, applicable, pair
+from seepage.scoring import METRICS
 from seepage.utility import OneCycle, Training, noise_multiplier, train
 
 Result = dict[str, object]
+Keep = Callable[[Mapping[str, Result]], None]
+
+
+def utilities(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
+    """Train behind each defense."""
+    for name in names:
+        began = time.perf_counter()
+        row = utility(name, scale, device)
+        row["wall_seconds"] = round(time.perf_counter() - began, 1)
+        print(name, {k: v for k, v in row.items() if k not in ("loss", "evaluated")}, flush=True)
+        keep({name: row})
 
 
 def utility(name: str, scale: Scale, device: str) -> Result:
@@ -83,65 +95,58 @@ def utility(name: str, scale: Scale, device: str) -> Result:
     }
 
 
-def attack(name: str, scale: Scale, device: str) -> Result:
-    """Attack the first people of the test set behind the defense, with everything there is."""
-    row = ROWS[name]
-    task, defense = network(scale, row, device), row.defend(scale.attacked)
-    client = sp.Client(sp.Gradient(), defense)
-    images = loaded(scale.data, "test")
-    starts = range(0, scale.people, scale.attacked)
-    batches = [images.batch(scale.attacked, start=start) for start in starts]
-    records, seconds = [], {}
-    for label, (threat, adversary) in attacks(task, row, scale).items():
-        seen = [
-            threat.observe(client, task, batch.to(device=device), rng=sp.rng(i))
-            for i, batch in enumerate(batches)
-        ]
-        began = time.perf_counter()
-        try:
-            guesses = attacked(adversary, seen)
-        except NotApplicable as error:
-            print(f"{label}: {error}", flush=True)
-            continue
-        seconds[label] = round(time.perf_counter() - began, 1)
-        for start, batch, guess in zip(starts, batches, guesses, strict=True):
-            people = tuple(range(start, start + len(batch)))
-            records.append(
-                Record(
-                    data=scale.data,
-                    people=people,
-                    model=task.name,
-                    local=repr(client.local),
-                    defense=name,
-                    threat=repr(threat),
-                    attack=label,
-                    seed=0,
-                    scores=scored(guess, batch),
-                )
-            )
-    return {"seconds": seconds, "records": [record.plain() for record in records]}
+def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
+    """Attack the first people of the test set behind each defense, with everything there is."""
+    rows: dict[str, Result] = {name: {"seconds": Counter(), "records": []} for name in names}
+    cases = {case.id: (case, name) for name in names for case in attempts(name, scale, device)}
+    for outcome in side_by_side([case for case, _ in cases.values()]):
+        record = outcome.record
+        _, name = cases[record.case]
+        print(f"{name}, {record.attack}: {record.error or record.scores}", flush=True)
+        if record.error is None:
+            rows[name]["seconds"][record.attack] += float(record.effort["seconds"])
+            rows[name]["records"].append(replace(record, defense=name).plain())
+        keep(rows)
+
+
+def attempts(name: str, scale: Scale, device: str) -> list[Case]:
+    """Every attack on every batch behind one defense."""
+    row, images = ROWS[name], loaded(scale.data, "test")
+    task, client = network(scale, row, device), sp.Client(sp.Gradient(), row.defend(scale.attacked))
+    wanted = ("psnr", "lpips") if images.domain.shape[0] == 3 else ("psnr",)
+    measured = [METRICS[metric] for metric in wanted]
+    batches = victims(images, people=scale.people, batch_size=scale.attacked)
+    return [
+        Case(task, client, threat, adversary, label, batch, seed=0, metrics=measured)
+        for label, (threat, adversary) in attacks(task, row, scale).items()
+        for batch in batches
+    ]
 
 
 def attacks(task: sp.Task, row: Row, scale: Scale) -> dict[str, tuple[sp.Threat, Attack]]:
-    """A weak prior and a strong one, adapted to the defense."""
+    """A weak prior and a strong one, adapted to the defense, and features where they are known."""
     strongest = sp.Threat.strongest()
     layerwise, joint = searches(task, scale.steps)
     if row.is_private:
         slow, _ = searches(task, scale.private_steps)
-        unaware = replace(strongest, knows_defense=False, knows_mixing=False)
         return {
             f"layerwise, adapted, {scale.private_steps} steps": (
                 strongest,
                 sp.attacks.adaptive(slow),
             ),
-            "joint, unaware": (unaware, joint),
+            "joint, unaware": (strongest.unaware(), joint),
         }
+    defense = row.defend(scale.attacked)
+    found = {"layerwise, adapted": (strongest, sp.attacks.adaptive(layerwise))}
     # Behind strong noise both adapted searches would be the same posterior.
-    adapted = joint if is_noise(row.defend(1)) else sp.attacks.adaptive(joint)
-    return {
-        "layerwise, adapted": (strongest, sp.attacks.adaptive(layerwise)),
-        "joint": (strongest, adapted),
-    }
+    if isinstance(defense, sp.AddGaussian):
+        found["joint"] = strongest, joint
+    else:
+        found["joint, adapted"] = strongest, sp.attacks.adaptive(joint)
+    if not isinstance(defense, sp.MixUp | sp.InstaHide):
+        forced = sp.attacks.teacher_forced(steps=scale.steps)
+        found["teacher forced"] = strongest, forced
+    return found
 
 
 def searches(task: sp.Task, steps: int) -> tuple[Attack, Attack]:
@@ -153,26 +158,7 @@ def searches(task: sp.Task, steps: int) -> tuple[Attack, Attack]:
     return sp.attacks.inverting_gradients(**options), joint
 
 
-def is_noise(defense: Protection) -> bool:
-    return isinstance(defense, sp.AddGaussian)
-
-
-def attacked(adversary: Attack, seen: Sequence[sp.Observation]) -> Sequence[sp.Reconstruction]:
-    """Side by side where that can be done, since a card is better used."""
-    keys = [sp.rng(1000 + i) for i in range(len(seen))]
-    if isinstance(adversary, SideBySide):
-        return adversary.many(seen, rngs=keys)
-    return [adversary(one, rng=key) for one, key in zip(seen, keys, strict=True)]
-
-
-def scored(guess: sp.Reconstruction, batch: sp.Batch) -> dict[str, tuple[float, ...]]:
-    paired = pair(sp.Reconstruction(guess.inputs.cpu().float()), batch)
-    fitting = {metric.name for metric in applicable(paired)}
-    names = [name for name in ("psnr", "lpips") if name in fitting]
-    return {name: tuple(METRICS[name](paired).tolist()) for name in names}
-
-
-PARTS = {"utility": utility, "attack": attack}
+PARTS = {"utility": utilities, "attack": leaks}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -192,17 +178,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     asked = {name: getattr(options, name) for name in ("epochs", "steps")}
     scale = replace(SCALES[options.scale], **{n: v for n, v in asked.items() if v is not None})
-    file = f"defenses-{options.part}{suffix}"
     rows = gathered(options.part, [options.out], suffix)["rows"]
-    for name in options.only.split(","):
-        began = time.perf_counter()
-        rows[name] = PARTS[options.part](name, scale, options.device)
-        rows[name]["wall_seconds"] = round(time.perf_counter() - began, 1)
-        # After every row, so that nothing is lost to a time limit.
-        path = save(file, options.device, {"scale": options.scale, "rows": rows}, options.out)
-        shown = {k: v for k, v in rows[name].items() if k not in ("records", "loss", "evaluated")}
-        print(name, shown, flush=True)
-    print(path)
+
+    # As rows come, so that nothing is lost to a time limit.
+    def keep(found: Mapping[str, Result]) -> None:
+        rows.update(found)
+        content = {"scale": options.scale, "rows": rows}
+        save(f"defenses-{options.part}{suffix}", options.device, content, options.out)
+
+    PARTS[options.part](options.only.split(","), scale, options.device, keep)
 
 
 if __name__ == "__main__":
