@@ -20,7 +20,7 @@ from seepage.reproduce import (
     names,
     shortfalls,
 )
-from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN, Claim, Verdict
+from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN, UNDECIDED, Claim, Verdict
 from seepage.reproduce.reproduction import different
 from seepage.reproduce.shortfall import UNKNOWN
 
@@ -28,7 +28,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 PICTURES = PAGE.with_suffix("")
 FOLDER = RESULTS / "papers"
 Result = dict[str, Any]
-TOLD = {HOLDS: "hold", FAILS: "do not hold", BEATEN: "are beaten", NOT_RUN: "were not run"}
+TOLD = {
+    HOLDS: "hold",
+    FAILS: "do not hold",
+    BEATEN: "are beaten",
+    UNDECIDED: "are undecided",
+    NOT_RUN: "were not run",
+}
 
 OPENING = """# Results
 
@@ -40,7 +46,8 @@ so they are not shown.
 
 Each claim of a paper is put as a comparison of numbers, and its verdict is computed from the
 largest run there is: it *holds*, it *does not hold*, or, where it says what an attack cannot do
-and a stronger one can, it is *beaten*. *Decided by* is the comparison that contradicts it most, or
+and a stronger one can, it is *beaten*. Where a claim is about defenses and nothing came back even
+without one, it is *undecided*. *Decided by* is the comparison that contradicts it most, or
 comes closest to doing so. *Why* is what experiments say about a verdict.
 
 In the tables, *difference* is ours less the paper's in the paper's own convention, *usual* is the
@@ -122,7 +129,7 @@ def _because(claim: Claim, verdict: Verdict) -> str:
     """What is known about a verdict; one against the paper needs a cause."""
     if verdict.word == NOT_RUN:
         return ""
-    return claim.because or (UNKNOWN if verdict.word == FAILS else "")
+    return claim.because or (UNKNOWN if verdict.word in (FAILS, UNDECIDED) else "")
 
 
 def _shortfalls(

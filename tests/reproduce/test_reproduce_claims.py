@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 from benchmarks import papers, results_page, smoke
@@ -13,7 +14,7 @@ from seepage.core.errors import UnknownName
 from seepage.reproduce import SCALES, Reproduction, claims, judged, load_table, names, shortfalls
 from seepage.reproduce.comparisons import Between, Close, Extreme, Rising
 from seepage.reproduce.contrasts import Less, Printed, Varied, Widens
-from seepage.reproduce.judge import Claim, Verdict
+from seepage.reproduce.judge import UNDECIDED, Claim, Premise, Verdict
 from seepage.reproduce.lines import Line
 from seepage.reproduce.numbers import Numbers
 from seepage.reproduce.place import Place
@@ -42,6 +43,35 @@ def run(numbers, *, measure="psnr", values=None, paper=None):
 def verdict(test, *runs, limit=False):
     tables = {f"table{number}": one for number, one in enumerate(runs)}
     return judged(Claim("table0", "It does.", test, limit=limit), tables)
+
+
+@pytest.mark.parametrize(("least", "word"), [(12.0, "holds"), (12.5, UNDECIDED)])
+def test_a_claim_whose_premise_fails_is_undecided(least, word):
+    """Of another measure than the claim's; and it is told what was too little."""
+    lines = [
+        *run({("none", "x"): 0.1, ("pruned", "x"): 0.2}, measure="lpips")["lines"],
+        *run({("none", "x"): 12.2, ("pruned", "x"): 12.0})["lines"],
+    ]
+    claim = Claim(
+        "table0",
+        "Pruning protects.",
+        Rising(along=["pruned", "none"]),
+        measure="lpips",
+        provided=Premise(Between(low=least, along=["none"]), "psnr"),
+    )
+    found = judged(claim, {"table0": {"lines": lines, "values": {}, "scale": "small"}})
+    assert found.word == word
+    assert (found.numbers == "none (x) 12.2") == (word == UNDECIDED)
+
+
+def test_a_premise_without_its_number_leaves_a_claim_undecided():
+    claim = Claim(
+        "table0",
+        "Pruning protects.",
+        Rising(along=["a", "b"]),
+        provided=Premise(Between(low=1.0), "ssim"),
+    )
+    assert judged(claim, {"table0": run(GRID)}).word == UNDECIDED
 
 
 GRID = {
@@ -170,7 +200,9 @@ def printed(name):
 
 def test_what_a_paper_printed_contradicts_none_of_its_claims():
     runs = {name: printed(name) for name in names()}
-    words = [(claim.table, claim.says, judged(claim, runs).word) for claim in claims()]
+    # Premises are of measures that papers do not print.
+    told = [replace(claim, provided=None) for claim in claims()]
+    words = [(claim.table, claim.says, judged(claim, runs).word) for claim in told]
     assert [told for told in words if told[2] not in ("holds", "not run")] == []
     assert len([told for told in words if told[2] == "holds"]) > 30
 

@@ -13,19 +13,33 @@ from typing import Any
 
 from seepage.core.construct import construct
 from seepage.core.errors import UnknownName
-from seepage.reproduce.comparisons import Between, Close, Extreme, Rising, Test
+from seepage.reproduce.comparisons import Between, Close, Extreme, Margin, Rising, Test
 from seepage.reproduce.contrasts import Less, Printed, Varied, Widens
 from seepage.reproduce.numbers import Numbers
 from seepage.reproduce.substitute import Plain
 
 FILE = Path(__file__).parent / "claims.toml"
 HOLDS, FAILS, BEATEN, NOT_RUN = "holds", "does not hold", "beaten", "not run"
+UNDECIDED = "undecided"
 TESTS: Mapping[str, type[Any]] = MappingProxyType(
     {
         test.__name__.lower(): test
         for test in (Between, Close, Extreme, Less, Printed, Rising, Varied, Widens)
     }
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Premise:
+    """What must be so for a claim to mean anything.
+
+    Args:
+        test: How numbers of the claim's table compare then.
+        measure: Which numbers; the table's first if none.
+    """
+
+    test: Test
+    measure: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +54,8 @@ class Claim:
         statistic: Likewise.
         limit: It says what an attack cannot do, so that a stronger attack beats it.
         because: Why it comes out as it does, or what its verdict is worth, once that is known.
+        provided: Without this it is undecided: a defense that leaks little says nothing where as
+            little leaks without.
     """
 
     table: str
@@ -49,6 +65,7 @@ class Claim:
     statistic: str = ""
     limit: bool = False
     because: str = ""
+    provided: Premise | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +73,9 @@ class Verdict:
     """What came of a claim.
 
     Args:
-        word: "holds", "does not hold", "beaten" or "not run".
-        numbers: The comparison that decides: the tightest, or the one that contradicts most.
+        word: "holds", "does not hold", "beaten", "undecided" or "not run".
+        numbers: The comparison that decides: the tightest, or the one that contradicts most; of a
+            claim that is undecided, what its premise fails by.
         scale: Of the run that was judged.
     """
 
@@ -84,21 +102,44 @@ def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
     if not needed <= runs.keys():
         return Verdict(NOT_RUN)
 
-    def numbers(table: str) -> Numbers:
-        return Numbers.of(runs[table], claim.measure, claim.statistic)
-
-    margins = claim.test(numbers(claim.table), numbers)
-    if not margins or any(math.isnan(margin.value) for margin in margins):
+    tightest = _tightest(claim.test, claim, runs, claim.measure, claim.statistic)
+    if tightest is None:
         return Verdict(NOT_RUN)
-    tightest = min(margins)
+    scale, premise = str(runs[claim.table]["scale"]), claim.provided
+    if premise is not None:
+        given = _tightest(premise.test, claim, runs, premise.measure, "")
+        if given is None or given.value < 0:
+            return Verdict(UNDECIDED, "" if given is None else given.words, scale)
     wrong = BEATEN if claim.limit else FAILS
-    word = HOLDS if tightest.value >= 0 else wrong
-    return Verdict(word, tightest.words, str(runs[claim.table]["scale"]))
+    return Verdict(HOLDS if tightest.value >= 0 else wrong, tightest.words, scale)
+
+
+def _tightest(
+    test: Test, claim: Claim, runs: Mapping[str, Plain], measure: str, statistic: str
+) -> Margin | None:
+    """The comparison that comes closest to contradicting, or contradicts most; None without."""
+
+    def numbers(table: str) -> Numbers:
+        return Numbers.of(runs[table], measure, statistic)
+
+    margins = test(numbers(claim.table), numbers)
+    missing = not margins or any(math.isnan(margin.value) for margin in margins)
+    return None if missing else min(margins)
 
 
 def _claim(plain: Mapping[str, Any]) -> Claim:
-    options = dict(plain["test"])
+    parts = {**plain, "test": _test(plain["test"])}
+    if "provided" in parts:
+        options = dict(parts["provided"])
+        measure = options.pop("measure", "")
+        parts["provided"] = Premise(_test(options), measure)
+    return Claim(**parts)
+
+
+def _test(plain: Mapping[str, Any]) -> Test:
+    options = dict(plain)
     name = options.pop("name")
     if name not in TESTS:
         raise UnknownName("test of a claim", name, TESTS)
-    return Claim(**{**plain, "test": construct(name, TESTS[name], options)})
+    test: Test = construct(name, TESTS[name], options)
+    return test

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.report import markdown_table, markdown_words
-from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN, claims, judged
+from seepage.reproduce.judge import BEATEN, FAILS, HOLDS, NOT_RUN, UNDECIDED, claims, judged
 from seepage.reproduce.lines import Line
 from seepage.reproduce.measures import measure
 from seepage.reproduce.substitute import Plain
@@ -24,7 +24,12 @@ ABOUT = {
     "paper": "At the paper's scale, as far as the paper states it.",
 }
 COUNTED = "Nothing is trained or attacked: these are the paper's networks at every scale."
-TOLD = {HOLDS: "This holds", FAILS: "This does not hold", BEATEN: "This is beaten"}
+TOLD = {
+    HOLDS: "This holds",
+    FAILS: "This does not hold",
+    BEATEN: "This is beaten",
+    UNDECIDED: "This is undecided, since too little leaks without a defense",
+}
 WORDS = ("cell", "measure", "why")
 ALWAYS = ("cell", "paper", "Seepage", "difference", "why")
 
