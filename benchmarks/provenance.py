@@ -59,12 +59,23 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
     return path
 
 
+# Options whose value is a path of one machine; the last takes several.
+_FOLDERS, _SEVERAL = ("--out", "--keep", "--sheets"), "--sources"
+
+
 def _without_folder(arguments: list[str]) -> list[str]:
-    """The arguments less `--out FOLDER` and its like, which are paths of one machine."""
-    kept, leaving_out = [], False
+    """The arguments less `--out FOLDER` and its like."""
+    kept: list[str] = []
+    skipping = 0.0
     for argument in arguments:
         if argument.startswith("--"):
-            leaving_out = argument in ("--out", "--keep", "--sheets", "--sources")
-        if not leaving_out:
+            skipping = 0.0
+        if argument in _FOLDERS:
+            skipping = 1.0
+        elif argument == _SEVERAL:
+            skipping = float("inf")
+        elif skipping:
+            skipping -= 1
+        else:
             kept.append(argument)
     return kept

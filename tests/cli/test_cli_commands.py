@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.attacks import ATTACKS
+from seepage.attacks.feature_recovery.exact import NotToldApartWarning
 from seepage.audit import adversary, load_audit
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
@@ -224,6 +226,33 @@ class Impatient:
         if len(self.calls) == 3:
             raise KeyboardInterrupt
         return sp.attacks.analytic_fc()(observation, rng=rng)
+
+
+class Doubtful:
+    """Warns, as of ours and of somebody else's, and attacks."""
+
+    def __call__(self, observation, *, rng):
+        warnings.warn("two people look alike", NotToldApartWarning, stacklevel=1)
+        warnings.warn("it is old", FutureWarning, stacklevel=1)
+        return sp.attacks.analytic_fc()(observation, rng=rng)
+
+
+def test_a_warning_of_ours_is_one_sentence_without_a_place_in_the_code(place, monkeypatch, capsys):
+    def doubtful():
+        """Warn."""
+        return Doubtful()
+
+    monkeypatch.setattr(adversary, "ATTACKS", {"analytic_fc": doubtful})
+    (place / "spec.toml").write_text(people(1))
+    monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
+    with (
+        pytest.warns(FutureWarning, match="it is old") as others,
+        pytest.raises(SystemExit) as stopped,
+    ):
+        main()
+    assert stopped.value.code == 0
+    assert capsys.readouterr().err == "seepage: warning: two people look alike\n"
+    assert [one.category for one in others] == [FutureWarning]
 
 
 def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys):

@@ -21,6 +21,7 @@ from seepage.cli.report import Format
 from seepage.cli.report import report as write_report
 from seepage.cli.reproduce_command import reproduce
 from seepage.cli.vet import Received, vet_model
+from seepage.cli.warned import plain_warnings
 from seepage.core.errors import SeepageError
 
 app = typer.Typer(
@@ -154,7 +155,8 @@ def list_(
 def main() -> None:
     """Run the command line; any error of ours is one sentence and exit code 2."""
     try:
-        app()
+        with plain_warnings():
+            app()
     except SeepageError as error:
         Console(stderr=True).print(
             "seepage: " + " ".join(str(error).splitlines()),
