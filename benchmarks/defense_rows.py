@@ -12,7 +12,7 @@ from torch import nn
 import seepage as sp
 from seepage.core import Protection
 from seepage.core.task import batchnorm_layers
-from seepage.utility import CropAndFlip, noise_multiplier
+from seepage.utility import CropAndFlip, Training, noise_multiplier, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class Scale:
         attacked: How many share a batch.
         steps: Of every attack.
         private_steps: Of attacks that clip every example's gradient as DP-SGD does.
+        schooled: Passes over the examples that the attacked network has had, without a defense.
     """
 
     data: str
@@ -48,6 +49,7 @@ class Scale:
     attacked: int
     steps: int
     private_steps: int
+    schooled: int = 0
 
 
 def mnist_cnn() -> sp.Task:
@@ -169,6 +171,30 @@ def loaded(name: str, split: str) -> sp.data.Dataset:
 def network(scale: Scale, row: Row, device: str) -> sp.Task:
     task = scale.network()
     return (with_group_norm(task) if row.group_norm else task).to(device=device)
+
+
+@cache
+def victim(scale: Scale, name: str, device: str) -> sp.Task:
+    """The network that is attacked: taught as much as the scale says, once for all rows alike."""
+    row = ROWS[name]
+    if row.group_norm and name != "group norm":
+        return victim(scale, "group norm", device)
+    if not row.group_norm and name != "none":
+        return victim(scale, "none", device)
+    task = network(scale, row, device)
+    if not scale.schooled:
+        return task
+    plan = Training(epochs=scale.schooled, batch_size=64, lr=0.1, augment=scale.augment)
+    seen, unseen = loaded(scale.data, "train"), loaded(scale.data, "test")
+    taught = train(
+        task,
+        seen.batch(scale.examples),
+        held_out=unseen.batch(scale.held_out),
+        plan=plan,
+        rng=sp.rng(0),
+    )
+    print(f"attacked at an accuracy of {taught.accuracy[-1]:.3f}", flush=True)
+    return taught.task
 
 
 def with_group_norm(task: sp.Task) -> sp.Task:

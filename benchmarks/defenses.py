@@ -1,15 +1,16 @@
 """What defenses let through and what they cost: accuracy beside the strongest attack.
 
     python -m benchmarks.defenses --part utility --device cuda [--only 'prune 0.9,noise 0.01']
-    python -m benchmarks.defenses --part attack --device cuda
+    python -m benchmarks.defenses --part attack --device cuda [--schooled 1] [--steps 2000]
     python -m benchmarks.defenses --part table [--sources FOLDER FOLDER ...]
     python -m benchmarks.defenses --scale small --part utility
 
 Needs CIFAR-10 in SEEPAGE_DATA, or MNIST for the small scale. Rows are written as they come, and
 rows of an earlier run that are not asked for again are kept; several runs at once need a folder
 each. Both parts see the same networks and the same defenses; attacks meet the network before it is
-trained. "table" joins what the other two left, accounts for DP-SGD where the training could not,
-which needs Opacus, adds guesses that need no update, and draws the figures.
+trained, or after `--schooled` epochs without a defense. "table" joins what the other two left,
+accounts for DP-SGD where the training could not, which needs Opacus, adds guesses that need no
+update, and draws the figures.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 import torch
 
 import seepage as sp
-from benchmarks.defense_rows import ROWS, SCALES, Row, Scale, loaded, network
+from benchmarks.defense_rows import ROWS, SCALES, Row, Scale, loaded, network, victim
 from benchmarks.defense_table import DELTA, gathered, join
 from benchmarks.provenance import RESULTS, save
 from seepage.audit import Case, side_by_side, victims
@@ -112,7 +113,7 @@ def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
 def attempts(name: str, scale: Scale, device: str) -> list[Case]:
     """Every attack on every batch behind one defense."""
     row, images = ROWS[name], loaded(scale.data, "test")
-    task, client = network(scale, row, device), sp.Client(sp.Gradient(), row.defend(scale.attacked))
+    task, client = victim(scale, name, device), sp.Client(sp.Gradient(), row.defend(scale.attacked))
     wanted = ("psnr", "lpips") if images.domain.shape[0] == 3 else ("psnr",)
     measured = [METRICS[metric] for metric in wanted]
     batches = victims(images, people=scale.people, batch_size=scale.attacked)
@@ -169,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default=",".join(ROWS), help="rows, by comma")
     parser.add_argument("--epochs", type=int, help="of all but DP-SGD, instead of the scale's")
     parser.add_argument("--steps", type=int, help="of attacks, instead of the scale's")
+    parser.add_argument("--schooled", type=int, help="epochs that the attacked network has had")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result")
     parser.add_argument("--sources", type=Path, nargs="+", help="folders the table is made from")
     options = parser.parse_args(arguments)
@@ -176,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.part == "table":
         join(options.sources or [options.out], options.out, SCALES[options.scale], suffix)
         return
-    asked = {name: getattr(options, name) for name in ("epochs", "steps")}
+    asked = {name: getattr(options, name) for name in ("epochs", "steps", "schooled")}
     scale = replace(SCALES[options.scale], **{n: v for n, v in asked.items() if v is not None})
     rows = gathered(options.part, [options.out], suffix)["rows"]
 

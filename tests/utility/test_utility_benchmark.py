@@ -1,6 +1,7 @@
 """The benchmark of defenses, at a scale for a CPU."""
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -30,6 +31,15 @@ def test_accuracy_stands_beside_the_strongest_attack(tmp_path, data_root):
     picture = ElementTree.parse(tmp_path / "defenses-psnr-small.svg").getroot()
     names = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert {"none", "prune 0.99"} <= set(names)
+
+
+def test_rows_alike_attack_one_network_that_was_taught_once(data_root):
+    scale = replace(defense_rows.SMALL, schooled=1, examples=128)
+    taught = defense_rows.victim(scale, "prune 0.9", "cpu")
+    assert taught is defense_rows.victim(scale, "MixUp 4", "cpu")
+    fresh = defense_rows.victim(replace(scale, schooled=0), "none", "cpu")
+    assert fresh.digest == defense_rows.network(scale, defense_rows.ROWS["none"], "cpu").digest
+    assert taught.digest != fresh.digest
 
 
 def test_runs_in_several_folders_make_one_table_that_names_them(tmp_path):
