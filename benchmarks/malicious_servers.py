@@ -1,6 +1,9 @@
 """What servers that cheat get, and what vetting says of them and of honest networks.
 
-python -m benchmarks.malicious_servers
+    python -m benchmarks.malicious_servers [--only defended]
+
+`defended`, which is kept apart: robbing_the_fed behind defenses, by a server that knows of them and
+by one that does not, with short columns and with long ones.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
+from seepage.core import Protection
 from seepage.data.root import data_root
 from seepage.scoring import METRICS
 from seepage.vetting import concentration
@@ -95,6 +99,31 @@ def robbing() -> Iterator[dict[str, object]]:
             "psnr_median": round(statistics.median(psnr), 1),
             "same_predictions": round(statistics.fmean(same), 4),
             "seconds": round(statistics.median(seconds), 2),
+        }
+
+
+def defended() -> Iterator[dict[str, object]]:
+    photos, task = sp.data.load("cifar10"), sp.zoo.resnet20()
+    batches = [photos.batch(PEOPLE, start=n * PEOPLE) for n in range(BATCHES)]
+    runs: list[tuple[Protection, dict[str, float], bool]] = [(sp.chain(), {}, True)]
+    runs += [(sp.Clip(1.0), {}, True), (sp.Prune(0.9), {}, True), (sp.Prune(0.99), {}, True)]
+    runs += [(sp.Dropout(r), {}, knows) for r in (0.3, 0.5, 0.7, 0.9) for knows in (False, True)]
+    for std in (0.001, 0.01, 0.1):
+        runs += [(sp.AddGaussian(std), {"column": column}, True) for column in (1e-2, 100.0)]
+    private = sp.chain(sp.Clip(1.0), sp.AddGaussian(0.001))
+    runs += [(private, {"column": column}, True) for column in (1e-2, 100.0)]
+    for defense, options, knows in runs:
+        attack = sp.attacks.robbing_the_fed(bins=512, **options)
+        client = sp.Client(sp.Gradient(), defense)
+        threat = CHEATING if knows else CHEATING.unaware()
+        psnr = [v for b in batches for v in attacked(attack, task, b, client, threat)[0]]
+        yield {
+            "defense": repr(defense),
+            "options": options,
+            "knows_defense": knows,
+            "people": len(psnr),
+            **{f"above_{s:.0f}": round(statistics.fmean(p > s for p in psnr), 4) for s in SHARES},
+            "psnr_median": round(statistics.median(psnr), 1),
         }
 
 
@@ -184,15 +213,19 @@ def judged(kind: str, task: sp.Task, batch: sp.Batch | None) -> dict[str, object
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
+    parser.add_argument("--only", default="", choices=["", "defended"], help="what is kept apart")
     options = parser.parse_args()
     parts = {"robbing": robbing, "others": others, "flipping": flipping, "vetting": vetting}
+    if options.only:
+        parts = {options.only: defended}
     content: dict[str, object] = {}
     for name, part in parts.items():
         content[name] = []
         for found in part():
             content[name].append(found)
             print(found, flush=True)
-    print(save("malicious_servers", "cpu", content, options.out))
+    name = "-".join(filter(None, ("malicious_servers", options.only)))
+    print(save(name, "cpu", content, options.out))
 
 
 if __name__ == "__main__":

@@ -79,6 +79,35 @@ def test_an_imprinted_network_still_classifies(cifar, data_root):
     assert planted.domain == task.domain
 
 
+@pytest.mark.parametrize(("rate", "known", "unknown"), [(0.3, 26, 17), (0.9, 17, 15)])
+def test_what_dropout_took_is_filled_in_from_around_it(rate, known, unknown, cifar):
+    """Half of its pixels are enough to know a person by; a bias that is gone, its bin tells."""
+    attack = sp.attacks.robbing_the_fed(bins=2048)
+    batch, planted = cifar.batch(16), attack.plant(sp.zoo.lenet(), rng=sp.rng(2))
+    client, scores = sp.Client(sp.Gradient(), sp.Dropout(rate)), {}
+    for threat in (CHEATING, CHEATING.unaware()):
+        seen = threat.observe(client, planted, batch, rng=sp.rng(0))
+        if threat.knows_defense:
+            caught = seen.update.tensors["bins.weight"].any(1)
+            gone = seen.update.tensors["bins.bias"][caught] == 0
+            assert bool(gone.any())
+        scores[threat.knows_defense] = sp.score(attack(seen, rng=sp.rng(1)), batch)["psnr"]
+    assert float(scores[True].median()) > known
+    assert float(scores[False].median()) < unknown
+
+
+def test_long_columns_stand_out_of_noise(cifar):
+    batch, client = cifar.batch(16), sp.Client(sp.Gradient(), sp.AddGaussian(0.01))
+    scores = []
+    for column in (1e-2, 100.0):
+        attack = sp.attacks.robbing_the_fed(bins=2048, column=column)
+        planted = attack.plant(sp.zoo.lenet(), rng=sp.rng(2))
+        seen = CHEATING.observe(client, planted, batch, rng=sp.rng(0))
+        scores.append(float(sp.score(attack(seen, rng=sp.rng(1)), batch)["psnr"].median()))
+    assert scores[0] < 12
+    assert scores[1] > 35
+
+
 def test_the_gradient_of_a_bin_is_the_sum_over_whom_it_holds(photos, lenet):
     """An independent loop: what each person contributes to each row of the imprint."""
     batch = photos.batch(4)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from seepage.core import Task
+from seepage.core.errors import NotApplicable
+
 
 class Imprint(nn.Module):
     """A detour of the input through bins, before a network.
@@ -37,3 +40,20 @@ class Imprint(nn.Module):
         detour = self.decoder(self.activation(self.bins(inputs.flatten(1))))
         logits: Tensor = self.network(inputs + detour.reshape(inputs.shape))
         return logits
+
+
+def bins_of(task: Task) -> str:
+    """The name of the layer of bins in a network with an imprint."""
+    found = [name for name, module in task.model.named_modules() if isinstance(module, Imprint)]
+    if not found:
+        raise NotApplicable(
+            f"expected an update of a network with an imprint, got one of {task.name}; broadcast "
+            "attack.plant(task, rng=...) under Threat(server='malicious')"
+        )
+    return f"{found[0]}.bins" if found[0] else "bins"
+
+
+def planted(task: Task) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the bins, as they were broadcast, in double precision."""
+    name = bins_of(task)
+    return task.parameters[f"{name}.weight"].double(), task.parameters[f"{name}.bias"].double()

@@ -10,12 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.malicious_server.dropped import completed, drops_entries, strengths
 from seepage.attacks.malicious_server.edges import Edges, Law, Public, reach
-from seepage.attacks.malicious_server.imprint import Imprint
+from seepage.attacks.malicious_server.imprint import Imprint, bins_of, planted
 from seepage.attacks.malicious_server.planting import behind
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.rng import require_key
 
 Variant = Literal["cumulative", "sparse"]
@@ -39,6 +40,9 @@ class RobbingTheFed:
     of (1 - 1/K)^(B - 1) does. What two inputs of one bin leave behind is a mixture of them. A
     candidate that would not itself fall into its bin is dropped: the bin was empty, and rounding
     is all there is.
+
+    Where entries are known to have been dropped, those of the sparse variant take the mean of
+    their neighbours', and a bias that was dropped is computed from the bin it belongs to.
 
     Neither labels nor the batch size are needed. The scale of the update cancels. After several
     local steps the sparse variant holds exactly as long as nobody changes bins; the cumulative
@@ -99,7 +103,7 @@ class RobbingTheFed:
         edges = self._edges(functional, task)
         weight, offset = _normalised(functional, task)
         # Short rows before long columns: local steps then show in float32, and leave bins in place.
-        short = self.gain / (self.bins * self.column)
+        short = self._wide
         sparse = self.variant == "sparse"
         slopes = short / edges.diff() if sparse else torch.full((self.bins,), short)
         bins, decoder = nn.Linear(entries, self.bins), nn.Linear(self.bins, entries, bias=False)
@@ -133,23 +137,38 @@ class RobbingTheFed:
         began = time.perf_counter()
         task, update = observation.task, observation.update
         require_usable(update, task)
-        weight, bias = (update.tensors[f"{_imprint(task)}.{p}"] for p in ("weight", "bias"))
+        weight, bias = (update.tensors[f"{bins_of(task)}.{p}"] for p in ("weight", "bias"))
         if self.variant == "cumulative":
             weight = weight - torch.cat([weight[1:], torch.zeros_like(weight[:1])])
             bias = bias - torch.cat([bias[1:], torch.zeros_like(bias[:1])])
+        holes = self.variant == "sparse" and drops_entries(observation)
+        if holes:
+            weight, bias = self._completed(weight, bias, task)
         candidates = torch.nan_to_num(weight / bias[:, None], posinf=0.0, neginf=0.0)
-        kept = _strongest(bias.abs(), self._inside(candidates, task), observation.batch_size)
+        # What was filled in may lie outside the bin, and bins without an input are plainly zero.
+        inside = bias != 0 if holes else self._inside(candidates, task)
+        kept = _strongest(bias.abs(), inside, observation.batch_size)
         normalised = candidates[kept].reshape(-1, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
         seconds = time.perf_counter() - began
         return Reconstruction(inputs, None, Trace(seconds=seconds, device=str(inputs.device)))
 
+    def _completed(self, weight: Tensor, bias: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+        """Rows and biases without what dropout took."""
+        functional, offset = (tensor.to(weight) for tensor in planted(task))
+        rows = completed(weight, task.domain.shape)
+        return rows, strengths(bias, rows, functional, self._wide / 2 - offset)
+
+    @property
+    def _wide(self) -> float:
+        """From the edge of a bin where it opens to where it is open, as the bin sees it."""
+        return self.gain / (self.bins * self.column)
+
     def _inside(self, candidates: Tensor, task: Task) -> Tensor:
         """Whether each candidate would itself have fallen into its bin."""
-        name = _imprint(task)
-        weight, bias = (task.parameters[f"{name}.{part}"].double() for part in ("weight", "bias"))
+        weight, bias = planted(task)
         place = (candidates.double() * weight).sum(1) + bias
-        wide = torch.full_like(bias, self.gain / (self.bins * self.column))
+        wide = torch.full_like(bias, self._wide)
         if self.variant == "cumulative":
             wide = torch.cat([-bias.diff(), bias.new_full((1,), math.inf)])
         place = place / wide
@@ -162,16 +181,6 @@ def _normalised(functional: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     corners = torch.stack([torch.zeros(task.domain.shape), torch.ones(task.domain.shape)])
     zero, one = task.domain.denormalise(corners.double()).flatten(1)
     return functional * (one - zero), functional @ zero
-
-
-def _imprint(task: Task) -> str:
-    found = [name for name, module in task.model.named_modules() if isinstance(module, Imprint)]
-    if not found:
-        raise NotApplicable(
-            f"expected an update of a network with an imprint, got one of {task.name}; broadcast "
-            "attack.plant(task, rng=...) under Threat(server='malicious')"
-        )
-    return f"{found[0]}.bins" if found[0] else "bins"
 
 
 def _strongest(strength: Tensor, inside: Tensor, size: int | None) -> Tensor:
