@@ -98,16 +98,20 @@ def utility(name: str, scale: Scale, device: str) -> Result:
 
 def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
     """Attack the first people of the test set behind each defense, with everything there is."""
-    rows: dict[str, Result] = {name: {"seconds": Counter(), "records": []} for name in names}
     cases = {case.id: (case, name) for name in names for case in attempts(name, scale, device)}
+    left = Counter(name for _, name in cases.values())
+    rows: dict[str, Result] = {name: {"seconds": Counter(), "records": []} for name in names}
     for outcome in side_by_side([case for case, _ in cases.values()]):
         record = outcome.record
         _, name = cases[record.case]
+        left[name] -= 1
         print(f"{name}, {record.attack}: {record.error or record.scores}", flush=True)
         if record.error is None:
             rows[name]["seconds"][record.attack] += float(record.effort["seconds"])
             rows[name]["records"].append(replace(record, defense=name).plain())
-        keep(rows)
+        # Only whole rows, so that a run that is broken off leaves those of an earlier one alone.
+        if not left[name] and rows[name]["records"]:
+            keep({name: rows[name]})
 
 
 def attempts(name: str, scale: Scale, device: str) -> list[Case]:

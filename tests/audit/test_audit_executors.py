@@ -24,6 +24,7 @@ from seepage.audit import (
     side_by_side,
     victims,
 )
+from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, MissingExtra
 from seepage.core.progress import listen
 
@@ -281,3 +282,30 @@ def test_networks_with_the_same_weights_but_other_inputs_never_run_together():
     one, other = audit.cases(victims(photos, people=1, batch_size=1))
     assert one.task.digest == other.task.digest
     assert one.alike != other.alike
+
+
+def test_searches_of_a_group_that_are_done_are_not_made_again_after_an_interruption(tmp_path):
+    """Those without a defense and those behind strong noise are searched for apart."""
+    search = sp.attacks.inverting_gradients(steps=20, restarts=1)
+    attack = sp.attacks.adaptive(search)
+    cases = side_by_side_grid(attack, defenses=[sp.chain(), sp.AddGaussian(5.0)], seeds=[0])
+    begun = []
+
+    def heard(step, steps, value):
+        begun.append(step)
+        if stop and begun.count(0) == 4 and step:
+            raise KeyboardInterrupt
+
+    with checkpointing(tmp_path, every=5), listen(heard):
+        stop = True
+        with pytest.raises(KeyboardInterrupt):
+            list(side_by_side(cases))
+        assert begun.count(0) == 4
+        stop, begun = False, []
+        found = list(side_by_side(cases))
+    # Three were done and the fourth goes on; two are new, and the three that are unaware.
+    assert begun.count(0) == len(cases) - 4
+    assert not list(tmp_path.glob("*.safetensors"))
+    again = {outcome.record.case: outcome for outcome in found}
+    for alone in serial(cases):
+        assert torch.equal(alone.guess, again[alone.record.case].guess)

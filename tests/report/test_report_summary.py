@@ -118,6 +118,20 @@ def test_the_table_fits_the_terminal_and_leads_with_the_worst_off(width):
     assert "11.0" in text
 
 
+def test_names_are_broken_between_words_and_not_inside_them():
+    unaware = record([18.0], attack="unaware inverting_gradients(steps=4)", defense="Dropout(0.7)")
+    text = rendered([*RECORDS, unaware], 80)
+    for word in ("photos", "unaware", "inverting_gradients", "Dropout(0.7)", "behind", "exact"):
+        assert word in text
+
+
+def test_whether_anybody_came_back_exactly_is_not_shown_where_nobody_asked():
+    one = record([20.0])
+    unasked = replace(one, scores={"psnr": one.scores["psnr"]})
+    assert "exact" in rendered([one], 80)
+    assert "exact" not in rendered([unasked], 80).lower()
+
+
 def test_a_wide_table_also_names_model_metrics_and_time():
     narrow, wide = rendered(RECORDS, 80), rendered(RECORDS, 140)
     for word in ("model", "ssim", "seconds", "mlp(hidden=(8,))", "0.500"):

@@ -121,4 +121,5 @@ class Case:
 
     def __str__(self) -> str:
         """One line for progress."""
-        return f"{self.attack_name} on {named(self.victims)} behind {self.client.defense}"
+        behind = f" behind {self.client.defense}" if self.client.chain.links else ""
+        return f"{self.attack_name} on {named(self.victims)}{behind}"

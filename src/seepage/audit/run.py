@@ -12,6 +12,7 @@ from seepage.audit.outcome import Outcome
 from seepage.audit.record import Record
 from seepage.audit.run_bound import bounded, failed_bound
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
+from seepage.core.checkpoint import until_done
 from seepage.core.domain import said
 from seepage.core.errors import SeepageError
 from seepage.vetting import vet
@@ -22,8 +23,7 @@ def run_case(case: Case | BoundCase) -> Outcome:
     try:
         if isinstance(case, BoundCase):
             return Outcome(bounded(case), case.victims.truth, None)
-        seen = case.observe()
-        return _scored(case, seen, case.attack(seen, rng=_adversary(case)))
+        return _attacked(case, case.observe())
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
         return lost(case, _reason(error))
 
@@ -35,11 +35,31 @@ def run_together(cases: Sequence[Case | BoundCase]) -> list[Outcome]:
         return [run_case(case) for case in cases]
     try:
         seen = [case.observe() for case in attacks]
-        guesses = attacks[0].attack.many(seen, rngs=[_adversary(case) for case in attacks])
-        return [_scored(*one) for one in zip(attacks, seen, guesses, strict=True)]
-    except Exception:  # noqa: BLE001 - which of them breaks is found out half by half
-        half = len(cases) // 2
-        return [*run_together(cases[:half]), *run_together(cases[half:])]
+    except Exception:  # noqa: BLE001 - whose update cannot be seen is found out one by one
+        return [run_case(case) for case in cases]
+    with until_done():
+        return _side_by_side(attacks, seen)
+
+
+def _side_by_side(cases: Sequence[Case], seen: Sequence[Observation]) -> list[Outcome]:
+    """Attack all at once; where that fails, each half, down to the case that breaks it."""
+    attack = cases[0].attack
+    if len(cases) > 1 and isinstance(attack, SideBySide):
+        try:
+            guesses = attack.many(seen, rngs=[_adversary(case) for case in cases])
+            return [_scored(*one) for one in zip(cases, seen, guesses, strict=True)]
+        except Exception:  # noqa: BLE001 - which of them breaks is found out half by half
+            half = len(cases) // 2
+            first = _side_by_side(cases[:half], seen[:half])
+            return [*first, *_side_by_side(cases[half:], seen[half:])]
+    try:
+        return [_attacked(cases[0], seen[0])]
+    except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
+        return [lost(cases[0], _reason(error))]
+
+
+def _attacked(case: Case, seen: Observation) -> Outcome:
+    return _scored(case, seen, case.attack(seen, rng=_adversary(case)))
 
 
 def lost(case: Case | BoundCase, reason: str) -> Outcome:

@@ -179,8 +179,9 @@ def _draw(out: Path) -> None:
 
 
 def _say_how_to_resume(request: Request, done: int, total: int, console: Console) -> None:
+    what = f"after {done} of {total} cases; they are in {request.out}"
     console.print(
-        f"interrupted after {done} of {total} cases; they are in {request.out}\n"
+        f"interrupted {what if done else f'before the first of {total} cases was done'}\n"
         f"to go on: {request.again}",
         markup=False,
         highlight=False,

@@ -67,6 +67,20 @@ class Checkpoints:
         save_file({f"{index:03d}": t for index, t in enumerate(own)}, partial)
         partial.replace(path)
 
+    def finish(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
+        """Remove the checkpoint of what is done; in a block of `until_done`, keep its end so far.
+
+        Args:
+            fingerprint: Of the work.
+            tensors: Its last state.
+        """
+        done = _done.get()
+        if done is None:
+            self.discard(fingerprint)
+            return
+        self.save(fingerprint, tensors)
+        done.append((self, fingerprint))
+
     def discard(self, fingerprint: str) -> None:
         """Remove a checkpoint that is no longer needed."""
         self._path(fingerprint).unlink(missing_ok=True)
@@ -76,6 +90,7 @@ class Checkpoints:
 
 
 _current: ContextVar[Checkpoints | None] = ContextVar("seepage_checkpoints", default=None)
+_done: ContextVar[list[tuple[Checkpoints, str]] | None] = ContextVar("seepage_done", default=None)
 
 
 def checkpoints() -> Checkpoints | None:
@@ -91,3 +106,25 @@ def checkpointing(folder: Path | str, *, every: int = 500) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+@contextmanager
+def until_done() -> Iterator[None]:
+    """Keep the ends of all work inside the block until the block itself is done.
+
+    Work that consists of several searches is stored at its end. Interrupted in the third of them,
+    it finds the first two done when it is called again.
+    """
+    done: list[tuple[Checkpoints, str]] = []
+    token = _done.set(done)
+    interrupted = True
+    try:
+        yield
+        interrupted = False
+    except Exception:
+        interrupted = False
+        raise
+    finally:
+        _done.reset(token)
+        for saved, fingerprint in () if interrupted else done:
+            saved.discard(fingerprint)

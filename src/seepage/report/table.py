@@ -17,6 +17,8 @@ from seepage.report.words import defense_words, short_names
 # shares it is the margin of their yardstick.
 CLEAR = 10.0
 WIDE = 110
+# The most that a name of several words gets of a narrow terminal.
+ENOUGH = 16
 _MEASURES: Mapping[str, str] = {
     "psnr": "PSNR in dB",
     "feature_accuracy": "of tables the share of columns that are right",
@@ -33,9 +35,10 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
             and a network also where lines would be the same without it. What clients compute and
             what the adversary knows is shown where it varies.
     """
+    exact = any(row.exact is not None for row in rows)
     table = Table(
         title="What leaked, worst first",
-        caption=_caption({row.metric for row in rows}),
+        caption=_caption({row.metric for row in rows}, exact=exact),
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -50,34 +53,47 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     told_apart = {(r.data, r.attack, r.local, r.threat, r.defense) for r in rows}
     network = ["model"] * (wide or len(told_apart) < len(rows))
     data = {row.data: row.data for row in rows} if wide else short_names(r.data for r in rows)
+    attacks = [row.attack.partition("(")[0] for row in rows]
+    defenses = [defense_words(row.defense) for row in rows]
+    # On a narrow terminal these are broken between words, and defenses get what is left.
+    names = {} if wide else {"data": data.values(), "attack": attacks}
+    fixed = {name: _room([name, *cells]) for name, cells in names.items()}
     for column in ("data", *network, "attack", *varying, "behind"):
-        table.add_column(column, overflow="fold", no_wrap=column == "attack")
-    for column in ("worst-off", "median", "no update", *extra, "exact", *(["seconds"] * wide)):
+        table.add_column(column, overflow="fold", width=fixed.get(column))
+    shown = (*extra, *["exact"] * exact, *["seconds"] * wide)
+    for column in ("worst-off", "median", "no update", *shown):
         table.add_column(column, justify="right", no_wrap=True)
-    for row in rows:
+    for row, attack, defense in zip(rows, attacks, defenses, strict=True):
         table.add_row(
             # As text: a name from a spec may look like markup.
             Text(data[row.data]),
             *(Text(row.model) for _ in network),
-            Text(row.attack.partition("(")[0]),
+            Text(attack),
             *(Text(getattr(row, name)) for name in varying),
-            Text(defense_words(row.defense)),
+            Text(defense),
             _leak(row),
             row.words(row.median, unit=False),
             row.words(row.baseline, unit=False),
             *(_score(row.other.get(name)) for name in extra),
-            exact_words(row, of="/"),
+            *[exact_words(row, of="/")] * exact,
             *([f"{row.seconds:.1f}"] * wide),
         )
     return table
 
 
-def _caption(metrics: Set[str]) -> str:
+def _room(cells: Sequence[str]) -> int:
+    """What a column needs for its longest word, and up to `ENOUGH` for its longest cell."""
+    words = max(len(word) for cell in cells for word in cell.split())
+    return max(words, min(ENOUGH, max(map(len, cells))))
+
+
+def _caption(metrics: Set[str], *, exact: bool) -> str:
     measures = [words for metric, words in _MEASURES.items() if metric in metrics]
     return (
         "The worst-off person (#), the median, and the best guess made without any update: "
-        f"{', '.join(measures) or _MEASURES['psnr']}. Exact: people whose input came back to the "
-        "last of 8 bits."
+        f"{', '.join(measures) or _MEASURES['psnr']}."
+        + " Exact: people whose input came back to the last of 8 bits."
+        * exact
     )
 
 

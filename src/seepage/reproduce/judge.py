@@ -108,8 +108,10 @@ def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
     scale, premise = str(runs[claim.table]["scale"]), claim.provided
     if premise is not None:
         given = _tightest(premise.test, claim, runs, premise.measure, "")
-        if given is None or given.value < 0:
-            return Verdict(UNDECIDED, "" if given is None else given.words, scale)
+        if given is None:
+            return Verdict(NOT_RUN)
+        if given.value < 0:
+            return Verdict(UNDECIDED, given.words, scale)
     wrong = BEATEN if claim.limit else FAILS
     return Verdict(HOLDS if tightest.value >= 0 else wrong, tightest.words, scale)
 

@@ -190,6 +190,7 @@ def test_survivors_of_several_are_compared_after_one_pass_through_the_network(ta
     read = [adapted(sp.attacks.inverting_gradients(), one).observation for one in seen]
     simulate = case_simulation(read, rows=4, strategy="shared")
     assert isinstance(simulate, DefendedByCase)
+    assert len({id(one.network) for one in simulate.simulations}) == 1
     rows = task.domain.normalise(data.batch(4, start=4).inputs).unsqueeze(1)
     labels = torch.arange(4).unsqueeze(1)
     together = simulate(rows, labels)

@@ -61,7 +61,7 @@ class Drive:
             if saved and (step + 1) % saved.every == 0 and step < run.steps:
                 saved.save(name, tensors_of(stepper.state))
         if saved:
-            saved.discard(name)
+            saved.finish(name, tensors_of(stepper.state))
         return stepper.state
 
     def _stepper(self, run: Run, state: State, left: int) -> tuple[Stepper, Patience | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -68,11 +68,33 @@ def case_simulation(
     """
     if all(_alike(cases[0], case) for case in cases[1:]):
         return row_simulation(cases[0], rows=rows, strategy=strategy)
-    each = [row_simulation(case, rows=rows, strategy=strategy) for case in cases]
-    shared = [one for one in each if isinstance(one, Shared)]
-    if len(shared) == len(cases) and not any(_has_own_network(case) for case in cases):
+    shared = _one_network(cases, rows=rows, strategy=strategy)
+    if shared is not None:
         return DefendedByCase(shared)
-    return ByCase(each)
+    return ByCase([row_simulation(case, rows=rows, strategy=strategy) for case in cases])
+
+
+def _one_network(
+    cases: Sequence[Observation], *, rows: int, strategy: Strategy
+) -> list[Shared] | None:
+    """The simulations of all cases with the network of the first; None if they cannot share it.
+
+    Of clients whose defenses are of the same kinds, one is tried.
+    """
+    simulations = [case.simulate for case in cases if isinstance(case.simulate, Simulation)]
+    if len(simulations) < len(cases) or any(_has_own_network(case) for case in cases):
+        return None
+    kinds = {_kind(one): case for one, case in zip(simulations, cases, strict=True)}
+    tried = [row_simulation(case, rows=rows, strategy=strategy) for case in kinds.values()]
+    first = tried[0]
+    if not isinstance(first, Shared) or not all(isinstance(one, Shared) for one in tried):
+        return None
+    return [replace(first, simulation=simulation) for simulation in simulations]
+
+
+def _kind(simulation: Simulation) -> tuple[object, ...]:
+    client = simulation.client
+    return (repr(client.local), simulation.mixing is None, *map(type, client.chain.links))
 
 
 def _alike(one: Observation, other: Observation) -> bool:
