@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -294,6 +295,17 @@ def test_a_terminal_shows_what_is_done_the_worst_leak_and_the_objective():
         assert ("2/4" in shown.replace("[2/4]", "")) == bar
         assert ("objective 0.25, worst 31.0 dB" in shown) == bar
         assert ("[2/4] photos #0 it behind none: 31.0 dB" in shown) == plain
+
+
+def test_a_log_hears_now_and_then_of_a_search_that_takes_long(monkeypatch):
+    text, clock = io.StringIO(), iter([0.0, 30.0, 61.0, 61.0, 90.0])
+    monkeypatch.setattr("seepage.cli.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    display = Display(Console(file=text, width=200), total=1, plain=True)
+    with display.showing():
+        display.started("the search")
+        for step in (100, 200, 300):
+            progress.report(step, 400, 0.25)
+    assert text.getvalue() == "the search: step 200/400, objective 0.25\n"
 
 
 def _record():

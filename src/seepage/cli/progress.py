@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +21,9 @@ from seepage.audit import AnyCase, Record
 from seepage.core.progress import listen
 from seepage.report import amounts, decibels, defense_words, headrooms, most
 
+# A log hears of a search that takes longer than this before it is done.
+SECONDS_PER_LINE = 60.0
+
 
 class Display:
     """Shows the case in hand, its objective, and the worst leak so far."""
@@ -33,6 +37,7 @@ class Display:
         self._worst = most(amount for record in done for amount in amounts(record))
         self._done = len(done)
         self._total = total
+        self._case, self._told = "", time.monotonic()
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -54,10 +59,11 @@ class Display:
 
     def started(self, case: AnyCase) -> None:
         """Say which case begins."""
-        self._bar.update(self._task, description=escape(str(case)))
+        self._case = str(case)
+        self._bar.update(self._task, description=escape(self._case))
 
     def finished(self, record: Record) -> None:
-        """Count a case; a log gets a line of its own for each."""
+        """Count a case; a log gets a line of its own for each, and one now and then between."""
         found = amounts(record)
         self._worst = most([self._worst, *found])
         self._done += 1
@@ -65,17 +71,20 @@ class Display:
         if self._plain:
             best = record.error or (_allowed(record) if record.bound else most(found).words())
             people = ", ".join(f"#{person}" for person in record.people)
-            self._console.print(
+            self._line(
                 f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
-                f"behind {defense_words(record.defense)}: {best}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
+                f"behind {defense_words(record.defense)}: {best}"
             )
 
+    def _line(self, words: str) -> None:
+        self._told = time.monotonic()
+        self._console.print(words, markup=False, highlight=False, soft_wrap=True)
+
     def _heard(self, step: int, steps: int, objective: float) -> None:
-        note = f"step {step}/{steps}, objective {objective:.3g}, worst {self._worst.words()}"
-        self._bar.update(self._task, note=note)
+        where = f"step {step}/{steps}, objective {objective:.3g}"
+        self._bar.update(self._task, note=f"{where}, worst {self._worst.words()}")
+        if self._plain and time.monotonic() > self._told + SECONDS_PER_LINE:
+            self._line(f"{self._case}: {where}")
 
 
 def _allowed(record: Record) -> str:
