@@ -137,6 +137,11 @@ def gradattack_strongest(
         restarts: Random starts, of which the one with the lowest objective is kept.
         engine: How it is computed.
 
+    Deviations:
+        The released code normalises candidates by the private batch's statistics. Here they are
+        normalised by their own, as the client does, which brought back more of a trained network
+        (`benchmarks.causes`, `state`); `Search.given_statistics` does the other.
+
     References:
         Huang et al., 2021, Sec. 3 and A.1-A.2 (huang2021evaluating)
     """
