@@ -173,15 +173,14 @@ def network(scale: Scale, row: Row, device: str) -> sp.Task:
     return (with_group_norm(task) if row.group_norm else task).to(device=device)
 
 
-@cache
-def victim(scale: Scale, name: str, device: str) -> sp.Task:
+def victim(scale: Scale, row: Row, device: str) -> sp.Task:
     """The network that is attacked: taught as much as the scale says, once for all rows alike."""
-    row = ROWS[name]
-    if row.group_norm and name != "group norm":
-        return victim(scale, "group norm", device)
-    if not row.group_norm and name != "none":
-        return victim(scale, "none", device)
-    task = network(scale, row, device)
+    return _taught(scale, "group norm" if row.group_norm else "none", device)
+
+
+@cache
+def _taught(scale: Scale, name: str, device: str) -> sp.Task:
+    task = network(scale, ROWS[name], device)
     if not scale.schooled:
         return task
     plan = Training(epochs=scale.schooled, batch_size=64, lr=0.1, augment=scale.augment)

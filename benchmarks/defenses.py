@@ -117,7 +117,7 @@ def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
 def attempts(name: str, scale: Scale, device: str) -> list[Case]:
     """Every attack on every batch behind one defense."""
     row, images = ROWS[name], loaded(scale.data, "test")
-    task, client = victim(scale, name, device), sp.Client(sp.Gradient(), row.defend(scale.attacked))
+    task, client = victim(scale, row, device), sp.Client(sp.Gradient(), row.defend(scale.attacked))
     wanted = ("psnr", "lpips") if images.domain.shape[0] == 3 else ("psnr",)
     measured = [METRICS[metric] for metric in wanted]
     batches = victims(images, people=scale.people, batch_size=scale.attacked)

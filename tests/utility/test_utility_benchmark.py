@@ -35,10 +35,11 @@ def test_accuracy_stands_beside_the_strongest_attack(tmp_path, data_root):
 
 def test_rows_alike_attack_one_network_that_was_taught_once(data_root):
     scale = replace(defense_rows.SMALL, schooled=1, examples=128)
-    taught = defense_rows.victim(scale, "prune 0.9", "cpu")
-    assert taught is defense_rows.victim(scale, "MixUp 4", "cpu")
-    fresh = defense_rows.victim(replace(scale, schooled=0), "none", "cpu")
-    assert fresh.digest == defense_rows.network(scale, defense_rows.ROWS["none"], "cpu").digest
+    rows = defense_rows.ROWS
+    taught = defense_rows.victim(scale, rows["prune 0.9"], "cpu")
+    assert taught is defense_rows.victim(scale, rows["MixUp 4"], "cpu")
+    fresh = defense_rows.victim(replace(scale, schooled=0), rows["none"], "cpu")
+    assert fresh.digest == defense_rows.network(scale, rows["none"], "cpu").digest
     assert taught.digest != fresh.digest
 
 

@@ -89,11 +89,10 @@ def _room(cells: Sequence[str]) -> int:
 
 def _caption(metrics: Set[str], *, exact: bool) -> str:
     measures = [words for metric, words in _MEASURES.items() if metric in metrics]
+    told = " Exact: people whose input came back to the last of 8 bits." if exact else ""
     return (
         "The worst-off person (#), the median, and the best guess made without any update: "
-        f"{', '.join(measures) or _MEASURES['psnr']}."
-        + " Exact: people whose input came back to the last of 8 bits."
-        * exact
+        f"{', '.join(measures) or _MEASURES['psnr']}.{told}"
     )
 
 

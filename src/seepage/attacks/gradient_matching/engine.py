@@ -32,6 +32,7 @@ from seepage.attacks.gradient_matching.run import Run, State
 from seepage.attacks.gradient_matching.search import Search
 from seepage.attacks.gradient_matching.starts import generated_point
 from seepage.core import Observation, Rng
+from seepage.core.checkpoint import checkpoints
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import Precision, precision
 
@@ -150,7 +151,8 @@ class Engine:
             smooth=partial(_smoothed, layout),
             smooth_every=search.median_every,
         )
-        name = fingerprint(mine, chosen, [rngs[case] for case in chunk.cases], chunk)
+        keys = [rngs[case] for case in chunk.cases]
+        name = fingerprint(mine, chosen, keys, chunk) if checkpoints() else ""
         return drive(run, torch.stack(starts), name=name)
 
     def _simulation(
