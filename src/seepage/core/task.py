@@ -68,7 +68,7 @@ class Task:
 
     def in_mode(self, mode: Mode) -> Task:
         """Return the same task with batch normalisation in another mode."""
-        return self if mode == self.mode else replace(self, mode=mode)
+        return self if mode == self.mode else self._otherwise
 
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -102,6 +102,11 @@ class Task:
                 module.running_mean = module.running_var = module.num_batches_tracked = None
                 module.track_running_stats = False
         return network
+
+    @cached_property
+    def _otherwise(self) -> Task:
+        """This task in its other mode: made once, since it copies the network."""
+        return replace(self, mode="train" if self.mode == "eval" else "eval")
 
     @cached_property
     def mixes_examples(self) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -35,6 +34,7 @@ from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.errors import InvalidValue
 from seepage.core.precision import Precision, precision
+from seepage.core.tuning import tuning
 
 log = logging.getLogger("seepage.engine")
 
@@ -93,7 +93,7 @@ class Engine:
             together = max(together, search.restarts)
         results: list[list[State]] = [[] for _ in cases]
         todo = list(chunks(len(cases), search.restarts, together))
-        with precision("float32" if self.precision == "float32" else "tf32"), _tuned():
+        with precision("float32" if self.precision == "float32" else "tf32"), tuning(True):
             while todo:
                 chunk = todo.pop(0)
                 try:
@@ -185,15 +185,3 @@ def _smoothed(layout: Layout, points: Tensor) -> Tensor:
 
 def _unchanged(points: Tensor) -> Tensor:
     return points
-
-
-@contextmanager
-def _tuned() -> Iterator[None]:
-    """Let the library time its algorithms once, unless determinism is asked for."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.benchmark
-    cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
-    try:
-        yield
-    finally:
-        cudnn.benchmark = before

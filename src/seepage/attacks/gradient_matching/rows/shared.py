@@ -17,6 +17,7 @@ from seepage.clients import Gradient
 from seepage.core import Observation, Task, Update
 from seepage.core.layer_inputs import layer_inputs
 from seepage.core.precision import precision
+from seepage.core.tuning import tuning
 from seepage.threats import Simulation
 
 
@@ -131,7 +132,8 @@ def _disagreement(simulation: Simulation, observation: Observation) -> str | Non
     doubled = replace(simulation, task=simulation.task.to(dtype=torch.float64))
     for judge, slack in ((doubled, 1e-4), (simulation, 1e-2)):
         inputs, labels = _noise(judge.task, observation)
-        with precision("float32"):
+        # Once each: to time algorithms first would take longer than all of it.
+        with precision("float32"), tuning(False):
             try:
                 apart = [judge(x, labels) for x in judge.task.domain.denormalise(inputs)]
             except Exception:  # noqa: BLE001 - it may still run as it is
