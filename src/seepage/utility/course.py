@@ -61,7 +61,7 @@ class Course:
         """How good the trainee is by now, asked the way it was taught."""
         taught = any(isinstance(link, InstaHide) for link in self.client.chain.links)
         flips = self.rng.fork("evaluation") if taught else None
-        return evaluate(self.trainee.task, data, flips=flips)
+        return evaluate(self.trainee.snapshot(), data, flips=flips)
 
     def advance(self, step: int) -> None:
         """Let the clients of this step share, and the trainee learn from what the server sees."""
