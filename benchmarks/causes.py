@@ -14,12 +14,14 @@ normalised by their own statistics, by the batch's, and by features that are kno
 `effort`: the attack of Liu et al. (2024), all of it, on a narrow network with a wide head: trained
 for one pass over 20 000 images or for as many steps as one over 50 000 has, and searched for four
 times as long.
+`conventions`: two ways to count the RMSE of the guesses that audits keep, which `--audits` names.
 Needs CIFAR-10 in SEEPAGE_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,16 +31,19 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.audit import Audit, Outcome, serial, victims
-from seepage.core import SideBySide
+from seepage.audit import Audit, Outcome, load_audit, serial, victims
+from seepage.core import Paired, SideBySide
 from seepage.domains import IMAGENET, Image
 from seepage.reproduce.chosen import gradient_norms
 from seepage.scoring import METRICS
+from seepage.scoring.legacy import rmse_gradattack
 from seepage.utility import Training, train
 
 Row = dict[str, object]
 # The first test images, of whom `sure` takes those of the smallest gradient.
 AMONG = 200
+# Decibels from which on it does not matter how many they are.
+EXACT = 40
 Attacker = Callable[[sp.Observation, int], sp.Reconstruction]
 
 
@@ -221,6 +226,31 @@ def effort(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def conventions(options: argparse.Namespace) -> list[Row]:
+    """Mean RMSE, as usual and as GradAttack counts it, of guesses of about the same PSNR."""
+    by_psnr: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for folder in options.audits:
+        found = load_audit(folder)
+        for record in found.records:
+            truth, guess = found.truth(record), found.guess(record)
+            if truth is None or guess is None:
+                continue
+            paired = Paired(truth, guess, torch.arange(len(truth)), None, tuple(record.people))
+            counted = rmse_gradattack(paired).tolist()
+            for psnr, rmse, other in zip(
+                record.scores["psnr"], record.scores["rmse"], counted, strict=True
+            ):
+                by_psnr[min(2 * int(psnr // 2), EXACT)].append((rmse, other))
+    rows: list[Row] = []
+    for least, pairs in sorted(by_psnr.items()):
+        usual, other = (round(mean(column), 3) for column in zip(*pairs, strict=True))
+        psnr = f"{least} to {least + 2}" if least < EXACT else f"{least} and more"
+        row = {"psnr": psnr, "people": len(pairs), "rmse": usual}
+        rows.append(row | {"rmse_gradattack": other})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def _means(found: Sequence[Outcome]) -> Row:
     return {
         metric: round(mean(v for one in found for v in one.record.scores[metric]), 3)
@@ -238,6 +268,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "measures": lambda _: measures(),
     "state": state,
     "effort": effort,
+    "conventions": conventions,
 }
 SEARCHED = ("lbfgs", "sure", "state", "effort")
 
@@ -248,6 +279,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=2)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--audits", type=Path, nargs="+", default=[], help="whose guesses to count")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

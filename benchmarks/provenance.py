@@ -59,8 +59,8 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
     return path
 
 
-# Options whose value is a path of one machine; the last takes several.
-_FOLDERS, _SEVERAL = ("--out", "--keep", "--sheets"), "--sources"
+# Options whose value is a path of one machine; the last take several.
+_FOLDERS, _SEVERAL = ("--out", "--keep", "--sheets"), ("--sources", "--audits")
 
 
 def _without_folder(arguments: list[str]) -> list[str]:
@@ -72,7 +72,7 @@ def _without_folder(arguments: list[str]) -> list[str]:
             skipping = 0.0
         if argument in _FOLDERS:
             skipping = 1.0
-        elif argument == _SEVERAL:
+        elif argument in _SEVERAL:
             skipping = float("inf")
         elif skipping:
             skipping -= 1

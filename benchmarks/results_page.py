@@ -164,7 +164,8 @@ def _said(run: Result | None) -> str:
     if run is None:
         return "not run"
     failed = " with failures" if run["failed"] else ""
-    seconds = f"{run['wall']:.0f} s, {run['cpu']:.0f} of them computing,"
+    computing = f", {run['cpu']:.0f} of them computing," if run["cpu"] is not None else ""
+    seconds = f"{run['wall']:.0f} s{computing}"
     return f"{seconds} on {run['machine']['device']}{failed}"
 
 

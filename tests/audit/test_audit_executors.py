@@ -25,7 +25,8 @@ from seepage.audit import (
     victims,
 )
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, MissingExtra
+from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable
+from seepage.core.partly import PartlyFailed
 from seepage.core.progress import listen
 
 # Networks that kill every process but the one whose number the folder holds: `once` the first
@@ -264,6 +265,24 @@ def test_a_group_that_fails_is_halved_until_the_guilty_case_alone_fails():
     errors = {o.record.seed: o.record.error for o in outcomes if o.record.error}
     assert errors == {5: "RuntimeError: not this one"}
     assert attack.sizes == [8, 4, 4, 2, 2]
+
+
+def test_of_a_group_that_fails_in_part_the_rest_is_not_attacked_again():
+    class Partly(Counting):
+        def many(self, observations, *, rngs):
+            guesses = dict(enumerate(super().many(observations, rngs=rngs)))
+            del guesses[5]
+            raise PartlyFailed(guesses, {5: NotApplicable("not this one")})
+
+    attack = Partly(sp.attacks.inverting_gradients(steps=2, restarts=1))
+    grid = side_by_side_grid(attack, defenses=[sp.chain()], seeds=list(range(8)), people=1)
+    outcomes = list(side_by_side(grid))
+    assert {o.record.seed: o.record.error for o in outcomes if o.record.error} == {
+        5: "not this one"
+    }
+    assert attack.sizes == [8]
+    plain = serial(case for case in grid if case.seed == 6)
+    assert [timeless(o.record) for o in plain] == [timeless(outcomes[6].record)]
 
 
 def test_an_attack_that_knows_no_side_by_side_runs_in_turn():

@@ -15,6 +15,7 @@ from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction,
 from seepage.core.checkpoint import until_done
 from seepage.core.domain import said
 from seepage.core.errors import SeepageError
+from seepage.core.partly import PartlyFailed
 from seepage.vetting import vet
 
 
@@ -46,8 +47,13 @@ def _side_by_side(cases: Sequence[Case], seen: Sequence[Observation]) -> list[Ou
     attack = cases[0].attack
     if len(cases) > 1 and isinstance(attack, SideBySide):
         try:
-            guesses = attack.many(seen, rngs=[_adversary(case) for case in cases])
-            return [_scored(*one) for one in zip(cases, seen, guesses, strict=True)]
+            guesses = _many(attack, seen, rngs=[_adversary(case) for case in cases])
+            return [
+                lost(case, _reason(guess))
+                if isinstance(guess, Exception)
+                else _scored(case, one, guess)
+                for case, one, guess in zip(cases, seen, guesses, strict=True)
+            ]
         except Exception:  # noqa: BLE001 - which of them breaks is found out half by half
             half = len(cases) // 2
             first = _side_by_side(cases[:half], seen[:half])
@@ -56,6 +62,20 @@ def _side_by_side(cases: Sequence[Case], seen: Sequence[Observation]) -> list[Ou
         return [_attacked(cases[0], seen[0])]
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
         return [lost(cases[0], _reason(error))]
+
+
+def _many(
+    attack: SideBySide, seen: Sequence[Observation], *, rngs: Sequence[Rng]
+) -> Sequence[Reconstruction | Exception]:
+    """What came back of each, or why nothing can."""
+    try:
+        return attack.many(seen, rngs=rngs)
+    except PartlyFailed as some:
+        known: dict[int, Reconstruction | Exception] = {**some.found, **some.failed}
+        # An attack within the attack may have been given some of them only.
+        if len(known) < len(seen):
+            raise
+        return [known[place] for place in range(len(seen))]
 
 
 def _attacked(case: Case, seen: Observation) -> Outcome:

@@ -111,7 +111,12 @@ class SideBySide(Protocol):
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
     ) -> list[Reconstruction]:
-        """Attack them all; the result is what attacking them one by one gives."""
+        """Attack them all; the result is what attacking them one by one gives.
+
+        Raises:
+            PartlyFailed: Some cannot be attacked; it holds what the others gave. Of any other error
+                an audit finds out case by case whose it is.
+        """
 
 
 @runtime_checkable

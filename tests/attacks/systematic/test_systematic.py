@@ -14,6 +14,7 @@ from seepage.attacks.gradient_matching.features import features_at
 from seepage.attacks.systematic.order import in_order_of
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge
+from seepage.core.partly import PartlyFailed
 from seepage.domains import Continuous, Signal, Tabular
 from seepage.scoring import METRICS, pair
 
@@ -207,6 +208,35 @@ def test_a_case_with_other_features_runs_apart(exact, pictures):
     beside = [guess.trace.objective for guess in attack.many(seen, rngs=rngs)]
     for one, other in zip(alone, beside, strict=True):
         assert other == pytest.approx(one, rel=1e-8)
+
+
+def test_what_fails_for_one_update_costs_the_others_nothing(exact, pictures):
+    recovered = []
+
+    @dataclass(frozen=True)
+    class Choosy:
+        """Finds nothing where both have the same label."""
+
+        def recover(self, observation, *, rng):
+            recovered.append(rng.seed)
+            if len(observation.labels.unique()) == 1:
+                raise MissingKnowledge("labels", needed_by="Choosy", hint="give two")
+            return ExactHead().recover(observation, rng=rng)
+
+    first, second = (pictures.batch(2, start=start) for start in (0, 2))
+    twins = sp.Batch(first.inputs, torch.tensor([3, 3]))
+    batches = [batch.to(dtype=torch.float64) for batch in (first, twins, second)]
+    seen, rngs = [observe(exact, batch) for batch in batches], [sp.rng(i) for i in range(3)]
+    attack = systematic(features=Choosy(), steps=3, engine=Engine(rows=3, strategy="shared"))
+    with pytest.raises(PartlyFailed, match="1 of 3 updates could not be attacked; Choosy") as some:
+        attack.many(seen, rngs=rngs)
+    assert recovered == [0, 1, 2]
+    assert list(some.value.failed) == [1]
+    for place, guess in some.value.found.items():
+        alone = attack(seen[place], rng=rngs[place])
+        assert guess.trace.objective == pytest.approx(alone.trace.objective, rel=1e-8)
+    with pytest.raises(MissingKnowledge, match="Choosy needs the labels"):
+        attack(seen[1], rng=rngs[1])
 
 
 def test_what_is_missing_is_asked_for(task, pictures):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -25,7 +25,13 @@ from seepage.attacks.systematic.below import below
 from seepage.attacks.systematic.order import in_order_of, tells_labels
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import (
+    InvalidValue,
+    MissingKnowledge,
+    NotApplicable,
+    SeepageError,
+)
+from seepage.core.partly import PartlyFailed
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
 
@@ -71,7 +77,10 @@ class Systematic:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover, put in order, and search."""
-        return self.many((observation,), rngs=(rng,))[0]
+        try:
+            return self.many((observation,), rngs=(rng,))[0]
+        except PartlyFailed as alone:
+            raise alone.failed[0] from None
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
@@ -83,28 +92,37 @@ class Systematic:
         Args:
             observations: Of equal batch size, made with the same task, client and threat.
             rngs: One key for each.
+
+        Raises:
+            PartlyFailed: Of some no features can be recovered; it holds what the others gave.
         """
         began = time.perf_counter()
-        prepared = [
-            self._prepared(observation, rng)
-            for observation, rng in zip(observations, rngs, strict=True)
-        ]
-        searches, seen = zip(*prepared, strict=True) if prepared else ((), ())
+        prepared: dict[int, tuple[Search, Observation]] = {}
+        failed: dict[int, Exception] = {}
+        for place, (observation, rng) in enumerate(zip(observations, rngs, strict=True)):
+            try:
+                prepared[place] = self._prepared(observation, rng)
+            except SeepageError as error:
+                failed[place] = error
         found: dict[int, Reconstruction] = {}
-        for places in _alike(searches):
+        for places in _alike({place: search for place, (search, _) in prepared.items()}):
             guesses = together(
-                [GradientMatching(searches[place], self.engine) for place in places],
-                [seen[place] for place in places],
+                [GradientMatching(prepared[place][0], self.engine) for place in places],
+                [prepared[place][1] for place in places],
                 rngs=[rngs[place] for place in places],
             )
             found.update(zip(places, guesses, strict=True))
         # With the time that features took, which no search knows of.
-        share = (time.perf_counter() - began) / max(len(searches), 1)
-        timed = [
-            replace(found[place], trace=replace(found[place].trace, seconds=share))
-            for place in range(len(searches))
-        ]
-        return [_labelled(*one) for one in zip(timed, observations, strict=True)]
+        share = (time.perf_counter() - began) / max(len(observations), 1)
+        found = {
+            place: replace(
+                _labelled(guess, observations[place]), trace=replace(guess.trace, seconds=share)
+            )
+            for place, guess in found.items()
+        }
+        if failed:
+            raise PartlyFailed(found, failed)
+        return [found[place] for place in range(len(observations))]
 
     def _prepared(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
         """What is searched for, and in which observation."""
@@ -185,10 +203,10 @@ def _recovered(method: FeatureRecovery, observation: Observation, rng: Rng) -> F
             raise reason from None
 
 
-def _alike(searches: Sequence[Search]) -> list[list[int]]:
+def _alike(searches: Mapping[int, Search]) -> list[list[int]]:
     """The places of searches that differ in numbers only, group by group."""
     groups: dict[object, list[int]] = defaultdict(list)
-    for place, search in enumerate(searches):
+    for place, search in searches.items():
         terms = [term for term in search.terms if isinstance(term, FeatureMatching)]
         # Which layer, compared how, with how many features and whose labels; and the prior's.
         kind = [
