@@ -106,6 +106,11 @@ def test_what_is_in_the_grid_already_is_not_run_twice():
     assert called == ["a", "b", "unaware a"]
 
 
+def test_an_attack_that_refuses_without_its_defense_is_run_as_it_was_before_it_was_adapted():
+    pinned, unaware = {"p": adaptive(SEARCH, sp.Prune(0.9))}, KNOWING.unaware()
+    assert (unaware, "unaware p", SEARCH) in adversaries([KNOWING, unaware], pinned, PRUNING)
+
+
 def test_an_attack_is_found_unadapted_however_deep_it_was_adapted():
     labelled = InferLabels(SEARCH)
     assert unadapted(InferLabels(adaptive(SEARCH, sp.Prune(0.9)))) == labelled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from seepage.attacks.adaptive import unadapted
+from seepage.attacks.adaptive import adaptive, unadapted
 from seepage.clients import Client
 from seepage.core import Attack
 from seepage.core.digest import lasting
@@ -44,8 +44,10 @@ def adversaries(
     every = {(threat, name): (threat, name, attack) for threat, name, attack in listed}
     for threat, name, attack in listed:
         unaware, plain = threat.unaware(), unadapted(attack)
-        # Where the threat withholds the defense, an adapted attack is already the plain one.
-        if plain is not attack and unaware not in threats:
+        # Where the threat withholds the defense, an adapted attack is already the plain one, unless
+        # it is adapted to one defense alone and refuses.
+        already = unaware in threats and attack == adaptive(plain)
+        if plain is not attack and not already:
             called = names.setdefault(lasting(plain), UNAWARE + name)
             every[unaware, called] = unaware, called, plain
     return list(every.values())
