@@ -1,6 +1,6 @@
 """Why results of the papers come out otherwise here, by experiment.
 
-    python -m benchmarks.causes [--only lbfgs,sure,measures,state,effort] [--steps 300] ...
+    python -m benchmarks.causes [--only lbfgs,sure,measures,state,effort,conventions]
 
 `lbfgs`: Table 1's two variants that fail there and not here, on an untrained ConvNet, beside
 torch's own L-BFGS on the same objective, on a multiple of it and, as signed Adam has it, by the
@@ -33,6 +33,7 @@ import seepage as sp
 from benchmarks.provenance import save
 from seepage.audit import Audit, Outcome, load_audit, serial, victims
 from seepage.core import Paired, SideBySide
+from seepage.core.errors import InvalidValue, UnknownName
 from seepage.domains import IMAGENET, Image
 from seepage.reproduce.chosen import gradient_norms
 from seepage.scoring import METRICS
@@ -283,10 +284,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for part in options.only.split(","):
+    parts = options.only.split(",")
+    for part in parts:
+        if part not in PARTS:
+            raise UnknownName("part", part, PARTS)
+    if "conventions" in parts and not options.audits:
+        raise InvalidValue("conventions needs --audits, the folders that audits left; name them")
+    for part in parts:
         rows = PARTS[part](options)
         setting = {name: getattr(options, name) for name in ("images", "steps", "width")}
         content = {**setting, "rows": rows} if part in SEARCHED else {"rows": rows}
+        if part == "conventions":
+            content["audits"] = [load_audit(folder).title for folder in options.audits]
         print(save(f"causes-{part}", "cpu", content, options.out))
 
 

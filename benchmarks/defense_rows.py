@@ -183,7 +183,7 @@ def _taught(scale: Scale, name: str, device: str) -> sp.Task:
     task = network(scale, ROWS[name], device)
     if not scale.schooled:
         return task
-    plan = Training(epochs=scale.schooled, batch_size=64, lr=0.1, augment=scale.augment)
+    plan = Training(epochs=scale.schooled, batch_size=64, lr=0.1)
     seen, unseen = loaded(scale.data, "train"), loaded(scale.data, "test")
     taught = train(
         task,

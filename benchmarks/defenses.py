@@ -28,10 +28,10 @@ import torch
 import seepage as sp
 from benchmarks.defense_rows import ROWS, SCALES, Row, Scale, loaded, network, victim
 from benchmarks.defense_table import DELTA, gathered, join
-from benchmarks.provenance import RESULTS, save
+from benchmarks.provenance import RESULTS, origin, save
 from seepage.audit import Case, side_by_side, victims
 from seepage.core import Attack
-from seepage.core.errors import Diverged
+from seepage.core.errors import Diverged, UnknownName
 from seepage.core.task import batchnorm_layers
 from seepage.scoring import METRICS
 from seepage.utility import OneCycle, Training, noise_multiplier, train
@@ -184,15 +184,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     asked = {name: getattr(options, name) for name in ("epochs", "steps", "schooled")}
     scale = replace(SCALES[options.scale], **{n: v for n, v in asked.items() if v is not None})
-    rows = gathered(options.part, [options.out], suffix)["rows"]
+    wanted = options.only.split(",")
+    for name in wanted:
+        if name not in ROWS:
+            raise UnknownName("row", name, ROWS)
+    before = gathered(options.part, [options.out], suffix)
+    rows, runs = before["rows"], before["runs"]
+
+    made: list[str] = []
 
     # As rows come, so that nothing is lost to a time limit.
     def keep(found: Mapping[str, Result]) -> None:
-        rows.update(found)
-        content = {"scale": options.scale, "rows": rows}
+        rows.update({name: row | {"asked": asked} for name, row in found.items()})
+        made.extend(found)
+        now = origin(options.device, __name__) | {"rows": made}
+        content = {"scale": options.scale, "runs": [*_without(made, runs), now], "rows": rows}
         save(f"defenses-{options.part}{suffix}", options.device, content, options.out)
 
-    PARTS[options.part](options.only.split(","), scale, options.device, keep)
+    PARTS[options.part](wanted, scale, options.device, keep)
+
+
+def _without(names: Sequence[str], runs: Sequence[Result]) -> list[Result]:
+    """What runs were that have left rows which were not made again."""
+    left = [run | {"rows": [row for row in run["rows"] if row not in names]} for run in runs]
+    return [run for run in left if run["rows"]]
 
 
 if __name__ == "__main__":

@@ -44,15 +44,19 @@ def machine(device: str) -> dict[str, object]:
     }
 
 
-def save(name: str, device: str, content: dict[str, object], out: Path | None = None) -> Path:
-    """Write a result with its command, commit and machine."""
+def origin(device: str, name: str = "") -> dict[str, object]:
+    """The command that runs, its commit and the machine."""
     module = getattr(sys.modules["__main__"].__spec__, "name", name)
-    result = {
+    return {
         "command": " ".join(["python -m", module, *_without_folder(sys.argv[1:])]),
         "commit": commit(),
         "machine": machine(device),
-        **content,
     }
+
+
+def save(name: str, device: str, content: dict[str, object], out: Path | None = None) -> Path:
+    """Write a result with its command, commit and machine."""
+    result = origin(device, name) | content
     path = (out or RESULTS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")

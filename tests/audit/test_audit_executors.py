@@ -5,13 +5,16 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 import seepage as sp
+from seepage.attacks import adaptive
 from seepage.attacks.gradient_matching import Engine
+from seepage.attacks.labels import InferLabels
+from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.audit import (
     Audit,
     Pool,
@@ -24,6 +27,7 @@ from seepage.audit import (
     side_by_side,
     victims,
 )
+from seepage.core import Attack
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable
 from seepage.core.partly import PartlyFailed
@@ -272,7 +276,7 @@ def test_of_a_group_that_fails_in_part_the_rest_is_not_attacked_again():
         def many(self, observations, *, rngs):
             guesses = dict(enumerate(super().many(observations, rngs=rngs)))
             del guesses[5]
-            raise PartlyFailed(guesses, {5: NotApplicable("not this one")})
+            raise PartlyFailed(self, guesses, {5: NotApplicable("not this one")})
 
     attack = Partly(sp.attacks.inverting_gradients(steps=2, restarts=1))
     grid = side_by_side_grid(attack, defenses=[sp.chain()], seeds=list(range(8)), people=1)
@@ -283,6 +287,49 @@ def test_of_a_group_that_fails_in_part_the_rest_is_not_attacked_again():
     assert attack.sizes == [8]
     plain = serial(case for case in grid if case.seed == 6)
     assert [timeless(o.record) for o in plain] == [timeless(outcomes[6].record)]
+
+
+@dataclass(frozen=True)
+class SometimesFails:
+    """Fails for the second of several, and gives each of the others what it gives alone."""
+
+    inner: Attack
+
+    def __call__(self, observation, *, rng):
+        if rng.seed == 1:
+            raise NotApplicable("not this one")
+        return self.inner(observation, rng=rng)
+
+    def many(self, observations, *, rngs):
+        failed = {1: NotApplicable("not this one")}
+        places = [i for i in range(len(observations)) if rngs[i].seed != 1]
+        found = {i: self(observations[i], rng=rngs[i]) for i in places}
+        if len(found) == len(observations):
+            return list(found.values())
+        raise PartlyFailed(self, found, failed)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [sp.attacks.Unmixed, adaptive, ReadLogits, InferLabels],
+    ids=lambda kind: kind.__name__,
+)
+def test_a_failure_within_an_attack_changes_nothing_for_the_others(around):
+    """Encodings that nobody has unmixed yet are not what an attack that unmixes gives."""
+    attack = around(SometimesFails(sp.attacks.exact_batch()))
+    photos = sp.data.load("photos")
+    audit = Audit(
+        tasks=[sp.zoo.mlp(hidden=(64,), domain=photos.domain)],
+        attacks={"it": attack},
+        defenses=[sp.InstaHide(4) if around is sp.attacks.Unmixed else sp.chain()],
+        threats=[sp.Threat.strongest()],
+        seeds=[0, 1, 2],
+    )
+    cases = audit.cases(victims(photos, people=4, batch_size=4))
+    alone = {o.record.case: timeless(o.record) for o in serial(cases)}
+    beside = {o.record.case: timeless(o.record) for o in side_by_side(cases)}
+    assert beside == alone
+    assert [record.error for record in alone.values()].count("not this one") == 1
 
 
 def test_an_attack_that_knows_no_side_by_side_runs_in_turn():

@@ -48,8 +48,9 @@ def test_victims_are_consecutive_batches_and_everybody_else_is_the_pool():
     [
         ({"people": 3, "batch_size": 2}, "multiple of batch_size, got 3 people in batches of 2"),
         ({"people": 1, "batch_size": 2}, "multiple of batch_size"),
-        ({"people": 0, "batch_size": 1}, "multiple of batch_size"),
-        ({"people": 2, "batch_size": 0}, "multiple of batch_size"),
+        ({"people": 0, "batch_size": 1}, "people >= 1, or a list of their numbers, got 0"),
+        ({"people": -3, "batch_size": 1}, "people >= 1, or a list of their numbers, got -3"),
+        ({"people": 2, "batch_size": 0}, "batch_size >= 1, got 0"),
         ({"people": 4, "batch_size": 1, "start": 22}, "within the 24 examples of photos"),
         ({"people": 1, "batch_size": 1, "start": -1}, "start=-1"),
         ({"people": 24, "batch_size": 24}, "too few to compare 24 people with others"),

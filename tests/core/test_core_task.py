@@ -1,5 +1,8 @@
 """A task is a snapshot that runs purely."""
 
+import copy
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -117,3 +120,57 @@ def test_labels_that_are_no_probabilities_are_refused(row):
     soft = sp.Batch(tiny_batch((0,)).inputs, torch.tensor([row]))
     with pytest.raises(InvalidValue, match="sum to 1"):
         tiny_task().check(soft)
+
+
+class Scaled(nn.Module):
+    """A layer whose settings stand in an attribute and in a buffer that is not saved."""
+
+    def __init__(self, factor: float = 1.0, offset: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.factor = nn.Linear(16, 3), factor
+        self.register_buffer("offset", torch.tensor(offset), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1)) * self.factor + self.offset
+
+
+def weighted(factor: float | torch.Tensor):
+    return lambda outputs, labels: factor * sp.cross_entropy(outputs, labels)
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((Scaled(), sp.cross_entropy), (Scaled(2.0), sp.cross_entropy)),
+        ((Scaled(), sp.cross_entropy), (Scaled(offset=1.0), sp.cross_entropy)),
+        ((Scaled(), sp.cross_entropy), (frozen(Scaled()), sp.cross_entropy)),
+        ((Scaled(), weighted(1.0)), (Scaled(), weighted(2.0))),
+        ((Scaled(), weighted(torch.ones(1))), (Scaled(), weighted(torch.zeros(1)))),
+        (
+            (Scaled(), partial(nn.functional.cross_entropy, reduction="none")),
+            (
+                Scaled(),
+                partial(nn.functional.cross_entropy, reduction="none", label_smoothing=0.1),
+            ),
+        ),
+    ],
+    ids=["attribute", "buffer", "frozen", "closure", "tensor in a closure", "partial"],
+)
+def test_whatever_changes_an_update_changes_the_digest(one, other):
+    first, second = (sp.Task(model, loss, TINY) for model, loss in (one, other))
+    assert first.digest != second.digest
+    again = sp.Task(copy.deepcopy(one[0]), one[1], TINY)
+    assert first.digest == again.digest
+
+
+def test_both_modes_are_copied_once():
+    task = tiny_task()
+    assert task.in_mode("train").network is task.in_mode("train").network
+    assert task.in_mode("train").in_mode("eval").network is task.network
+    assert task.to(dtype=torch.float64).network is not task.network

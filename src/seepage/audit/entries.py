@@ -80,6 +80,11 @@ def model(table: Table, dataset: Dataset | Captured) -> Task:
     fitted: dict[str, Any] = {"domain": dataset.domain}
     if dataset.classes is not None:
         fitted["classes"] = dataset.classes
+    if dataset.classes == 1 and "classes" not in options:
+        raise InvalidValue(
+            "expected data of two classes or more, got one; add people of another class, or give "
+            "the model `classes`"
+        )
     with trusting_nothing(name):
         task = build(name, options=fitted | options)
         task = task if weights is None else load_weights(task, weights)

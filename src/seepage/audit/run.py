@@ -71,10 +71,10 @@ def _many(
     try:
         return attack.many(seen, rngs=rngs)
     except PartlyFailed as some:
-        known: dict[int, Reconstruction | Exception] = {**some.found, **some.failed}
-        # An attack within the attack may have been given some of them only.
-        if len(known) < len(seen):
+        # Of an attack within this one, nobody has finished what it found.
+        if some.attack is not attack:
             raise
+        known: dict[int, Reconstruction | Exception] = {**some.found, **some.failed}
         return [known[place] for place in range(len(seen))]
 
 

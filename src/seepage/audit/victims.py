@@ -113,7 +113,11 @@ def victims(
         raise InvalidValue(
             f"expected people as how many or as a list of their numbers, got {people!r}"
         )
-    if batch_size < 1 or len(numbers) < batch_size or len(numbers) % batch_size:
+    if batch_size < 1:
+        raise InvalidValue(f"expected batch_size >= 1, got {batch_size!r}")
+    if not numbers:
+        raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
+    if len(numbers) % batch_size:
         raise InvalidValue(
             f"expected people to be a multiple of batch_size, got {len(numbers)} people in batches "
             f"of {batch_size}"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from seepage.audit import Gate
 from seepage.cli.audit import audit as run_audit
-from seepage.cli.captured import CaptureRequest
+from seepage.cli.captured import STEPS, CaptureRequest
 from seepage.cli.options import (
     Device,
     DeviceOption,
@@ -77,8 +77,9 @@ def audit(
         int | None, typer.Option(min=1, help="Inputs behind the capture, if not in the file.")
     ] = None,
     steps: Annotated[
-        int, typer.Option(min=1, help="Of each search that attacks the capture.")
-    ] = 1_000,
+        int | None,
+        typer.Option(min=1, help="Of each search that attacks the capture; 1000 if not given."),
+    ] = None,
     device: DeviceOption = Device.auto,
     executor: Annotated[
         Where, typer.Option(help="Run cases on this machine, or as tasks of a Ray cluster.")
@@ -114,6 +115,7 @@ def audit(
         form=form,
         shape=shape,
         batch_size=batch_size,
+        steps=steps,
     )
     # Networks of the user's own are found beside where the command runs.
     sys.path.insert(0, str(Path.cwd()))
@@ -141,7 +143,7 @@ def audit(
             form=None if form is None else form.value,
             shape=shape,
             batch_size=batch_size,
-            steps=steps,
+            steps=STEPS if steps is None else steps,
         ),
     )
     raise typer.Exit(run_audit(request, Console()))

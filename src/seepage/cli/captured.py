@@ -19,6 +19,9 @@ from seepage.cli.networks import option, sizes
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable
 
+# Of each search, if nobody says.
+STEPS = 1_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureRequest:
@@ -44,7 +47,7 @@ class CaptureRequest:
     form: str | None = None
     shape: str | None = None
     batch_size: int | None = None
-    steps: int = 1_000
+    steps: int = STEPS
 
 
 def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> Source:

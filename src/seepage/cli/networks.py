@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from math import prod
 from typing import Any
 
 from seepage.core import Domain
 from seepage.core.errors import InvalidValue
 from seepage.domains import CIFAR10, Image, Signal
+
+# Numbers in one input: some hundred times as many as a photograph has.
+LARGEST = 100_000_000
 
 
 def domain_of(shape: str | None) -> Domain:
@@ -29,6 +33,10 @@ def sizes(shape: str) -> tuple[int, ...]:
     if len(read) not in (2, 3) or shape.count("x") != len(read) - 1:
         raise InvalidValue(
             f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, got {shape!r}"
+        )
+    if (entries := prod(read)) > LARGEST:
+        raise InvalidValue(
+            f"expected --shape of {LARGEST:,} numbers or fewer, got {shape}, which are {entries:,}"
         )
     return read
 

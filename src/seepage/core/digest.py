@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from types import CellType, FunctionType
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LENGTH = 24
 
@@ -39,3 +43,75 @@ def lasting(value: object) -> str:
         '<function digest>'
     """
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def content(value: object) -> Iterator[str | Tensor]:
+    """All that decides what a network or a loss computes, as words and tensors.
+
+    A `repr` shows neither weights nor which of them are trained, and of a function nothing that it
+    was given. What a function finds in its module stays unseen.
+
+    Example:
+        >>> def times(factor):
+        ...     return lambda x: factor * x
+        >>> digest(*content(times(2))) == digest(*content(times(2)))
+        True
+        >>> digest(*content(times(2))) == digest(*content(times(3)))
+        False
+    """
+    return _content(value, frozenset())
+
+
+def _content(value: object, around: frozenset[int]) -> Iterator[str | Tensor]:
+    if id(value) in around:
+        return
+    around |= {id(value)}
+    match value:
+        case Tensor():
+            yield value
+        case nn.Module():
+            yield from _network(value)
+        case FunctionType():
+            given = (*map(_held, value.__closure__ or ()), value.__defaults__, value.__kwdefaults__)
+            yield lasting(value)
+            yield from chain.from_iterable(_content(one, around) for one in given)
+        case partial():
+            held = (value.func, value.args, value.keywords)
+            yield from chain.from_iterable(_content(one, around) for one in held)
+        case tuple() | list():
+            yield from chain.from_iterable(_content(one, around) for one in value)
+        case dict():
+            yield from chain.from_iterable(_content(pair, around) for pair in value.items())
+        case _:
+            yield lasting(value)
+
+
+def _network(model: nn.Module) -> Iterator[str | Tensor]:
+    yield lasting(model)
+    yield ", ".join(name for name, p in model.named_parameters() if p.requires_grad)
+    state = model.state_dict()
+    tensors = [(name, t) for name, t in state.items() if isinstance(t, Tensor)]
+    unsaved = [(name, t) for name, t in model.named_buffers() if name not in state]
+    yield from chain.from_iterable((*tensors, *unsaved))
+    for name, module in model.named_modules():
+        # Layers of torch show their settings; of those that somebody wrote, nobody can be sure.
+        if not type(module).__module__.startswith("torch."):
+            yield name
+            yield repr(sorted(pair for pair in vars(module).items() if _is_setting(*pair)))
+
+
+def _is_setting(name: str, value: object) -> bool:
+    """Whether an attribute of a module decides what it computes, and is the same everywhere."""
+    if isinstance(value, tuple | list):
+        return all(_is_setting(name, one) for one in value)
+    # A folder is one on this machine.
+    path = isinstance(value, str) and ("/" in value or "\\" in value)
+    public = not name.startswith("_") and name != "training"
+    return public and not path and isinstance(value, bool | int | float | str | None)
+
+
+def _held(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not given yet
+        return None

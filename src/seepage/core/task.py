@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seepage.core.batch import Batch
-from seepage.core.digest import digest, lasting
+from seepage.core.digest import content, digest
 from seepage.core.domain import Domain
 from seepage.core.errors import InvalidValue
 from seepage.core.kernels import differentiable_twice, is_recurrent
@@ -49,6 +49,8 @@ class Task:
     mode: Mode = "eval"
     name: str = ""
     _owned: nn.Module | None = field(default=None, repr=False)
+    # By mode, and shared by tasks that differ in nothing else: each is a copy of the network.
+    _networks: dict[Mode, nn.Module] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Take the snapshot."""
@@ -57,6 +59,7 @@ class Task:
         if self._owned is not self.model:
             object.__setattr__(self, "model", copy.deepcopy(self.model))
             object.__setattr__(self, "_owned", self.model)
+            object.__setattr__(self, "_networks", {})
         if not self.name:
             object.__setattr__(self, "name", type(self.model).__name__.lower())
         # Made now: a copy made inside a torch.func transform would die with it.
@@ -68,7 +71,7 @@ class Task:
 
     def in_mode(self, mode: Mode) -> Task:
         """Return the same task with batch normalisation in another mode."""
-        return self if mode == self.mode else self._otherwise
+        return self if mode == self.mode else replace(self, mode=mode)
 
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -88,13 +91,17 @@ class Task:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the layers, the loss and every tensor of the network."""
-        state = self.model.state_dict().items()
-        return digest(lasting(self.model), lasting(self.loss), *(p for pair in state for p in pair))
+        """A hash of the layers, the loss, every tensor of the network and which of them learn."""
+        return digest(*content(self.model), *content(self.loss))
 
     @cached_property
     def network(self) -> nn.Module:
         """The model made pure: nothing in it changes when it runs."""
+        if self.mode not in self._networks:
+            self._networks[self.mode] = self._made_pure()
+        return self._networks[self.mode]
+
+    def _made_pure(self) -> nn.Module:
         network = copy.deepcopy(self.model).eval()
         if self.mode == "train":
             for module in batchnorm_layers(network).values():
@@ -102,11 +109,6 @@ class Task:
                 module.running_mean = module.running_var = module.num_batches_tracked = None
                 module.track_running_stats = False
         return network
-
-    @cached_property
-    def _otherwise(self) -> Task:
-        """This task in its other mode: made once, since it copies the network."""
-        return replace(self, mode="train" if self.mode == "eval" else "eval")
 
     @cached_property
     def mixes_examples(self) -> bool:

@@ -72,12 +72,20 @@ def _epochs(table: PaperTable, scale: str) -> int:
     trainings: dict[str, int] = {}
     for scenario in (cell.scenario for cell in table.cells(scale)):
         model = scenario["models"]
-        trainings[repr(model)] = model.get("schooling", {}).get("epochs", 0)
+        trainings[repr(model)] = _passes(model.get("schooling", {}))
         if defended:
             training = scenario["training"]
             key = repr((model, training, scenario.get("defenses")))
             trainings[key] = training["epochs"]
     return sum(trainings.values())
+
+
+def _passes(schooling: Mapping[str, Any]) -> int:
+    """Over the examples; of a training that is so many steps long, those it has begun."""
+    if "steps" not in schooling:
+        return int(schooling.get("epochs", 0))
+    steps, size, examples = (int(schooling[k]) for k in ("steps", "batch_size", "examples"))
+    return -(-steps * size // examples)
 
 
 def _listed(attacks: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

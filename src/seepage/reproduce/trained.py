@@ -27,7 +27,8 @@ class Schooling:
     """How a victim is trained.
 
     Args:
-        epochs: Passes over the examples.
+        epochs: Passes over the examples; give this or `steps`.
+        steps: Updates instead of epochs.
         examples: How many, the first of the training split.
         held_out: How many of the test split measure it, the last of them; no more than taught it.
         batch_size: Examples per step.
@@ -40,7 +41,8 @@ class Schooling:
         seed: Of the order of the examples.
     """
 
-    epochs: int
+    epochs: int | None = None
+    steps: int | None = None
     examples: int = 20_000
     held_out: int = 1_000
     batch_size: int = 128
@@ -61,6 +63,7 @@ class Schooling:
             options["augment"] = CropAndFlip()
         return Training(
             epochs=self.epochs,
+            steps=self.steps,
             batch_size=min(self.batch_size, len(like)),
             lr=self.lr,
             momentum=self.momentum,

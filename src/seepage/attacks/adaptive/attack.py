@@ -11,6 +11,7 @@ from seepage.attacks.side_by_side import each
 from seepage.attacks.unmixing import Unmixed
 from seepage.core import Attack, Observation, Protection, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.partly import PartlyFailed
 from seepage.defenses import chain
 from seepage.threats import Simulation
 
@@ -42,10 +43,20 @@ class Adaptive:
         """Adapt to each, and attack side by side those that are then attacked alike."""
         plans = [self._plan(observation) for observation in observations]
         found: dict[int, Reconstruction] = {}
+        failed: dict[int, Exception] = {}
         for attack in {id(plan.attack): plan.attack for plan in plans}.values():
-            places = [i for i, p in enumerate(plans) if i not in found and p.attack == attack]
+            done = {*found, *failed}
+            places = [i for i, p in enumerate(plans) if i not in done and p.attack == attack]
             chosen, keys = [plans[i].observation for i in places], [rngs[i] for i in places]
-            found |= dict(zip(places, each(attack, chosen, rngs=keys), strict=True))
+            try:
+                found |= dict(zip(places, each(attack, chosen, rngs=keys), strict=True))
+            except PartlyFailed as some:
+                if some.attack is not attack:
+                    raise
+                found |= {places[i]: guess for i, guess in some.found.items()}
+                failed |= {places[i]: reason for i, reason in some.failed.items()}
+        if failed:
+            raise PartlyFailed(self, found, failed)
         return [found[i] for i in range(len(plans))]
 
     def _plan(self, observation: Observation) -> Plan:

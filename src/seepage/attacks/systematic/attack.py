@@ -121,7 +121,7 @@ class Systematic:
             for place, guess in found.items()
         }
         if failed:
-            raise PartlyFailed(found, failed)
+            raise PartlyFailed(self, found, failed)
         return [found[place] for place in range(len(observations))]
 
     def _prepared(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
