@@ -350,6 +350,15 @@ def test_networks_with_the_same_weights_but_other_inputs_never_run_together():
     assert one.alike != other.alike
 
 
+def test_attacks_of_one_name_that_differ_never_run_together():
+    short, long = (
+        side_by_side_grid(sp.attacks.inverting_gradients(steps=steps, restarts=1), seeds=[0])
+        for steps in (1, 8)
+    )
+    steps = [outcome.record.effort["steps"] for outcome in side_by_side([*short, *long])]
+    assert steps == [1] * len(short) + [8] * len(long)
+
+
 def test_searches_of_a_group_that_are_done_are_not_made_again_after_an_interruption(tmp_path):
     """Those without a defense and those behind strong noise are searched for apart."""
     search = sp.attacks.inverting_gradients(steps=20, restarts=1)

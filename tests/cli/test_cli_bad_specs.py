@@ -176,6 +176,10 @@ BAD = {
         spec(data='{ name = "photos", batch_size = 13 }'),
         "too few to compare 13 people with others",
     ),
+    "people fewer than none": (
+        spec(data='{ name = "photos", people = -3 }'),
+        "data: expected people >= 1, or a list of their numbers, got -3",
+    ),
     "people not a multiple": (
         spec(data='{ name = "photos", people = 3, batch_size = 2 }'),
         "expected people to be a multiple of batch_size, got 3 people in batches of 2",

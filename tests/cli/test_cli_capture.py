@@ -153,6 +153,12 @@ def test_known_labels_are_used_and_nonsense_is_refused(place):
     assert not (place / "none").exists()
 
 
+def test_steps_of_a_spec_stand_in_the_spec(place):
+    refused = CliRunner().invoke(app, ["audit", "some.toml", "--steps", "5"])
+    assert isinstance(refused.exception, InvalidValue)
+    assert "--steps goes with --capture, which is missing" in str(refused.exception)
+
+
 def test_a_truth_that_is_no_truth_is_refused(place):
     save_file({"inputs": torch.rand(1, 3, 8, 8)}, "half.safetensors")
     done = audited("--capture", "gradient.safetensors", "--truth", "half.safetensors")

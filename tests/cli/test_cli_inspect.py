@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from seepage.cli import app, main
+from seepage.core.errors import InvalidValue
 
 TABLE_1 = {
     "cnn2-v1": 0,
@@ -108,3 +109,9 @@ def test_bad_usage_is_one_sentence(arguments, said, monkeypatch, capsys):
     assert stopped.value.code == 2
     assert said in complained
     assert "Traceback" not in complained
+
+
+def test_a_shape_that_no_input_has_is_refused():
+    refused = CliRunner().invoke(app, ["inspect", "mlp", "--shape", "99999999999x3"])
+    assert isinstance(refused.exception, InvalidValue)
+    assert "numbers or fewer, got 99999999999x3" in str(refused.exception)

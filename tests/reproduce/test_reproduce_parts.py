@@ -161,6 +161,14 @@ def test_a_network_is_trained_once_and_learns(scenario, tmp_path):
     assert trained(other, Place(folder=tmp_path)).path != first.path
 
 
+def test_a_victim_is_trained_for_epochs_or_for_steps(scenario):
+    digits = sp.data.load("mnist").batch(200)
+    assert Schooling(steps=7, batch_size=50).plan(digits).count_steps(200) == 7
+    assert Schooling(epochs=2, batch_size=50).plan(digits).count_steps(200) == 8
+    with pytest.raises(InvalidValue, match="either steps or epochs"):
+        Schooling(epochs=2, steps=7).plan(digits)
+
+
 def test_one_cycle_begins_low_and_ends_low(scenario):
     plain = Schooling(**{**scenario["models"]["schooling"], "one_cycle": True})
     schedule = plain.plan(sp.data.load("mnist").batch(200)).schedule
@@ -284,6 +292,11 @@ def test_costs_are_counted():
     counted = cost(parse_table("999-table0", COUNTED), "smoke")
     assert counted == Cost(cases=16, steps=2 * 2 * 4 * 66, epochs=12)
     assert json.dumps(str(counted)) == '"16 cases, 1.1k steps, 12 epochs"'
+
+
+def test_a_training_counted_in_steps_costs_the_epochs_it_begins():
+    by_steps = COUNTED.replace("epochs = 7", "steps = 25, batch_size = 4, examples = 40")
+    assert cost(parse_table("999-table0", by_steps), "smoke").epochs == 5 + 3
 
 
 def test_what_is_left_of_features_is_what_a_projection_leaves():

@@ -57,6 +57,20 @@ def test_runs_in_several_folders_make_one_table_that_names_them(tmp_path):
     ]
 
 
+def test_rows_that_are_not_made_again_keep_what_made_them(tmp_path, data_root):
+    before = {"command": "earlier", "commit": "c", "machine": {}, "rows": ["none", "clip 2"]}
+    rows = {name: {"records": []} for name in before["rows"]}
+    path = tmp_path / "defenses-attack-small.json"
+    path.write_text(json.dumps({**before, "runs": [before], "rows": rows}))
+    asked = ["--schooled", "0", "--steps", "2", "--only", "clip 2"]
+    defenses.main(["--part", "attack", "--scale", "small", "--out", str(tmp_path), *asked])
+    kept = json.loads(path.read_text())
+    assert [run["rows"] for run in kept["runs"]] == [["none"], ["clip 2"]]
+    assert kept["runs"][0]["command"] == "earlier"
+    assert kept["rows"]["clip 2"]["asked"] == {"epochs": None, "steps": 2, "schooled": 0}
+    assert kept["rows"]["none"] == {"records": []}
+
+
 def test_nothing_is_ranked_where_the_undefended_network_leaks_no_more_than_a_guess():
     def record(attack, psnr):
         named = {"data": "d", "people": (0,), "model": "", "local": "", "threat": "", "seed": 0}

@@ -485,3 +485,14 @@ def test_nothing_is_rounded_on_a_cpu(small):
         for precision in ("float32", "bf16")
     )
     assert torch.equal(weights(exact.task), weights(rounded.task))
+
+
+def test_the_last_accuracy_is_that_of_the_network_it_leaves(digits):
+    """Running statistics move at every step, and so does what is judged."""
+    seen, unseen = digits.batch(80), digits.batch(20, start=80)
+    task = sp.zoo.resnet20(width=4, domain=digits.domain)
+    done = train(
+        task, seen, held_out=unseen, plan=Training(epochs=3, batch_size=16, lr=0.1), rng=sp.rng(0)
+    )
+    assert done.loss[-1] == pytest.approx(evaluate(done.task, unseen).loss, rel=1e-6)
+    assert len(set(done.loss)) == 3

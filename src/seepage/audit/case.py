@@ -111,8 +111,9 @@ class Case:
         captured = None if tapped is None else tapped.digest
         network = (self.task.digest, self.task.domain)
         client = self.client.local if self.client.chain.comes_after else self.client
-        parts = (*network, client, self.threat, self.attack_name, size, captured)
-        return tuple(map(repr, parts))
+        # One attack runs for all, so that its name does not do: two audits may use it otherwise.
+        attack = (self.attack_name, lasting(self.attack))
+        return tuple(map(repr, (*network, client, self.threat, *attack, size, captured)))
 
     @property
     def description(self) -> str:

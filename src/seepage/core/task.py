@@ -49,7 +49,7 @@ class Task:
     mode: Mode = "eval"
     name: str = ""
     _owned: nn.Module | None = field(default=None, repr=False)
-    # By mode, and shared by tasks that differ in nothing else: each is a copy of the network.
+    # By mode, and shared by all tasks of one model: each is a copy of it.
     _networks: dict[Mode, nn.Module] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

@@ -25,12 +25,7 @@ from seepage.attacks.systematic.below import below
 from seepage.attacks.systematic.order import in_order_of, tells_labels
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng
-from seepage.core.errors import (
-    InvalidValue,
-    MissingKnowledge,
-    NotApplicable,
-    SeepageError,
-)
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
 from seepage.core.partly import PartlyFailed
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
