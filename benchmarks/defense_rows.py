@@ -6,7 +6,9 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
+from safetensors.torch import save_file
 from torch import nn
 
 import seepage as sp
@@ -173,16 +175,20 @@ def network(scale: Scale, row: Row, device: str) -> sp.Task:
     return (with_group_norm(task) if row.group_norm else task).to(device=device)
 
 
-def victim(scale: Scale, row: Row, device: str) -> sp.Task:
+def victim(scale: Scale, row: Row, device: str, keep: Path | None = None) -> sp.Task:
     """The network that is attacked: taught as much as the scale says, once for all rows alike."""
-    return _taught(scale, "group norm" if row.group_norm else "none", device)
+    return _taught(scale, "group norm" if row.group_norm else "none", device, keep)
 
 
 @cache
-def _taught(scale: Scale, name: str, device: str) -> sp.Task:
+def _taught(scale: Scale, name: str, device: str, keep: Path | None) -> sp.Task:
     task = network(scale, ROWS[name], device)
     if not scale.schooled:
         return task
+    # On a card no two trainings end alike, and rows of one table are to be about one network.
+    kept = None if keep is None else keep / f"{name} {scale.schooled}.safetensors".replace(" ", "-")
+    if kept is not None and kept.is_file():
+        return sp.zoo.load_weights(task, kept)
     plan = Training(epochs=scale.schooled, batch_size=64, lr=0.1)
     seen, unseen = loaded(scale.data, "train"), loaded(scale.data, "test")
     taught = train(
@@ -193,6 +199,11 @@ def _taught(scale: Scale, name: str, device: str) -> sp.Task:
         rng=sp.rng(0),
     )
     print(f"attacked at an accuracy of {taught.accuracy[-1]:.3f}", flush=True)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(".partial")
+        save_file(taught.task.model.state_dict(), partial)
+        partial.replace(kept)
     return taught.task
 
 

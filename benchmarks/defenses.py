@@ -1,14 +1,15 @@
 """What defenses let through and what they cost: accuracy beside the strongest attack.
 
     python -m benchmarks.defenses --part utility --device cuda [--only 'prune 0.9,noise 0.01']
-    python -m benchmarks.defenses --part attack --device cuda [--schooled 1] [--steps 2000]
+    python -m benchmarks.defenses --part attack --device cuda [--schooled 8 --keep FOLDER]
     python -m benchmarks.defenses --part table [--sources FOLDER FOLDER ...]
     python -m benchmarks.defenses --scale small --part utility
 
 Needs CIFAR-10 in SEEPAGE_DATA, or MNIST for the small scale. Rows are written as they come, and
 rows of an earlier run that are not asked for again are kept; several runs at once need a folder
-each. Both parts see the same networks and the same defenses; attacks meet the network before it is
-trained, or after `--schooled` epochs without a defense. "table" joins what the other two left,
+each, and the same `--keep` if they attack a network that is taught first. Both parts see the same
+networks and the same defenses; attacks meet the network before it is trained, or after `--schooled`
+epochs without a defense. "table" joins what the other two left,
 accounts for DP-SGD where the training could not, which needs Opacus, adds guesses that need no
 update, and draws the figures.
 """
@@ -40,7 +41,7 @@ Result = dict[str, object]
 Keep = Callable[[Mapping[str, Result]], None]
 
 
-def utilities(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
+def utilities(names: Sequence[str], scale: Scale, device: str, keep: Keep, _: Path | None) -> None:
     """Train behind each defense."""
     for name in names:
         began = time.perf_counter()
@@ -96,9 +97,11 @@ def utility(name: str, scale: Scale, device: str) -> Result:
     }
 
 
-def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
+def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep, taught: Path | None) -> None:
     """Attack the first people of the test set behind each defense, with everything there is."""
-    cases = {case.id: (case, name) for name in names for case in attempts(name, scale, device)}
+    cases = {
+        case.id: (case, name) for name in names for case in attempts(name, scale, device, taught)
+    }
     left = Counter(name for _, name in cases.values())
     rows: dict[str, Result] = {name: {"seconds": Counter(), "records": []} for name in names}
     for outcome in side_by_side([case for case, _ in cases.values()]):
@@ -114,10 +117,11 @@ def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep) -> None:
             keep({name: rows[name]})
 
 
-def attempts(name: str, scale: Scale, device: str) -> list[Case]:
+def attempts(name: str, scale: Scale, device: str, taught: Path | None = None) -> list[Case]:
     """Every attack on every batch behind one defense."""
     row, images = ROWS[name], loaded(scale.data, "test")
-    task, client = victim(scale, row, device), sp.Client(sp.Gradient(), row.defend(scale.attacked))
+    task = victim(scale, row, device, taught)
+    client = sp.Client(sp.Gradient(), row.defend(scale.attacked))
     wanted = ("psnr", "lpips") if images.domain.shape[0] == 3 else ("psnr",)
     measured = [METRICS[metric] for metric in wanted]
     batches = victims(images, people=scale.people, batch_size=scale.attacked)
@@ -148,9 +152,8 @@ def attacks(task: sp.Task, row: Row, scale: Scale) -> dict[str, tuple[sp.Threat,
         found["joint"] = strongest, joint
     else:
         found["joint, adapted"] = strongest, sp.attacks.adaptive(joint)
-    if not isinstance(defense, sp.MixUp | sp.InstaHide):
-        forced = sp.attacks.teacher_forced(steps=scale.steps)
-        found["teacher forced"] = strongest, forced
+    forced = sp.attacks.teacher_forced(steps=scale.steps)
+    found["teacher forced, adapted"] = strongest, sp.attacks.adaptive(forced)
     return found
 
 
@@ -175,6 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, help="of all but DP-SGD, instead of the scale's")
     parser.add_argument("--steps", type=int, help="of attacks, instead of the scale's")
     parser.add_argument("--schooled", type=int, help="epochs that the attacked network has had")
+    parser.add_argument("--keep", type=Path, help="folder for attacked networks, to go on with")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result")
     parser.add_argument("--sources", type=Path, nargs="+", help="folders the table is made from")
     options = parser.parse_args(arguments)
@@ -201,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         content = {"scale": options.scale, "runs": [*_without(made, runs), now], "rows": rows}
         save(f"defenses-{options.part}{suffix}", options.device, content, options.out)
 
-    PARTS[options.part](wanted, scale, options.device, keep)
+    PARTS[options.part](wanted, scale, options.device, keep, options.keep)
 
 
 def _without(names: Sequence[str], runs: Sequence[Result]) -> list[Result]:

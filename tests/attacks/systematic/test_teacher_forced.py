@@ -171,10 +171,25 @@ def test_what_does_not_cut_the_network_or_the_client_is_simulated(task, pictures
     bypassed = observe(made(pictures, bypassed=True), batch)
     assert below(bypassed, features) is None
     assert below(observe(task, batch, local=sp.FedAvg(steps=2, lr=0.01)), features) is None
-    # A norm of the whole update is not the norm of a part; each tensor's own support is.
-    tight = 0.1 * float(plain.update.flat().norm())
-    assert below(observe(task, batch, sp.Clip(tight), knows_defense=True), features) is None
-    assert below(observe(task, batch, sp.Prune(0.5), knows_defense=True), features) is not None
+    # The largest entries of the whole are not those of a part; each tensor's own are.
+    for defense, cut in ((sp.Prune(0.5, scope="update"), False), (sp.Prune(0.5), True)):
+        seen = observe(task, batch, defense, knows_defense=True)
+        assert (below(seen, features) is not None) == cut
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_clipping_is_undone_by_what_features_say_of_the_norm(task, pictures, reduction):
+    batch = sorted_by_label(pictures.batch(2))
+    local = sp.Gradient(reduction=reduction)
+    plain = observe(task, batch, local=local)
+    for tight in (0.1, 10.0):
+        clip = sp.Clip(tight * float(plain.update.flat().norm()))
+        seen = observe(task, batch, clip, local=local, knows_defense=True)
+        lower = below(seen, true_features(plain, batch))
+        for name, tensor in lower.update.tensors.items():
+            torch.testing.assert_close(tensor, plain.update.tensors[name], rtol=1e-4, atol=1e-6)
+        simulated = lower.simulate(batch.inputs, lower.labels)
+        torch.testing.assert_close(simulated.flat(), lower.update.flat(), rtol=1e-3, atol=1e-5)
 
 
 def test_doubtful_features_are_matched_and_not_given(task, pictures):
@@ -186,7 +201,7 @@ def test_doubtful_features_are_matched_and_not_given(task, pictures):
     sure, doubtful = (Told(replace(features, residual=r)) for r in (0.001, 0.1))
 
     def searched(recovery):
-        attack = teacher_forced(features=recovery, steps=2)
+        attack = teacher_forced(features=recovery, given=0.01, steps=2)
         (search, lower) = attack._prepared(seen, sp.rng(0))
         return search.terms[-1], lower
 

@@ -5,8 +5,10 @@ from seepage.attacks.feature_recovery.exact import ExactFeatures, NotToldApartWa
 from seepage.attacks.feature_recovery.features import FeatureRecovery, Features
 from seepage.attacks.feature_recovery.first_of import FirstOf
 from seepage.attacks.feature_recovery.gaussian import NotGaussianWarning
+from seepage.attacks.feature_recovery.likely import LikelyFeatures
 from seepage.attacks.feature_recovery.recipes import (
     exact_features,
+    likely_features,
     softmax_features,
     tensor_features,
 )
@@ -19,12 +21,14 @@ __all__ = [
     "FeatureRecovery",
     "Features",
     "FirstOf",
+    "LikelyFeatures",
     "NotGaussianWarning",
     "NotToldApartWarning",
     "SoftmaxFeatures",
     "TensorFeatures",
     "cocktail_party",
     "exact_features",
+    "likely_features",
     "softmax_features",
     "tensor_features",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seepage.attacks.exact_batch import Complementarity
 from seepage.attacks.feature_recovery.exact import ExactFeatures
+from seepage.attacks.feature_recovery.likely import LikelyFeatures
 from seepage.attacks.feature_recovery.softmax import SoftmaxFeatures
 from seepage.attacks.feature_recovery.tensor import TensorFeatures
 
@@ -73,3 +74,24 @@ def softmax_features(*, steps: int = 200, starts: int = 24) -> SoftmaxFeatures:
         Huang et al., 2021, Lemma B.1 (huang2021evaluating), for the span; the method is ours
     """
     return SoftmaxFeatures(steps=steps, starts=starts)
+
+
+def likely_features(*, noise: float = 1e-2, steps: int = 300) -> LikelyFeatures:
+    """What the last layer of a classifier probably reads, where `softmax_features` cannot tell.
+
+    Behind pruning, dropout and noise, and for as many people as classes or more. Not an attack of
+    its own: `recover` gives features for `systematic` and `teacher_forced`, and the latter uses it
+    by itself.
+
+    Args:
+        noise: Of every entry of the gradient, relative to their size.
+        steps: Of L-BFGS, at most.
+
+    Example:
+        >>> likely_features(noise=0.1).noise
+        0.1
+
+    References:
+        Liu and Nocedal, 1989 (liu1989limited), for the search; the method is ours
+    """
+    return LikelyFeatures(noise=noise, steps=steps)

@@ -9,8 +9,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
+from seepage.attacks.feature_recovery.classifier import (
+    layer_of,
+    missing,
+    probabilities,
+    require_softmax,
+)
 from seepage.attacks.feature_recovery.dense_least_squares import least_squares
 from seepage.attacks.feature_recovery.exact import NotToldApartWarning
 from seepage.attacks.feature_recovery.features import Features
@@ -20,7 +25,7 @@ from seepage.attacks.labels.head import Head, classifier_head
 from seepage.attacks.linear_systems.input_layer import input_readers
 from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Reconstruction, Rng, Task
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.precision import precision
 from seepage.core.progress import report
 from seepage.core.rng import require_key
@@ -71,15 +76,15 @@ class SoftmaxFeatures:
         task = observation.task
         require_usable(observation.update, task)
         require_continuous(task)
-        labels = _probabilities(observation)
-        _require_softmax(observation, labels)
+        labels = probabilities(observation, needed_by="softmax_features")
+        require_softmax(observation, labels, needed_by="softmax_features")
         head = classifier_head(task)
         with precision("float32"):
             wanted, basis, noise = _equations(head, observation, labels)
             best, left = self._best(wanted, head, rng)
         mixed, _ = wanted.split(best)
         dtype = next(iter(task.parameters.values())).dtype
-        layer = _name(head)
+        layer = layer_of(head)
         if left > _LEFT:
             warnings.warn(
                 f"not all of {len(labels)} people were told apart: their features leave "
@@ -126,16 +131,12 @@ class SoftmaxFeatures:
 
 def require_input_at_the_end(task: Task) -> None:
     """Raise `NotApplicable` unless the classifier reads the input itself."""
-    layer = _name(classifier_head(task))
+    layer = layer_of(classifier_head(task))
     if layer not in input_readers(task):
         raise NotApplicable(
             f"{layer!r} of {task.name} reads features and not the input; use recover(...) for the "
             "features, or teacher_forced(features=...) for the images"
         )
-
-
-def _name(head: Head) -> str:
-    return head.weight.removesuffix("weight").removesuffix(".")
 
 
 def _equations(
@@ -149,6 +150,11 @@ def _equations(
         raise NotApplicable(
             f"{people} people in {classes} classes, of whom the last layer reads {seen.shape[1]} "
             f"numbers, cannot be told apart; at most {min(classes - 1, seen.shape[1])} can"
+        )
+    if bool(missing(seen).any()):
+        raise NotApplicable(
+            f"entries of the gradient of {head.weight!r} are missing, as behind pruning or "
+            "dropout; use likely_features, which estimates features from the others"
         )
     _, values, right = torch.linalg.svd(seen.cpu(), full_matrices=False)
     single = torch.equal(seen.float().double(), seen)
@@ -167,30 +173,3 @@ def _equations(
     wanted = SoftmaxEquations(weight @ basis, offset, labels.to(seen), seen @ basis, bias)
     beside = float(values[people]) if people < len(values) else 0.0
     return wanted, basis, beside / float(values[people - 1])
-
-
-def _probabilities(observation: Observation) -> Tensor:
-    labels = observation.labels
-    if labels is None:
-        raise MissingKnowledge(
-            "labels",
-            needed_by="softmax_features",
-            hint="use knows_labels=True, or InferLabels to recover them",
-        )
-    return one_hot(labels, observation.task.classes) if labels.ndim == 1 else labels
-
-
-def _require_softmax(observation: Observation, labels: Tensor) -> None:
-    """Refuse another loss than cross-entropy, told by its gradient for the labels of the batch."""
-    task, known = observation.task, observation.labels
-    assert known is not None
-    reference = next(iter(task.parameters.values()))
-    shape = len(labels), task.classes
-    logits = Rng(0).fork("logits").normal(shape, like=reference).requires_grad_()
-    (found,) = torch.autograd.grad(task.loss(logits, known).sum(), logits)
-    expected = logits.softmax(1) - labels
-    if not torch.allclose(found, expected.to(found), atol=1e-2 if found.itemsize < 4 else 1e-4):
-        raise NotApplicable(
-            f"softmax_features reads the gradient of cross-entropy, and the loss of {task.name} "
-            "has another one; use systematic without features"
-        )

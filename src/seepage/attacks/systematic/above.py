@@ -48,6 +48,12 @@ class Above:
         (back,) = torch.autograd.grad(self.task.loss(outputs, labels).sum(), read)
         return back
 
+    def share(self, values: Tensor, labels: Tensor) -> Tensor:
+        """The gradient of the sum of the losses by the layer's weight."""
+        outputs, read, returned = self._run(values)
+        (back,) = torch.autograd.grad(self.task.loss(outputs, labels).sum(), returned)
+        return back.T @ read.detach()
+
     def _run(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The logits with these features at the layer; what it reads, and what it returns."""
         returned: list[Tensor] = []

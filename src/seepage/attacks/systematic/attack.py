@@ -22,6 +22,7 @@ from seepage.attacks.gradient_matching import (
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels.read_logits import inner_product
 from seepage.attacks.systematic.below import below
+from seepage.attacks.systematic.mixtures import of_inputs, of_mixtures
 from seepage.attacks.systematic.order import in_order_of, tells_labels
 from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng
@@ -129,7 +130,8 @@ class Systematic:
         # Where the gradient at the logits was read (`ReadLogits`), no loss is left to recover by.
         read = observation.task.loss is inner_product
         if self.features is not None and observation.labels is not None and not read:
-            found = _recovered(self.features, observation, rng.fork("features"))
+            mixtures, _ = of_mixtures(observation)
+            found = _recovered(self.features, mixtures, rng.fork("features"))
             return self._informed(search, found, observation)
         return search, observation
 
@@ -142,18 +144,20 @@ class Systematic:
     def _informed(
         self, search: Search, found: Features, observation: Observation
     ) -> tuple[Search, Observation]:
-        labels = observation.labels
+        mixtures, mixing = of_mixtures(observation)
+        labels = mixtures.labels
         assert labels is not None
         one_each = len(found.values) == len(labels)
-        labelled = one_each and labels.ndim == 1 and tells_labels(found, observation)
+        labelled = one_each and tells_labels(found, observation)
         if labelled:
-            found = in_order_of(labels, found, observation)
-        lower = below(observation, found) if labelled and self._gives(found) else None
-        if self.prior is not None and one_each:
+            found = in_order_of(labels, found, mixtures)
+        lower = below(mixtures, found) if labelled and self._gives(found) else None
+        if lower is not None and mixing is not None:
+            lower = of_inputs(lower, mixing)
+        if self.prior is not None and one_each and mixing is None:
             search = replace(search, generator=self.prior.given(found.values))
-        term = self._matching(
-            found, labels if labelled else None, len(labels), ordered=lower is not None
-        )
+        classes = labels if labelled and labels.ndim == 1 else None
+        term = self._matching(found, classes, len(labels), ordered=lower is not None)
         return replace(search, terms=(*search.terms, term)), lower or observation
 
     def _gives(self, found: Features) -> bool:

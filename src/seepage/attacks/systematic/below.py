@@ -13,9 +13,11 @@ from seepage.attacks.gradient_matching.features import features_at
 from seepage.attacks.labels.read_logits import inner_product
 from seepage.attacks.running_order import running_order
 from seepage.attacks.systematic.above import Above
+from seepage.attacks.systematic.order import weight_of
 from seepage.clients import Gradient
 from seepage.core import Observation, Rng, Task, Update
 from seepage.core.errors import InvalidValue
+from seepage.defenses import Clip, chain
 from seepage.defenses.chain import Chain
 from seepage.threats import Simulation
 
@@ -38,7 +40,7 @@ def below(observation: Observation, features: Features) -> Observation | None:
         the network in two, or where the client does more than to share its gradient.
 
     Args:
-        observation: What was seen, with labels `(B,)`.
+        observation: What was seen, with labels `(B,)`, or probabilities `(B, K)`.
         features: Inputs of the layer, of their true length, one for each label and in their order.
     """
     simulation, labels = observation.simulate, observation.labels
@@ -51,25 +53,46 @@ def below(observation: Observation, features: Features) -> Observation | None:
     task = _cut(observation.task, features.layer)
     if task is None:
         return None
-    update = observation.update
+    above = Above(observation.task, features.layer)
+    values = features.values.to(next(iter(task.parameters.values())))
+    update, client = observation.update, simulation.client
+    if client.chain.guards and all(isinstance(link, Clip) for link in client.chain.guards):
+        # The norm that was clipped is that of the whole, of which a part knows nothing.
+        share = above.share(values, labels) / (len(labels) if _averages(simulation) else 1)
+        update = _unclipped(update, weight_of(features), share)
+        client = replace(client, defense=chain(*client.chain.preparations))
     known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
     seen_alone = replace(update, tensors=known)
-    if not _defended_alike(simulation.client.chain, update, seen_alone):
+    if not _defended_alike(client.chain, update, seen_alone):
         return None
-    values = features.values.to(next(iter(task.parameters.values())))
     return replace(
         observation,
         task=task,
         update=seen_alone,
-        simulate=replace(simulation, task=task),
-        labels=Above(observation.task, features.layer).slopes(values, labels).detach(),
+        simulate=replace(simulation, task=task, client=client),
+        labels=above.slopes(values, labels).detach(),
     )
 
 
+def _averages(simulation: Simulation) -> bool:
+    local = simulation.client.local
+    return isinstance(local, Gradient) and local.reduction == "mean"
+
+
+def _unclipped(update: Update, weight: str, share: Tensor) -> Update:
+    """The update before it was clipped, by the gradient of a layer that is known from features."""
+    seen, expected = update.descent().tensors[weight].double(), share.double()
+    factor = float((seen * expected).sum() / expected.square().sum())
+    return update.map(lambda t: t / factor) if 0 < factor < 1 else update
+
+
 def _shares_gradients(simulation: Simulation) -> bool:
-    chain = simulation.client.chain
-    plain = chain.aggregation is None and not chain.preparations and chain.consumes == "aggregate"
-    return plain and simulation.mixing is None and isinstance(simulation.client.local, Gradient)
+    defense = simulation.client.chain
+    plain = defense.aggregation is None and defense.consumes == "aggregate"
+    # Of clients that mix, candidates have to be the mixtures.
+    as_seen = simulation.mixing is None
+    as_seen = as_seen and all(link.stage == "mixing" for link in defense.preparations)
+    return plain and as_seen and isinstance(simulation.client.local, Gradient)
 
 
 def _defended_alike(defense: Chain, whole: Update, part: Update) -> bool:

@@ -31,16 +31,17 @@ def in_order_of(labels: Tensor, features: Features, observation: Observation) ->
     values = features.values.to(next(iter(task.parameters.values())))
     if not features.scaled:
         values = values * above.length() / values.norm(dim=1, keepdim=True)
-    sent = gradient[_weight(features)].double() @ torch.linalg.pinv(values.double())
+    sent = gradient[weight_of(features)].double() @ torch.linalg.pinv(values.double())
     choice = one_each(above.fits(values, labels, sent.T))
     return replace(features, values=features.values[choice])
 
 
 def tells_labels(features: Features, observation: Observation) -> bool:
     """Whether the update holds the gradient of their layer; that of a frozen one it does not."""
-    return _weight(features) in observation.update.tensors
+    return weight_of(features) in observation.update.tensors
 
 
-def _weight(features: Features) -> str:
+def weight_of(features: Features) -> str:
+    """The name of their layer's weight."""
     # A network that is one layer has a layer without a name.
     return f"{features.layer}.weight" if features.layer else "weight"

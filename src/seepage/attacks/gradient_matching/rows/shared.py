@@ -10,6 +10,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.functional import one_hot
 
 from seepage.attacks.gradient_matching.rows.layers import row_layer
 from seepage.attacks.gradient_matching.rows.windows import laid_out, split_rows
@@ -53,8 +54,9 @@ class Shared:
 
     def gradients(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """One forward and backward pass over the inputs of all rows."""
-        rows, size = normalised.shape[:2]
         task = self.simulation.task
+        normalised, labels = self._mixed(normalised, labels)
+        rows, size = normalised.shape[:2]
         leaves = {
             name: p.expand(rows, *p.shape).requires_grad_() for name, p in task.parameters.items()
         }
@@ -65,6 +67,16 @@ class Shared:
             total, list(leaves.values()), create_graph=True, materialize_grads=True
         )
         return dict(zip(leaves, gradients, strict=True))
+
+    def _mixed(self, normalised: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What the network sees of all rows, where the client mixes."""
+        mixing = self.simulation.mixing
+        if mixing is None:
+            return normalised, labels
+        # Coefficients sum to one, so that mixtures of normalised inputs are normalised mixtures.
+        weights = mixing.coefficients.to(normalised)
+        known = labels if labels.ndim == 3 else one_hot(labels, self.simulation.task.classes)
+        return torch.einsum("eb,rb...->re...", weights, normalised), weights @ known.to(weights)
 
     def defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the defense leaves of every row's gradient."""
@@ -85,8 +97,6 @@ def shared_simulation(observation: Observation) -> Shared | str:
     local = simulation.client.local
     if not isinstance(local, Gradient):
         return f"{local} takes local steps, after which rows no longer share weights"
-    if simulation.mixing is not None:
-        return "candidates are mixed before the network sees them"
     chain = simulation.client.chain
     if chain.consumes != "aggregate" or chain.aggregation is not None:
         return f"{simulation.client.defense} works on per-example updates, or on several clients'"

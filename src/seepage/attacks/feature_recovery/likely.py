@@ -1,0 +1,161 @@
+"""The likeliest features, where the last gradient of a classifier is not whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.feature_recovery.classifier import (
+    layer_of,
+    missing,
+    probabilities,
+    require_softmax,
+)
+from seepage.attacks.feature_recovery.features import Features
+from seepage.attacks.labels.head import Head, classifier_head
+from seepage.attacks.usable import require_usable
+from seepage.core import Observation, Rng
+from seepage.core.errors import InvalidValue
+from seepage.core.rng import require_key
+
+# How far starts spread, so that people of one label do not stay one person.
+_SPREAD = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class LikelyFeatures:
+    """Estimates what the last layer of a classifier reads from whatever its gradient still says.
+
+        min_{U, a}  sum_known (a (R^T U)_kj - G_kj)^2 / (noise g)^2  +  sum_ij (U_ij - m_j)^2 / s^2
+        R = softmax(U A^T + b) - Y
+
+    `SoftmaxFeatures` solves for the features, which takes every entry of G and fewer people than
+    classes. Pruning and dropout take entries away, noise blurs them, and large batches have more
+    unknowns than equations. What is left still makes some features likelier than others: those
+    that explain it and lie about where features of the adversary's own noise do, at m with a size
+    of s. g is the size of the entries that are there.
+
+    Whoever sends his gradient back through the network does so by R, which is estimated far
+    better than the single features are.
+
+    Args:
+        noise: Of every entry, relative to their size.
+        steps: Of L-BFGS, at most.
+
+    References:
+        Liu and Nocedal, 1989 (liu1989limited), for the search. The method is ours.
+    """
+
+    noise: float = 1e-2
+    steps: int = 300
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 < self.noise < float("inf"):
+            raise InvalidValue(f"expected noise > 0, got {self.noise!r}")
+        if self.steps < 1:
+            raise InvalidValue(f"expected steps >= 1, got {self.steps!r}")
+
+    def recover(self, observation: Observation, *, rng: Rng) -> Features:
+        """Estimate the features, in the order of the labels."""
+        require_key(rng)
+        task = observation.task
+        require_usable(observation.update, task)
+        labels = probabilities(observation, needed_by="likely_features")
+        require_softmax(observation, labels, needed_by="likely_features")
+        head = classifier_head(task)
+        posterior = _posterior(head, observation, labels, self.noise)
+        values, left = posterior.mode(steps=self.steps, rng=rng)
+        values = values.to(next(iter(task.parameters.values())))
+        span = torch.linalg.qr(values.T).Q
+        return Features(layer_of(head), values, span, True, left)
+
+
+@dataclass(frozen=True, eq=False)
+class _Posterior:
+    """Of features `(B, d)`, given what is there of the gradient; in double precision.
+
+    Args:
+        weight: A, `(K, d)`.
+        offset: b, `(K,)`.
+        labels: Y, `(B, K)`.
+        wanted: dL/dA beside dL/db, `(K, d + 1)`; the last column is zero where there is none.
+        there: Which of its entries are known.
+        noise: Standard deviation of each column's entries, `(d + 1,)`.
+        mean: m, `(d,)`.
+        size: s.
+    """
+
+    weight: Tensor
+    offset: Tensor
+    labels: Tensor
+    wanted: Tensor
+    there: Tensor
+    noise: Tensor
+    mean: Tensor
+    size: Tensor
+
+    def mode(self, *, steps: int, rng: Rng) -> tuple[Tensor, float]:
+        """The likeliest features, and the share of what is known that they leave unexplained."""
+        drawn = rng.fork("spread").normal((len(self.labels), len(self.mean)), like=self.mean)
+        values = (self.mean + _SPREAD * self.size * drawn).requires_grad_()
+        scale = values.new_tensor(1 / len(self.labels)).log().requires_grad_()
+        search = torch.optim.LBFGS(
+            [values, scale],
+            max_iter=steps,
+            history_size=20,
+            tolerance_grad=1e-9,
+            tolerance_change=1e-12,
+            line_search_fn="strong_wolfe",
+        )
+
+        def evaluate() -> Tensor:
+            search.zero_grad()
+            left = self._left(values, scale) / self.noise
+            unlikely = (values - self.mean) / self.size
+            cost = left.square().sum() + unlikely.square().sum()
+            cost.backward()  # type: ignore[no-untyped-call]
+            return cost
+
+        search.step(evaluate)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            left = self._left(values, scale).norm() / self.wanted[self.there].norm()
+        return values.detach(), float(left)
+
+    def _left(self, values: Tensor, scale: Tensor) -> Tensor:
+        """What the features leave of every entry, `(K, d + 1)`, and nothing of missing ones."""
+        shares = torch.softmax(values @ self.weight.T + self.offset, 1) - self.labels
+        ones = values.new_ones(len(values), 1)
+        explained = scale.exp() * shares.T @ torch.cat([values, ones], 1)
+        return torch.where(self.there, explained - self.wanted, 0.0)
+
+
+def _posterior(head: Head, observation: Observation, labels: Tensor, noise: float) -> _Posterior:
+    gradient, tensors = observation.update.descent().tensors, observation.task.parameters
+    # A last layer is small: what a card would win by its speed it loses by being asked.
+    seen = gradient[head.weight].detach().double().cpu()
+    bias, offset = seen.new_zeros(len(seen)), head.offset
+    if head.bias is not None:
+        bias, offset = gradient[head.bias].detach().double().cpu(), tensors[head.bias]
+    read = head.features.double().cpu()
+    there = torch.cat([~missing(seen), (bias != 0)[:, None]], 1)
+    wanted = torch.cat([seen, bias[:, None]], 1)
+    sizes = torch.stack([_size(seen), _size(bias)]) * noise
+    return _Posterior(
+        weight=tensors[head.weight].detach().double().cpu(),
+        offset=offset.detach().double().cpu(),
+        labels=labels.double().cpu(),
+        wanted=wanted,
+        there=there,
+        noise=torch.cat([sizes[:1].expand(seen.shape[1]), sizes[1:]]),
+        mean=read.mean(0),
+        size=read.square().mean().sqrt(),
+    )
+
+
+def _size(entries: Tensor) -> Tensor:
+    """Root mean square of the entries that are there."""
+    there = entries[entries != 0]
+    return there.square().mean().sqrt() if len(there) else entries.new_ones(())
