@@ -202,7 +202,9 @@ def _taught(scale: Scale, name: str, device: str, keep: Path | None) -> sp.Task:
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(".partial")
-        save_file(taught.task.model.state_dict(), partial)
+        state = taught.task.model.state_dict()
+        # Trained on a card, weights lie there as its convolutions like them.
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, partial)
         partial.replace(kept)
     return taught.task
 
