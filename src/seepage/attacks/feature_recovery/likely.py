@@ -15,13 +15,16 @@ from seepage.attacks.feature_recovery.classifier import (
 )
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.labels.head import Head, classifier_head
-from seepage.attacks.usable import require_usable
+from seepage.attacks.usable import require_continuous, require_usable
 from seepage.core import Observation, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
 
 # How far starts spread, so that people of one label do not stay one person.
 _SPREAD = 0.01
+# How far the logarithm of the update's scale may stray. Entries say far more of it, but those of as
+# many people as classes say nothing.
+_RESCALED = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class LikelyFeatures:
     """Estimates what the last layer of a classifier reads from whatever its gradient still says.
 
         min_{U, a}  sum_known (a (R^T U)_kj - G_kj)^2 / (noise g)^2  +  sum_ij (U_ij - m_j)^2 / s^2
-        R = softmax(U A^T + b) - Y
+                    +  log(a B)^2 / 0.1^2,        R = softmax(U A^T + b) - Y
 
     `SoftmaxFeatures` solves for the features, which takes every entry of G and fewer people than
     classes. Pruning and dropout take entries away, noise blurs them, and large batches have more
@@ -37,8 +40,8 @@ class LikelyFeatures:
     that explain it and lie about where features of the adversary's own noise do, at m with a size
     of s. g is the size of the entries that are there.
 
-    Whoever sends his gradient back through the network does so by R, which is estimated far
-    better than the single features are.
+    What a person sends back through the network is R, which is estimated far better than the
+    single features are.
 
     Args:
         noise: Of every entry, relative to their size.
@@ -63,6 +66,7 @@ class LikelyFeatures:
         require_key(rng)
         task = observation.task
         require_usable(observation.update, task)
+        require_continuous(task)
         labels = probabilities(observation, needed_by="likely_features")
         require_softmax(observation, labels, needed_by="likely_features")
         head = classifier_head(task)
@@ -101,7 +105,8 @@ class _Posterior:
         """The likeliest features, and the share of what is known that they leave unexplained."""
         drawn = rng.fork("spread").normal((len(self.labels), len(self.mean)), like=self.mean)
         values = (self.mean + _SPREAD * self.size * drawn).requires_grad_()
-        scale = values.new_tensor(1 / len(self.labels)).log().requires_grad_()
+        usual = values.new_tensor(1 / len(self.labels)).log()
+        scale = usual.clone().requires_grad_()
         search = torch.optim.LBFGS(
             [values, scale],
             max_iter=steps,
@@ -115,7 +120,8 @@ class _Posterior:
             search.zero_grad()
             left = self._left(values, scale) / self.noise
             unlikely = (values - self.mean) / self.size
-            cost = left.square().sum() + unlikely.square().sum()
+            rescaled = (scale - usual) / _RESCALED
+            cost = left.square().sum() + unlikely.square().sum() + rescaled.square()
             cost.backward()  # type: ignore[no-untyped-call]
             return cost
 
