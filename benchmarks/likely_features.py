@@ -111,7 +111,7 @@ def recovered(task: sp.Task, defense: Protection, people: int, steps: int) -> Ro
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--people", type=int, default=8, help="who are attacked")
+    parser.add_argument("--people", type=int, default=8, help="who are attacked; 0 for none")
     parser.add_argument("--steps", type=int, default=300, help="of the attack")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
@@ -119,7 +119,8 @@ def main() -> None:
     task, rows = taught(), []
     for name, defense in DEFENSES.items():
         row: Row = {"defense": name, "shares": estimated(task, defense)}
-        rows.append(row | recovered(task, defense, options.people, options.steps))
+        attacked = recovered(task, defense, options.people, options.steps) if options.people else {}
+        rows.append(row | attacked)
         print(rows[-1], flush=True)
         asked = {"people": options.people, "steps": options.steps}
         path = save("likely_features", "cpu", asked | {"rows": rows}, options.out)
