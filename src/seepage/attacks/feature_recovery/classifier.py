@@ -52,10 +52,9 @@ def require_softmax(observation: Observation, labels: Tensor, *, needed_by: str)
 def missing(gradient: Tensor) -> Tensor:
     """Which entries of the last layer's gradient a defense has taken away, `(K, d)`.
 
-    Entries are products of features and of softmax shares, so that a dead feature leaves a column
-    of zeros, and a share that was rounded away a row of them. Any other zero was put there, and
-    then columns and rows of zeros may have been put there as well.
+    Entries are products of features and of softmax shares, and shares hardly vanish, so that a
+    column of zeros may be that of a dead feature. Any other zero was put there, and then columns
+    of zeros may have been put there as well.
     """
     there = gradient != 0
-    accident = ~there.any(0) | ~there.any(1, keepdim=True)
-    return ~there & bool((~there & ~accident).any())
+    return ~there & bool((~there & there.any(0)).any())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +17,20 @@ from seepage.attacks.feature_recovery.classifier import (
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.labels.head import Head, classifier_head
 from seepage.attacks.usable import require_continuous, require_usable
+from seepage.clients import Gradient
 from seepage.core import Observation, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
+from seepage.defenses import AddGaussian, AddLaplace, Prune, TopK
+from seepage.threats import Simulation
 
 # How far starts spread, so that people of one label do not stay one person.
 _SPREAD = 0.01
-# How far the logarithm of the update's scale may stray. Entries say far more of it, but those of as
-# many people as classes say nothing.
-_RESCALED = 0.1
+# How far the logarithm of the update's scale strays from what it is by the rules, where these are
+# known and where not. Entries tell it as well, but not those of as many people as classes.
+_KNOWN, _UNKNOWN = 1e-2, 10.0
+# What leaves the scale of an update as it is.
+_SCALE_KEPT = (AddGaussian, AddLaplace, Prune, TopK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +38,14 @@ class LikelyFeatures:
     """Estimates what the last layer of a classifier reads from whatever its gradient still says.
 
         min_{U, a}  sum_known (a (R^T U)_kj - G_kj)^2 / (noise g)^2  +  sum_ij (U_ij - m_j)^2 / s^2
-                    +  log(a B)^2 / 0.1^2,        R = softmax(U A^T + b) - Y
+                    +  (log a - log a_0)^2 / t^2,   R = softmax(U A^T + b) - Y
 
     `SoftmaxFeatures` solves for the features, which takes every entry of G and fewer people than
     classes. Pruning and dropout take entries away, noise blurs them, and large batches have more
     unknowns than equations. What is left still makes some features likelier than others: those
     that explain it and lie about where features of the adversary's own noise do, at m with a size
-    of s. g is the size of the entries that are there.
+    of s. g is the size of the entries that are there, and a_0 the share of each person, from which
+    a strays by t: hardly, unless something rescales the update.
 
     What a person sends back through the network is R, which is estimated far better than the
     single features are.
@@ -74,7 +81,7 @@ class LikelyFeatures:
         values, left = posterior.mode(steps=self.steps, rng=rng)
         values = values.to(next(iter(task.parameters.values())))
         span = torch.linalg.qr(values.T).Q
-        return Features(layer_of(head), values, span, True, left)
+        return Features(layer_of(head), values, span, True, left, in_order=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +97,8 @@ class _Posterior:
         noise: Standard deviation of each column's entries, `(d + 1,)`.
         mean: m, `(d,)`.
         size: s.
+        usual: log a_0.
+        strays: t.
     """
 
     weight: Tensor
@@ -100,13 +109,14 @@ class _Posterior:
     noise: Tensor
     mean: Tensor
     size: Tensor
+    usual: float
+    strays: float
 
     def mode(self, *, steps: int, rng: Rng) -> tuple[Tensor, float]:
         """The likeliest features, and the share of what is known that they leave unexplained."""
         drawn = rng.fork("spread").normal((len(self.labels), len(self.mean)), like=self.mean)
         values = (self.mean + _SPREAD * self.size * drawn).requires_grad_()
-        usual = values.new_tensor(1 / len(self.labels)).log()
-        scale = usual.clone().requires_grad_()
+        scale = values.new_tensor(self.usual).requires_grad_()
         search = torch.optim.LBFGS(
             [values, scale],
             max_iter=steps,
@@ -120,7 +130,7 @@ class _Posterior:
             search.zero_grad()
             left = self._left(values, scale) / self.noise
             unlikely = (values - self.mean) / self.size
-            rescaled = (scale - usual) / _RESCALED
+            rescaled = (scale - self.usual) / self.strays
             cost = left.square().sum() + unlikely.square().sum() + rescaled.square()
             cost.backward()  # type: ignore[no-untyped-call]
             return cost
@@ -149,6 +159,7 @@ def _posterior(head: Head, observation: Observation, labels: Tensor, noise: floa
     there = torch.cat([~missing(seen), (bias != 0)[:, None]], 1)
     wanted = torch.cat([seen, bias[:, None]], 1)
     sizes = torch.stack([_size(seen), _size(bias)]) * noise
+    usual, strays = _scale(observation, len(labels))
     return _Posterior(
         weight=tensors[head.weight].detach().double().cpu(),
         offset=offset.detach().double().cpu(),
@@ -158,7 +169,20 @@ def _posterior(head: Head, observation: Observation, labels: Tensor, noise: floa
         noise=torch.cat([sizes[:1].expand(seen.shape[1]), sizes[1:]]),
         mean=read.mean(0),
         size=read.square().mean().sqrt(),
+        usual=usual,
+        strays=strays,
     )
+
+
+def _scale(observation: Observation, people: int) -> tuple[float, float]:
+    """The logarithm of each person's share in the update, and how far it may stray from there."""
+    simulation = observation.simulate
+    if not isinstance(simulation, Simulation):
+        return -math.log(people), _UNKNOWN
+    local, guards = simulation.client.local, simulation.client.chain.guards
+    summed = isinstance(local, Gradient) and local.reduction == "sum"
+    kept = isinstance(local, Gradient) and all(isinstance(link, _SCALE_KEPT) for link in guards)
+    return 0.0 if summed else -math.log(people), _KNOWN if kept else _UNKNOWN
 
 
 def _size(entries: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ _EXPLAINED, _LEFT, _SETTLED = 3e-6, 1e-3, 1e-3
 # Noise leaves this many times more of the equations than of the span, at most.
 _BLURRED = 10
 # The share of entries that may be missing.
-_MISSING = 0.1
+_MISSING = 0.25
 # How far starts spread from the logits of noise.
 _SPREADS = (0.1, 0.3, 1.0)
 
@@ -97,7 +97,9 @@ class SoftmaxFeatures:
             )
         told_apart = left <= max(_LEFT, _BLURRED * noise)
         values = (mixed @ basis.T).to(dtype)
-        return Features(layer, values, basis.to(dtype), True, left, told_apart=told_apart)
+        return Features(
+            layer, values, basis.to(dtype), True, left, told_apart=told_apart, in_order=True
+        )
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the classifier reads them: multinomial logistic regression."""
@@ -153,7 +155,7 @@ def _equations(
             f"{people} people in {classes} classes, of whom the last layer reads {seen.shape[1]} "
             f"numbers, cannot be told apart; at most {min(classes - 1, seen.shape[1])} can"
         )
-    # A few may be accidents, of people whom the network is sure of.
+    # A few may be accidents, of classes that the network rules out.
     if float(missing(seen).double().mean()) > _MISSING:
         raise NotApplicable(
             f"entries of the gradient of {head.weight!r} are missing, as behind pruning or "

@@ -149,7 +149,7 @@ class Systematic:
         assert labels is not None
         one_each = len(found.values) == len(labels)
         labelled = one_each and tells_labels(found, observation)
-        if labelled:
+        if labelled and not found.in_order:
             found = in_order_of(labels, found, mixtures)
         lower = below(mixtures, found) if labelled and self._gives(found) else None
         if lower is not None and mixing is not None:
