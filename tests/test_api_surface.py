@@ -74,6 +74,7 @@ PROMISED = {
     "bounds.two_layer_orders",
     "attacks.tableak",
     "attacks.teacher_forced",
+    "attacks.likely_features",
     "attacks.softmax_features",
     "attacks.systematic",
     "attacks.through",

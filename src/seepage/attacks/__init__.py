@@ -12,6 +12,7 @@ from seepage.attacks.computed import (
 from seepage.attacks.feature_recovery import (
     cocktail_party,
     exact_features,
+    likely_features,
     softmax_features,
     tensor_features,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "inverting_gradients",
     "label_flip",
     "learn_from_gradients",
+    "likely_features",
     "rgap",
     "robbing_the_fed",
     "softmax_features",
