@@ -8,15 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.feature_recovery.classifier import (
-    layer_of,
-    missing,
-    probabilities,
-    require_softmax,
-)
+from seepage.attacks.feature_recovery.classifier import classified, layer_of, missing
 from seepage.attacks.feature_recovery.features import Features
-from seepage.attacks.labels.head import Head, classifier_head
-from seepage.attacks.usable import require_continuous, require_usable
+from seepage.attacks.labels.head import Head
 from seepage.clients import Gradient
 from seepage.core import Observation, Rng
 from seepage.core.errors import InvalidValue
@@ -71,15 +65,10 @@ class LikelyFeatures:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Estimate the features, in the order of the labels."""
         require_key(rng)
-        task = observation.task
-        require_usable(observation.update, task)
-        require_continuous(task)
-        labels = probabilities(observation, needed_by="likely_features")
-        require_softmax(observation, labels, needed_by="likely_features")
-        head = classifier_head(task)
+        head, labels = classified(observation, needed_by="likely_features")
         posterior = _posterior(head, observation, labels, self.noise)
         values, left = posterior.mode(steps=self.steps, rng=rng)
-        values = values.to(next(iter(task.parameters.values())))
+        values = values.to(next(iter(observation.task.parameters.values())))
         span = torch.linalg.qr(values.T).Q
         return Features(layer_of(head), values, span, True, left, in_order=True)
 

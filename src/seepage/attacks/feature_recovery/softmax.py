@@ -10,12 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.feature_recovery.classifier import (
-    layer_of,
-    missing,
-    probabilities,
-    require_softmax,
-)
+from seepage.attacks.feature_recovery.classifier import classified, layer_of, missing
 from seepage.attacks.feature_recovery.dense_least_squares import least_squares
 from seepage.attacks.feature_recovery.exact import NotToldApartWarning
 from seepage.attacks.feature_recovery.features import Features
@@ -23,7 +18,7 @@ from seepage.attacks.feature_recovery.reconstruction import reconstructed
 from seepage.attacks.feature_recovery.softmax_equations import SoftmaxEquations
 from seepage.attacks.labels.head import Head, classifier_head
 from seepage.attacks.linear_systems.input_layer import input_readers
-from seepage.attacks.usable import require_continuous, require_usable
+from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.precision import precision
@@ -75,17 +70,12 @@ class SoftmaxFeatures:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features, in the order of the labels."""
         require_key(rng)
-        task = observation.task
-        require_usable(observation.update, task)
-        require_continuous(task)
-        labels = probabilities(observation, needed_by="softmax_features")
-        require_softmax(observation, labels, needed_by="softmax_features")
-        head = classifier_head(task)
+        head, labels = classified(observation, needed_by="softmax_features")
         with precision("float32"):
             wanted, basis, noise = _equations(head, observation, labels)
             best, left = self._best(wanted, head, rng)
         mixed, _ = wanted.split(best)
-        dtype = next(iter(task.parameters.values())).dtype
+        dtype = next(iter(observation.task.parameters.values())).dtype
         layer = layer_of(head)
         if left > _LEFT:
             warnings.warn(

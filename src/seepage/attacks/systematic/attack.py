@@ -130,9 +130,7 @@ class Systematic:
         # Where the gradient at the logits was read (`ReadLogits`), no loss is left to recover by.
         read = observation.task.loss is inner_product
         if self.features is not None and observation.labels is not None and not read:
-            mixtures, _ = of_mixtures(observation)
-            found = _recovered(self.features, mixtures, rng.fork("features"))
-            return self._informed(search, found, observation)
+            return self._informed(search, self.features, observation, rng.fork("features"))
         return search, observation
 
     def _fitting(self, observation: Observation) -> Search:
@@ -142,9 +140,10 @@ class Systematic:
         return replace(self.search, terms=tuple(kept))
 
     def _informed(
-        self, search: Search, found: Features, observation: Observation
+        self, search: Search, method: FeatureRecovery, observation: Observation, rng: Rng
     ) -> tuple[Search, Observation]:
         mixtures, mixing = of_mixtures(observation)
+        found = _recovered(method, mixtures, rng)
         labels = mixtures.labels
         assert labels is not None
         one_each = len(found.values) == len(labels)

@@ -148,8 +148,8 @@ def teacher_forced(
         tv: Weight of the total variation.
         feature_weight: Weight of the feature matching.
         given: Largest relative residual of features that are put in the place of simulated ones;
-            worse ones are matched only. Rough ones do: what an input sends back depends on its
-            feature far less than on its label.
+            worse ones are matched only. By default all are given: in trials behind defenses rough
+            ones brought back as much as none or more.
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
         step_size: Of Adam, as for `systematic`.
