@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from seepage.attacks.computed import (
     analytic_fc,
@@ -36,8 +35,11 @@ from seepage.attacks.recipes import (
 )
 from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.core import Attack
+from seepage.core.plugins import Catalogue
 
-ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
+ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
+    "attack",
+    "seepage.attacks",
     {
         recipe.__name__: recipe
         for recipe in (
@@ -65,5 +67,5 @@ ATTACKS: Mapping[str, Callable[..., Attack]] = MappingProxyType(
             teacher_forced,
             tensor_features,
         )
-    }
+    },
 )

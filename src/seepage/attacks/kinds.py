@@ -20,7 +20,7 @@ _ONLY: Mapping[str, type] = {"dager": Tokens, "tableak": Tabular}
 
 
 def attacks_on(domain: Domain) -> list[str]:
-    """The names of the attacks that may fit inputs of this kind.
+    """The names of the built-in attacks that may fit inputs of this kind.
 
     Example:
         >>> attacks_on(Tokens(8, 50))
@@ -28,14 +28,19 @@ def attacks_on(domain: Domain) -> list[str]:
     """
     numbers = not isinstance(domain, Tokens)
     return [
-        name for name in ATTACKS if (isinstance(domain, _ONLY[name]) if name in _ONLY else numbers)
+        name
+        for name in ATTACKS.built_in
+        if (isinstance(domain, _ONLY[name]) if name in _ONLY else numbers)
     ]
 
 
 def require_kind(name: str, domain: Domain) -> None:
-    """Raise `NotApplicable` if the attack of this name can never fit inputs of this kind."""
+    """Raise `NotApplicable` if the attack of this name can never fit inputs of this kind.
+
+    Attacks of other packages say it themselves when they run.
+    """
     fitting = attacks_on(domain)
-    if name in fitting:
+    if name in fitting or name not in ATTACKS.built_in:
         return
     kind = _NOUNS.get(type(domain), "other inputs")
     meant = f"is for {_NOUNS[_ONLY[name]]}" if name in _ONLY else "computes with numbers"

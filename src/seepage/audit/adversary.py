@@ -38,7 +38,7 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
         "unmix": Unmixed,
     }
     wanted = {key: options.pop(key, False) for key in wrappers}
-    made = constructed("attack", ATTACKS, {"name": name, **options})
+    made = constructed("attack", ATTACKS, {"name": name, **options}, Attack)
     if domain is not None:
         with located("name"):
             require_kind(name, domain)

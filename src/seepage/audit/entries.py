@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from types import UnionType
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from seepage.core import LocalComputation, Protection, Task
 from seepage.core.construct import construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.located import located
+from seepage.core.plugins import find_part
 from seepage.data import Dataset
 from seepage.defenses import DEFENSES, chain
 from seepage.threats import Threat
@@ -105,7 +107,8 @@ def trusting_nothing(name: str) -> Iterator[None]:
 
 def local(table: Table) -> LocalComputation:
     """What clients compute; the gradient unless another is named."""
-    return constructed("local computation", LOCALS, {"name": "Gradient", **table})
+    named = {"name": "Gradient", **table}
+    return constructed("local computation", LOCALS, named, LocalComputation)
 
 
 def defenses(listed: object) -> list[Protection]:
@@ -127,7 +130,8 @@ def defense(links: object) -> Protection:
         raise InvalidValue(
             f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
         )
-    return chain(*numbered(listed, partial(constructed, "defense", DEFENSES)))
+    make = partial(constructed, "defense", DEFENSES, expected=Protection)
+    return chain(*numbered(listed, make))
 
 
 def threat(table: Table) -> Threat:
@@ -136,12 +140,12 @@ def threat(table: Table) -> Threat:
         if key.startswith("knows") and not isinstance(value, bool):
             with located(key):
                 raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
-    return constructed("threat", THREATS, {"name": "Threat", **table})
+    return constructed("threat", THREATS, {"name": "Threat", **table}, Threat)
 
 
 def bound(table: Table) -> tuple[str, Bound]:
     """What theory is asked, and what records call it."""
-    return described(*split(table)), constructed("bound", BOUNDS, table)
+    return described(*split(table)), constructed("bound", BOUNDS, table, Bound)
 
 
 def seeds(values: object) -> tuple[int, ...]:
@@ -152,13 +156,25 @@ def seeds(values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def constructed(kind: str, known: Mapping[str, Callable[..., T]], table: Table) -> T:
-    """What a table names, made with its options."""
+def constructed(
+    kind: str,
+    known: Mapping[str, Callable[..., T]],
+    table: Table,
+    expected: type | UnionType,
+) -> T:
+    """What a table names, in a catalogue or as `package.module:factory`, made with its options."""
     name, options = split(table)
-    if name not in known:
+    with located("name"):
+        make = find_part(kind, name, known)
+    with trusting_nothing(name):
+        made = construct(name, make, options)
+    if not isinstance(made, expected):
         with located("name"):
-            raise UnknownName(kind, name, known)
-    return construct(name, known[name], options)
+            article = "an" if kind[0] in "aeiou" else "a"
+            raise InvalidValue(
+                f"expected {name} to make {article} {kind}, got {type(made).__name__}"
+            )
+    return made
 
 
 def split(table: Table) -> tuple[str, dict[str, Any]]:

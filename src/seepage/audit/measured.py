@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.audit.captured import Captured
-from seepage.audit.entries import numbered
+from seepage.audit.entries import numbered, trusting_nothing
 from seepage.core import Metric, Paired
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.located import located
 from seepage.data import Dataset
-from seepage.scoring import METRICS
+from seepage.scoring import METRICS, find_metric
 
 
 def metrics(names: object) -> tuple[Metric, ...] | None:
@@ -25,9 +25,10 @@ def metrics(names: object) -> tuple[Metric, ...] | None:
 
 
 def _metric(name: object) -> Metric:
-    if not isinstance(name, str) or name not in METRICS:
+    if not isinstance(name, str):
         raise UnknownName("metric", str(name), METRICS)
-    return METRICS[name]
+    with trusting_nothing(name):
+        return find_metric(name)
 
 
 def fitting(
@@ -43,7 +44,8 @@ def fitting(
 
 def _fits(metric: Metric, paired: Paired) -> bool:
     try:
-        metric(paired)
+        with trusting_nothing(metric.name):
+            metric(paired)
     except NotApplicable:
         return False
     return True

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed
 from seepage.bounds.dp import RenyiError
@@ -11,6 +10,7 @@ from seepage.bounds.equations import EquationCount, RankDeficiency
 from seepage.bounds.identifiability import Identifiability
 from seepage.bounds.protocol import Bound
 from seepage.bounds.van_trees import VanTrees
+from seepage.core.plugins import Catalogue
 
 _ALL: tuple[type[Bound], ...] = (
     CramerRao,
@@ -21,4 +21,6 @@ _ALL: tuple[type[Bound], ...] = (
     RenyiError,
     VanTrees,
 )
-BOUNDS: Mapping[str, Callable[..., Bound]] = MappingProxyType({b.__name__: b for b in _ALL})
+BOUNDS: Catalogue[Callable[..., Bound]] = Catalogue(
+    "bound", "seepage.bounds", {b.__name__: b for b in _ALL}
+)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from seepage import __version__
 from seepage.cli.audit import BAD_USAGE, INTERRUPTED
@@ -22,10 +26,72 @@ from seepage.cli.report import report as write_report
 from seepage.cli.reproduce_command import reproduce
 from seepage.cli.vet import Received, vet_model
 from seepage.cli.warned import plain_warnings
-from seepage.core.errors import SeepageError
+from seepage.core.errors import InvalidValue, MissingExtra, SeepageError
+from seepage.core.plugins import Catalogue
+
+if TYPE_CHECKING:
+    import click
+
+# Commands of packages that are not installed with this one, and what to install.
+_ELSEWHERE = {
+    "reproduce": "pip install seepage-papers, or in a checkout: pip install -e papers",
+}
+
+
+class Commands(TyperGroup):
+    """Our own commands, and those of installed packages, which are imported when called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, our own first."""
+        return list(self._catalogue())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name; one that is known and not installed says what to install."""
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        known = self._catalogue()
+        if cmd_name not in known and cmd_name in _ELSEWHERE:
+            return _not_installed(cmd_name, _ELSEWHERE[cmd_name])
+        return known.get(cmd_name)
+
+    def _catalogue(self) -> Catalogue[click.Command]:
+        return Catalogue("command", "seepage.commands", self.commands, adapt=_command)
+
+
+def _command(name: str, found: Any) -> click.Command:  # noqa: ANN401
+    """A command, made of a function with Typer's annotations or of a Typer application."""
+    if isinstance(found, typer.Typer):
+        return get_command(found)
+    if not callable(found):
+        raise InvalidValue(f"expected a function or a Typer application, got {found!r}")
+    return _single(name, found)
+
+
+def _not_installed(name: str, install: str) -> click.Command:
+    def refuse(_context: typer.Context) -> None:
+        raise MissingExtra(f"`seepage {name}` is in a package of its own: {install}")
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return _single(name, refuse, context_settings=anything, add_help_option=False)
+
+
+def _single(
+    name: str,
+    function: Callable[..., object],
+    *,
+    context_settings: dict[str, bool] | None = None,
+    add_help_option: bool = True,
+) -> click.Command:
+    holder = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    holder.command(name, context_settings=context_settings, add_help_option=add_help_option)(
+        function
+    )
+    return get_command(holder)
+
 
 app = typer.Typer(
     name="seepage",
+    cls=Commands,
     help="Measures what a shared gradient gives away.",
     no_args_is_help=True,
     add_completion=False,
@@ -148,7 +214,7 @@ def list_(
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for name, line in catalogue(kind).items():
-        table.add_row(name, line)
+        table.add_row(name, Text(line))
     Console().print(table)
 
 

@@ -11,7 +11,11 @@ from seepage.attacks import ATTACKS
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
 from seepage.clients import LOCALS
+from seepage.core.plugins import Catalogue
+from seepage.data.catalogue import NAMED
 from seepage.defenses import DEFENSES
+from seepage.scoring import METRICS
+from seepage.zoo import MODELS
 
 
 class Kind(StrEnum):
@@ -28,8 +32,13 @@ class Kind(StrEnum):
 
 
 def catalogue(kind: Kind) -> dict[str, str]:
-    """Return each name of a kind with one line about it."""
-    return _SOURCES[kind]()
+    """Return each name of a kind with one line about it, and the package if it is another's."""
+    lines, known = _SOURCES[kind](), _CATALOGUES.get(kind)
+    packages = {} if known is None else {name: p.package for name, p in known.plugins().items()}
+    return {
+        name: f"{line} [{packages[name]}]".strip() if name in packages else line
+        for name, line in lines.items()
+    }
 
 
 def _described(parts: Mapping[str, object]) -> dict[str, str]:
@@ -38,7 +47,7 @@ def _described(parts: Mapping[str, object]) -> dict[str, str]:
 
 
 def _line(documentation: str) -> str:
-    first = documentation.strip().splitlines()[0]
+    first = documentation.strip().partition("\n")[0]
     keys = dict.fromkeys(re.findall(r"\(([a-z]+\d{4}[a-z]+)\)", documentation))
     return f"{first} ({', '.join(keys)})" if keys else first
 
@@ -52,4 +61,13 @@ _SOURCES: Mapping[Kind, Callable[[], dict[str, str]]] = {
     Kind.models: zoo.catalogue,
     Kind.data: data.catalogue,
     Kind.metrics: scoring.catalogue,
+}
+_CATALOGUES: Mapping[Kind, Catalogue[object]] = {
+    Kind.attacks: ATTACKS,
+    Kind.bounds: BOUNDS,
+    Kind.risks: RISKS,
+    Kind.defenses: DEFENSES,
+    Kind.models: MODELS,
+    Kind.data: NAMED,
+    Kind.metrics: METRICS,
 }

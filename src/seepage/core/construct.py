@@ -12,6 +12,8 @@ from seepage.core.located import located
 
 T = TypeVar("T")
 
+_COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 
 def construct(name: str, function: Callable[..., T], options: Mapping[str, object]) -> T:
     """Call `function(**options)`; a misspelt, missing or unusable option is one clear sentence.
@@ -29,10 +31,12 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
         seepage.core.errors.UnknownName: unknown option 'residal' of Certificate; did you mean \
 'residual'? (known: residual, unique)
     """
-    parameters = inspect.signature(function).parameters
+    declared = inspect.signature(function).parameters
+    parameters = {name: p for name, p in declared.items() if p.kind not in _COLLECTING}
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in declared.values())
     for option in options:
         with located(option):
-            if option not in parameters:
+            if option not in parameters and not takes_any:
                 raise UnknownName("option", option, parameters, where=f"of {name}")
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
@@ -52,7 +56,7 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:
     """The declared types of the parameters, as far as they can be found out."""
-    declared = vars(function)["__init__"] if isinstance(function, type) else function
+    declared = vars(function).get("__init__", function) if isinstance(function, type) else function
     try:
         return get_type_hints(getattr(declared, "func", declared))
     except (NameError, TypeError):  # names imported for type checkers only

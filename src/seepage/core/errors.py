@@ -9,7 +9,8 @@
     ├── Diverged            (ArithmeticError)    a training went to NaN or infinity
     ├── DataNotFound        (FileNotFoundError)  a data set, folder or file is not there
     ├── UnreadableFile      (OSError)            a file is there but cannot be used
-    └── MissingExtra        (ImportError)        an optional dependency is not installed
+    ├── MissingExtra        (ImportError)        an optional dependency is not installed
+    └── BrokenPlugin        (ImportError)        a part of another package cannot be used
 
 Each message is one sentence: what was expected, what came, what to do.
 """
@@ -83,7 +84,11 @@ class MissingExtra(SeepageError, ImportError):
     """An optional dependency is not installed, or does not load."""
 
 
-def in_a_line(error: Exception) -> str:
+class BrokenPlugin(SeepageError, ImportError):
+    """A part that another package registers cannot be imported, or is not what it says."""
+
+
+def in_a_line(error: BaseException) -> str:
     """What somebody else's code raised, short enough to stand in a sentence of ours.
 
     Example:

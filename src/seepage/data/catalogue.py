@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.construct import construct
+from seepage.core.errors import InvalidValue, SeepageError, UnknownName, in_a_line
+from seepage.core.plugins import Catalogue, first_line, import_factory, is_path
 from seepage.data.bundled import digits, photos
 from seepage.data.cells import cells
 from seepage.data.cifar import cifar10, cifar100
@@ -37,9 +41,35 @@ class Source:
     splits: tuple[str, ...] | None = ("test",)
 
 
+def _source(name: str, found: object) -> Source:
+    """Data of another package: a function without arguments, or with `split` and `pixels`."""
+    if isinstance(found, Source):
+        return found
+    if not callable(found):
+        raise InvalidValue(f"expected {name} to be a function, got {type(found).__name__}")
+    return Source(partial(_load_foreign, name, found), first_line(found), None)
+
+
+def _load_foreign(name: str, function: Callable[..., object], request: Request) -> Dataset:
+    asked, usual = {"split": request.split, "pixels": request.pixels}, Request()
+    try:
+        taken = inspect.signature(function).parameters
+        options = {k: v for k, v in asked.items() if k in taken or v != getattr(usual, k)}
+        made = construct(name, function, options)
+    except SeepageError:
+        raise
+    except Exception as error:
+        raise InvalidValue(f"{name} cannot be loaded, it raised {in_a_line(error)}") from error
+    if not isinstance(made, Dataset):
+        raise InvalidValue(
+            f"expected {name} to return a seepage.data.Dataset, got {type(made).__name__}"
+        )
+    return replace(made, name=name)
+
+
 BOTH = ("test", "train")
 
-NAMED = {
+_BUILT_IN = {
     "photos": Source(photos, "24 photographs of 10 things, 3x32x32 (bundled)"),
     "digits": Source(digits, "100 handwritten digits from MNIST, 1x28x28 (bundled)"),
     "voters": Source(voters, "944 answers to a survey, 4 numbers and 5 categories (bundled)"),
@@ -54,6 +84,7 @@ NAMED = {
     "ecg:mitbih": Source(ecg_mitbih, "MIT-BIH record 100, 2271 heart beats of 3 kinds, 1x200"),
     "fmri": Source(fmri, "time courses of 28 brain regions, 1x250"),
 }
+NAMED: Catalogue[Source] = Catalogue("data set", "seepage.data", _BUILT_IN, adapt=_source)
 
 # Named by a prefix; what follows the colon is theirs to read.
 FAMILIES = {
@@ -70,8 +101,8 @@ def load(name: str, *, split: str = "test", pixels: int | None = None) -> Datase
     """Load a data set into memory, in a fixed order.
 
     Args:
-        name: One of `catalogue()`; all but the bundled ones are read from `data_root()` or
-            the path given.
+        name: One of `catalogue()`, or `package.module:factory`, which returns a `Dataset`; all
+            but the bundled ones are read from `data_root()` or the path given.
         split: "test" or "train".
         pixels: Side to which images are resized; the set's own if None.
 
@@ -105,6 +136,8 @@ def _resolved(name: str) -> tuple[Source, str]:
     if name in NAMED:
         return NAMED[name], ""
     prefix, _, argument = name.partition(":")
-    if prefix not in FAMILIES or not argument:
-        raise UnknownName("data set", name, catalogue())
-    return FAMILIES[prefix][0], argument
+    if prefix in FAMILIES and argument:
+        return FAMILIES[prefix][0], argument
+    if is_path(name):
+        return _source(name, import_factory(name, kind="data set")), ""
+    raise UnknownName("data set", name, catalogue())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from seepage.core import Protection
+from seepage.core.plugins import Catalogue
 from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.clip import Clip, ClipEach, Mean
 from seepage.defenses.dp_sgd import dp_sgd
@@ -19,7 +19,9 @@ from seepage.defenses.quantize import Quantize, Sign
 from seepage.defenses.soteria import Soteria
 from seepage.defenses.topk import TopK
 
-DEFENSES: Mapping[str, Callable[..., Protection]] = MappingProxyType(
+DEFENSES: Catalogue[Callable[..., Protection]] = Catalogue(
+    "defense",
+    "seepage.defenses",
     {
         "AddGaussian": AddGaussian,
         "AddLaplace": AddLaplace,
@@ -38,5 +40,5 @@ DEFENSES: Mapping[str, Callable[..., Protection]] = MappingProxyType(
         "Soteria": Soteria,
         "TopK": TopK,
         "dp_sgd": dp_sgd,
-    }
+    },
 )

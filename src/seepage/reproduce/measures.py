@@ -114,7 +114,10 @@ _WORDS = {
 }
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
-        **{n: Measure(_WORDS.get(n, n), m.higher_leaks_more, n, 3) for n, m in METRICS.items()},
+        **{
+            n: Measure(_WORDS.get(n, n), m.higher_leaks_more, n, 3)
+            for n, m in METRICS.built_in.items()
+        },
         "psnr": Measure("PSNR in dB", True, "psnr"),
         **_LEGACY,
         **_OTHER,

@@ -1,7 +1,7 @@
 """Pairing with the truth and metrics: one number per person, never reduced."""
 
 from seepage.scoring.baselines import baseline_scores, draw_guess, mean_guess
-from seepage.scoring.catalogue import METRICS, applicable, catalogue
+from seepage.scoring.catalogue import METRICS, applicable, catalogue, find_metric
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
 from seepage.scoring.features import FeatureAccuracy
 from seepage.scoring.label import LabelAccuracy, count_error
@@ -29,6 +29,7 @@ __all__ = [
     "catalogue",
     "count_error",
     "draw_guess",
+    "find_metric",
     "mean_guess",
     "pair",
     "score",

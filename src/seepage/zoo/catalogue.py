@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from seepage.core import Domain, Task
 from seepage.core.construct import construct
-from seepage.core.errors import UnknownName
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.plugins import Catalogue, first_line
 from seepage.domains import CIFAR10
 from seepage.zoo.cnn import CNN_VARIANTS, cnn
 from seepage.zoo.convnet import convnet
@@ -34,7 +35,9 @@ def _variant(variant: str) -> Callable[..., Task]:
     return factory
 
 
-MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
+MODELS: Catalogue[Callable[..., Task]] = Catalogue(
+    "model",
+    "seepage.models",
     {
         "mlp": mlp,
         "fc": fc,
@@ -53,7 +56,7 @@ MODELS: Mapping[str, Callable[..., Task]] = MappingProxyType(
         "two_layer": two_layer,
         "wide_head_resnet18": wide_head_resnet18,
         "gpt": gpt,
-    }
+    },
 )
 
 
@@ -71,14 +74,15 @@ def catalogue() -> dict[str, str]:
         "CNN3 variant 4 of Chen and Campbell's Table 1; see `cnn`."
     """
     known = {**MODELS, **{f"{package}:NAME": make for package, make in FOREIGN.items()}}
-    return {name: (factory.__doc__ or "").splitlines()[0] for name, factory in known.items()}
+    return {name: first_line(factory) for name, factory in known.items()}
 
 
 def build(name: str, *, options: Mapping[str, object]) -> Task:
     """Build a task from plain data, as a spec holds it.
 
     Args:
-        name: Of the zoo, `hf:KIND`, `timm:NAME`, or `package.module:factory`.
+        name: Of the zoo or of an installed package, `hf:KIND`, `timm:NAME`, or
+            `package.module:factory`.
         options: Arguments of the factory, or of `from_factory`; none is made up.
 
     Example:
@@ -89,15 +93,22 @@ def build(name: str, *, options: Mapping[str, object]) -> Task:
         UnknownName: No such model, or the model has no such option.
         InvalidValue: An option is missing or has a value the model cannot use.
     """
-    return construct(name, _resolve(name), options)
+    task = construct(name, _resolve(name), options)
+    if not isinstance(task, Task):
+        package = MODELS.origin(name)
+        raise InvalidValue(
+            f"expected {name} of the package {package!r} to return a seepage.Task, got "
+            f"{type(task).__name__}"
+        )
+    return task
 
 
 def _resolve(name: str) -> Callable[..., Task]:
+    if name in MODELS:
+        return MODELS[name]
     package, _, rest = name.partition(":")
     if package in FOREIGN and rest:
         return partial(FOREIGN[package], rest)
     if ":" in name or "." in name:
         return partial(from_factory, name)
-    if name not in MODELS:
-        raise UnknownName("model", name, MODELS)
-    return MODELS[name]
+    raise UnknownName("model", name, MODELS)

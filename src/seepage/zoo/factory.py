@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 from torch import nn
 
 from seepage.core import Domain, Task, cross_entropy
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.errors import InvalidValue, in_a_line
+from seepage.core.plugins import import_factory
 from seepage.core.task import Loss
 from seepage.zoo.arguments import whole
 from seepage.zoo.naming import with_argument
@@ -50,7 +49,7 @@ def from_factory(
     except Exception as error:
         raise InvalidValue(
             f"expected {path!r} to build a network when called without arguments, but it raised "
-            f"{_summary(error)}"
+            f"{in_a_line(error)}"
         ) from error
     if not isinstance(model, nn.Module):
         raise InvalidValue(
@@ -66,37 +65,10 @@ def from_factory(
 
 
 def _find(path: str) -> Callable[[], object]:
-    module_name, separator, attribute = path.partition(":")
-    if not (module_name and separator and attribute):
-        raise InvalidValue(f"expected a network as 'package.module:factory', got {path!r}")
-    module = _module(module_name, path)
-    found = getattr(module, attribute, None)
-    if found is None:
-        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise UnknownName("factory", attribute, public, where=f"in {module_name}")
-    if isinstance(found, nn.Module) or not callable(found):
+    found: Callable[[], object] = import_factory(path, kind="network")
+    if isinstance(found, nn.Module):
         raise InvalidValue(
             f"expected {path!r} to be a function or class that builds a network, got "
             f"{type(found).__name__}"
         )
-    factory: Callable[[], object] = found
-    return factory
-
-
-def _module(name: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InvalidValue(
-                f"no module {error.name!r} to import {path!r} from; run in the folder that holds "
-                "it, or install its package"
-            ) from error
-        raise InvalidValue(f"importing {name!r} raised {_summary(error)}") from error
-    except Exception as error:
-        raise InvalidValue(f"importing {name!r} raised {_summary(error)}") from error
-
-
-def _summary(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return found

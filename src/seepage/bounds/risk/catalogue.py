@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from seepage.bounds.risk.influence import InfluenceFloor, InversionInfluence
 from seepage.bounds.risk.norms import GradientNorm, JacobianNorm
 from seepage.bounds.risk.protocol import RiskScore
+from seepage.core.plugins import Catalogue
 
-RISKS: Mapping[str, type[RiskScore]] = MappingProxyType(
-    {kind.name: kind for kind in (GradientNorm, JacobianNorm, InversionInfluence, InfluenceFloor)}
+_ALL = (GradientNorm, JacobianNorm, InversionInfluence, InfluenceFloor)
+RISKS: Catalogue[Callable[..., RiskScore]] = Catalogue(
+    "risk score", "seepage.risks", {kind.name: kind for kind in _ALL}
 )

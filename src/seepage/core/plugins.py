@@ -1,0 +1,296 @@
+"""Parts that other packages bring: found by their entry points, imported when they are named.
+
+A package adds an attack by a line in its `pyproject.toml`,
+
+    [project.entry-points."seepage.attacks"]
+    my_attack = "my_package.attacks:my_attack"
+
+and specs can say `attacks = { name = "my_attack" }` wherever it is installed. The groups are
+`seepage.attacks`, `seepage.defenses`, `seepage.models`, `seepage.data`, `seepage.metrics`,
+`seepage.bounds`, `seepage.risks` and `seepage.commands`. What is not installed as a package is
+named by where it is, `name = "my_package.attacks:my_attack"`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import parent_process
+from types import MappingProxyType, ModuleType
+from typing import Any, Generic, TypeVar
+
+from seepage.core.errors import BrokenPlugin, InvalidValue, SeepageError, UnknownName, in_a_line
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_warned: set[str] = set()
+
+
+class PluginWarning(UserWarning):
+    """A part of another package cannot be used; everything else can."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A part of another package, not yet imported.
+
+    Args:
+        kind: What it is, e.g. "attack".
+        name: What specs call it.
+        package: The distribution that brings it.
+        value: Where it is, as `package.module:attribute`.
+    """
+
+    kind: str
+    name: str
+    package: str
+    value: str
+
+    def load(self) -> Any:  # noqa: ANN401
+        """Import it.
+
+        Raises:
+            BrokenPlugin: Its module does not import, or has no such attribute.
+        """
+        module, _, attribute = self.value.partition(":")
+        try:
+            found: object = importlib.import_module(module.strip())
+            for step in filter(None, attribute.strip().split(".")):
+                found = getattr(found, step)
+        except (Exception, SystemExit) as error:
+            raise self.broken(f"cannot be imported: {in_a_line(error)}") from error
+        return found
+
+    def broken(self, why: str) -> BrokenPlugin:
+        """The error that says why this part cannot be used, and whose it is."""
+        return BrokenPlugin(
+            f"the {self.kind} {self.name!r} of the package {self.package!r} {why}; repair or "
+            "uninstall that package"
+        )
+
+
+class Catalogue(Mapping[str, T_co], Generic[T_co]):
+    """Parts by name: the built-in ones, then those of installed packages.
+
+    Looking a part up imports that part alone. Iterating imports all of them, and leaves out those
+    that cannot be imported, with a warning. A name that is taken already is not given to another
+    package, which is said in a warning too.
+
+    Args:
+        kind: What messages call a part, e.g. "attack".
+        group: The entry points to look at.
+        built_in: The parts that come with Seepage.
+        adapt: Makes a part of a name and what a package registered under it; by default that is
+            the part, and has to be callable.
+
+    Example:
+        >>> ATTACKS = Catalogue("attack", "seepage.examples", {"guess": print})
+        >>> list(ATTACKS)
+        ['guess']
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        built_in: Mapping[str, T_co],
+        *,
+        adapt: Callable[[str, Any], T_co] | None = None,
+    ) -> None:
+        """Copy the built-in parts; nothing is looked for yet."""
+        self.kind = kind
+        self.group = group
+        self.built_in: Mapping[str, T_co] = MappingProxyType(dict(built_in))
+        self._taken = frozenset(built_in)
+        self._adapt = adapt
+        self._made: dict[Plugin, T_co] = {}
+
+    def __getitem__(self, name: str) -> T_co:
+        """The part of this name.
+
+        Raises:
+            BrokenPlugin: A package registers it, and it cannot be imported.
+        """
+        plugins = self.plugins()
+        if name in self.built_in:
+            return self.built_in[name]
+        plugin = plugins[name]
+        if plugin not in self._made:
+            self._made[plugin] = self._load(plugin)
+        return self._made[plugin]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the name is registered; what it names may still fail to import."""
+        return name in self.built_in or name in self.plugins()
+
+    def __iter__(self) -> Iterator[str]:
+        """Every name that can be used, the built-in ones first."""
+        yield from self.built_in
+        for name in self.plugins():
+            try:
+                self[name]
+            except BrokenPlugin as error:
+                _warn(str(error))
+            else:
+                yield name
+
+    def __len__(self) -> int:
+        """How many names can be used."""
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        """The names, without importing anything."""
+        return f"Catalogue({self.kind!r}, {[*self.built_in, *self.plugins()]})"
+
+    def plugins(self) -> Mapping[str, Plugin]:
+        """The parts of other packages, by name; none of them is imported."""
+        return _named(self.kind, self.group, self._taken, tuple(sys.path))
+
+    def origin(self, name: str) -> str | None:
+        """The package that brings a part; None if it is built in."""
+        plugin = self.plugins().get(name)
+        return None if plugin is None else plugin.package
+
+    def _load(self, plugin: Plugin) -> T_co:
+        found = plugin.load()
+        if self._adapt is None:
+            if not callable(found):
+                raise plugin.broken(f"is of type {type(found).__name__}, which cannot be called")
+            part: T_co = found
+            return part
+        try:
+            return self._adapt(plugin.name, found)
+        except Exception as error:
+            why = str(error) if isinstance(error, SeepageError) else in_a_line(error)
+            raise plugin.broken(f"cannot be used: {why}") from error
+
+
+def find_part(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """What a spec names: a part that is known, or one given as `package.module:factory`.
+
+    Raises:
+        UnknownName: The name is in no catalogue and is no path.
+        InvalidValue: The path leads nowhere.
+        BrokenPlugin: A package registers the name, and it cannot be imported.
+    """
+    if name in known:
+        return known[name]
+    if not is_path(name):
+        raise UnknownName(kind, name, known)
+    part: T = import_factory(name, kind=kind)
+    return part
+
+
+def first_line(part: object) -> str:
+    """What a part is, in the first line of its docstring.
+
+    Example:
+        >>> first_line(first_line)
+        'What a part is, in the first line of its docstring.'
+    """
+    return (part.__doc__ or "").strip().partition("\n")[0]
+
+
+def is_path(name: str) -> bool:
+    """Whether a name has the form `package.module:factory`.
+
+    Example:
+        >>> is_path("mine.attacks:guess"), is_path("npz:data/my.npz")
+        (True, False)
+    """
+    return _PATH.fullmatch(name) is not None
+
+
+def import_factory(path: str, *, kind: str) -> Any:  # noqa: ANN401
+    """Import the function or class at `package.module:factory`.
+
+    Args:
+        path: Where it is.
+        kind: What it makes, for messages.
+
+    Example:
+        >>> import_factory("collections:OrderedDict", kind="mapping")
+        <class 'collections.OrderedDict'>
+    """
+    module_name, separator, attribute = path.partition(":")
+    article = "an" if kind[0] in "aeiou" else "a"
+    if not (module_name and separator and attribute):
+        raise InvalidValue(f"expected {article} {kind} as 'package.module:factory', got {path!r}")
+    module = _module(module_name, path)
+    found = getattr(module, attribute, None)
+    if found is None:
+        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UnknownName("factory", attribute, public, where=f"in {module_name}")
+    if not callable(found):
+        raise InvalidValue(
+            f"expected {path!r} to be a function or class that builds {article} {kind}, got "
+            f"{type(found).__name__}"
+        )
+    return found
+
+
+def _module(name: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InvalidValue(
+                f"no module {error.name!r} to import {path!r} from; run in the folder that holds "
+                "it, or install its package"
+            ) from error
+        raise InvalidValue(f"importing {name!r} raised {in_a_line(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise InvalidValue(f"importing {name!r} raised {in_a_line(error)}") from error
+
+
+@cache
+def _named(
+    kind: str, group: str, taken: frozenset[str], path: tuple[str, ...]
+) -> Mapping[str, Plugin]:
+    """The plugins of a group, each under a name that nothing else has."""
+    found: dict[str, Plugin] = {}
+    for package, name, value in _registered(path).get(group, ()):
+        holder = "Seepage" if name in taken else found[name].package if name in found else None
+        if holder is None:
+            found[name] = Plugin(kind, name, package, value)
+        else:
+            has_it = "twice; the first" if holder == package else f"which {holder} has; that one"
+            comma = "" if holder == package else ","
+            _warn(f"the package {package!r} registers the {kind} {name!r}{comma} {has_it} is used")
+    return MappingProxyType(found)
+
+
+@cache
+def _registered(path: tuple[str, ...]) -> Mapping[str, tuple[tuple[str, str, str], ...]]:
+    """Package, name and value of each of our entry points, by group, in the order of packages."""
+    # Only here: it takes longer to import than to use.
+    from importlib.metadata import distributions
+
+    packages: dict[str, list[tuple[str, str, str]]] = {}
+    for distribution in distributions(path=list(path)):
+        if "[seepage." not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        package = distribution.metadata["Name"]
+        ours = [e for e in distribution.entry_points if e.group.startswith("seepage.")]
+        # The first of the same name is the one that Python imports.
+        packages.setdefault(package, [(e.group, e.name, e.value) for e in ours])
+    groups: dict[str, tuple[tuple[str, str, str], ...]] = {}
+    for package in sorted(packages):
+        for group, name, value in packages[package]:
+            groups[group] = (*groups.get(group, ()), (package, name, value))
+    return groups
+
+
+def _warn(sentence: str) -> None:
+    """Warn once; processes that work for another leave it to that one."""
+    if sentence in _warned or parent_process() is not None:
+        return
+    _warned.add(sentence)
+    warnings.warn(sentence, PluginWarning, stacklevel=2)
