@@ -33,6 +33,21 @@ def tiny_batch(labels: tuple[int, ...] = (0, 2)) -> sp.Batch:
     return sp.Batch(TINY.sample(len(labels), rng=sp.rng(0)), torch.tensor(labels))
 
 
+# Compiles when it is first run, and not here.
+compiled = partial(torch.compile, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel], ids=["compiled", "data-parallel"])
+def test_a_task_is_of_the_network_and_not_of_what_wraps_it(wrap):
+    model = tiny_bn()
+    # A part may be compiled by itself, and one wrapper may hold another.
+    model[0] = compiled(model[0])
+    task = sp.Task(wrap(nn.DataParallel(model)), sp.cross_entropy, TINY)
+    assert list(task.parameters) == list(tiny_task().parameters)
+    assert task.name == tiny_task().name
+    assert task.digest == tiny_task().digest
+
+
 def test_later_changes_to_the_model_do_not_reach_the_task():
     model = tiny_bn()
     task = sp.Task(model, sp.cross_entropy, TINY)

@@ -163,6 +163,87 @@ def test_what_is_audited_is_the_gradient_that_training_computes(photo):
         torch.testing.assert_close(shared[f"model.{name}"], parameter.grad, rtol=1e-4, atol=1e-6)
 
 
+def dense():
+    return nn.Sequential(nn.Flatten(), nn.Linear(432, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def plain_convolutional():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [dense, plain_convolutional])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_what_is_audited_has_the_bits_of_the_gradient_that_training_computes(make, dtype):
+    model = make().to(dtype)
+    inputs, labels = torch.rand(3, 3, 12, 12, dtype=torch.float64).to(dtype), torch.arange(3)
+    try:
+        functional.cross_entropy(model(inputs), labels).backward()
+    except RuntimeError as error:
+        pytest.skip(f"this CPU does not compute in {dtype}: {error}")
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), (inputs, labels), **CHEAP)
+    shared = result.cases[0].observe().update.tensors
+    for name, parameter in model.named_parameters():
+        assert torch.equal(shared[f"model.{name}"], parameter.grad.to(shared[f"model.{name}"]))
+
+
+def test_a_step_in_bfloat16_gives_away_no_more_digits_than_it_has(photo):
+    model = dense().to(torch.bfloat16)
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, **CHEAP)
+    # Inputs with eight bits of mantissa: float32 would bring back 140 dB.
+    assert 40 < float(result.scores["psnr"]) < 80
+    assert not any(r.certificate and r.certificate["unique"] for r in result.records)
+    assert "computed in bfloat16" in str(result)
+
+
+def test_a_step_of_sgd_in_bfloat16_is_how_far_its_parameters_move(photo):
+    model = dense().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, optimizer, **CHEAP)
+    before = copy.deepcopy(model)
+    functional.cross_entropy(model(photo[0].bfloat16()), photo[1]).backward()
+    optimizer.step()
+    shared = result.cases[0].observe().update.tensors
+    for (name, after), start in zip(model.named_parameters(), before.parameters(), strict=True):
+        assert torch.equal(shared[f"model.{name}"], (after - start).float())
+
+
+def no_compiler(*_):
+    raise AssertionError("an audit compiled something")
+
+
+def compiled_part(model):
+    return nn.Sequential(model[0], torch.compile(model[1:], backend=no_compiler))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda model: torch.compile(model, backend=no_compiler), compiled_part, nn.DataParallel],
+    ids=["compiled", "compiled in part", "data-parallel"],
+)
+def test_a_wrapped_network_is_audited_as_the_network_itself(wrap):
+    model = dense()
+    batch = torch.rand(2, 3, 12, 12), torch.tensor([3, 7])
+    plain = sp.audit_step(model, nn.CrossEntropyLoss(), batch, **CHEAP)
+    wrapped = sp.audit_step(wrap(model), nn.CrossEntropyLoss(), batch, **CHEAP)
+    assert float(plain.scores["psnr"].min()) > 60
+    torch.testing.assert_close(wrapped.guess, plain.guess, rtol=0, atol=1e-4)
+    names = " ".join(wrapped.cases[0].task.parameters)
+    assert "_orig_mod" not in names
+    assert "module" not in names
+
+
+@pytest.mark.slow
+def test_a_network_that_was_compiled_and_run_gives_its_people_away_all_the_same():
+    batch = torch.rand(2, 3, 12, 12), torch.tensor([3, 7])
+    model = torch.compile(dense(), backend="eager")
+    functional.cross_entropy(model(batch[0]), batch[1]).backward()
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), batch, **CHEAP)
+    assert float(result.scores["psnr"].min()) > 60
+
+
 def test_convolutions_by_the_batch_are_recognisable_after_a_short_search(photo):
     model = convolutional()
     result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, seconds=600.0, steps=150)

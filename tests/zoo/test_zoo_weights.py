@@ -57,7 +57,7 @@ def same(first: Task, second: Task) -> bool:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "pth", "th"])
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "_orig_mod.module."])
 def test_weights_survive_the_round_trip(tmp_path, suffix, prefix):
     path = tmp_path / f"trained.{suffix}"
     state = {prefix + name: value for name, value in OTHER.model.state_dict().items()}

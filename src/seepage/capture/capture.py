@@ -135,7 +135,7 @@ class Capture:
             InvalidValue: Names or shapes are not those of the task, or labels no class numbers.
         """
         client = Client(self.local, chain() if defense is None else defense)
-        task = fitted(client.broadcast(task.in_mode(self.setting.mode)), self)
+        task = fitted(client.broadcast(task.in_mode(self.setting.mode)).upcast(), self)
         size = self.setting.batch_size
         if labels is not None and labels.ndim != 1:
             raise InvalidValue(f"expected class numbers (B,), got shape {tuple(labels.shape)}")

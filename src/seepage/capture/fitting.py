@@ -12,9 +12,10 @@ from torch import Tensor
 from seepage.capture.setting import Setting
 from seepage.core import Task
 from seepage.core.errors import InvalidValue
+from seepage.core.task import name_unwrapped
 
-# What wrappers put before every name: data-parallel training, per-example gradients, compilation.
-PREFIXES = ("module.", "_module.", "_orig_mod.")
+# What wrappers put before every name: data-parallel training, per-example gradients.
+PREFIXES = ("module.", "_module.")
 # Counted during training; no output depends on it, and some frameworks leave it out.
 _COUNTER = "num_batches_tracked"
 
@@ -71,10 +72,11 @@ def bare(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         >>> list(bare({"_module.fc.weight": torch.zeros(1)}))
         ['fc.weight']
     """
+    tensors = {name_unwrapped(name): t for name, t in tensors.items()}
     for prefix in PREFIXES:
         if tensors and all(name.startswith(prefix) for name in tensors):
             return bare({name.removeprefix(prefix): t for name, t in tensors.items()})
-    return dict(tensors)
+    return tensors
 
 
 def _require(

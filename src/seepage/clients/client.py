@@ -9,6 +9,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Lesson, LocalComputation, Protection, Rng, Task, Update
 from seepage.core.errors import InvalidValue
+from seepage.core.precision import upcast
 from seepage.core.rng import require_key
 from seepage.defenses import Chain, chain
 
@@ -90,6 +91,7 @@ class Client:
 
     def _compute(self, lesson: Lesson) -> Update:
         batch, wanted = lesson.batch, self.chain.consumes
-        update = self.local(lesson.task, batch.inputs, batch.labels, granularity=wanted)
+        # Computed in the precision of the network; defenses then work in float32 at least.
+        update = self.local(lesson.task, batch.inputs, batch.labels, granularity=wanted).map(upcast)
         masked = {n: t * lesson.masks[n] for n, t in update.tensors.items() if n in lesson.masks}
         return replace(update, tensors={**update.tensors, **masked})

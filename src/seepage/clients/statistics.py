@@ -8,6 +8,7 @@ from torch import Tensor
 
 from seepage.core import Statistics, Task
 from seepage.core.layer_inputs import layer_inputs
+from seepage.core.precision import upcast
 from seepage.core.task import batchnorm_layers
 
 
@@ -29,5 +30,6 @@ def measured(read: Mapping[str, Tensor]) -> dict[str, Statistics]:
 
 
 def _statistics(features: Tensor) -> Statistics:
+    features = upcast(features)  # as batch normalisation itself does
     others = [axis for axis in range(features.ndim) if axis != 1]
     return Statistics(features.mean(others), features.var(others, correction=0))

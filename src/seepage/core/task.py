@@ -17,8 +17,11 @@ from seepage.core.digest import content, digest
 from seepage.core.domain import Domain
 from seepage.core.errors import InvalidValue
 from seepage.core.kernels import differentiable_twice, is_recurrent
+from seepage.core.precision import upcast
 
 Mode = Literal["eval", "train"]
+# The name under which torch.compile keeps the network.
+_COMPILED = "_orig_mod"
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -36,7 +39,8 @@ class Task:
     both modes, so that a client's update can be recomputed.
 
     Args:
-        model: The network; it is copied, so later changes to it do not reach the task.
+        model: The network; it is copied, so later changes to it do not reach the task. What
+            torch.compile or data-parallel training wrapped around it is left out.
         loss: One value per example, unreduced: `(B, K), (B,) -> (B,)`.
         domain: The space of the inputs.
         mode: How batch normalisation behaves.
@@ -57,7 +61,7 @@ class Task:
         if not isinstance(self.model, nn.Module):
             raise InvalidValue(f"expected a torch.nn.Module, got {type(self.model).__name__}")
         if self._owned is not self.model:
-            object.__setattr__(self, "model", copy.deepcopy(self.model))
+            object.__setattr__(self, "model", copy_unwrapped(self.model))
             object.__setattr__(self, "_owned", self.model)
             object.__setattr__(self, "_networks", {})
         if not self.name:
@@ -79,6 +83,11 @@ class Task:
         """Return the task on another device or in another precision."""
         model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
         return replace(self, model=model)
+
+    def upcast(self) -> Task:
+        """Return the task in float32 if any parameter has a lower precision, else itself."""
+        narrow = any(upcast(p) is not p for p in self.model.parameters())
+        return self.to(dtype=torch.float32) if narrow else self
 
     @cached_property
     def parameters(self) -> Mapping[str, Tensor]:
@@ -182,8 +191,51 @@ class Task:
 
 
 def _probabilities(labels: Tensor) -> bool:
-    sums = labels.sum(1)
-    return bool((labels >= 0).all()) and bool(torch.allclose(sums, torch.ones_like(sums)))
+    sums = upcast(labels).sum(1)
+    # Each probability was rounded by itself: in bfloat16 a sum is off by a few thousandths.
+    rounding = max(1e-5, 2 * torch.finfo(labels.dtype).eps)
+    return bool((labels >= 0).all()) and bool(((sums - 1).abs() <= rounding).all())
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The network inside what torch.compile or data-parallel training wrapped around it.
+
+    Example:
+        >>> unwrap(nn.DataParallel(nn.Linear(2, 1)))
+        Linear(in_features=2, out_features=1, bias=True)
+    """
+    while True:
+        # Asked by name: importing the class of compiled modules takes seconds.
+        inner = model._modules.get(_COMPILED)
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def name_unwrapped(name: str) -> str:
+    """The name of a parameter, had nothing in its network been compiled.
+
+    Example:
+        >>> name_unwrapped("_orig_mod.features._orig_mod.0.weight")
+        'features.0.weight'
+    """
+    return ".".join(part for part in name.split(".") if part != _COMPILED)
+
+
+def copy_unwrapped(model: nn.Module) -> nn.Module:
+    """A copy of a network without wrappers, neither around it nor around any of its parts.
+
+    Compiled code does not run the hooks that attacks look inside with, and wrappers rename the
+    parameters.
+    """
+    own = copy.deepcopy(unwrap(model))
+    for parent in list(own.modules()):
+        for name, child in parent._modules.items():
+            if child is not None:
+                parent._modules[name] = unwrap(child)
+    return own
 
 
 def batchnorm_layers(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:

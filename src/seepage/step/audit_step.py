@@ -16,7 +16,8 @@ from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.construct import described
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, in_a_line
-from seepage.core.task import batchnorm_layers
+from seepage.core.precision import upcast
+from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
 from seepage.step.attacking import attacked, written
 from seepage.step.inputs import assumed_domain, read_batch, usable
@@ -24,7 +25,7 @@ from seepage.step.losses import per_example
 from seepage.step.people import people_of
 from seepage.step.private import privacy_of
 from seepage.step.result import StepAudit
-from seepage.step.shared import local_computation, randomness
+from seepage.step.shared import local_computation, low_precision, randomness
 from seepage.step.untouched import copied, untouched
 from seepage.threats import Threat
 from seepage.zoo.logits import Logits, logits_of
@@ -56,6 +57,10 @@ def audit_step(
     The step is computed again on a copy of the network; neither the network, its gradients and
     mode, nor the optimizer, the batch or any random state is changed. With a model and an optimizer
     that Opacus's `make_private` returned, it is Opacus that computes it.
+
+    The step is computed in the precision of the parameters, such as bfloat16. An autocast around
+    the call is left out. What torch.compile or data-parallel training wraps around the network is
+    taken off first.
 
     Args:
         model: Any classifier; what it returns may hold the logits under that name.
@@ -93,7 +98,8 @@ def audit_step(
         raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
     if threat is not None and not isinstance(threat, Threat):
         raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
-    own, privacy = copied(model), privacy_of(optimizer, privacy_engine, delta)
+    own = copied(model)
+    model, privacy = unwrap(model), privacy_of(optimizer, privacy_engine, delta)
     if privacy is not None:
         if defense is not None:
             raise InvalidValue(f"Opacus is the defense of this step; leave out {defense}")
@@ -135,7 +141,7 @@ def _prepared(
     domain: Domain | None,
     defense: Protection | None,
 ) -> tuple[Task, Client, tuple[str, ...]]:
-    notes = [randomness(own)]
+    notes = [low_precision(own), randomness(own)]
     shape = tuple(private.inputs.shape[1:])
     if domain is None:
         domain, assumed = assumed_domain(private.inputs)
@@ -145,7 +151,8 @@ def _prepared(
     if reference is None:
         raise InvalidValue(f"{type(own).__name__} has no trainable parameter: nothing is shared")
     outputs = _outputs(own, domain, private, shape, reference)
-    labels = private.labels.to(reference.device)
+    soft = private.labels.is_floating_point()
+    labels = private.labels.to(outputs if soft else outputs.device)
     unreduced, reduction = per_example(loss, outputs, labels)
     local, words = local_computation(optimizer, reduction)
     task = Task(Logits(own, shape=reads), unreduced, domain, name=type(own).__name__.lower())
@@ -167,7 +174,8 @@ def _outputs(
     was_training = own.training
     try:
         with torch.no_grad():
-            outputs = logits_of(own.eval()(given)).detach()
+            # In float32, to tell a mean from other reductions by more digits than bfloat16 has.
+            outputs = upcast(logits_of(own.eval()(given)).detach())
         if outputs.ndim != 2:
             raise InvalidValue(
                 f"expected {type(own).__name__} to return logits (B, K), got "

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Domain
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.precision import upcast
 from seepage.domains import Image, Signal
 
 _INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
@@ -53,7 +54,8 @@ def usable(inputs: Tensor, labels: Tensor) -> Batch:
             f"expected class numbers (B,) or class probabilities (B, K), got labels of shape "
             f"{tuple(labels.shape)} and {labels.dtype}: only classifiers can be audited so far"
         )
-    return Batch(inputs.detach().clone().float(), labels.detach().clone())
+    # Double precision stays, or a network in it would read other numbers than in training.
+    return Batch(upcast(inputs.detach().clone()), labels.detach().clone())
 
 
 def assumed_domain(inputs: Tensor) -> tuple[Domain, str]:

@@ -66,6 +66,18 @@ def randomness(model: nn.Module) -> str | None:
     )
 
 
+def low_precision(model: nn.Module) -> str | None:
+    """Words on a step that is computed below float32, as its rounding hides digits."""
+    dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
+    narrow = sorted(str(d).removeprefix("torch.") for d in dtypes if d.itemsize < 4)
+    if not narrow:
+        return None
+    return (
+        f"the step is computed in {' and '.join(narrow)}, as in training; the adversary reads its "
+        "numbers in float32"
+    )
+
+
 def _active(module: nn.Module) -> bool:
     rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
     return isinstance(rate, int | float) and rate > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +11,14 @@ import torch
 from torch import nn
 
 from seepage.core.errors import InvalidValue, in_a_line
-
-_HALF = (torch.float16, torch.bfloat16)
+from seepage.core.task import copy_unwrapped
 
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
     """Compute inside the block without a trace: random states, and the modes of autograd.
 
-    Whatever surrounds the call, gradients are recorded inside and precision is full.
+    Whatever surrounds the call, gradients are recorded inside and autocast is off.
 
     Args:
         model: Whose devices are looked after.
@@ -42,14 +40,13 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 def copied(model: object) -> nn.Module:
-    """A copy of a network in full precision."""
+    """A copy of a network in its own precision, without what is wrapped around it."""
     if not isinstance(model, nn.Module):
         raise InvalidValue(f"expected a torch.nn.Module, got {type(model).__name__}")
     try:
-        own = copy.deepcopy(model)
+        return copy_unwrapped(model)
     except Exception as error:
         raise InvalidValue(
             f"expected a network that can be copied, but copying {type(model).__name__} raised "
             f"{in_a_line(error)}"
         ) from error
-    return own.float() if any(p.dtype in _HALF for p in own.parameters()) else own

@@ -11,7 +11,7 @@ import torch
 from seepage.clients import Client, Shared, batch_statistics
 from seepage.core import Batch, Observation, Rng, Statistics, Task
 from seepage.core.errors import InvalidValue
-from seepage.core.precision import precision
+from seepage.core.precision import precision, upcast
 from seepage.core.task import Mode
 from seepage.defenses import chain
 from seepage.threats.goal import goal
@@ -97,6 +97,9 @@ class Threat:
     def observe(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
         """Let the client share its update, and return all the adversary sees of it.
 
+        The client computes in the precision of the network. Where that is below float32, the
+        adversary gets the same numbers in float32, and simulates the client in float32.
+
         Args:
             client: Who shares.
             task: What was broadcast.
@@ -110,12 +113,13 @@ class Threat:
             statistics = self._statistics(client, shared)
         known = client if self.knows_defense else replace(client, defense=chain())
         sought = goal(shared, batch, knows_mixing=self.knows_mixing)
+        seen = task.upcast()
         return Observation(
-            task=task,
+            task=seen,
             update=shared.update,
-            simulate=Simulation(known, task, sought.simulated),
+            simulate=Simulation(known, seen, sought.simulated),
             batch_size=len(sought.labels) if self.knows_batch_size else None,
-            labels=sought.labels if self.knows_labels else None,
+            labels=upcast(sought.labels) if self.knows_labels else None,
             statistics=statistics,
             mixing=sought.mixing,
         )

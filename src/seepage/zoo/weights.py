@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seepage.core import Task
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
+from seepage.core.task import name_unwrapped
 from seepage.zoo.naming import with_argument
 
 PYTORCH_SUFFIXES = (".pt", ".pth", ".th")
@@ -30,8 +31,8 @@ def load_weights(task: Task, path: str | Path) -> Task:
     Args:
         task: Whose model the weights are for.
         path: A `.safetensors` file, or a state dict saved by PyTorch as `.pt`, `.pth` or `.th`,
-            alone or under "state_dict". The prefix "module." of data-parallel training is
-            dropped.
+            alone or under "state_dict". What data-parallel training ("module.") and torch.compile
+            ("_orig_mod.") add to names is dropped.
 
     Raises:
         DataNotFound: There is no such file.
@@ -98,6 +99,7 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
 
 
 def _without_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    weights = {name_unwrapped(name): value for name, value in weights.items()}
     if weights and all(name.startswith(PARALLEL_PREFIX) for name in weights):
         return {name.removeprefix(PARALLEL_PREFIX): value for name, value in weights.items()}
     return weights
