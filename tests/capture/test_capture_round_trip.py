@@ -221,3 +221,21 @@ def test_labels_that_are_no_class_numbers_are_refused(task, batch):
 def test_an_update_of_another_kind_is_refused_in_one_sentence(update, said):
     with pytest.raises(InvalidValue, match=said):
         Capture.of(nn.Linear(2, 2), update, form="gradient")
+
+
+def test_a_captured_step_in_bfloat16_of_a_compiled_part_is_attacked_in_float32():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    network.bfloat16()
+    # Compiles when it is first run, and not here.
+    part = nn.Sequential(network[0], torch.compile(network[1:], backend="eager"))
+    inputs, labels = torch.linspace(0, 1, 12).reshape(1, 3, 2, 2), torch.tensor([1])
+    nn.functional.cross_entropy(network(inputs.bfloat16()), labels).backward()
+    gradient = {n: p.grad for n, p in part.named_parameters()}
+    assert "1._orig_mod.1.weight" in gradient
+    capture = Capture.of(part, gradient, form="gradient", setting=Setting(batch_size=1))
+    seen = capture.observation(sp.Task(part, sp.cross_entropy, sp.domains.Image((3, 2, 2))))
+    assert torch.equal(seen.update.tensors["1.1.weight"], network[1].weight.grad.float())
+    guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(0))
+    torch.testing.assert_close(guess.inputs, inputs, rtol=0, atol=0.05)
