@@ -1,15 +1,23 @@
 """An audit that is killed again and again ends where an undisturbed one does."""
 
+import itertools
+import os
 import random
 import runpy
+import shutil
+import signal
 import sys
 import time
+import warnings
 from dataclasses import replace
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from seepage.audit import Source, build_spec, load_audit, run_case
+from seepage.audit import AuditStore, Outcome, Record, Source, build_spec, load_audit, run_case
+from seepage.core.errors import InvalidValue
 
 SPEC = """
 metrics = ["psnr"]
@@ -104,3 +112,189 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_records(
     # A case begins once, and once more for each kill that found it unfinished.
     assert set(begun(tmp_path)) == {case.id for case in cases}
     assert len(begun(tmp_path)) <= len(cases) + KILLS
+
+
+def planned(*names):
+    """Cases of which only the store knows anything, so that no child has to compute."""
+    truth = {"inputs": torch.zeros(1)}
+    who = SimpleNamespace(digest="people", kept=lambda: truth, said=())
+    return [SimpleNamespace(id=n, description=n, identity={"is": n}, victims=who) for n in names]
+
+
+EARLIER, NEW = planned("a", "b", "c"), planned("b", "d")
+
+
+def begin(path, cases=NEW, **options):
+    return AuditStore.create(path, title="t", spec="s", environment={}, cases=cases, **options)
+
+
+def finish(path, cases):
+    """Run what is missing, as --resume does, and require an audit that is whole."""
+    with AuditStore.resume(path, cases=cases) as store:
+        done = {record.case for record in store.records()}
+        for case in cases:
+            if case.id not in done:
+                record = Record("d", (0,), "m", "l", "d", "t", "a", 0, case=case.id, truth="people")
+                store.add(case, Outcome(record, torch.zeros(1), torch.zeros(1)))
+    found = load_audit(path)
+    assert found.complete
+    assert found.damaged == ()
+    assert all(found.guess(r) is not None and found.truth(r) is not None for r in found.records)
+    assert (path / "spec.toml").read_text() == "s"
+    assert (path / "environment.json").read_text() == "{}\n"
+    assert not [p for p in path.rglob("*") if p.suffix == ".partial" or "new-audit" in p.name]
+
+
+LOOKS = {
+    *("stat", "lstat", "fstat", "listdir", "scandir", "getpid", "fspath", "getcwd", "read"),
+    *("fileno", "fetchone", "fetchall"),
+}
+
+
+def touches_the_disk(function):
+    """Whether a C function of Python may change a file, or work on a database."""
+    module = getattr(function, "__module__", None) or ""
+    owner = type(getattr(function, "__self__", None)).__module__
+    return function.__name__ not in LOOKS and bool(
+        {module, owner} & {"posix", "fcntl", "_io", "sqlite3", "_sqlite3"}
+    )
+
+
+def state(folder):
+    """What is on the disk, but for the number of the process in the lock."""
+    if not folder.exists():
+        return None
+    return tuple(
+        (str(path.relative_to(folder)), path.is_file() and _held(path))
+        for path in sorted(folder.rglob("*"))
+    )
+
+
+def _held(path):
+    return path.stat().st_size > 0 if path.suffix == ".lock" else path.read_bytes()
+
+
+def moments(folder, work):
+    """The calls of some work before which the disk is as before no earlier call."""
+    calls, seen, found = itertools.count(1), set(), []
+
+    def look(frame, event, function):
+        if event == "c_call" and touches_the_disk(function):
+            call, now = next(calls), state(folder)
+            if now not in seen:
+                seen.add(now)
+                found.append(call)
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        store = work()
+    finally:
+        sys.setprofile(before)
+    store.close()
+    return found
+
+
+def kill_at(moment, work):
+    """Do work in a process that dies before its n-th call that touches the disk."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads: the child needs none
+        child = os.fork()
+    if child == 0:
+        calls = itertools.count(1)
+
+        def count(frame, event, function):
+            if event == "c_call" and touches_the_disk(function) and next(calls) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.setprofile(count)
+            work()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "it ended before it was killed"
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+
+@posix
+def test_a_directory_can_be_used_whenever_its_first_audit_was_killed_while_it_began(tmp_path):
+    whole, begun = tmp_path / "whole", 0
+    kills = moments(whole, lambda: begin(whole))
+    for moment in kills:
+        out, other = tmp_path / f"{moment}" / "out", tmp_path / f"{moment}" / "other"
+        kill_at(moment, lambda out=out: begin(out))
+        if out.exists():
+            shutil.copytree(out, other)
+        begin(other, overwrite=True).close()
+        finish(other, NEW)
+        if (out / "audit.sqlite").exists():
+            begun += 1
+            with pytest.raises(InvalidValue, match="already holds an audit; --resume it"):
+                begin(out)
+        else:
+            begin(out).close()
+        finish(out, NEW)
+    assert len(kills) - begun >= 4, "too few kills came before the database was there"
+    assert begun >= 4, "too few kills came after it"
+
+
+@posix
+def test_a_directory_can_be_used_whenever_an_audit_was_killed_while_it_replaced_another(tmp_path):
+    earlier = tmp_path / "earlier"
+    begin(earlier, EARLIER).close()
+    finish(earlier, EARLIER)
+    mine = ("notes.txt", "artifacts/notes.txt", "artifacts/mine.safetensors")
+    for name in mine:
+        (earlier / name).write_text("mine")
+    whole = shutil.copytree(earlier, tmp_path / "whole")
+    sizes = set()
+    for moment in moments(whole, lambda: begin(whole, overwrite=True)):
+        out, other = tmp_path / f"{moment}", tmp_path / f"{moment}-other"
+        shutil.copytree(earlier, out)
+        kill_at(moment, lambda out=out: begin(out, overwrite=True))
+        shutil.copytree(out, other)
+        begin(other, overwrite=True).close()
+        finish(other, NEW)
+        with pytest.raises(InvalidValue, match="already holds an audit; --resume it"):
+            begin(out)
+        found = load_audit(out)
+        sizes.add((len(found.planned), len(found.records)))
+        finish(out, NEW if len(found.planned) == len(NEW) else EARLIER)
+        for name in mine:
+            assert (out / name).read_text() == (other / name).read_text() == "mine"
+    assert sizes == {(3, 3), (3, 0), (2, 0)}, "before, within and after the replacement"
+
+
+@posix
+def test_of_audits_begun_together_one_runs_and_the_others_are_told_who_is_there(tmp_path):
+    for attempt in range(5):
+        out = tmp_path / f"{attempt}"
+        said, tell = os.pipe()
+        done, end = os.pipe()
+        children = []
+        for _ in range(4):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                children.append(os.fork())
+            if children[-1] == 0:
+                os.close(end)
+                try:
+                    begin(out)
+                    os.write(tell, b"begun\n")
+                except InvalidValue as error:
+                    os.write(tell, f"{error}\n".encode())
+                os.read(done, 1)  # the one that began holds the directory until all have tried
+                os._exit(0)
+        told = []
+        with os.fdopen(said) as lines:
+            told = [next(lines) for _ in children]
+        for pipe in (tell, done, end):
+            os.close(pipe)
+        for child in children:
+            os.waitpid(child, 0)
+        assert told.count("begun\n") == 1
+        assert sum("is in use by" in line for line in told) == 3
+        finish(out, NEW)

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -16,6 +17,8 @@ import torch
 import seepage as sp
 from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, victims
 from seepage.audit.artifacts import pack, unpack
+from seepage.audit.database import FORMAT, TEMPORARY
+from seepage.audit.lock import DirectoryLock
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.scoring import METRICS
 
@@ -277,12 +280,85 @@ def test_a_file_that_is_no_database_is_refused_in_one_sentence(content, half):
         load_audit(half)
 
 
-def test_a_database_of_another_format_is_refused(half):
+def contents(folder):
+    """Every file and link below a folder, with what it holds."""
+    return {
+        str(path.relative_to(folder)): path.readlink() if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+EVERY_WAY = {
+    "report": load_audit,
+    "resume": lambda path: AuditStore.resume(path, cases=CASES),
+    "plain run": lambda path: begin(path),
+    "overwrite": lambda path: begin(path, overwrite=True),
+}
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize(
+    ("application", "version", "said"),
+    [
+        (None, FORMAT - 1, f"older format {FORMAT - 1}; use"),
+        (None, FORMAT + 1, f"newer format {FORMAT + 1}; use"),
+        (0, 1, "older format 1; use"),  # the first format had no application id
+    ],
+)
+def test_an_audit_of_another_format_is_refused_and_untouched(half, application, version, said, way):
     with sqlite3.connect(half / "audit.sqlite") as database:
-        database.execute("PRAGMA user_version = 99")
+        database.execute(f"PRAGMA user_version = {version}")
+        if application is not None:
+            database.execute(f"PRAGMA application_id = {application}")
     database.close()
-    with pytest.raises(UnreadableFile, match="format 1, got 99"):
-        load_audit(half)
+    before = contents(half)
+    with pytest.raises(UnreadableFile, match=said) as refused:
+        EVERY_WAY[way](half)
+    assert "choose another folder, or delete this one by hand" in str(refused.value)
+    assert contents(half) == before
+
+
+def someone_elses_database(path, *, journal="DELETE"):
+    with sqlite3.connect(path) as database:
+        database.execute(f"PRAGMA journal_mode = {journal}")
+        database.execute("PRAGMA user_version = 1")
+        database.execute("CREATE TABLE records (id, mine)")
+        database.execute("INSERT INTO records VALUES (1, 'years of work')")
+    database.close()
+
+
+FOREIGN = {
+    "text": lambda path: path.write_text("my notes on audits"),
+    "nothing": lambda path: path.write_bytes(b""),
+    "another database": someone_elses_database,
+    "another database in WAL mode": lambda path: someone_elses_database(path, journal="WAL"),
+    "a folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_file_that_is_only_called_audit_sqlite_makes_no_audit(tmp_path, kind, way):
+    FOREIGN[kind](tmp_path / "audit.sqlite")
+    for folder in ("artifacts", "checkpoints"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "weights.safetensors").write_text("mine")
+    (tmp_path / "report.html").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(SeepageError, match=r"something else|database of an audit|no audit in"):
+        EVERY_WAY[way](tmp_path)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_a_link_to_the_database_of_an_audit_makes_no_audit(half, tmp_path, way):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "audit.sqlite").symlink_to(half / "audit.sqlite")
+    before = contents(tmp_path)
+    with pytest.raises(SeepageError, match=r"something else|got another file or a link"):
+        EVERY_WAY[way](tmp_path / "mine")
+    assert contents(tmp_path) == before
 
 
 def test_reading_where_there_is_no_audit_says_so(tmp_path):
@@ -319,19 +395,120 @@ def test_an_audit_is_replaced_only_on_request_and_nothing_else_with_it(half):
     assert (half / "notes.txt").read_text() == "mine"
 
 
+def test_overwriting_removes_what_the_audit_wrote_and_no_tensors_of_others(half):
+    theirs = {half / folder / "mine.safetensors" for folder in ("artifacts", "checkpoints")}
+    ours = {
+        half / "checkpoints" / f"{'0' * 24}.safetensors",
+        half / "checkpoints" / f"{'1' * 24}.partial",
+        half / "artifacts" / f"{CASES[2].id}.partial",
+        *(half / "artifacts").iterdir(),
+    }
+    (half / "checkpoints").mkdir()
+    for path in theirs | ours:
+        path.write_text("too short to be whole")
+    begin(half, overwrite=True).close()
+    assert {path for path in half.rglob("*.*") if path.parent != half} == theirs
+
+
+def test_resuming_mends_what_the_audit_wrote_and_no_tensors_of_others(half):
+    theirs = [half / folder / "mine.safetensors" for folder in ("artifacts", "checkpoints")]
+    (half / "checkpoints").mkdir()
+    for path in theirs:
+        path.write_text("too short to be whole")
+    assert load_audit(half).damaged == ()
+    with AuditStore.resume(half, cases=CASES) as store:
+        assert store.mended == ()
+    assert [path.read_text() for path in theirs] == ["too short to be whole"] * 2
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_directory_of_something_else_is_never_touched(tmp_path, overwrite):
-    (tmp_path / "thesis.tex").write_text("years of work")
+@pytest.mark.parametrize(
+    "name", ["artifacts", "checkpoints", "spec.toml", "contact_sheet.png", "audit.lock"]
+)
+def test_links_in_an_audit_are_not_followed(half, tmp_path, name, overwrite):
+    outside = tmp_path / "outside"
+    if (half / name).exists():
+        (half / name).rename(outside)
+    elif name == "checkpoints":
+        outside.mkdir()
+        (outside / f"{'0' * 24}.safetensors").write_text("mine")
+    else:
+        outside.write_text("mine")
+    (half / name).symlink_to(outside)
+    before = contents(tmp_path)
+    with pytest.raises(InvalidValue, match=f"{name}', got a link, which is never followed"):
+        EVERY_WAY["overwrite" if overwrite else "resume"](half)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("listed", ["../mine.txt", "artifacts/../../mine.txt", "/mine.txt", ".."])
+def test_a_list_of_files_that_leads_out_of_the_directory_is_refused(half, listed):
+    mine = half.parent / "mine.txt"
+    mine.write_text("mine")
+    with sqlite3.connect(half / "audit.sqlite") as database:
+        database.execute("INSERT INTO files VALUES (?)", (listed,))
+    database.close()
+    with pytest.raises(InvalidValue, match=r"which it cannot write|got a link or a folder"):
+        begin(half, overwrite=True)
+    assert mine.read_text() == "mine"
+    assert len(load_audit(half).records) == 2
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "thesis.tex",
+        "report.html",
+        "spec.toml",
+        "environment.json",
+        "contact_sheet.png",
+        "audit.lock",
+        "audit.partial",
+        "audit.sqlite-wal",
+    ],
+)
+def test_a_directory_of_something_else_is_never_touched(tmp_path, name, overwrite):
+    (tmp_path / name).write_text("years of work")
     with pytest.raises(InvalidValue, match="holds something else"):
         begin(tmp_path, overwrite=overwrite)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert contents(tmp_path) == {name: b"years of work"}
 
 
-def test_a_directory_in_which_an_audit_was_killed_before_it_began_may_be_used(tmp_path):
-    for name in ("audit.lock", "spec.toml", "environment.json", "audit.partial"):
-        (tmp_path / name).write_text("")
-    begin(tmp_path).close()
-    assert len(load_audit(tmp_path).planned) == len(CASES)
+@pytest.mark.parametrize("holds_database", [False, True])
+def test_an_audit_that_is_being_begun_is_in_use(out, holds_database):
+    if holds_database:
+        begin(out).close()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / TEMPORARY).write_bytes(b"")
+    lock = DirectoryLock(out)
+    try:
+        before = contents(out)
+        for overwrite in (False, True):
+            with pytest.raises(InvalidValue, match=f"is in use by process {os.getpid()}; wait"):
+                begin(out, overwrite=overwrite)
+        assert contents(out) == before
+    finally:
+        lock.release()
+    begin(out, overwrite=True).close()
+    assert not (out / TEMPORARY).exists()
+
+
+def test_an_audit_whose_database_is_damaged_is_not_overwritten(half):
+    path = half / "audit.sqlite"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    before = {name: held for name, held in contents(half).items() if name != "audit.lock"}
+    with pytest.raises(UnreadableFile, match=r"is damaged.* again in another folder"):
+        begin(half, overwrite=True)
+    after = {name: held for name, held in contents(half).items() if name != "audit.lock"}
+    assert after == before
+
+
+def test_a_moved_audit_is_still_one(half, tmp_path):
+    moved = shutil.move(half, tmp_path / "moved")
+    begin(moved, overwrite=True).close()
+    assert not (moved / "artifacts").exists()
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):

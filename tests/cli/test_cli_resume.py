@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import Record, adversary, load_audit
+from seepage.audit.database import TEMPORARY
 from seepage.cli import app, main
 from seepage.cli.audit import pick_device
 from seepage.cli.progress import Display
@@ -137,6 +138,44 @@ def test_resuming_a_finished_audit_shows_it_and_runs_nothing(counted, place):
 
 def test_resuming_where_nothing_has_begun_begins(place):
     assert audit("--resume").exit_code == 0
+    assert load_audit(place / "out").complete
+
+
+@pytest.mark.parametrize("flags", [[], ["--resume"], ["--overwrite"]])
+def test_an_audit_begins_where_another_was_killed_while_it_began(place, flags):
+    (place / "out").mkdir()
+    (place / "out" / "audit.lock").write_text("seepage 12345\n")
+    (place / "out" / TEMPORARY).write_bytes(b"SQLite format 3\0")
+    done = audit(*flags)
+    assert done.exit_code == 0, done.output
+    assert load_audit(place / "out").complete
+    assert not (place / "out" / TEMPORARY).exists()
+
+
+@pytest.mark.parametrize("command", ["plain", "--resume", "--overwrite", "report"])
+@pytest.mark.parametrize("name", ["audit.sqlite", "report.html", "spec.toml"])
+def test_what_is_no_audit_is_one_sentence_and_untouched(place, name, command):
+    (place / "out").mkdir()
+    (place / "out" / name).write_text("mine")
+    done = (
+        CliRunner().invoke(app, ["report", "out"])
+        if command == "report"
+        else audit(*([] if command == "plain" else [command]))
+    )
+    assert isinstance(done.exception, sp.SeepageError)
+    assert "\n" not in str(done.exception)
+    assert [(p.name, p.read_text()) for p in (place / "out").iterdir()] == [(name, "mine")]
+
+
+def test_overwriting_leaves_no_file_of_the_earlier_audit_and_every_other(place):
+    assert audit().exit_code == 0
+    earlier = {path.name for path in (place / "out" / "artifacts").iterdir()}
+    (place / "out" / "artifacts" / "mine.safetensors").write_text("mine")
+    (place / "spec.toml").write_text(SPEC.replace('"photos"', '"digits"'))
+    assert audit("--overwrite").exit_code == 0
+    now = {path.name for path in (place / "out" / "artifacts").iterdir()}
+    assert now & (earlier | {"mine.safetensors"}) == {"mine.safetensors"}
+    assert load_audit(place / "out").damaged == ()
     assert load_audit(place / "out").complete
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,17 +61,7 @@ class Artifacts:
         """Write a file, whole and on the disk when this returns, or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(name)
-        partial = path.with_suffix(".partial")
-        try:
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
-        _sync(self.folder)
+        write_whole(path, data, partial=path.with_suffix(".partial"))
 
     def read(self, name: str) -> dict[str, Tensor] | None:
         """The tensors of a file; None where there is none.
@@ -105,12 +95,10 @@ class Artifacts:
         except UnreadableFile as error:
             raise UnreadableFile(f"{str(path)!r} is truncated or damaged: {error}") from error
 
-    def damaged(self) -> list[str]:
-        """The names of files that are not whole, told by their headers alone."""
+    def damaged(self, names: Iterable[str]) -> list[str]:
+        """Those of these files that are there but not whole, told by their headers alone."""
         return sorted(
-            path.name.removesuffix(SUFFIX)
-            for path in self.folder.glob(f"*{SUFFIX}")
-            if not is_whole(path)
+            name for name in names if self.path(name).is_file() and not is_whole(self.path(name))
         )
 
 
@@ -125,9 +113,25 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def _sync(folder: Path) -> None:
-    """Make a rename last through a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
+def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
+    """Write a file, whole and on the disk when this returns, or not at all.
+
+    Args:
+        path: Where.
+        data: What it holds.
+        partial: A name in the same folder for what is not whole yet.
+    """
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    # So that the rename lasts through a loss of power.
+    handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -10,11 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from seepage.audit.artifacts import write_whole
 from seepage.audit.record import Record
 from seepage.core.errors import DataNotFound, UnreadableFile
 
 DATABASE = "audit.sqlite"
-FORMAT = 1
+# A database is built under this name, and an audit has begun once it has its own.
+TEMPORARY = ".seepage-new-audit.sqlite"
+
+# Kept in the header of the file: whose database it is, and in which format. Whoever changes the
+# tables, or what records or identities hold, counts the format up; nothing else needs to change.
+APPLICATION = int.from_bytes(b"Seep", "big")
+FORMAT = 2
 
 _TABLES = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -23,6 +30,7 @@ CREATE TABLE planned (
     identity TEXT NOT NULL
 ) STRICT;
 CREATE TABLE records (id TEXT PRIMARY KEY REFERENCES planned (id), record TEXT NOT NULL) STRICT;
+CREATE TABLE files (path TEXT PRIMARY KEY) STRICT;
 """
 
 
@@ -41,6 +49,47 @@ class Planned:
     identity: Mapping[str, str]
 
 
+def read_format(path: Path) -> int | None:
+    """The format of an audit's database; None where there is none, but a link or anything else.
+
+    Nothing is locked, mended or made beside the file, since it may be somebody else's.
+    """
+    if path.is_symlink() or not path.is_file():
+        return None
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as sqlite:
+            [application] = sqlite.execute("PRAGMA application_id").fetchone()
+            [version] = sqlite.execute("PRAGMA user_version").fetchone()
+            if application == APPLICATION:
+                return int(version)
+            tables = {name for (name,) in sqlite.execute("SELECT name FROM sqlite_master")}
+    except sqlite3.Error:
+        return None
+    # Format 1 had no application id.
+    is_first = (application, version) == (0, 1) and tables >= {"about", "planned", "records"}
+    return 1 if is_first else None
+
+
+def require_database(path: Path) -> None:
+    """Raise unless a file is the database of an audit, in the format of this version."""
+    if not path.is_file():
+        raise DataNotFound(f"no audit in {str(path.parent)!r}: it has no {path.name}")
+    found = read_format(path)
+    if found is None:
+        raise UnreadableFile(
+            f"expected the database of an audit at {str(path)!r}, got another file or a link; name "
+            "the folder of an audit"
+        )
+    if found != FORMAT:
+        age = "older" if found < FORMAT else "newer"
+        raise UnreadableFile(
+            f"expected an audit in format {FORMAT}, but {str(path.parent)!r} holds one in the "
+            f"{age} format {found}; use the version of seepage that wrote it, choose another "
+            "folder, or delete this one by hand"
+        )
+
+
 class Database:
     """An open file of records; every error of SQLite becomes one sentence.
 
@@ -52,8 +101,7 @@ class Database:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open the file, and check that it is whole and ours."""
         self.path = path
-        if not path.is_file():
-            raise DataNotFound(f"no audit in {str(path.parent)!r}: it has no {path.name}")
+        require_database(path)
         with _said(path):
             address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
             self._sqlite = sqlite3.connect(address, uri=True, isolation_level=None)
@@ -64,35 +112,44 @@ class Database:
                 raise
 
     def _prepare(self, read_only: bool) -> None:
+        [verdict] = self._sqlite.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
         if not read_only:
             # A writer never blocks a reader, and every commit is on the disk.
             self._sqlite.execute("PRAGMA journal_mode = WAL")
             self._sqlite.execute("PRAGMA synchronous = FULL")
-        [verdict] = self._sqlite.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
-        [version] = self._sqlite.execute("PRAGMA user_version").fetchone()
-        if version != FORMAT:
-            raise UnreadableFile(
-                f"expected {str(self.path)!r} in format {FORMAT}, got {version}; read it with the "
-                "version of seepage that wrote it"
-            )
 
     @staticmethod
-    def create(path: Path, *, about: Mapping[str, str], planned: Iterable[Planned]) -> None:
-        """Write a file of what is to be done, whole or not at all."""
-        partial = path.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
+    def create(
+        path: Path,
+        *,
+        about: Mapping[str, str],
+        planned: Iterable[Planned],
+        files: Iterable[str],
+    ) -> None:
+        """Write a file of what is to be done, whole or not at all; one that is there is replaced.
+
+        Args:
+            path: The file.
+            about: Words by name: title, spec, environment.
+            planned: Every case, in order.
+            files: What the audit may write, relative to its directory.
+        """
         rows = [(p.id, p.description, json.dumps(dict(p.identity))) for p in planned]
-        with _said(path), closing(sqlite3.connect(partial)) as sqlite:
+        # In memory, so that a kill leaves neither half a database nor its journal.
+        with _said(path), closing(sqlite3.connect(":memory:")) as sqlite:
             sqlite.executescript(_TABLES)
+            sqlite.execute(f"PRAGMA application_id = {APPLICATION}")
+            sqlite.execute(f"PRAGMA user_version = {FORMAT}")
             sqlite.executemany("INSERT INTO about VALUES (?, ?)", about.items())
             sqlite.executemany(
                 "INSERT INTO planned (id, description, identity) VALUES (?, ?, ?)", rows
             )
-            sqlite.execute(f"PRAGMA user_version = {FORMAT}")
+            sqlite.executemany("INSERT INTO files VALUES (?)", [(file,) for file in files])
             sqlite.commit()
-        partial.replace(path)
+            data = sqlite.serialize()
+        write_whole(path, data, partial=path.with_name(TEMPORARY))
 
     def add(self, record: Record) -> None:
         """Keep a record; one that is there already stays as it is."""
@@ -104,6 +161,16 @@ class Database:
         """Drop the records of these cases, which will run again."""
         with _said(self.path), self._transaction():
             self._sqlite.executemany("DELETE FROM records WHERE id = ?", [(c,) for c in cases])
+
+    def empty(self) -> None:
+        """Drop every record, and make this one file, so that another can take its place."""
+        with _said(self.path):
+            self._sqlite.execute("PRAGMA journal_mode = DELETE")
+            self._sqlite.execute("DELETE FROM records")
+
+    def files(self) -> tuple[str, ...]:
+        """What the audit may have written, relative to its directory."""
+        return tuple(file for (file,) in self._rows("SELECT path FROM files ORDER BY rowid"))
 
     def about(self) -> dict[str, str]:
         """Title, spec, environment and whatever else was said at the beginning."""
@@ -153,6 +220,6 @@ def _said(path: Path) -> Iterator[None]:
         ) from error
     except sqlite3.DatabaseError as error:
         raise UnreadableFile(
-            f"{str(path)!r} is damaged ({error}); restore it from a copy, or run the audit anew "
-            "with --overwrite"
+            f"{str(path)!r} is damaged ({error}); restore it from a copy, or run the audit again "
+            "in another folder"
         ) from error

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from seepage.audit.artifacts import Artifacts
+from seepage.audit.artifacts import SUFFIX, Artifacts
 from seepage.audit.database import DATABASE, Database, Planned
 from seepage.audit.outcome import Outcome, read_words
 from seepage.audit.record import Record
 from seepage.core.errors import UnreadableFile
 
 ARTIFACTS = "artifacts"
+
+
+def artifact_names(files: Iterable[str]) -> list[str]:
+    """The names of the artifacts among the files of an audit."""
+    start = f"{ARTIFACTS}/"
+    return [file[len(start) :].removesuffix(SUFFIX) for file in files if file.startswith(start)]
 
 
 @dataclass(frozen=True)
@@ -99,12 +105,13 @@ def load_audit(path: Path | str) -> AuditResult:
 
     Raises:
         DataNotFound: If there is no audit.
-        UnreadableFile: If its database is damaged.
+        UnreadableFile: If its database is damaged, of another format, or no audit's.
     """
     path = Path(path)
     database = Database(path / DATABASE, read_only=True)
     try:
         about, planned, records = database.about(), database.planned(), database.records()
+        names = artifact_names(database.files())
     finally:
         database.close()
     artifacts = Artifacts(path / ARTIFACTS)
@@ -116,5 +123,5 @@ def load_audit(path: Path | str) -> AuditResult:
         planned=planned,
         records=tuple(record for record in records if record.bound is None),
         bounds=tuple(record for record in records if record.bound is not None),
-        damaged=tuple(artifacts.path(name) for name in artifacts.damaged()),
+        damaged=tuple(artifacts.path(name) for name in artifacts.damaged(names)),
     )

@@ -8,15 +8,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack
+from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack, write_whole
 from seepage.audit.changes import changes
-from seepage.audit.database import DATABASE, Database, Planned
+from seepage.audit.database import DATABASE, TEMPORARY, Database, Planned
 from seepage.audit.execution import AnyCase
-from seepage.audit.lock import DirectoryLock
+from seepage.audit.lock import DirectoryLock, require_unlocked
 from seepage.audit.outcome import Outcome, spelled
 from seepage.audit.record import Record
-from seepage.audit.result import ARTIFACTS
-from seepage.audit.room import CHECKPOINTS, ENVIRONMENT, SPEC, clear, require_room
+from seepage.audit.result import ARTIFACTS, artifact_names
+from seepage.audit.room import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    PARTIAL,
+    SPEC,
+    find_checkpoints,
+    holds_audit,
+    list_files,
+    remove_files,
+    require_audit,
+)
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
@@ -68,17 +78,23 @@ class AuditStore:
         """
         words = json.dumps(environment, indent=2)
         about = {"title": title, "spec": spec, "environment": words}
+        planned = plan(cases)
+        files = list_files([*planned, *(case.victims.digest for case in cases)])
         with _said(path):
-            require_room(path, overwrite)
+            if holds_audit(path) and not overwrite:
+                require_unlocked(path)
+                raise _already_begun(path)
             path.mkdir(parents=True, exist_ok=True)
             with _held(path) as lock:
                 # Again: somebody else may have begun here in the meantime.
-                require_room(path, overwrite)
-                clear(path)
-                (path / SPEC).write_text(spec, encoding="utf-8")
-                (path / ENVIRONMENT).write_text(words + "\n")
-                Database.create(path / DATABASE, about=about, planned=plan(cases).values())
-                return cls(path, lock)
+                if holds_audit(path):
+                    if not overwrite:
+                        raise _already_begun(path)
+                    remove_files(path)
+                Database.create(path / DATABASE, about=about, planned=planned.values(), files=files)
+                store = cls(path, lock)
+                store._write_copies()
+                return store
 
     @classmethod
     def resume(
@@ -91,13 +107,15 @@ class AuditStore:
             cases: What it is to run; refused if the audit there was begun for others.
             retry_failed: Run the cases again that gave no result.
         """
-        with _said(path), _held(path) as lock:
-            store = cls(path, lock)
-            store._require(plan(cases))
-            store._mend({case.victims.digest: case.victims for case in cases})
-            if retry_failed:
-                store._database.forget(r.case for r in store.records() if r.error)
-            return store
+        with _said(path):
+            require_audit(path)
+            with _held(path) as lock:
+                store = cls(path, lock)
+                store._require(plan(cases))
+                store._mend({case.victims.digest: case.victims for case in cases})
+                if retry_failed:
+                    store._database.forget(r.case for r in store.records() if r.error)
+                return store
 
     def _require(self, wanted: Mapping[str, Planned]) -> None:
         begun = {p.id: p for p in self._database.planned()}
@@ -110,7 +128,9 @@ class AuditStore:
 
     def _mend(self, victims: Mapping[str, Victims | Strangers]) -> None:
         """Remove what is truncated; private inputs are written anew, other cases run again."""
-        broken = self.artifacts.damaged()
+        (self.path / TEMPORARY).unlink(missing_ok=True)
+        self._write_copies()
+        broken = self.artifacts.damaged(artifact_names(self._database.files()))
         self._database.forget(broken)
         self.mended = tuple(map(self.artifacts.path, broken))
         for path in self.mended:
@@ -118,9 +138,18 @@ class AuditStore:
         for name in broken:
             if name in victims:
                 self._keep_truth(victims[name])
-        for path in (self.path / CHECKPOINTS).glob("*"):
+        for path in find_checkpoints(self.path):
             if path.suffix != SUFFIX or not is_whole(path):
                 path.unlink()
+
+    def _write_copies(self) -> None:
+        """Write what is also there to be read by people, unless it is there."""
+        about = self._database.about()
+        copies = {SPEC: about["spec"], ENVIRONMENT: about["environment"] + "\n"}
+        for name, text in copies.items():
+            path = self.path / name
+            if not path.exists():
+                write_whole(path, text.encode(), partial=path.with_name(f".{name}{PARTIAL}"))
 
     def records(self) -> tuple[Record, ...]:
         """What is done, in the order of the plan."""
@@ -167,6 +196,13 @@ class AuditStore:
 def plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
     """Cases by id, in order; those that are the same in all that matters are one."""
     return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
+
+
+def _already_begun(path: Path) -> InvalidValue:
+    return InvalidValue(
+        f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose another "
+        "--out"
+    )
 
 
 @contextmanager
