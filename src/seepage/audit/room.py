@@ -88,9 +88,11 @@ def _is_leftover(place: Path) -> bool:
 
 
 def remove_files(path: Path) -> None:
-    """Remove what an earlier audit wrote, and only that; its database stays, without records.
+    """Remove an earlier audit's files by their names; its database stays, without records.
 
-    Whenever this is killed, an audit is left that can be resumed or overwritten.
+    The names were reserved when the audit began, but whether it wrote a file is not recorded: a
+    `report.html` that somebody put there later is removed too. Checkpoints are known by the form
+    of their names. Whenever this is killed, an audit is left that can be resumed or overwritten.
 
     Args:
         path: The directory, held by this process.
