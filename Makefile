@@ -34,13 +34,14 @@ flower: $(READY)
 
 # Every table and figure of the papers at its smallest, two at a time: minutes on two cores.
 smoke: $(READY)
-	$(BIN)/python -m benchmarks.smoke
+	cd papers && ../$(BIN)/python -m benchmarks.smoke
 
 # torch first and by its exact version, so that no range of a dependency picks another build.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[dev]' -e papers
 	touch $(READY)
 
 clean:

@@ -79,16 +79,10 @@ def test_the_version_is_printed():
 
 def test_an_option_of_several_commands_is_the_same_in_all():
     commands = typer.main.get_command(app).commands
-    audit, reproduce, inspect, vet = (
+    audit, inspect, vet = (
         {option.name: option.to_info_dict() for option in commands[name].params}
-        for name in ("audit", "reproduce", "inspect", "vet")
+        for name in ("audit", "inspect", "vet")
     )
-    shared = audit.keys() & reproduce.keys() - {"help"}
-    assert shared == {
-        *("out", "device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet")
-    }
-    for name in shared - {"out"}:
-        assert audit[name] == reproduce[name]
     assert audit["option"] == inspect["option"] == vet["option"]
 
 

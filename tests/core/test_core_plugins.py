@@ -305,6 +305,18 @@ def test_a_broken_command_is_one_sentence(broken):
         assert CliRunner().invoke(app, ["--help"]).exit_code == 0
 
 
+def test_a_command_of_a_package_that_is_not_there_says_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr(plugins, "_registered", lambda path: {})
+    sys.path.append("nowhere")
+    monkeypatch.setattr(sys, "argv", ["seepage", "reproduce", "003-table1", "--scale", "smoke"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "pip install seepage-papers, or in a checkout: pip install -e papers" in said
+    assert said.count("\n") == 1
+
+
 def test_a_built_in_name_stays_what_it_is(install):
     install("acme-parts", "[seepage.attacks]\ndlg = acme_parts:Grey\ngrey = acme_parts:Grey\n")
     with pytest.warns(PluginWarning) as caught:

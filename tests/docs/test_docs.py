@@ -23,9 +23,14 @@ from seepage.report.words import decibels, defense_words
 from seepage.scoring import METRICS
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (".ci", "benchmarks", "docs", "examples", "scripts", "specs", "src", "tests")
+FOLDERS = (".ci", "docs", "examples", "papers", "scripts", "specs", "src", "tests")
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "src").rglob("*.md"),
+        *(ROOT / "papers").rglob("*.md"),
+    ]
 )
 CITATION = re.compile(r"\(([a-z]+(?:19|20)\d\d[a-z]+)\)")
 
@@ -51,7 +56,7 @@ def bibliography() -> dict[str, str]:
 
 
 def cited() -> dict[str, Path]:
-    files = sorted((ROOT / "src").rglob("*.py"))
+    files = sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "papers" / "src").rglob("*.py")])
     return {key: file for file in files for key in CITATION.findall(file.read_text())}
 
 
@@ -157,7 +162,7 @@ def test_the_other_examples_of_contributing_keep_every_law(number, tmp_path, mon
 
 def recorded_table() -> str:
     """The README's table, written from the recorded run."""
-    rows = json.loads(text("benchmarks/results/quickstart.json"))["rows"]
+    rows = json.loads(text("papers/benchmarks/results/quickstart.json"))["rows"]
     lines = [
         "| network | attack | behind | worst-off | median | no update | exact |",
         "|---|---|---|--:|--:|--:|--:|",
@@ -178,7 +183,7 @@ def test_the_numbers_of_the_readme_are_those_of_the_recorded_run():
 
 
 def test_the_recorded_run_is_of_the_bundled_quickstart():
-    rows = json.loads(text("benchmarks/results/quickstart.json"))["rows"]
+    rows = json.loads(text("papers/benchmarks/results/quickstart.json"))["rows"]
     parts = load_spec().parts
     expected = {
         (who.data, task.name, name, repr(defense))

@@ -23,7 +23,6 @@ from seepage.cli.inspect import inspect_models
 from seepage.cli.options import NetworkOptions
 from seepage.cli.report import Format
 from seepage.cli.report import report as write_report
-from seepage.cli.reproduce_command import reproduce
 from seepage.cli.vet import Received, vet_model
 from seepage.cli.warned import plain_warnings
 from seepage.core.errors import InvalidValue, MissingExtra, SeepageError
@@ -115,7 +114,6 @@ def options(
 
 
 app.command()(audit)
-app.command()(reproduce)
 
 
 class Printed(StrEnum):

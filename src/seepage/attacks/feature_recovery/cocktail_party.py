@@ -165,9 +165,9 @@ def cocktail_party(
         The paper separates pixels, adds a penalty on cosines between the rows of A and a total
         variation, and the code released with it multiplies the negentropy by zero. Pixels of
         images are neither sparse nor uncorrelated between images, and negentropy of them misleads
-        (benchmarks/cocktail_party.py has both). Here it is taken of differences of neighbours,
-        where it is a total variation at the same time; decorrelation is the determinant that
-        belongs to it; the bias gradient gives sign and size; and pixels must lie in their range.
+        (papers/benchmarks/cocktail_party.py has both). Here it is taken of differences of
+        neighbours, where it is a total variation at the same time; decorrelation is the determinant
+        that belongs to it; the bias gradient gives sign and size; pixels must lie in their range.
 
     References:
         Kariyappa et al., 2023 (kariyappa2023cocktail)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 # Log odds that an image is no negative, by a logistic regression without a constant on 20000
-# photographs (CIFAR-10's training images) and their negatives, as benchmarks/negatives.py fits
-# them (results/negatives.json).
+# photographs (CIFAR-10's training images) and their negatives, as papers/benchmarks/negatives.py
+# fits them (results/negatives.json).
 WEIGHTS = (-13.2, 69.8, 12.5, 7.5, 33.9)
 
 

@@ -1,0 +1,80 @@
+"""The papers' tables, recorded: `python -m benchmarks.papers NAME ... [--scale paper] [--page]`.
+
+Each name is made by `seepage reproduce` and kept with command, commit and machine under
+results/papers/, its pictures under docs/results/; with `--out FOLDER` both go there. `--page`
+writes docs/results.md from what is there. Needs SEEPAGE_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.provenance import save
+from benchmarks.results_page import FOLDER, PAGE, PICTURES, page
+from seepage.cli.audit import pick_device
+from seepage_papers.reading import names
+from seepage_papers.reproduce import Wish, reproduce
+from seepage_papers.table import SCALES
+
+
+def record(name: str, scale: str, device: str, keep: Path | None, to: Path | None) -> int:
+    """Make a table and keep it, with its pictures where they say something; 0 if all went well."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = (keep or Path(folder)) / f"{name}-{scale}"
+        began = time.perf_counter(), time.process_time()
+        code = reproduce(
+            Wish(
+                name=name,
+                scale=scale,
+                out=out,
+                device=device,
+                workers=None,
+                resume=keep is not None,
+                overwrite=False,
+                dry_run=False,
+                plain=True,
+                quiet=False,
+            ),
+            Console(),
+        )
+        wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
+        result = json.loads((out / "table.json").read_text(encoding="utf-8"))
+        pictures = out / "pictures.png"
+        if pictures.is_file() and (to is not None or scale != "smoke"):
+            folder = to or PICTURES
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(pictures, folder / f"{name}-{scale}.png")
+    content = {"exit_code": code, "wall": round(wall, 1), "cpu": round(cpu, 1), **result}
+    print(save(f"{name}-{scale}", device, content, to or FOLDER))
+    return code
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="all if none is given and no --page")
+    parser.add_argument("--scale", default="smoke", choices=SCALES)
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--keep", type=Path, default=None, help="folder to keep and resume audits")
+    parser.add_argument("--out", type=Path, default=None, help="folder for results and pictures")
+    parser.add_argument("--page", action="store_true", help="write docs/results.md")
+    options = parser.parse_args()
+    device = pick_device(options.device)
+    failed = 0
+    for name in options.names or ([] if options.page else names()):
+        failed |= record(name, options.scale, device, options.keep, options.out)
+    if options.page:
+        PAGE.write_text(page(), encoding="utf-8")
+        print(PAGE)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

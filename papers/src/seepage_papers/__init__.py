@@ -1,0 +1,1 @@
+"""Tables, figures and claims of papers, made again: the paper's number beside ours."""

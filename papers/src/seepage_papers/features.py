@@ -1,0 +1,116 @@
+"""How much of the features inside a network came back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.feature_recovery import FeatureRecovery
+from seepage.attacks.gradient_matching.features import features_at
+from seepage.audit import adversary, entries, whose
+from seepage.audit.captured import Captured
+from seepage.clients import Client
+from seepage.core import Batch, Rng, Task
+from seepage.core.errors import SeepageError, in_a_line
+from seepage.core.progress import report
+from seepage.data import Dataset
+from seepage.threats import Threat
+from seepage_papers.place import Place
+from seepage_papers.prepare import prepared
+from seepage_papers.substitute import Plain
+
+
+@dataclass(frozen=True)
+class FeatureErrors:
+    """What came of a cell.
+
+    Args:
+        values: One per person and seed.
+        missed: One reason per batch and seed of which nothing came back.
+    """
+
+    values: tuple[float, ...]
+    missed: tuple[str, ...]
+
+
+def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> FeatureErrors:
+    """The part of each person's feature, of length one, that is outside the recovered span.
+
+        || z - V V^T z ||,   z = f(x) / ||f(x)||
+
+    Where a recovery raises, the reason stands for its people, and the others go on.
+
+    Args:
+        scenario: Of a cell, whose attack recovers features.
+        place: Where it runs.
+        seeds: Repetitions.
+
+    References:
+        Liu et al., 2024, Sec. 5.1 and Table 2 (liu2024systematic)
+    """
+    ready = prepared(scenario, place)
+    dataset, batches = whose.data(ready["data"], find=place.find)
+    threat = entries.threat(ready.get("threats", {}))
+    task = _victim(ready, dataset, threat, place)
+    method = adversary.recovery(ready["attacks"], dataset.domain)
+    (defense,) = entries.defenses(ready.get("defenses", [[]]))
+    client = Client(entries.local(ready.get("locals", {})), defense)
+    todo = [(who.people, seed) for who in batches if who.truth is not None for seed in seeds]
+    values: list[float] = []
+    missed: list[str] = []
+    for number, (people, seed) in enumerate(todo):
+        batch = dataset.take(people).to(device=place.device)
+        try:
+            found = _errors(client, task, batch, method, threat, Rng(seed))
+        # Says nothing of the recovery, only of the card.
+        except torch.cuda.OutOfMemoryError:
+            raise
+        # What linear algebra and a card raise is a RuntimeError.
+        except (SeepageError, RuntimeError, ArithmeticError) as error:
+            missed.append(str(error) if isinstance(error, SeepageError) else in_a_line(error))
+            continue
+        values += found
+        report(number + 1, len(todo), sum(found) / len(found))
+    return FeatureErrors(tuple(values), tuple(missed))
+
+
+def _victim(ready: Plain, dataset: Dataset | Captured, threat: Threat, place: Place) -> Task:
+    """The network of a cell where it runs, built once for all cells that follow one another."""
+    plain = {k: ready["data"][k] for k in whose.DATASET if k in ready["data"]}
+    wanted = repr((plain, ready["models"], threat.mode))
+    if wanted not in place.victims:
+        place.victims.clear()
+        task = entries.model(ready["models"], dataset).to(device=place.device)
+        place.victims[wanted] = task.in_mode(threat.mode)
+    return place.victims[wanted]
+
+
+def _errors(
+    client: Client,
+    task: Task,
+    batch: Batch,
+    method: FeatureRecovery,
+    threat: Threat,
+    key: Rng,
+) -> list[float]:
+    seen = threat.observe(client, task, batch, rng=key.fork("client"))
+    found = method.recover(seen, rng=key.fork("adversary"))
+    with torch.no_grad():
+        truth = features_at(seen.task, found.layer, batch.inputs)
+    errors: list[float] = outside(truth, found.span).tolist()
+    return errors
+
+
+def outside(features: Tensor, span: Tensor) -> Tensor:
+    """Norm of what a span with orthonormal columns `(d, k)` leaves of unit features, `(B,)`.
+
+    Example:
+        >>> outside(torch.tensor([[0.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0], [0.0]]))
+        tensor([1.0000, 0.8000], dtype=torch.float64)
+    """
+    unit = torch.nn.functional.normalize(features.double(), dim=1)
+    columns = span.to(unit)
+    left: Tensor = torch.linalg.vector_norm(unit - (unit @ columns) @ columns.T, dim=1)
+    return left

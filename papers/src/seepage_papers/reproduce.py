@@ -1,0 +1,191 @@
+"""`seepage reproduce`: a table of a paper, made again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from seepage.audit import Spec, build_spec
+from seepage.cli.audit import CASE_FAILED, DONE, perform, pick_device, rehearse
+from seepage.cli.report import write
+from seepage.cli.request import Request
+from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.progress import listen
+from seepage.report import as_json
+from seepage_papers.cost import cost
+from seepage_papers.figure import page
+from seepage_papers.pictures import save_pictures
+from seepage_papers.place import Place
+from seepage_papers.reading import load_table, names
+from seepage_papers.reproduction import Reproduction
+from seepage_papers.run import Announce, reproduction, source
+from seepage_papers.sources import Audited
+from seepage_papers.table import SCALES, PaperTable
+
+AUDIT, SPEC, PICTURES = "audit", "spec.toml", "pictures.png"
+_SECONDS_PER_LINE = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """The options of `seepage reproduce`.
+
+    Args:
+        name: Of the table or figure.
+        scale: How large.
+        out: The directory.
+        device: Where to run.
+        workers: Processes.
+        resume: Go on with what is in `out`.
+        overwrite: Replace it.
+        dry_run: Run nothing; train nothing.
+        plain: Lines for a log instead of a bar.
+        quiet: Only the result.
+    """
+
+    name: str
+    scale: str
+    out: Path
+    device: str
+    workers: int | None
+    resume: bool
+    overwrite: bool
+    dry_run: bool
+    plain: bool
+    quiet: bool
+
+
+def list_tables(console: Console) -> None:
+    """Every name, what it is, and what it costs at each scale."""
+    table = Table(
+        box=None,
+        show_header=False,
+        pad_edge=False,
+        caption="Cost: attacks on one update each, gradients of one image that their searches "
+        "take, and epochs of networks to be trained first. --dry-run estimates the time here.",
+        caption_justify="left",
+    )
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name in names():
+        told = load_table(name)
+        costs = "; ".join(f"{scale}: {cost(told, scale)}" for scale in SCALES)
+        what = f"{told.title} ({told.place}, {told.paper})"
+        table.add_row(name, Text.assemble(what, "\n", (costs, "dim")))
+    console.print(table)
+
+
+def reproduce(wish: Wish, console: Console) -> int:
+    """Prepare, audit, and put what was found beside what was published."""
+    if wish.resume and wish.overwrite:
+        raise InvalidValue("expected --resume or --overwrite, got both; choose one")
+    table = load_table(wish.name)
+    place = Place(device=pick_device(wish.device))
+    shown = Console(quiet=True) if wish.quiet else console
+    with _preparing(shown, plain=wish.plain) as announce:
+        made = source(table, wish.scale, place=None if wish.dry_run else place, announce=announce)
+    spec = None if made is None else build_spec(made)
+    if wish.dry_run:
+        return _rehearse(wish, table, spec, console)
+    _make(wish.out)
+    found = None
+    if spec is not None:
+        write(wish.out / SPEC, spec.source.text)
+        found = perform(_request(wish, spec), spec, console)
+    with _preparing(shown, plain=wish.plain) as announce:
+        result = reproduction(
+            table, wish.scale, spec=spec, found=found, place=place, announce=announce
+        )
+    pictured = found is not None and spec is not None and _draw(table, wish, Audited(found, spec))
+    _keep(result, wish.out, console, pictured=pictured)
+    return DONE if result.complete else CASE_FAILED
+
+
+def _rehearse(wish: Wish, table: PaperTable, spec: Spec | None, console: Console) -> int:
+    if spec is not None:
+        return rehearse(_request(wish, spec), spec, console)
+    todo = cost(table, wish.scale)
+    console.print(f"{table.name} ({wish.scale}): {todo}; it needs no audit", highlight=False)
+    return DONE
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot write to {str(folder)!r}: {error.strerror}; choose another --out"
+        ) from error
+
+
+def _draw(table: PaperTable, wish: Wish, audited: Audited) -> bool:
+    path = wish.out / PICTURES
+    try:
+        return save_pictures(table, wish.scale, audited, path)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot draw {str(path)!r}: {error.strerror or error}; the records are stored"
+        ) from error
+
+
+def _keep(result: Reproduction, out: Path, console: Console, *, pictured: bool) -> None:
+    files = {
+        "table.md": result.markdown(),
+        "table.json": as_json(result.plain()),
+        "figure.html": page(result),
+    }
+    for name, content in files.items():
+        write(out / name, content)
+    console.print(result.shown())
+    written = "   ".join(str(out / name) for name in (*files, *[PICTURES] * pictured))
+    console.print(written, markup=False, highlight=False, soft_wrap=True)
+
+
+def _request(wish: Wish, spec: Spec) -> Request:
+    return Request(
+        spec=wish.out / SPEC,
+        out=wish.out / AUDIT,
+        device=spec.source.device,
+        executor="local",
+        workers=wish.workers,
+        gates=(),
+        resume=wish.resume,
+        retry_failed=False,
+        overwrite=wish.overwrite,
+        dry_run=wish.dry_run,
+        plain=wish.plain,
+        quiet=wish.quiet,
+        command=f"seepage reproduce {wish.name} --scale {wish.scale} --out {wish.out} --resume",
+    )
+
+
+@contextmanager
+def _preparing(console: Console, *, plain: bool) -> Iterator[Announce]:
+    """Show what is prepared, and how far it is; a log gets a line now and then."""
+    with console.status("") as status:
+        said, told = "", 0.0
+
+        def announce(words: str) -> None:
+            nonlocal said
+            said = words
+            if plain:
+                console.print(words, markup=False, highlight=False)
+            status.update(words)
+
+        def heard(step: int, steps: int, value: float) -> None:
+            nonlocal told
+            words = f"{said}: step {step} of {steps}, at {value:.3g}"
+            if plain and time.monotonic() > told + _SECONDS_PER_LINE:
+                told = time.monotonic()
+                console.print(words, markup=False, highlight=False)
+            status.update(words)
+
+        with listen(heard):
+            yield announce

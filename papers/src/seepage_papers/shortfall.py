@@ -1,0 +1,81 @@
+"""Cells where less came back than a paper printed, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from seepage_papers.measures import measure
+from seepage_papers.substitute import Plain, filled
+from seepage_papers.table import Entry, PaperTable
+
+UNKNOWN = "cause not known"
+# What a number may be worse by before that needs a cause; a tenth of what is printed elsewhere.
+ALLOWED: Mapping[str, float] = MappingProxyType(
+    {
+        **dict.fromkeys(("psnr", "psnr_normalised_003", "psnr_peak255_004", "accuracy"), 2.0),
+        **dict.fromkeys(("lpips", "lpips_gradattack", "rmse_gradattack", "feature_error"), 0.05),
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Shortfall:
+    """A number that is worse than the paper's by more than chance.
+
+    Args:
+        line: As `Line.plain` has it.
+        cause: Why, or that it is not known.
+    """
+
+    line: Plain
+    cause: str
+
+
+def shortfalls(table: PaperTable, run: Plain) -> list[Shortfall]:
+    """Every number of a recorded run that falls short, with the causes that the table's file has.
+
+    Args:
+        table: Where causes are written: at rows, columns and blocks of published numbers.
+        run: As `Reproduction.plain` has it.
+    """
+    return [
+        Shortfall(line, _cause(table, line, run["values"]))
+        for line in run["lines"]
+        if falls_short(line)
+    ]
+
+
+def falls_short(line: Plain) -> bool:
+    """Whether less came back than is printed, or nothing where something is.
+
+    Example:
+        >>> about = {"measure": "psnr", "statistic": "mean", "paper": 23.6}
+        >>> falls_short({**about, "seepage": 21.7}), falls_short({**about, "seepage": 21.5})
+        (False, True)
+    """
+    printed, found = line["paper"], line["seepage"]
+    # A spread is neither better nor worse.
+    if printed is None or line["statistic"] == "deviation":
+        return False
+    if found is None:
+        return True
+    kind = str(line["measure"])
+    sign = 1.0 if measure(kind).higher_leaks_more else -1.0
+    return bool(sign * (printed - found) > ALLOWED.get(kind, 0.1 * abs(printed)))
+
+
+def _cause(table: PaperTable, line: Plain, values: Mapping[str, Any]) -> str:
+    same = (line["measure"], line["statistic"])
+    known = [
+        *_of(table.rows, line["row"], values),
+        *_of(table.columns, line["column"], values),
+        *(b.cause for b in table.published if (b.measure, b.statistic) == same),
+    ]
+    return " ".join(dict.fromkeys(cause for cause in known if cause)) or UNKNOWN
+
+
+def _of(entries: Sequence[Entry], label: object, values: Mapping[str, Any]) -> list[str]:
+    return [entry.cause for entry in entries if str(filled(entry.label, values)) == label]

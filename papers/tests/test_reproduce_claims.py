@@ -1,0 +1,405 @@
+"""Claims of papers, judged by numbers; and cells that fall short of them."""
+
+import json
+import math
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+from benchmarks import papers, results_page, smoke
+from benchmarks.provenance import RESULTS
+
+from seepage.core.errors import UnknownName
+from seepage_papers.comparisons import Between, Close, Extreme, Rising
+from seepage_papers.contrasts import Less, Printed, Varied, Widens
+from seepage_papers.judge import UNDECIDED, Claim, Premise, Verdict, claims, judged
+from seepage_papers.lines import Line
+from seepage_papers.numbers import Numbers
+from seepage_papers.place import Place
+from seepage_papers.reading import load_table, names, parse_table
+from seepage_papers.reproduction import Reproduction, different
+from seepage_papers.shortfall import shortfalls
+from seepage_papers.substitute import filled, laid_over
+from seepage_papers.table import SCALES
+from seepage_papers.trained import trained
+
+
+def run(numbers, *, measure="psnr", values=None, paper=None):
+    """A recorded run: numbers by row and column."""
+    lines = [
+        {
+            "row": row,
+            "column": column,
+            "measure": measure,
+            "statistic": "mean",
+            "seepage": number,
+            "paper": (paper or {}).get((row, column)),
+        }
+        for (row, column), number in numbers.items()
+    ]
+    return {"lines": lines, "values": values or {}, "scale": "small"}
+
+
+def verdict(test, *runs, limit=False):
+    tables = {f"table{number}": one for number, one in enumerate(runs)}
+    return judged(Claim("table0", "It does.", test, limit=limit), tables)
+
+
+@pytest.mark.parametrize(("least", "word"), [(12.0, "holds"), (12.5, UNDECIDED)])
+def test_a_claim_whose_premise_fails_is_undecided(least, word):
+    """Of another measure than the claim's; and it is told what was too little."""
+    lines = [
+        *run({("none", "x"): 0.1, ("pruned", "x"): 0.2}, measure="lpips")["lines"],
+        *run({("none", "x"): 12.2, ("pruned", "x"): 12.0})["lines"],
+    ]
+    claim = Claim(
+        "table0",
+        "Pruning protects.",
+        Rising(along=["pruned", "none"]),
+        measure="lpips",
+        provided=Premise(Between(low=least, along=["none"]), "psnr"),
+    )
+    found = judged(claim, {"table0": {"lines": lines, "values": {}, "scale": "small"}})
+    assert found.word == word
+    assert (found.numbers == "none (x) 12.2") == (word == UNDECIDED)
+
+
+def test_a_claim_whose_premise_has_no_number_was_not_run():
+    claim = Claim(
+        "table0",
+        "Pruning protects.",
+        Rising(along=["a", "b"]),
+        provided=Premise(Between(low=1.0), "ssim"),
+    )
+    assert judged(claim, {"table0": run(GRID)}).word == "not run"
+
+
+GRID = {
+    ("a", "x"): 10.0,
+    ("a", "y"): 11.0,
+    ("b", "x"): 12.0,
+    ("b", "y"): 14.0,
+    ("c", "x"): 30.0,
+    ("c", "y"): 20.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("test", "holds"),
+    [
+        (Rising(along=["a", "b", "c"]), True),
+        (Rising(along=["a", "b", "c"], by=2.5), False),
+        (Rising(along=["a", "c"], most=15.0), False),
+        (Rising(along=["a", "c"], most=15.0, at=["y"]), True),
+        (Rising(along=["x", "y"], axis="columns"), False),
+        (Rising(along=["x", "y"], axis="columns", at=["a", "b"]), True),
+        (Close(along=["b"], to="a", within=3.0), True),
+        (Close(along=["b", "c"], to="a", within=3.0), False),
+        (Extreme(labels=["c"], most=True), True),
+        (Extreme(labels=["b"], most=True), False),
+        (Extreme(labels=["b"], most=True, among=["a"]), True),
+        (Extreme(labels=["a", "b"], most=False), True),
+        (Between(low=10.0, high=30.0), True),
+        (Between(high=25.0), False),
+        (Between(high=25.0, along=["a", "b"]), True),
+        (Widens(along=["a", "b"], at=["x", "y"]), True),
+        (Widens(along=["a", "c"], at=["x", "y"]), False),
+        (Varied(along=["a", "b"]), False),
+        (Varied(along=["x", "y"], axis="columns"), True),
+    ],
+    ids=repr,
+)
+def test_a_claim_holds_where_its_numbers_compare_as_it_says(test, holds):
+    assert verdict(test, run(GRID)).word == ("holds" if holds else "does not hold")
+
+
+def test_more_is_what_leaks_more_whichever_way_a_measure_counts():
+    test = Rising(along=["c", "b", "a"])
+    assert verdict(test, run(GRID)).word == "does not hold"
+    assert verdict(test, run(GRID, measure="lpips")).word == "holds"
+
+
+def test_the_verdict_tells_the_comparison_that_decides():
+    closest = Verdict("holds", "a (x) 10, b (x) 12", "small")
+    assert verdict(Rising(along=["a", "b", "c"]), run(GRID)) == closest
+    worst = verdict(Between(low=11.5), run(GRID))
+    assert worst == Verdict("does not hold", "a (x) 10", "small")
+
+
+def test_a_limit_that_an_attack_passes_is_beaten():
+    assert verdict(Between(high=25.0), run(GRID), limit=True).word == "beaten"
+    assert verdict(Between(high=30.0), run(GRID), limit=True).word == "holds"
+
+
+def test_what_is_missing_was_not_run():
+    lacking = run({**GRID, ("b", "y"): None})
+    for test in (Rising(along=["a", "b"]), Between(low=0.0), Varied()):
+        assert verdict(test, lacking).word == "not run"
+    assert verdict(Rising(along=["a", "d"]), run(GRID)).word == "not run"
+    assert verdict(Between(low=0.0)).word == "not run"
+    assert verdict(Less(than="table1"), run(GRID)).word == "not run"
+
+
+def test_a_table_is_compared_with_another_where_both_have_a_cell():
+    less = run({("b", "x"): 11.0, ("b", "y"): 14.0, ("z", "x"): 99.0})
+    assert verdict(Less(than="table1"), less, run(GRID)).word == "holds"
+    assert verdict(Less(than="table1", by=0.5), less, run(GRID)).word == "does not hold"
+
+
+def test_printed_numbers_are_met_or_not():
+    paper = {("a", "x"): 10.0, ("c", "y"): 20.4}
+    assert verdict(Printed(within=0.5), run(GRID, paper=paper)).word == "holds"
+    missed = verdict(Printed(within=0.0), run(GRID, paper=paper))
+    assert (missed.word, missed.numbers) == ("does not hold", "c (y) 20, printed 20.4")
+
+
+def test_labels_have_the_values_of_the_scale():
+    found = run({("8", ""): 1.0, ("16", ""): 2.0}, values={"w1": 8, "w2": 16})
+    assert verdict(Rising(along=["$w1", "$w2"]), found).word == "holds"
+
+
+@pytest.mark.parametrize("claim", claims(), ids=lambda claim: f"{claim.table}: {claim.says[:40]}")
+def test_every_claim_is_of_cells_and_numbers_that_its_table_has(claim):
+    table = load_table(claim.table)
+    kinds = [(b.measure, b.statistic) for b in table.published]
+    wanted = claim.measure or kinds[0][0], claim.statistic
+    assert wanted in kinds or (wanted[0] in dict(kinds) and not claim.statistic)
+    for scale in SCALES:
+        cells = {cell.labels for cell in table.cells(scale)}
+        rows, columns = ({cell[axis] for cell in cells} for axis in (0, 1))
+        along = columns if getattr(claim.test, "axis", "rows") == "columns" else rows
+        options = vars(claim.test)
+        named = [*options.get("along", ()), *options.get("labels", ()), *options.get("among", ())]
+        named += [options["to"]] if "to" in options else []
+        values = table.at(scale)
+        assert {str(filled(label, values)) for label in named} <= along
+        other = rows if along is columns or isinstance(claim.test, Less) else columns
+        assert {str(filled(label, values)) for label in options.get("at", ())} <= other
+        assert {str(filled(label, values)) for label in options.get("columns", ())} <= columns
+
+
+def printed(name):
+    """A table as if the run had found what the paper printed."""
+    table = load_table(name)
+    lines = [
+        {
+            "row": cell.labels[0],
+            "column": cell.labels[1],
+            "measure": block.measure,
+            "statistic": block.statistic,
+            "seepage": value,
+            "paper": value,
+        }
+        for block in table.published
+        for cell in table.cells("paper")
+        if not block.columns or cell.column in block.columns
+        for value in [block.value(cell.row, cell.column)]
+    ]
+    return {"lines": lines, "values": table.at("paper"), "scale": "paper"}
+
+
+def test_what_a_paper_printed_contradicts_none_of_its_claims():
+    runs = {name: printed(name) for name in names()}
+    # Premises are of measures that papers do not print.
+    told = [replace(claim, provided=None) for claim in claims()]
+    words = [(claim.table, claim.says, judged(claim, runs).word) for claim in told]
+    assert [told for told in words if told[2] not in ("holds", "not run")] == []
+    assert len([told for told in words if told[2] == "holds"]) > 30
+
+
+def test_every_table_has_a_claim_and_every_claim_judges_its_smoke_run_somehow():
+    assert {claim.table for claim in claims()} == set(names())
+    kept = {name: results_page.recorded(name) for name in names()}
+    runs = {name: scales["smoke"] for name, scales in kept.items() if "smoke" in scales}
+    words = [judged(claim, runs).word for claim in claims() if claim.table in runs]
+    assert {"holds", "does not hold"} <= set(words)
+
+
+def test_verdicts_of_the_recorded_runs_follow_from_what_they_found():
+    found = results_page.recorded("002-table6f")["paper"]
+    few, many = [claim for claim in claims() if claim.table == "002-table6f"][::-1]
+    assert (judged(few, {few.table: found}).word, judged(many, {many.table: found}).word) == (
+        "beaten",
+        "holds",
+    )
+    worse = json.loads(json.dumps(found))
+    for line in worse["lines"]:
+        line["seepage"] = 500.0
+    assert judged(few, {few.table: worse}).word == "holds"
+    assert judged(many, {many.table: worse}).word == "does not hold"
+
+
+def found_at(scale, *levels):
+    """The wide and the narrow of 003-fig3, as if a run had found them."""
+    table = load_table("003-fig3")
+    blank = {"statistic": "mean", "paper": None, "interval": None, "people": 1, "standard": None}
+    lines = [
+        Line(*cell.labels, "psnr_normalised_003", seepage=levels[cell.row], why="", **blank)
+        for cell in table.cells(scale)
+    ]
+    return Reproduction(table, scale, lines, 0.0)
+
+
+def test_a_table_ends_with_what_became_of_the_papers_claims():
+    rising, falling = found_at("small", 1.0, 1.5, 3.0, 5.0), found_at("small", 1.0, 1.5, 3.0, 2.5)
+    first, third = (rising.lines[number].row for number in (0, 4))
+    for column, told in zip(("ConvNet", "ResNet-20"), rising.verdicts, strict=True):
+        assert f"This holds: {first} ({column}) 1, " in told
+    for column, told in zip(("ConvNet", "ResNet-20"), falling.verdicts, strict=True):
+        assert f"This does not hold: {third} ({column}) 3, " in told
+    assert set(falling.verdicts) <= set(falling.notes)
+    assert found_at("smoke", 1.0, 2.0, 3.0, 2.5).verdicts == []
+
+
+SHORT = """
+title = "T"
+paper = "geiping2020inverting"
+place = "Table 0"
+claim = "C."
+[scenario]
+data = { name = "photos" }
+models = { name = "mlp" }
+attacks = { name = "analytic_fc" }
+[[rows]]
+label = "$steps steps"
+cause = "Few steps."
+[[rows]]
+label = "b"
+[[published]]
+measure = "MEASURE"
+values = [[20.0], [20.0]]
+[scale.smoke]
+steps = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("measure", "found", "short"),
+    [
+        ("psnr", 18.1, False),
+        ("psnr", 17.9, True),
+        ("psnr", 50.0, False),
+        ("lpips", 20.04, False),
+        ("lpips", 20.06, True),
+        ("lpips", 10.0, False),
+        ("l1_sum_002", 21.9, False),
+        ("l1_sum_002", 22.1, True),
+        ("psnr", None, True),
+    ],
+)
+def test_a_cell_that_falls_short_has_its_cause_or_says_that_it_has_none(measure, found, short):
+    table = parse_table("999-table0", SHORT.replace("MEASURE", measure))
+    assert "cause" not in table.cells("smoke")[0].scenario
+    numbers = {("3 steps", ""): found, ("b", ""): found}
+    kept = run(numbers, measure=measure, values={"steps": 3}, paper=dict.fromkeys(numbers, 20.0))
+    told = [(one.line["row"], one.cause) for one in shortfalls(table, kept)]
+    assert told == ([("3 steps", "Few steps."), ("b", "cause not known")] if short else [])
+
+
+def test_a_spread_is_never_too_small():
+    table = parse_table("999-table0", SHORT.replace("MEASURE", "psnr"))
+    kept = run({("b", ""): 1.0}, paper={("b", ""): 20.0})
+    kept["lines"][0]["statistic"] = "deviation"
+    assert shortfalls(table, kept) == []
+
+
+def test_an_unknown_test_of_a_claim_is_one_sentence(tmp_path, monkeypatch):
+    path = tmp_path / "claims.toml"
+    path.write_text('[[claim]]\ntable = "t"\nsays = "S."\ntest = { name = "risin" }\n')
+    monkeypatch.setattr("seepage_papers.judge.FILE", path)
+    with pytest.raises(UnknownName, match="unknown test of a claim 'risin'; did you mean 'rising'"):
+        claims.__wrapped__()
+
+
+def test_a_number_that_is_not_there_is_not_a_number():
+    numbers = Numbers.of(run(GRID))
+    assert math.isnan(numbers.at("rows", "a", "z"))
+    assert numbers.at("columns", "y", "c") == numbers.at("rows", "c", "y") == 20.0
+
+
+def test_a_network_is_read_once_and_judged_by_no_more_examples_than_taught_it(
+    data_root, tmp_path, monkeypatch
+):
+    schooling = {"epochs": 1, "examples": 20, "batch_size": 20, "augmented": False}
+    model = {"name": "mlp", "hidden": [8], "schooling": schooling}
+    place = Place(folder=tmp_path)
+    first = trained({"data": {"name": "mnist"}, "models": model}, place)
+    assert (first.accuracy * 20) % 1 == pytest.approx(0, abs=1e-6)
+    built = []
+    monkeypatch.setattr("seepage_papers.trained.entries.model", built.append)
+    again = laid_over({"models": model}, {"data": {"name": "mnist", "people": 3}})
+    assert trained(again, place) is first
+    assert built == []
+
+
+def test_a_run_leaves_its_result_and_its_pictures_where_it_is_told(
+    data_root, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("SEEPAGE_CACHE", str(tmp_path / "cache"))
+    asked = ["002-fig4", "--scale", "smoke", "--device", "cpu", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["papers", *asked])
+    assert papers.main() == 0
+    kept = {path.name for path in (tmp_path / "out").iterdir()}
+    assert kept == {"002-fig4-smoke.json", "002-fig4-smoke.png"}
+    assert (tmp_path / "out" / "002-fig4-smoke.png").stat().st_size < 300_000
+    written = json.loads((tmp_path / "out" / "002-fig4-smoke.json").read_text())
+    assert str(tmp_path) not in written["command"]
+
+
+def test_the_page_shows_the_largest_run_with_verdict_shortfall_and_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_page, "FOLDER", tmp_path)
+    monkeypatch.setattr(results_page, "PICTURES", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "002-table6f-small.png").write_bytes(b"")
+    kept = json.loads((RESULTS / "papers" / "002-table6f-paper.json").read_text())
+    (tmp_path / "002-table6f-small.json").write_text(json.dumps({**kept, "scale": "small"}))
+    page = results_page.page()
+    assert f"Of {len(claims())} claims, 1 hold, 0 do not hold, 1 are beaten," in page
+    beaten = (
+        r"\| 002-table6f \| With fewer it does not\. \| beaten \| 11 filters 0\.\d+ \| small \|"
+    )
+    assert re.search(beaten, page)
+    assert (
+        "| 002-table6f | small | 1 filter | l1\\_sum\\_002, mean | 728 | 1020 | One filter" in page
+    )
+    assert "| small | The gradient of the filters gives equations too" in page
+    assert "](results/002-table6f-small.png)" in page
+    assert "## 002-table6f, small:" in page
+    assert "## 002-table6f, paper:" not in page
+
+
+def test_a_verdict_against_the_paper_has_its_cause_or_says_that_it_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_page, "FOLDER", tmp_path)
+    kept = json.loads((RESULTS / "papers" / "003-fig3-small.json").read_text())
+    for line in kept["lines"]:
+        line["seepage"] *= -1
+    (tmp_path / "003-fig3-small.json").write_text(json.dumps(kept))
+    told = [line for line in results_page.page().splitlines() if line.startswith("| 003-fig3 |")]
+    assert [line.endswith("| small | cause not known |") for line in told] == [True, True, False]
+
+
+def test_what_differs_from_the_papers_scale_is_told():
+    apart = different(load_table("004-fig1"), load_table("004-fig1").at("small"))
+    assert apart == ["Different: people 16 where the paper has 2."]
+    assert different(load_table("004-fig1"), load_table("004-fig1").at("paper")) == []
+
+
+def test_a_name_that_fails_fails_the_smoke_run_and_stops_no_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(smoke, "BUILD", tmp_path)
+    monkeypatch.setenv("SEEPAGE_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "argv", ["smoke", "002-fig4", "004-table1"])
+    assert smoke.main() == 1
+    said = capsys.readouterr().out
+    assert "002-fig4     failed" in said
+    assert "004-table1   made" in said
+    assert "1 of 2 made" in said
+    assert "002-fig4 failed with exit code" in said
+
+
+def test_what_takes_longest_is_begun_first():
+    ordered = smoke.longest_first(names())
+    assert ordered[0] == "001-table4"
+    assert ordered.index("001-table2") < 10, "48 cells, none of them an audit"
+    assert ordered[-1] == "003-fig7", "one image of one network"
+    assert sorted(ordered) == sorted(names())

@@ -1,0 +1,154 @@
+"""Every table and figure there is: what it names exists, at every scale, before anything runs."""
+
+import inspect
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+from benchmarks import results_page
+
+from seepage.audit import adversary, entries
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.zoo import MODELS
+from seepage_papers.chosen import RULES
+from seepage_papers.cost import cost
+from seepage_papers.measures import MEASURES, STATISTICS
+from seepage_papers.prepare import without_preparation
+from seepage_papers.reading import load_table, names, parse_table
+from seepage_papers.run import build, source
+from seepage_papers.sources import SOURCES
+from seepage_papers.table import SCALES
+from seepage_papers.trained import Schooling
+
+BIBLIOGRAPHY = Path(__file__).parents[2] / "docs" / "references.bib"
+PUBLISHED = {
+    "001": {*(f"table{n}" for n in range(2, 9)), "fig2", "fig3", "fig4"},
+    "000": {"fig4", "fig5", "fig8", "table5"},
+    "002": {*(f"fig{n}" for n in range(1, 10)), "table6f"},
+    "003": {"table1", *(f"fig{n}" for n in range(2, 11))},
+    "004": {"table1", "fig1", "fig2", "fig3"},
+}
+# What a scale may leave out.
+PARTS = frozenset({"rows", "columns"})
+EVERY = [(name, scale) for name in names() for scale in SCALES]
+AUDITED = [n for n in names() if any(b.by == "audit" for b in load_table(n).published)]
+
+
+def test_every_table_and_figure_that_is_promised_is_there():
+    promised = {f"{paper}-{place}" for paper, places in PUBLISHED.items() for place in places}
+    assert promised <= set(names())
+
+
+def test_figures_are_listed_by_number():
+    listed = names()
+    assert listed.index("003-fig9") < listed.index("003-fig10")
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_table_says_what_it_is_and_cites_a_paper(name):
+    table = load_table(name)
+    assert all([table.title, table.place, table.claim.endswith(".")])
+    assert f"{{{table.paper}," in BIBLIOGRAPHY.read_text(encoding="utf-8")
+    assert tuple(table.scales) == SCALES
+    assert len({frozenset(values) - PARTS for values in table.scales.values()}) == 1
+    assert not PARTS & table.at("paper").keys(), "the paper's scale has every cell"
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_published_number_has_a_known_convention(name):
+    for block in load_table(name).published:
+        assert block.by in SOURCES
+        assert block.measure in MEASURES
+        ranks = block.by == "rank_metric" and re.fullmatch(r"c\(M\)|rd\d", block.statistic)
+        assert ranks or block.statistic in STATISTICS
+        assert block.values or block.why, "a number that is not printed has a reason"
+
+
+@pytest.mark.parametrize(("name", "scale"), EVERY)
+def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
+    """Without building a network or reading data: attacks, defenses and options are checked."""
+    table = load_table(name)
+    cells = table.cells(scale)
+    values = table.at(scale)
+    rows = values.get("rows", range(len(table.rows)))
+    columns = values.get("columns", range(len(table.columns)))
+    assert {(cell.row, cell.column) for cell in cells} == set(product(rows, columns))
+    assert len({cell.labels for cell in cells}) == len(cells)
+    for cell in cells:
+        scenario = without_preparation(cell.scenario)
+        if "attacks" in scenario:
+            entries.each(scenario, "attacks", adversary.attack)
+            entries.each(scenario, "threats", entries.threat)
+            entries.each(scenario, "locals", entries.local, [{}])
+            entries.defenses(scenario.get("defenses", [[]]))
+        options = {k for k in scenario["models"] if k not in ("name", "double")}
+        assert options <= set(inspect.signature(MODELS[scenario["models"]["name"]]).parameters)
+        for taught in (cell.scenario["models"].get("schooling"), cell.scenario.get("training")):
+            assert taught is None or Schooling(**taught)
+        people = cell.scenario["data"].get("people")
+        assert not isinstance(people, dict) or people["choose"] in RULES
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_small_attacks_at_least_sixteen_images_in_every_cell(name):
+    for cell in load_table(name).cells("small"):
+        assert without_preparation(cell.scenario)["data"]["people"] >= 16
+    cells = load_table("001-table2").cells("small")
+    assert all(cell.scenario["data"]["people"] >= 16 for cell in cells)
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_a_smoke_run_is_small(name):
+    assert cost(load_table(name), "smoke").steps <= 4000
+    assert cost(load_table(name), "smoke").epochs <= 20
+
+
+# One of every kind of data, network and source.
+BUILT = ["000-fig8", "002-fig1", "002-fig3", "003-fig2", "003-fig9"]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_a_spec_has_one_scenario_per_cell_and_as_many_cases_as_counted(name, data_root):
+    table = load_table(name)
+    spec = build(table, "smoke")
+    assert spec is not None
+    assert len(spec.parts) == len(table.cells("smoke"))
+    assert sum(len(p.audit.cases(p.batches)) for p in spec.parts) == cost(table, "smoke").cases
+
+
+def test_a_table_without_an_audit_has_no_spec():
+    assert source(load_table("004-table1"), "paper") is None
+
+
+def test_a_missing_name_is_one_sentence():
+    with pytest.raises(UnknownName, match="did you mean '003-table1'"):
+        load_table("003-tabel1")
+
+
+MINIMAL = """
+title = "T"
+paper = "geiping2020inverting"
+place = "Table 0"
+claim = "C."
+[scenario]
+data = { name = "photos" }
+models = { name = "mlp" }
+attacks = { name = "analytic_fc" }
+[[rows]]
+label = "a"
+[[rows]]
+label = "b"
+[[published]]
+values = [[1.0]]
+[scale.smoke]
+"""
+
+
+def test_numbers_that_do_not_fit_the_table_are_refused():
+    with pytest.raises(InvalidValue, match="expected 2 rows of 1 values of psnr in 999-table0"):
+        parse_table("999-table0", MINIMAL)
+
+
+def test_the_page_of_results_is_what_the_records_make():
+    assert results_page.PAGE.read_text(encoding="utf-8") == results_page.page()
