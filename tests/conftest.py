@@ -1,8 +1,15 @@
-"""What every test shares: one thread per worker, and where the real data lie."""
+"""What every test shares: one thread per worker, and where the real data lie.
+
+`SEEPAGE_JITTER=1 pytest` (or 2, 3, ...) imitates another machine's rounding: images and signals are
+that many rounding steps darker, and convolutions run without oneDNN. Add
+`OPENBLAS_CORETYPE=CORTEXA57` (ARM) or `=PRESCOTT` (x86) for other matrix products in double
+precision. A test that fails only then depends on how a machine rounds.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,11 +17,31 @@ import torch
 from hypothesis import settings
 
 import seepage as sp
+from seepage.data import Dataset
+from seepage.domains import Image, Signal
 
 torch.set_num_threads(1)
 # The same examples every time, so that a change is judged by itself; SEEPAGE_EXPLORE=1 draws more.
 settings.register_profile("seepage", derandomize="SEEPAGE_EXPLORE" not in os.environ)
 settings.load_profile("seepage")
+
+
+def imitate_other_rounding(steps: int) -> None:
+    """Make every float32 image and signal `steps` rounding steps smaller, from here on."""
+    torch.backends.mkldnn.enabled = False
+    take = Dataset.take
+
+    def take_perturbed(self: Dataset, indices: Sequence[int] | torch.Tensor) -> sp.Batch:
+        batch = take(self, indices)
+        if not isinstance(self.domain, Image | Signal):
+            return batch
+        return sp.Batch(batch.inputs * (1 - steps * 2.0**-23), batch.labels)
+
+    Dataset.take = take_perturbed  # type: ignore[method-assign]
+
+
+if "SEEPAGE_JITTER" in os.environ:
+    imitate_other_rounding(int(os.environ["SEEPAGE_JITTER"]))
 
 
 @pytest.fixture(scope="session")
