@@ -1,16 +1,20 @@
-# make demo: the main job on bundled data · make test: everything CI runs · make check: lint, types, floors
+# make demo: the main job on bundled data · make check: lint, types, floors · make test: check and the quick tests
+# make test-slow: compilation, killed processes, long searches. CI runs test, test-slow and demo.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check format docs flower smoke clean
+.PHONY: demo test test-slow check format docs flower smoke clean
 
 demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite
 
 test: check
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -n 2 -m slow
 
 check: $(READY)
 	$(BIN)/ruff format --check .
