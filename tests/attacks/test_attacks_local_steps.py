@@ -68,6 +68,7 @@ def test_one_step_at_the_start_is_the_gradient_itself(digits):
     assert torch.allclose(inner.simulate(batch.inputs, batch.labels).flat(), gradient.flat())
 
 
+@pytest.mark.slow
 def test_people_come_back_from_epochs_in_unknown_order(digits):
     batch = digits.take([7, 1, 4, 2])
     task = sp.zoo.cnn(variant="cnn2-v1", domain=digits.domain)

@@ -34,6 +34,7 @@ def test_a_photo_comes_back_through_two_convolutions(photos):
     assert psnr(guess, batch).item() > 30
 
 
+@pytest.mark.slow
 def test_a_digit_comes_back_through_local_steps():
     digits = sp.data.load("digits")
     batch = digits.batch(1)
@@ -43,6 +44,7 @@ def test_a_digit_comes_back_through_local_steps():
     assert psnr(attack(seen, rng=sp.rng(1)), batch).item() > 25
 
 
+@pytest.mark.slow
 def test_two_people_come_back_from_one_update(photos):
     batch = sp.Batch(photos.inputs[:2], photos.labels[:2])
     task = sp.zoo.cnn(variant="cnn2-v1")

@@ -67,6 +67,7 @@ def test_the_influence_is_the_damped_pseudo_inverse(scene, jacobians):
         assert value == pytest.approx(float(damped.norm()) / math.sqrt(len(gram)), rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_floor_is_below_the_influence_and_is_its_formula(scene, jacobians):
     floor = InfluenceFloor(iterations=50, draws=64)(*scene, rng=sp.rng(0))
     whole = InversionInfluence(damping=1e-8, iterations=60, draws=64)(*scene, rng=sp.rng(0))

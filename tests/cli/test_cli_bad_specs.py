@@ -518,7 +518,9 @@ def test_bad_usage_has_the_same_exit_code(arguments, monkeypatch, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["unknown attack", "factory that raises"])
+@pytest.mark.parametrize(
+    "name", ["unknown attack", pytest.param("factory that raises", marks=pytest.mark.slow)]
+)
 def test_the_installed_command_says_the_same(name, place):
     text, expected = BAD[name]
     (place / "spec.toml").write_text(text)

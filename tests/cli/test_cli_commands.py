@@ -267,6 +267,7 @@ def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys)
     assert "Traceback" not in said.err + said.out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_the_real_key_press_ends_the_real_command(place):
     slow = people(4).replace(

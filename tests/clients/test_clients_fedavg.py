@@ -39,8 +39,8 @@ def assert_moves_like_torch(task, batch, local, atol=1e-6):
 
 
 @pytest.mark.parametrize("batchnorm", MODES)
-def test_five_steps_on_convnet_64_equal_sgd(photos, batchnorm):
-    task = sp.zoo.convnet(width=64).in_mode(MODES[batchnorm])
+def test_five_steps_on_a_convnet_equal_sgd(photos, batchnorm):
+    task = sp.zoo.convnet(width=8).in_mode(MODES[batchnorm])
     small = sp.Batch(photos.inputs[:2], photos.labels[:2])
     assert_moves_like_torch(task, small, sp.FedAvg(lr=1e-2, steps=5))
 

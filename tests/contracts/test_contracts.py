@@ -162,11 +162,15 @@ ATTACKED = {
         photos("mlp", 4, hidden=[32], activation="tanh"),
         26.0,
     ),
-    "dlg": (sp.attacks.dlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
+    "dlg": (
+        sp.attacks.dlg(iterations=8),
+        one_photo("mlp", pixels=8, hidden=[32], activation="sigmoid"),
+        55.0,
+    ),
     "grad_inversion": (
-        sp.attacks.grad_inversion(steps=150, restarts=2),
+        sp.attacks.grad_inversion(steps=120, restarts=2),
         one_photo_normalised_by_itself(),
-        18.0,
+        15.0,
     ),
     "exact_batch": (sp.attacks.exact_batch(), photos("mlp", 4, hidden=[64]), 120.0),
     "exact_features": (
@@ -175,39 +179,39 @@ ATTACKED = {
         80.0,
     ),
     "gradattack_strongest": (
-        sp.attacks.gradattack_strongest(steps=300, tv=1e-3),
+        sp.attacks.gradattack_strongest(steps=180, tv=1e-3),
         one_photo_normalised_by_itself(),
-        42.0,
+        20.0,
     ),
-    "idlg": (sp.attacks.idlg(iterations=12), one_photo("cnn2-v1", pixels=16), 50.0),
+    "idlg": (sp.attacks.idlg(iterations=8), one_photo("cnn2-v1", pixels=8), 45.0),
     "hybrid": (
-        sp.attacks.hybrid(steps=(60, 1, 1), step_size=5e-2),
+        sp.attacks.hybrid(steps=(40, 1, 1), step_size=5e-2),
         one_photo("cnn2-v2", pixels=16),
-        21.0,
-    ),
-    "inverting_gradients": (
-        sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-4),
-        one_photo("cnn2-v1"),
-        39.0,
-    ),
-    "learn_from_gradients": (
-        sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", line_search=True),
-        one_photo("cnn2-v1", pixels=16),
-        45.0,
-    ),
-    "teacher_forced": (
-        sp.attacks.teacher_forced(steps=150, feature_weight=1.0),
-        people_normalised_by_themselves(2),
         18.0,
     ),
+    "inverting_gradients": (
+        sp.attacks.inverting_gradients(steps=200, restarts=1, tv=1e-4),
+        one_photo("cnn2-v1", pixels=16),
+        23.0,
+    ),
+    "learn_from_gradients": (
+        sp.attacks.learn_from_gradients(steps=80, optimiser="lbfgs", line_search=True),
+        one_photo("cnn2-v1", pixels=16),
+        22.0,
+    ),
+    "teacher_forced": (
+        sp.attacks.teacher_forced(steps=100, feature_weight=1.0),
+        people_normalised_by_themselves(2),
+        15.0,
+    ),
     "tableak": (
-        sp.attacks.tableak(steps=200, members=4),
+        sp.attacks.tableak(steps=100, members=2),
         people("voters", "mlp", 2, hidden=[64]),
-        35.0,
+        24.0,
     ),
     # Every word: the share of wrong ones is zero.
     "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
-    "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=16), 90.0),
+    "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=8), 100.0),
     "tensor_features": (
         sp.attacks.tensor_features(),
         one_photo("two_layer", pixels=4, neurons=16384),
@@ -217,7 +221,7 @@ ATTACKED = {
     "systematic": (
         sp.attacks.systematic(steps=150, tv=1e-3),
         one_photo_normalised_by_itself(),
-        18.0,
+        16.0,
     ),
 }
 
@@ -269,23 +273,35 @@ def test_every_attack_keeps_its_laws(name):
     check_attack(attack, client=sp.Client(sp.Gradient()), at_least=at_least, **scenario)
 
 
-# How many dB knowing each defense may cost; less than nothing where it is known to help.
+# Two searches differ by tenths of a dB by rounding alone; a wrong adaptation costs several dB.
+ROUNDING = 1.5
 KNOWN = [
-    (sp.Prune(0.7), -3.0),
-    (sp.Clip(0.1), 0.5),
-    (sp.AddGaussian(1e-3), 0.5),
-    (sp.Dropout(0.3), 0.5),
-    (sp.Sign(), 0.5),
-    (sp.Quantize(4), 0.5),
-    (sp.TopK(16_000), -3.0),
-    (sp.Oasis(rotations=False, flips=True), -3.0),
+    sp.Prune(0.7),
+    sp.Clip(0.1),
+    sp.AddGaussian(1e-3),
+    sp.Dropout(0.3),
+    sp.Sign(),
+    sp.Quantize(4),
+    sp.TopK(4_000),
+    sp.Oasis(rotations=False, flips=True),
 ]
 
 
-@pytest.mark.parametrize(("defense", "slack"), KNOWN, ids=repr)
-def test_knowing_the_defense_never_hurts_the_attacker(defense, slack):
-    attack, scenario, _ = ATTACKED["inverting_gradients"]
-    check_knowledge(attack, client=sp.Client(sp.Gradient(), defense), slack=slack, **scenario)
+@pytest.mark.parametrize("defense", KNOWN, ids=repr)
+def test_knowing_the_defense_never_hurts_the_attacker(defense):
+    attack = sp.attacks.inverting_gradients(steps=60, restarts=1, tv=1e-4)
+    client, scenario = sp.Client(sp.Gradient(), defense), one_photo("cnn2-v1", pixels=16)
+    check_knowledge(attack, client=client, slack=ROUNDING, **scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "defense", [sp.Prune(0.7), sp.TopK(16_000), sp.Oasis(rotations=False, flips=True)], ids=repr
+)
+def test_knowing_what_a_defense_removes_helps_the_attacker(defense):
+    attack = sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-4)
+    client = sp.Client(sp.Gradient(), defense)
+    check_knowledge(attack, client=client, slack=-2.0, **one_photo("cnn2-v1"))
 
 
 def some_photos(people):
@@ -320,11 +336,12 @@ def test_every_defense_is_adapted_to():
 
 @pytest.mark.parametrize(("defense", "people"), ADAPTED, ids=repr)
 def test_adapting_to_the_defense_never_hurts_the_attacker(defense, people):
-    search = sp.attacks.inverting_gradients(steps=40, restarts=1, tv=1e-4)
+    search = sp.attacks.inverting_gradients(steps=30, restarts=1, tv=1e-4)
     knowing = sp.Threat(knows_labels=True, knows_mixing=isinstance(defense, sp.MixUp))
     check_knowledge(
         sp.attacks.adaptive(search),
         client=sp.Client(sp.Gradient(), defense),
         threat=knowing,
+        slack=ROUNDING,
         **some_photos(people),
     )

@@ -240,6 +240,7 @@ def test_photographs_are_told_from_their_negatives_better_than_by_darkness(data_
     assert sum(bool(four.sum() <= 0) for four in fours) < 0.7 * len(fours)
 
 
+@pytest.mark.slow
 def test_the_weights_of_negatives_are_those_that_scipy_fits(data_root):
     images = sp.data.load("cifar10", split="train").inputs[:20_000].double() - 0.5
     found = evidence(images).numpy()
@@ -291,6 +292,7 @@ def test_rows_of_a_known_mixing_go_with_the_labels_behind_flipped_signs(photos):
     assert torch.allclose(seen.mixing.coefficients @ hard, seen.labels.double(), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_knowing_the_mixing_brings_the_inputs_back():
     data = sp.data.load("photos", pixels=8)
     batch = data.batch(4)

@@ -119,6 +119,7 @@ def test_the_example_of_the_readme_runs_and_recovers(tmp_path, monkeypatch, caps
     assert "psnr" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_guide_runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     code = "\n".join(blocks("docs/guide.md", "python"))
     found = run(code, "guide", tmp_path, monkeypatch)

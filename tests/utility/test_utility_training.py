@@ -236,7 +236,10 @@ class Interrupted(Exception):  # noqa: N818
 
 @pytest.mark.parametrize(
     ("make", "defense"),
-    [(normalised, sp.AddGaussian(0.01)), (normalised, sp.Precode(4))],
+    [
+        (normalised, sp.AddGaussian(0.01)),
+        pytest.param(normalised, sp.Precode(4), marks=pytest.mark.slow),
+    ],
     ids=["noise", "precode"],
 )
 def test_an_interrupted_training_ends_with_the_same_bits(tmp_path, make, defense):
@@ -286,6 +289,7 @@ def test_another_defense_does_not_pick_up_the_checkpoint(tmp_path, small):
     assert began[0] == 1
 
 
+@pytest.mark.slow
 def test_strong_defenses_cost_accuracy_on_real_digits(data_root):
     digits, unseen = sp.data.load("mnist", split="train"), sp.data.load("mnist")
     task = sp.zoo.cnn(variant="cnn2-v2", domain=digits.domain)

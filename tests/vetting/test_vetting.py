@@ -49,6 +49,7 @@ def test_there_is_no_alarm_over_any_untrained_network_of_the_zoo(name):
     assert verdict.trusted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAINED)
 def test_there_is_no_alarm_over_a_network_that_was_trained_well(name, data_root):
     task = trained(name, data_root)
@@ -99,6 +100,7 @@ def test_fishing_is_also_found_by_whose_gradient_is_left(own):
     assert "concentration" in {found.check for found in sp.vet(planted, mine).alarms}
 
 
+@pytest.mark.slow
 def test_flipped_labels_are_found_on_data_and_only_there(data_root):
     flipped = sp.attacks.label_flip().plant(trained("resnet20", data_root), rng=sp.rng(0))
     verdict = sp.vet(flipped, sp.data.load("cifar10").batch(24))
@@ -125,6 +127,7 @@ def test_concentration_is_the_ratio_of_norms_of_a_plain_loop(own):
         assert ours == pytest.approx(float((largest / (columns.sum(0) - largest)).max()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_hard_example_of_a_trained_network_is_no_alarm_though_its_dsnr_is_high(data_root):
     task = trained("resnet20", data_root)
     found = concentration(task, sp.data.load("cifar10").batch(16))

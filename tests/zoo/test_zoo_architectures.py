@@ -153,7 +153,11 @@ def test_option_a_subsamples_and_pads_with_zeros_on_both_sides(width):
 
 @pytest.mark.parametrize(
     ("name", "published"),
-    [("resnet18", 11_689_512), ("resnet50", 25_557_032), ("resnet152", 60_192_808)],
+    [
+        ("resnet18", 11_689_512),
+        ("resnet50", 25_557_032),
+        pytest.param("resnet152", 60_192_808, marks=pytest.mark.slow),
+    ],
 )
 def test_imagenet_resnets_have_the_published_number_of_parameters(name, published):
     task = zoo.MODELS[name](stem="imagenet", classes=1000, domain=IMAGENET)
@@ -243,6 +247,7 @@ def test_the_wide_head_starts_as_the_tensor_method_asks_for():
     assert task.model.fc.trained == 200
 
 
+@pytest.mark.slow
 def test_the_wide_head_has_16384_neurons_of_which_2048_are_trained():
     task = zoo.wide_head_resnet18()
     backbone = 11_173_962 - 10 * 513

@@ -39,8 +39,10 @@ def accuracy(task: Task, images: int) -> float:
 @pytest.mark.parametrize(
     ("name", "file", "images"),
     [
-        ("resnet20", "cifar10_resnet20-12fca82f.safetensors", 400),
-        ("resnet56", "cifar10_resnet56-4bfd9763.safetensors", 100),
+        ("resnet20", "cifar10_resnet20-12fca82f.safetensors", 100),
+        pytest.param(
+            "resnet56", "cifar10_resnet56-4bfd9763.safetensors", 100, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_published_weights_classify_cifar(name, file, images):
@@ -48,8 +50,8 @@ def test_published_weights_classify_cifar(name, file, images):
     untrained = zoo.MODELS[name](domain=domain)
     trained = zoo.load_weights(untrained, real(f"weights/{file}"))
     assert trained.name == f"{name}(width=16, weights='{file}')"
-    assert accuracy(trained, images) > 0.88
-    assert accuracy(untrained, 100) < 0.4
+    assert accuracy(trained, images) > 0.8
+    assert accuracy(untrained, images) < 0.4
 
 
 def same(first: Task, second: Task) -> bool:

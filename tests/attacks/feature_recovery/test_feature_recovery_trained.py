@@ -16,6 +16,8 @@ from seepage.attacks.gradient_matching.features import features_at
 from seepage.core.errors import NotApplicable
 from seepage.utility import Training, train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def images(data_root):

@@ -76,6 +76,7 @@ def test_gradients_of_a_convolution_have_the_layout_that_is_foretold(mask):
             torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling on a CPU needs g++")
 def test_a_compiled_run_is_the_plain_one_and_is_remembered(seen, monkeypatch):
     made = []
@@ -130,7 +131,7 @@ ATTACKS = {
 @pytest.mark.parametrize("options", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("local", [sp.Gradient(), sp.FedAvg(lr=1e-3, steps=2)], ids=repr)
 def test_a_replayed_run_is_the_plain_one_to_the_bit(options, local, monkeypatch):
-    photos = sp.data.load("photos")
+    photos = sp.data.load("photos", pixels=16)
     task = sp.zoo.lenet(domain=photos.domain)
     threat = sp.Threat(knows_labels=True)
     seen = threat.observe(sp.Client(local), task, photos.batch(1), rng=sp.rng(0))
@@ -138,7 +139,7 @@ def test_a_replayed_run_is_the_plain_one_to_the_bit(options, local, monkeypatch)
     monkeypatch.setattr(graph, "traced", lambda *a: used.append(traced(*a)) or used[-1])
     monkeypatch.setattr(drive, "WORTH_TRACING", 1)
     found = [
-        sp.attacks.inverting_gradients(steps=8, restarts=1, engine=Engine(capture=c), **options)(
+        sp.attacks.inverting_gradients(steps=5, restarts=1, engine=Engine(capture=c), **options)(
             seen, rng=sp.rng(1)
         )
         for c in (True, False)

@@ -76,6 +76,7 @@ def test_a_layout_reads_labels_behind_the_weights(pictures):
     assert layout.project(point) is point
 
 
+@pytest.mark.slow
 def test_an_image_comes_back_through_the_network(pictures):
     """Any recipe will do, and restarts run as rows together or apart."""
     task, batch = sp.zoo.mlp(hidden=(32,), domain=pictures.domain), pictures.batch(1)

@@ -131,17 +131,20 @@ def test_an_untrained_network_gives_nearly_all_labels_away(cifar, factory, size)
     assert counted >= 0.95
 
 
+@pytest.mark.slow
 def test_counting_beats_the_other_rules_on_a_trained_network(cifar, trained):
     batches = [drawn(cifar, 4, seed) for seed in range(4)]
     sign, minimum, counted = accuracies(RULES, trained, batches)
     assert counted >= max(sign, minimum) + 0.15
 
 
+@pytest.mark.slow
 def test_one_person_is_never_hidden_by_a_trained_network(cifar, trained):
     people = [sp.Batch(cifar.inputs[i : i + 1], cifar.labels[i : i + 1]) for i in range(12)]
     assert accuracies([IDLG(), CountAware()], trained, people) == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_large_batch_on_a_trained_network_is_counted_no_worse_than_by_the_others(cifar, trained):
     batches = [drawn(cifar, 32, seed) for seed in range(2)]
     sign, minimum, counted = accuracies(RULES, trained, batches)

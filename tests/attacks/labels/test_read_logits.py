@@ -55,6 +55,7 @@ def test_an_image_that_a_network_is_sure_of_comes_back_once_the_last_layer_is_re
     assert psnr(ReadLogits(SEARCH), seen, batch) > psnr(SEARCH, seen, batch) + 1
 
 
+@pytest.mark.slow
 def test_so_does_one_whose_gradient_has_no_norm_in_single_precision(data):
     task, batch = sure(data, 1000)
     seen = seen_by(sp.Threat(knows_labels=True), task, batch)

@@ -198,6 +198,7 @@ def test_at_private_inputs_rows_share_what_was_observed(exact, batch, strategy, 
     assert dimmed > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_of_whom_a_sure_network_saw_mixtures_more_is_recovered_by_their_features(
     task, pictures, seed
@@ -211,7 +212,7 @@ def test_of_whom_a_sure_network_saw_mixtures_more_is_recovered_by_their_features
 
     forced = psnr(attack)
     assert forced > 17
-    assert forced > psnr(replace(attack, features=None)) + 3
+    assert forced > psnr(replace(attack, features=None)) + 2
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,7 @@ def test_given_statistics_are_each_cases_own(exact, pictures):
             torch.testing.assert_close(found[name][row], tensor, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_where_logits_are_sure_it_recovers_what_simulating_them_does_not(pictures):
     batch = pictures.batch(8)
     seen = observe(made(pictures, sure=10.0), batch)

@@ -100,6 +100,7 @@ def test_two_local_steps_do_not_hide_a_row():
     assert points >= 20
 
 
+@pytest.mark.slow
 def test_categories_that_members_agree_on_are_right_more_often():
     seen, batch = observed(16, start=200)
     guess = QUICK(seen, rng=sp.rng(1))
