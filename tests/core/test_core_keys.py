@@ -68,5 +68,5 @@ def test_training_refuses_a_seed():
 
 def test_a_step_takes_a_seed_and_refuses_a_key():
     batch = torch.rand(1, 4), torch.tensor([0])
-    with pytest.raises(InvalidValue, match=r"^expected seed to be a whole number, got Rng\(seed=0"):
+    with pytest.raises(InvalidValue, match=r"^expected seed to be a whole number, got Rng\("):
         sp.audit_step(nn.Linear(4, 2), nn.CrossEntropyLoss(), batch, seed=sp.rng(0))

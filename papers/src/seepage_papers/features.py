@@ -9,10 +9,11 @@ from torch import Tensor
 
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.gradient_matching.features import features_at
-from seepage.audit import adversary, entries, whose
+from seepage.audit import Victims, adversary, entries, whose
 from seepage.audit.captured import Captured
+from seepage.audit.identity import client_key
 from seepage.clients import Client
-from seepage.core import Batch, Rng, Task
+from seepage.core import Batch, Observation, Rng, Task
 from seepage.core.errors import SeepageError, in_a_line
 from seepage.core.progress import report
 from seepage.data import Dataset
@@ -57,13 +58,15 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
     method = adversary.recovery(ready["attacks"], dataset.domain)
     (defense,) = entries.defenses(ready.get("defenses", [[]]))
     client = Client(entries.local(ready.get("locals", {})), defense)
-    todo = [(who.people, seed) for who in batches if who.truth is not None for seed in seeds]
+    todo = [(who, seed) for who in batches if isinstance(who, Victims) for seed in seeds]
     values: list[float] = []
     missed: list[str] = []
-    for number, (people, seed) in enumerate(todo):
-        batch = dataset.take(people).to(device=place.device)
+    for number, (who, seed) in enumerate(todo):
+        batch = dataset.take(who.people).to(device=place.device)
+        key = client_key(seed, client, who)
         try:
-            found = _errors(client, task, batch, method, threat, Rng(seed))
+            seen = threat.observe(client, task, batch, rng=key)
+            found = _errors(seen, batch, method, Rng(seed).fork("adversary"))
         # Says nothing of the recovery, only of the card.
         except torch.cuda.OutOfMemoryError:
             raise
@@ -87,16 +90,8 @@ def _victim(ready: Plain, dataset: Dataset | Captured, threat: Threat, place: Pl
     return place.victims[wanted]
 
 
-def _errors(
-    client: Client,
-    task: Task,
-    batch: Batch,
-    method: FeatureRecovery,
-    threat: Threat,
-    key: Rng,
-) -> list[float]:
-    seen = threat.observe(client, task, batch, rng=key.fork("client"))
-    found = method.recover(seen, rng=key.fork("adversary"))
+def _errors(seen: Observation, batch: Batch, method: FeatureRecovery, rng: Rng) -> list[float]:
+    found = method.recover(seen, rng=rng)
     with torch.no_grad():
         truth = features_at(seen.task, found.layer, batch.inputs)
     errors: list[float] = outside(truth, found.span).tolist()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from seepage.audit.identity import hash_of, named, standing
+from seepage.audit.identity import client_key, hash_of, named, standing
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client
@@ -36,7 +36,7 @@ class Case:
         attack: What it does.
         attack_name: What records call it.
         victims: Whose data is private.
-        seed: Of the client's randomness and, apart from it, the adversary's.
+        seed: Of the adversary's randomness and, together with the private data, of the client's.
         metrics: What to measure; None takes all that fit the inputs.
     """
 
@@ -84,7 +84,8 @@ class Case:
         if tapped is not None:
             known = self.client.defense if self.threat.knows_defense else None
             return tapped.observe(self.task, defense=known)
-        key = Rng(self.seed).fork("client")
+        assert isinstance(self.victims, Victims)  # strangers are known by their update alone
+        key = client_key(self.seed, self.client, self.victims)
         return self.threat.observe(self.client, self.broadcast, self.private, rng=key)
 
     @property

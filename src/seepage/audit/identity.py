@@ -1,4 +1,4 @@
-"""Where a cell of the grid stands: what attacks and bounds share of all that decides them."""
+"""What attacks and bounds share of all that decides them: who shares what, and the client's key."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from seepage.audit.strangers import Strangers
 from seepage.audit.victims import Victims
 from seepage.clients import Client
-from seepage.core import Task
-from seepage.core.digest import digest
+from seepage.core import Rng, Task
+from seepage.core.digest import digest, lasting
 from seepage.core.version import __version__
 
 
@@ -25,7 +25,25 @@ def standing(task: Task, client: Client, victims: Victims | Strangers) -> dict[s
         "weights": task.digest,
         "local": repr(client.local),
         "defense": repr(client.defense),
+        # Results of audits in which all clients drew the same noise are not taken over.
+        "keys": "one per client",
     }
+
+
+def client_key(seed: int, client: Client, victims: Victims) -> Rng:
+    """Return the key of everything that a simulated client draws.
+
+    It is computed from the private data, which makes it reproducible for whoever has the data and
+    out of reach for an attack, which has not. Every client has another key, and so has every
+    defense of the same client: otherwise the difference of two updates is free of noise. The attack
+    does not count, so that all attacks see the same update.
+
+    Args:
+        seed: Of the case.
+        client: Who shares, and behind which defense.
+        victims: Whose data is private.
+    """
+    return Rng(seed).fork("client", victims.secret, lasting(client.chain))
 
 
 def hash_of(identity: Mapping[str, str]) -> str:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from seepage.audit.bound_case import BoundCase
 from seepage.audit.ceiling import Ceiling
+from seepage.audit.identity import client_key
 from seepage.audit.record import Record
-from seepage.core import Rng
 from seepage.core.errors import InvalidValue
 
 
@@ -18,7 +18,8 @@ def bounded(case: BoundCase) -> Record:
     batch = case.victims.batch.to(device=reference.device, dtype=reference.dtype)
     task = case.client.broadcast(case.task)
     began = time.perf_counter()
-    found = case.bound(case.client, task, batch, rng=Rng(case.seed).fork("bound"))
+    key = client_key(case.seed, case.client, case.victims)
+    found = case.bound(case.client, task, batch, rng=key.fork("bound"))
     if len(found.value) != len(batch):
         raise InvalidValue(
             f"expected {case.name} to give a number for each of {len(batch)} people, got "

@@ -53,10 +53,19 @@ class Victims:
     @cached_property
     def digest(self) -> str:
         """A hash of everything here that decides a result."""
-        source = self.source or digest(self.everybody)
-        words = f"{self.data} {self.people} {self.bounds} {source}"
+        words = f"{self.data} {self.people} {self.bounds} {self._origin}"
         captured = () if self.tapped is None else (self.tapped.digest,)
         return digest(words, self.batch.inputs, self.batch.labels, *captured)
+
+    @cached_property
+    def secret(self) -> str:
+        """A hash of the private data that is neither shown nor stored; see `client_key`."""
+        words = f"{self.data} {self.people} {self._origin}"
+        return digest("secret", words, self.batch.inputs, self.batch.labels)
+
+    @cached_property
+    def _origin(self) -> str:
+        return self.source or digest(self.everybody)
 
     @property
     def truth(self) -> Tensor | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,12 +17,22 @@ from torch import Tensor
 from seepage.core.errors import InvalidValue
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False)
 class Rng:
-    """A key for random draws: a seed and the path of names forked from it.
+    """A key for random draws: a hash of a seed and of the names forked from it.
+
+    A forked key holds its own hash and nothing else, so neither the seed, the key it was forked
+    from nor any other fork can be computed from it.
 
     Draws are made on the CPU and moved, so that a key means the same numbers on every device; a key
     that is `on` a card draws other numbers there, much faster.
+
+    Args:
+        seed: Any whole number.
+
+    Attributes:
+        digest: The hash that decides every draw, in hexadecimal.
+        device: Where draws are made.
 
     Example:
         >>> key = rng(0)
@@ -32,22 +42,31 @@ class Rng:
         False
     """
 
-    seed: int
-    path: tuple[str | int, ...] = ()
-    device: str = field(default="cpu", repr=False)
+    digest: str
+    device: str
+
+    def __init__(self, seed: int) -> None:
+        """Hash the seed."""
+        self._set(hashlib.sha256(repr((seed, ())).encode()).hexdigest(), "cpu")
+
+    def __repr__(self) -> str:
+        """Show enough of the hash to tell keys apart."""
+        return f"Rng({self.digest[:16]})"
 
     def fork(self, *names: str | int) -> Rng:
-        """Derive an independent key."""
-        return Rng(self.seed, (*self.path, *names), self.device)
+        """Derive an independent key, from which this one cannot be computed."""
+        digest = self.digest
+        for name in names:
+            digest = hashlib.sha256(f"{digest}{name!r}".encode()).hexdigest()
+        return self._copy(digest, self.device)
 
     def on(self, device: torch.device | str) -> Rng:
         """The key whose draws are made on this device: for training, not for what is compared."""
-        return Rng(self.seed, self.path, str(device))
+        return self._copy(self.digest, str(device))
 
     def generator(self) -> torch.Generator:
-        """Return a fresh generator, seeded by a hash of the key."""
-        digest = hashlib.sha256(repr((self.seed, self.path)).encode()).digest()
-        return torch.Generator(self.device).manual_seed(int.from_bytes(digest[:7], "big"))
+        """Return a fresh generator, seeded by the hash."""
+        return torch.Generator(self.device).manual_seed(int(self.digest[:14], 16))
 
     def normal(self, shape: Sequence[int], like: Tensor | None = None) -> Tensor:
         """Draw standard normal numbers, like `like`, or float32 on the CPU."""
@@ -66,6 +85,15 @@ class Rng:
     def permutation(self, size: int) -> Tensor:
         """Draw a random order of `size` things."""
         return torch.randperm(size, generator=self.generator(), device=self.device).cpu()
+
+    def _copy(self, digest: str, device: str) -> Rng:
+        key = object.__new__(Rng)
+        key._set(digest, device)
+        return key
+
+    def _set(self, digest: str, device: str) -> None:
+        object.__setattr__(self, "digest", digest)
+        object.__setattr__(self, "device", device)
 
 
 _WIDE = torch.float64

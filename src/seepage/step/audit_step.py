@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 
 from seepage.attacks.suitable import Suited, suitable
 from seepage.audit import Case, Victims
+from seepage.audit.identity import client_key
 from seepage.clients import Client
-from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
+from seepage.core import Batch, Domain, Observation, Protection, Task
 from seepage.core.construct import described
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, in_a_line
 from seepage.core.precision import upcast
@@ -120,7 +121,7 @@ def audit_step(
                 loss,
                 shape=tuple(private.inputs.shape[1:]),
                 knows_labels=known.knows_labels,
-                rng=Rng(seed),
+                rng=client_key(seed, client, who),
             )
         seen = _observed(task, client, known, who, seed)
         found = suitable(seen, steps=steps)
@@ -203,7 +204,7 @@ def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: in
     try:
         if who.tapped is not None:
             return who.tapped.observe(task, defense=client.defense)
-        return threat.observe(client, task, batch, rng=Rng(seed).fork("client"))
+        return threat.observe(client, task, batch, rng=client_key(seed, client, who))
     except SeepageError:
         raise
     except Exception as error:
