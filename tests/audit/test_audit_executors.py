@@ -109,6 +109,7 @@ def expected(cases):
     return {case.id: timeless(run_case(case).record) for case in cases}
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_records_and_survive_the_death_of_one(place, cases):
     pool = Pool(Source.read(place / "spec.toml"), 2, place / "checkpoints")
     begun, heard = [], []

@@ -68,6 +68,7 @@ def begun(place):
     return path.read_text().split() if path.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_records(
     tmp_path, monkeypatch, server

@@ -362,6 +362,7 @@ def gone(group, seconds=20):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_ends_workers_too_and_what_they_finished_is_kept(place):
     slow = SPEC.replace(
