@@ -11,6 +11,7 @@ import seepage as sp
 from seepage.core.task import batchnorm_layers
 
 
+@pytest.mark.slow
 def test_accuracy_stands_beside_the_strongest_attack(tmp_path, data_root):
     common = ["--scale", "small", "--out", str(tmp_path)]
     defenses.main(["--part", "utility", "--only", "none", *common])

@@ -385,6 +385,7 @@ def test_what_differs_from_the_papers_scale_is_told():
     assert different(load_table("004-fig1"), load_table("004-fig1").at("paper")) == []
 
 
+@pytest.mark.slow
 def test_a_name_that_fails_fails_the_smoke_run_and_stops_no_other(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(smoke, "BUILD", tmp_path)
     monkeypatch.setenv("SEEPAGE_DATA", str(tmp_path / "nothing"))

@@ -214,7 +214,7 @@ def test_a_number_that_is_missing_is_told_by_the_exit_code(tiny, place):
 
 
 # Training, choosing and flipping; signals; a batch whose labels are not known.
-@pytest.mark.parametrize("name", ["003-fig8", "002-fig1"])
+@pytest.mark.parametrize("name", [pytest.param("003-fig8", marks=pytest.mark.slow), "002-fig1"])
 def test_a_published_figure_runs_at_smoke(name, data_root, place, monkeypatch):
     monkeypatch.setenv("SEEPAGE_DATA", str(data_root))
     result = reproduce(name, "--quiet", "--device", "cpu")
