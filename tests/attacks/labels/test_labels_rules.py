@@ -158,10 +158,12 @@ def test_a_confident_network_hides_no_label_of_four_people(bias, labels):
     assert CountAware()(observe(task, noise_batch(task, labels))).tolist() == sorted(labels)
 
 
-def test_clipping_that_is_known_hides_no_label(photos):
+@pytest.mark.parametrize("seed", range(4))
+def test_clipping_that_is_known_hides_no_class(photos, seed):
+    """How often each class occurs is found on most networks, not on all of them."""
     batch = sp.Batch(photos.inputs, torch.tensor([2, 2, 6, 8]))
-    seen = observe(sp.zoo.mlp(hidden=(32,)), batch, defense=sp.Clip(1e-3))
-    assert CountAware()(seen).tolist() == [2, 2, 6, 8]
+    seen = observe(sp.zoo.mlp(hidden=(32,), seed=seed), batch, defense=sp.Clip(1e-3))
+    assert {2, 6, 8} <= set(CountAware()(seen).tolist())
 
 
 def test_little_noise_hides_no_label(photos):
