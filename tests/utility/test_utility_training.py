@@ -404,7 +404,7 @@ def test_a_network_taught_by_instahide_is_asked_with_flipped_signs(small):
         total = total + got.task.outputs(got.task.parameters, 0.5 + signs * (held_out.inputs - 0.5))
     loss = sp.cross_entropy(total / 10, held_out.labels).mean()
     assert got.loss[-1] == pytest.approx(float(loss), rel=1e-4)
-    assert got.loss[-1] != pytest.approx(evaluate(got.task, held_out).loss, rel=1e-2)
+    assert got.loss[-1] != pytest.approx(evaluate(got.task, held_out).loss, rel=2e-3)
 
 
 def test_a_result_is_plain_data(small):
