@@ -19,6 +19,12 @@ from torch import nn
 
 def network():
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def deep():
+    layers = [layer for _ in range(7) for layer in (nn.Linear(64, 64), nn.Sigmoid())]
+    first = nn.Flatten(), nn.Linear(192, 64), nn.Sigmoid()
+    return nn.Sequential(*first, *layers, nn.Linear(64, 10))
 """
 SETTING = {"batch_size": 1, "shape": (3, 8, 8)}
 
@@ -86,6 +92,24 @@ def test_without_the_truth_the_report_says_what_can_be_said(place):
     for form in ("markdown", "csv", "json"):
         assert CliRunner().invoke(app, ["report", "out", "--format", form]).exit_code == 0
     assert "residual" in (place / "out" / "report.md").read_text(encoding="utf-8")
+
+
+def test_nobody_is_said_to_have_come_back_where_the_layer_that_read_them_is_rounding(place):
+    import own_network
+
+    batch = sp.data.load("photos", pixels=8).batch(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = own_network.deep()
+    torch.nn.functional.cross_entropy(model(batch.inputs), batch.labels).backward()
+    update = {n: p.detach() - 0.1 * p.grad for n, p in model.named_parameters()}
+    capture = Capture.of(model, update, form="weights_after", setting=Setting(lr=0.1, **SETTING))
+    sp.capture.save(capture, "deep.safetensors")
+    arguments = ["--model", "own_network:deep", "--capture", "deep.safetensors", "--steps", "5"]
+    done = CliRunner().invoke(app, ["audit", *arguments, "--out", "out"])
+    assert done.exit_code == 0, done.output
+    assert "no others explain" not in done.output
+    assert not any(r.certificate and r.certificate["unique"] for r in load_audit("out").records)
 
 
 def test_a_gate_without_the_truth_is_refused_before_anything_runs(place):

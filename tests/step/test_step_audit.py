@@ -274,6 +274,16 @@ def test_two_people_behind_a_wide_layer_come_back_exactly_and_the_report_shows_t
         result.report(tmp_path / "out")
 
 
+def test_nothing_is_called_proved_where_rounding_hides_the_layer_that_read_the_input(photo):
+    layers = [layer for _ in range(7) for layer in (nn.Linear(64, 64), nn.Sigmoid())]
+    first = nn.Flatten(), nn.Linear(432, 64), nn.Sigmoid()
+    model = nn.Sequential(*first, *layers, nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, optimizer, **CHEAP)
+    assert float(result.scores["psnr"]) < 30
+    assert not any("proved" in reason for reason in result.refused.values())
+
+
 def test_a_domain_takes_natural_units_and_a_defense_hides(photo):
     domain = sp.domains.Image((3, 12, 12), mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
     model = nn.Sequential(nn.Flatten(), nn.Linear(432, 32), nn.ReLU(), nn.Linear(32, 10))

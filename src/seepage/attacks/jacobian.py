@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import cast
@@ -171,19 +171,43 @@ def _in_turn(function: Linear) -> Linear:
     return lambda rows: torch.stack([function(row) for row in rows])
 
 
-def update_jacobian(observation: Observation, inputs: Tensor, labels: Tensor) -> Jacobian | None:
+def update_jacobian(
+    observation: Observation,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    weights: Mapping[str, float] | None = None,
+) -> Jacobian | None:
     """The derivative of the simulated update in the inputs, in double precision.
 
     None if the simulation is not the library's own, whose precision can be raised.
+
+    Args:
+        observation: What was seen.
+        inputs: Where the derivative is taken.
+        labels: Of the inputs.
+        weights: What each tensor is multiplied by; tensors that are not named are left out. None
+            takes all of them as they are.
     """
-    simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
+    exact = exact_simulation(observation)
+    if exact is None:
         return None
-    task = simulation.task.to(dtype=torch.float64)
-    exact = replace(simulation, task=task)
     soft = labels.double() if labels.is_floating_point() else labels
 
     def update(flat: Tensor) -> Tensor:
-        return exact(flat.reshape(inputs.shape), soft).flat()
+        simulated = exact(flat.reshape(inputs.shape), soft)
+        if weights is None:
+            return simulated.flat()
+        rows = [weight * simulated.tensors[name].flatten() for name, weight in weights.items()]
+        return torch.cat(rows) if rows else flat[:0]
 
-    return Jacobian(update, inputs.double().flatten(), vectorised=not task.mixes_examples)
+    vectorised = not exact.task.mixes_examples
+    return Jacobian(update, inputs.double().flatten(), vectorised=vectorised)
+
+
+def exact_simulation(observation: Observation) -> Simulation | None:
+    """The simulation in double precision; None if it is not the library's own."""
+    simulation = observation.simulate
+    if not isinstance(simulation, Simulation):
+        return None
+    return replace(simulation, task=simulation.task.to(dtype=torch.float64))

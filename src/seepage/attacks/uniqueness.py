@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from seepage.attacks.jacobian import Jacobian
@@ -19,29 +21,30 @@ STEPS, ASKED_EVERY = 600, 10
 SETTLED = 0.1
 
 
-def full_column_rank(jacobian: Jacobian) -> bool | None:
-    """Whether every direction changes the function: sigma_min(J) > 1e-6 sigma_max(J).
+def smallest_singular_value(jacobian: Jacobian) -> float | None:
+    """sigma_min(J), and zero where it is below 1e-6 sigma_max(J).
 
-    Too few equations settle it at once. Up to 4096 unknowns the eigenvalues of J^T J are computed,
-    beyond by the Lanczos process; None where that does not settle it.
+    It is positive exactly where every direction changes the function. Too few equations settle it
+    at once. Up to 4096 unknowns the eigenvalues of J^T J are computed, beyond by the Lanczos
+    process; None where that does not settle it.
     """
     if jacobian.equations < jacobian.unknowns:
-        return False
+        return 0.0
     if jacobian.unknowns <= DENSE:
-        return dense_full_rank(jacobian)
-    return lanczos_full_rank(jacobian)
+        return dense_smallest(jacobian)
+    return lanczos_smallest(jacobian)
 
 
-def dense_full_rank(jacobian: Jacobian) -> bool | None:
+def dense_smallest(jacobian: Jacobian) -> float | None:
     """The answer from all eigenvalues of J^T J."""
     gram = jacobian.gram()
     if not bool(gram.isfinite().all()):
         return None
     values = torch.linalg.eigvalsh(gram)
-    return _separate(float(values[0]), float(values[-1]))
+    return _resolve(float(values[0]), float(values[-1]))
 
 
-def lanczos_full_rank(jacobian: Jacobian, *, steps: int = STEPS) -> bool | None:
+def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
     """The answer from the extreme Ritz values of J^T J in a growing Krylov space.
 
     A Ritz value never lies below the smallest eigenvalue, so one that is zero to rounding proves
@@ -62,18 +65,17 @@ def lanczos_full_rank(jacobian: Jacobian, *, steps: int = STEPS) -> bool | None:
     return None
 
 
-def _settled(space: Krylov) -> bool | None:
+def _settled(space: Krylov) -> float | None:
     """What the Ritz values of the tridiagonal matrix say by now."""
     (matrix,) = space.matrices()
     if not bool(matrix.isfinite().all()):
         return None
     values, vectors = torch.linalg.eigh(matrix)
-    least, most = float(values[0]), float(values[-1])
-    if not _separate(least, most):
-        return False
+    smallest = _resolve(float(values[0]), float(values[-1]))
     error = float(space.beside[0, -1] * vectors[-1, 0].abs())
-    return True if error <= SETTLED * least else None
+    return smallest if error <= SETTLED * smallest**2 or not smallest else None
 
 
-def _separate(least: float, most: float) -> bool:
-    return most > 0 and least > RESOLVED**2 * most
+def _resolve(least: float, most: float) -> float:
+    """The root of the least eigenvalue, or zero if it is rounding beside the largest."""
+    return math.sqrt(least) if least > RESOLVED**2 * most and most > 0 else 0.0

@@ -45,7 +45,8 @@ class Certificate:
 
     Args:
         residual: Relative difference between the update recomputed at the guess and the
-            observed one.
+            observed one, in the tensor where it is largest. Tensors that are zero or rounding do
+            not count.
         unique: Whether no other input, at least none nearby, explains the update; None where this
             is not known.
     """

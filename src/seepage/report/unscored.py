@@ -46,7 +46,7 @@ def unscored_details(record: Record) -> tuple[str, ...]:
         return (f"The guess of {name} could not be checked: it comes without labels.",)
     share = (
         f"The update recomputed at the guess of {name} differs from the one that was seen by "
-        f"{left:.1g} of its length."
+        f"{left:.1g} of its length, in the layer where it differs most."
     )
     if left > EXPLAINED:
         return (

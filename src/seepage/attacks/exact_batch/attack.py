@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from seepage.attacks.certify import residual
+from seepage.attacks.certify import certify_solved
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.factors import Factors, column_space, factorise
 from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
@@ -18,7 +18,7 @@ from seepage.attacks.exact_batch.search import DirectionSearch, find_everybody
 from seepage.attacks.exact_batch.separation import Layer, Separation, determined
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.attacks.usable import require_usable
-from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
 from seepage.core.precision import precision
 from seepage.core.rng import require_key
@@ -83,7 +83,14 @@ class ExactBatch:
             inputs,
             labels,
             Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device)),
-            _certificate(observation, inputs, labels, factors, separation),
+            # All other equations are linear and regular: no input nearby explains the update.
+            certify_solved(
+                observation,
+                inputs,
+                labels,
+                read=[f"{rectified.layer}.{part}" for part in ("weight", "bias")],
+                alone=_directions_are_fixed(factors, separation),
+            ),
         )
 
 
@@ -128,17 +135,6 @@ def _natural(task: Task, flat: Tensor) -> Tensor:
     return task.domain.project(task.domain.denormalise(normalised)).to(reference.dtype)
 
 
-def _certificate(
-    observation: Observation,
-    inputs: Tensor,
-    labels: Tensor,
-    factors: Factors,
-    separation: Separation,
-) -> Certificate:
-    """Unique if the silent neurons agree with the inputs and fix everybody's direction.
-
-    All other equations are then linear and regular: no input nearby explains the update.
-    """
-    difference = residual(observation, inputs, labels)
-    holds = separation.consistent(factors.noise) and determined(factors, separation)
-    return Certificate(residual=difference, unique=True if holds and difference < 1e-3 else None)
+def _directions_are_fixed(factors: Factors, separation: Separation) -> bool:
+    """Whether the silent neurons agree with the inputs and leave one direction to everybody."""
+    return separation.consistent(factors.noise) and determined(factors, separation)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.certify import EXPLAINED, residual
-from seepage.attacks.linear_systems.closed_form import features, layer_gradients
+from seepage.attacks.certify import certify_solved
+from seepage.attacks.linear_systems.closed_form import features, layer_gradients, layer_parameters
 from seepage.attacks.linear_systems.input_layer import input_layer, input_readers
 from seepage.attacks.usable import require_usable
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
@@ -41,7 +41,12 @@ class AnalyticFC:
         task = observation.task
         require_usable(observation.update, task)
         size = observation.batch_size or 1
-        vectors = _one(observation) if size == 1 else _strongest_rows(observation, size)
+        layer = _reader(task) if size == 1 else _biased_reader(task)
+        vectors = (
+            features(observation, layer=layer)
+            if size == 1
+            else _strongest_rows(observation, layer, size)
+        )
         normalised = vectors.reshape(size, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
         labels = observation.labels if size == 1 else None
@@ -50,22 +55,25 @@ class AnalyticFC:
             inputs,
             labels,
             Trace(seconds=seconds, device=str(vectors.device)),
-            _certificate(observation, inputs, labels),
+            _certificate(observation, inputs, labels, layer),
         )
 
 
-def _one(observation: Observation) -> Tensor:
-    task = observation.task
+def _reader(task: Task) -> str:
     layer = input_layer(task) or next(iter(input_readers(task)), None)
     if layer is None:
         raise _nothing_to_read(task)
-    return features(observation, layer=layer)
+    return layer
 
 
-def _strongest_rows(observation: Observation, size: int) -> Tensor:
-    layer = input_layer(observation.task)
+def _biased_reader(task: Task) -> str:
+    layer = input_layer(task)
     if layer is None:
-        raise _nothing_to_read(observation.task, "with a bias ")
+        raise _nothing_to_read(task, "with a bias ")
+    return layer
+
+
+def _strongest_rows(observation: Observation, layer: str, size: int) -> Tensor:
     weight, bias = layer_gradients(observation.update, layer)
     if bias is None:
         raise NotApplicable(f"the bias of {layer!r} is frozen, so the update does not hold it")
@@ -88,10 +96,11 @@ def _nothing_to_read(task: Task, kind: str = "") -> NotApplicable:
 
 
 def _certificate(
-    observation: Observation, inputs: Tensor, labels: Tensor | None
+    observation: Observation, inputs: Tensor, labels: Tensor | None, layer: str
 ) -> Certificate | None:
     """Proof for one example: the layer's equations leave no other input that explains them."""
     if labels is None:
         return None
-    difference = residual(observation, inputs, labels)
-    return Certificate(residual=difference, unique=True if difference <= EXPLAINED else None)
+    names = layer_parameters(layer)
+    read = [name for name in names if name in observation.update.tensors]
+    return certify_solved(observation, inputs, labels, read=read, alone=True)

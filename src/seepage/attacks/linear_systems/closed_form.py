@@ -72,11 +72,17 @@ def features(observation: Observation, *, layer: str) -> Tensor:
 
 def layer_gradients(update: Update, name: str) -> tuple[Tensor, Tensor | None]:
     """The gradients dL/dA and, if the update holds it, dL/db of a layer."""
-    prefix = f"{name}." if name else ""
-    weight = update.tensors.get(f"{prefix}weight")
+    of_weight, of_bias = layer_parameters(name)
+    weight = update.tensors.get(of_weight)
     if weight is None:
         raise NotApplicable(f"the layer {name!r} is frozen, so the update does not hold it")
-    return weight, update.tensors.get(f"{prefix}bias")
+    return weight, update.tensors.get(of_bias)
+
+
+def layer_parameters(name: str) -> tuple[str, str]:
+    """What an update calls the weight and the bias of a layer."""
+    prefix = f"{name}." if name else ""
+    return f"{prefix}weight", f"{prefix}bias"
 
 
 def layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:

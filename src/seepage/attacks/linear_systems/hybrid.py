@@ -108,6 +108,7 @@ class Hybrid:
         return [
             reconstruction(
                 observation,
+                stack,
                 end,
                 replace(traces.get(case, Trace(device=str(end.x.device))), seconds=seconds),
             )

@@ -58,6 +58,8 @@ class RGAP:
         steps = best_walks(observations, stack, damping=self.damping)
         seconds = (time.perf_counter() - began) / len(observations)
         return [
-            reconstruction(observation, step, Trace(seconds=seconds, device=str(step.x.device)))
+            reconstruction(
+                observation, stack, step, Trace(seconds=seconds, device=str(step.x.device))
+            )
             for observation, step in zip(observations, steps, strict=True)
         ]

@@ -7,19 +7,16 @@ from functools import partial
 
 from torch import Tensor
 
-from seepage.attacks.certify import residual
+from seepage.attacks.certify import certify_solved, residual
 from seepage.attacks.linear_systems.head import head_deltas
 from seepage.attacks.linear_systems.recursion import Step, Walk, as_solved, walk_back
 from seepage.attacks.linear_systems.stack import INSTEAD, Stack, read_stack
 from seepage.attacks.usable import require_usable
-from seepage.core import Certificate, Observation, Reconstruction, Trace
+from seepage.core import Observation, Reconstruction, Trace
 from seepage.core.errors import MissingKnowledge, NotApplicable
 
 # As `Correct`, given which observation each walk is of.
 CorrectOf = Callable[[Sequence[int], Sequence[Step]], Sequence[Tensor]]
-
-# A relative difference of updates below which the guess explains what was observed.
-_EXPLAINED = 1e-3
 
 
 def read_single(observation: Observation) -> Stack:
@@ -85,14 +82,21 @@ def _best(observation: Observation, walks: Sequence[Step]) -> Step:
     return min(walks, key=lambda walk: residual(observation, inputs(observation, walk.x), labels))
 
 
-def reconstruction(observation: Observation, step: Step, trace: Trace) -> Reconstruction:
+def reconstruction(
+    observation: Observation, stack: Stack, step: Step, trace: Trace
+) -> Reconstruction:
     """The guess, and what the walk proves about it."""
     found, labels = inputs(observation, step.x), observation.labels
     if labels is None:
         return Reconstruction(found, trace=trace)
-    difference = residual(observation, found, labels)
-    unique = difference < _EXPLAINED and step.exact and step.determined
-    return Reconstruction(found, labels, trace, Certificate(difference, True if unique else None))
+    certificate = certify_solved(
+        observation,
+        found,
+        labels,
+        read=[layer.parameters[0] for layer in stack.layers],
+        alone=step.exact and step.determined,
+    )
+    return Reconstruction(found, labels, trace, certificate)
 
 
 def inputs(observation: Observation, x: Tensor) -> Tensor:

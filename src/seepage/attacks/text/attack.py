@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.certify import EXPLAINED, residual
+from seepage.attacks.certify import certify_solved
 from seepage.attacks.labels.head import classifier_head
 from seepage.attacks.text.assembly import Check, Limits, assembled, tokens_in_span
 from seepage.attacks.text.labels import read_labels
 from seepage.attacks.text.reading import Readers, find_readers
 from seepage.attacks.text.span import row_span
 from seepage.attacks.usable import require_usable
-from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.precision import precision
 from seepage.core.rng import require_key
@@ -87,7 +87,14 @@ class Dager:
             texts,
             labels,
             Trace(seconds=seconds, device=str(texts.device)),
-            _certificate(observation, texts, labels, settled=found.complete and inside == people),
+            # Unique if, of all the texts the vocabulary can make, only these lie in the spans.
+            certify_solved(
+                observation,
+                texts,
+                labels,
+                read=_weights(readers),
+                alone=found.complete and inside == people,
+            ),
         )
 
     def _checks(
@@ -123,9 +130,7 @@ def _headed(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
     return read[0], logits
 
 
-def _certificate(
-    observation: Observation, texts: Tensor, labels: Tensor, *, settled: bool
-) -> Certificate:
-    """Unique if, of all the texts the vocabulary can make, only these lie in the spans."""
-    difference = residual(observation, texts, labels)
-    return Certificate(difference, unique=True if settled and difference <= EXPLAINED else None)
+def _weights(readers: Readers) -> list[str]:
+    """Names of the tensors whose spans were read."""
+    layers = [layer for reader in (readers.token, *readers.prefix) for layer in reader.layers]
+    return [f"{layer}.weight" for layer in layers]
