@@ -21,14 +21,7 @@ import seepage as sp
 from benchmarks.bounds_resnet18 import resnet18
 from benchmarks.provenance import save
 from benchmarks.two_layer import Derivatives, on_the_sphere, two_layer
-from seepage.bounds import (
-    Bound,
-    CramerRao,
-    CramerRaoRelaxed,
-    Inversion,
-    VanTrees,
-    pruned_share,
-)
+from seepage.bounds import Bound, CramerRao, CramerRaoRelaxed, Inversion, VanTrees, pruned_share
 from seepage.core import Protection
 
 SUM = sp.Gradient(reduction="sum")

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from benchmarks.picture import picture, words
-from seepage.report.page.axis import Axis, spanning
-from seepage.report.page.markup import Markup, element
-from seepage.report.page.names import Box, Name, Spot, boxes_along, placed
+from seepage.report.page.document import Markup, element
+from seepage.report.page.line_chart import Axis, LabelBox, Name, Spot, boxes_along, placed, spanning
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
 DOT = 4.0
@@ -16,7 +15,7 @@ DOT = 4.0
 RANKED = "on the line: choices that no other beats in both respects"
 UNRANKED = "nothing is ranked, since without a defense no more leaks than a guess knows"
 # Where the line of the guess is named, seen from that line.
-GUESSED = Box(LEFT + 4, -18.0, LEFT + 180, -2.0)
+GUESSED = LabelBox(LEFT + 4, -18.0, LEFT + 180, -2.0)
 
 
 def chart(
@@ -37,7 +36,7 @@ def chart(
     spots = {name: (_across(across, x), _up(up, sign * y)) for name, (x, y) in shown.items()}
     best = [spots[name] for name in front]
     level = round(_up(up, sign * guess), 1)
-    inside = Box(LEFT, TOP, RIGHT, BOTTOM)
+    inside = LabelBox(LEFT, TOP, RIGHT, BOTTOM)
     lines = [*pairwise(best), ((LEFT, level), (RIGHT, level))]
     names = placed(spots, inside, dot=DOT, around=[GUESSED.moved(level), *boxes_along(lines)])
     if len(names) < len(spots):

@@ -20,7 +20,7 @@ import torch
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.adaptive import adapted
-from seepage.attacks.certify import residual
+from seepage.attacks.certificate import residual
 from seepage.core import Attack, Protection
 
 KNOWING = sp.Threat(knows_labels=True, knows_mixing=True)

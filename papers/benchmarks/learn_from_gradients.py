@@ -18,10 +18,10 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.gradient_matching import GradientMatching
 from seepage.attacks.labels import CountAware, InferLabels
 from seepage.domains import Image
 from seepage.scoring import count_error
+from seepage.search import GradientMatching
 
 Row = dict[str, object]
 

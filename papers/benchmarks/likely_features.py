@@ -3,7 +3,7 @@
     python -m benchmarks.likely_features [--people 8] [--steps 300]
 
 Test images of CIFAR-10 in batches of four, a ResNet-18 of 16 channels after 782 steps of training.
-For each defense: how far softmax(U A^T + b) - Y of the features that `likely_features` estimates is
+For each defense: how far softmax(U A^T + b) - Y of the features of `estimated_features` is
 from the truth, relative to its length, over 32 people, beside what the mean feature of noise gives;
 and PSNR and LPIPS of `teacher_forced`, adapted to the defense, with such features and without any,
 for the first people. Needs CIFAR-10 in SEEPAGE_DATA.
@@ -25,11 +25,11 @@ from torch.nn.functional import one_hot
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.feature_recovery import NotToldApartWarning, likely_features
-from seepage.attacks.gradient_matching.features import features_at
-from seepage.attacks.labels.head import classifier_head
+from seepage.attacks.feature_recovery import NotToldApartWarning, estimated_features
 from seepage.audit import Audit, serial, victims
 from seepage.core import Protection
+from seepage.probing.heads import classifier_head
+from seepage.search.feature_matching import features_at
 from seepage.utility import Training, train
 
 Row = dict[str, object]
@@ -65,7 +65,7 @@ def estimated(task: sp.Task, defense: Protection) -> Row:
         batch = sp.data.load("cifar10").batch(SIZE, start=SIZE * number)
         client = sp.Client(sp.Gradient(), defense)
         seen = sp.Threat.strongest().observe(client, task, batch, rng=sp.rng(number))
-        found = likely_features().recover(seen, rng=sp.rng(1000 + number))
+        found = estimated_features().recover(seen, rng=sp.rng(1000 + number))
         true = _shares(seen, features_at(seen.task, found.layer, batch.inputs), batch.labels)
         assert seen.labels is not None
         mean = classifier_head(seen.task).features.mean(0).expand_as(found.values)

@@ -19,9 +19,9 @@ import torch
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.core import Protection
-from seepage.data.root import data_root
+from seepage.data.dataset import data_root
+from seepage.exposure import concentration
 from seepage.scoring import METRICS
-from seepage.vetting import concentration
 from seepage.zoo import MODELS
 
 PEOPLE, BATCHES = 64, 3

@@ -19,7 +19,11 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.gradient_matching import (
+from seepage.core import SideBySide
+from seepage.domains import CIFAR10, IMAGENET, Image
+from seepage.scoring import METRICS, applicable, pair
+from seepage.scoring.legacy import psnr_normalised_003
+from seepage.search import (
     L2,
     LBFGS,
     Adam,
@@ -32,10 +36,6 @@ from seepage.attacks.gradient_matching import (
     StepDecay,
     TotalVariation,
 )
-from seepage.core import SideBySide
-from seepage.domains import CIFAR10, IMAGENET, Image
-from seepage.scoring import METRICS, applicable, pair
-from seepage.scoring.legacy import psnr_normalised_003
 from seepage_papers.chosen import gradient_norms
 
 Row = dict[str, object]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.unmixing.negatives import WEIGHTS, evidence, positive
+from seepage.attacks.lost_signs import WEIGHTS, evidence, positive
 
 IMAGES, SIZES = 20_000, (1, 4, 6)
 STEPS = 30

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.provenance import save
 from benchmarks.results_page import FOLDER, PAGE, PICTURES, page
-from seepage.cli.audit import pick_device
+from seepage.cli.run_audit import pick_device
 from seepage_papers.reading import names
 from seepage_papers.reproduce import Wish, reproduce
 from seepage_papers.table import SCALES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seepage.report.page.markup import Markup, element
+from seepage.report.page.document import Markup, element
 
 PAPER, INK = "#fbfaf7", "#2b2b2b"
 

@@ -24,10 +24,10 @@ import torch
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.feature_recovery import NotToldApartWarning, softmax_features
-from seepage.attacks.gradient_matching.features import features_at
 from seepage.core import Batch, Observation, Protection
 from seepage.core.errors import NotApplicable
 from seepage.data import data_root
+from seepage.search.feature_matching import features_at
 from seepage.utility import Training, train
 
 Row = dict[str, object]

@@ -20,8 +20,8 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.exact_batch.factors import factorise
-from seepage.attacks.exact_batch.sparse_descent import descend, trimmed, unit, whitened
+from seepage.attacks.exact_batch.span_factors import factorise
+from seepage.attacks.exact_batch.sparse_directions import descend, trimmed, unit, whitened
 
 STARTS, STEPS = 128, 150
 QUIET = 0.3

@@ -21,8 +21,8 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.gradient_matching import Engine
 from seepage.core.progress import listen
+from seepage.search import Engine
 
 TV = 1e-4
 LONG = 4_000

@@ -19,10 +19,10 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.gradient_matching import GradientMatching
 from seepage.core import Reconstruction
 from seepage.domains import Categorical
 from seepage.scoring import FeatureAccuracy, Scores, baseline_scores, pair
+from seepage.search import GradientMatching
 
 STEPS, MEMBERS = 1_000, 10
 # People in a batch, and batches.

@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app, main
-from seepage.report.sheet import GAP, LEFT, LINE, MARGIN
+from seepage.report.contact_sheet import GAP, LEFT, LINE, MARGIN
 from seepage_papers import pictures, reading
 from seepage_papers.pictures import TILE
 from seepage_papers.reading import names

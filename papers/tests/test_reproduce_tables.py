@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks import results_page
 
-from seepage.audit import adversary, entries
+from seepage.audit import spec_entries as entries
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.zoo import MODELS
 from seepage_papers.chosen import RULES
@@ -78,7 +78,7 @@ def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
     for cell in cells:
         scenario = without_preparation(cell.scenario)
         if "attacks" in scenario:
-            entries.each(scenario, "attacks", adversary.attack)
+            entries.each(scenario, "attacks", entries.attack)
             entries.each(scenario, "threats", entries.threat)
             entries.each(scenario, "locals", entries.local, [{}])
             entries.defenses(scenario.get("defenses", [[]]))

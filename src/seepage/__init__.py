@@ -17,7 +17,7 @@ Example:
 import typing
 
 from seepage import attacks, bounds, capture, data, domains, utility, zoo
-from seepage.attacks.certify import certify
+from seepage.attacks.certificate import certify
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import (
     Batch,
@@ -55,9 +55,9 @@ from seepage.defenses import (
     dp_sgd,
     epsilon,
 )
+from seepage.exposure import vet
 from seepage.scoring import score
 from seepage.threats import Threat
-from seepage.vetting import vet
 
 if typing.TYPE_CHECKING:
     from seepage.step import audit_step

@@ -6,10 +6,10 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.linear_systems import features
-from seepage.attacks.linear_systems.closed_form import layer_input
-from seepage.attacks.linear_systems.input_layer import input_layer
+from seepage.attacks.linear_systems.analytic_fc import layer_input
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.domains import Signal
+from seepage.probing.first_layer import input_layer
 
 
 def observe(task, batch, *, local=None, defense=None, labels=True):

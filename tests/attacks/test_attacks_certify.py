@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.attacks.certificate import dense_smallest, lanczos_smallest, smallest_singular_value
 from seepage.attacks.jacobian import Jacobian, update_jacobian
-from seepage.attacks.uniqueness import dense_smallest, lanczos_smallest, smallest_singular_value
 from seepage.core.errors import MissingKnowledge
 
 

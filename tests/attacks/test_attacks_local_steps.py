@@ -4,11 +4,15 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Candidate
-from seepage.attacks.local_steps import EpochAgnostic, EpochInvariance, SurrogateModel
-from seepage.attacks.local_steps.epochs import merge_epochs
-from seepage.attacks.local_steps.surrogate import _at
+from seepage.attacks.local_steps import (
+    EpochAgnostic,
+    EpochInvariance,
+    SurrogateModel,
+    _at,
+    merge_epochs,
+)
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.search import Candidate
 
 
 def observe(task, batch, local, **threat):

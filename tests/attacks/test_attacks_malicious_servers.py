@@ -10,7 +10,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.malicious_server import ClassFishing, Imprint, Law, Public
-from seepage.attacks.malicious_server.passing import carried
+from seepage.attacks.malicious_server.passed_inputs import carried
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.scoring import METRICS
 

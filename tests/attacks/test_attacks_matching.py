@@ -4,13 +4,12 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Adam, GradientMatching, Search, StepDecay
-from seepage.attacks.gradient_matching.layout import Layout
-from seepage.attacks.gradient_matching.objective import Objective
-from seepage.attacks.gradient_matching.rows import row_simulation
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.core.progress import listen
 from seepage.domains import CIFAR10
+from seepage.search import Adam, GradientMatching, Search, StepDecay
+from seepage.search.fast import row_simulation
+from seepage.search.objective import Layout, Objective
 
 
 def observe(task, batch, *, local=None, defense=None, **threat):

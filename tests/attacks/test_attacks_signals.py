@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.gradient_matching import LBFGS
-from seepage.attacks.linear_systems import rank_metric
 from seepage.core.errors import InvalidValue
+from seepage.exposure.rank_metric import rank_metric
+from seepage.search import LBFGS
 
 SIGNALS = ["ecg", "ecg:mitbih", "fmri"]
 

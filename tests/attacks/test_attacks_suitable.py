@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.kinds import attacks_on, require_kind
-from seepage.attacks.suitable import suitable
+from seepage.attacks.applicability import attacks_on, check_applicability, require_kind
 from seepage.core.errors import NotApplicable
 
 PHOTOS = sp.data.load("photos")
@@ -18,7 +17,7 @@ def seen(task, size=1, threat=None, local=None):
 
 
 def names(observation):
-    return [option.name for option in suitable(observation, steps=2).chosen]
+    return [option.name for option in check_applicability(observation, steps=2).chosen]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_what_is_chosen_follows_from_network_and_batch(task, size, expected):
 
 def test_what_is_chosen_runs_and_what_is_not_would_refuse():
     observation = seen(sp.zoo.lenet(), 2)
-    found = suitable(observation, steps=2)
+    found = check_applicability(observation, steps=2)
     for option in found.chosen:
         assert option.infer_labels
         assert option.attack(observation, rng=sp.rng(0)).inputs.shape == (2, 3, 32, 32)
@@ -60,7 +59,10 @@ def test_labels_that_cannot_be_inferred_are_a_reason():
             return torch.tanh(self.layers(inputs))
 
     task = sp.Task(Squashed(), sp.cross_entropy, PHOTOS.domain)
-    assert "Threat(knows_labels=True)" in suitable(seen(task)).refused["inverting_gradients"]
+    assert (
+        "Threat(knows_labels=True)"
+        in check_applicability(seen(task)).refused["inverting_gradients"]
+    )
     known = seen(task, threat=sp.Threat(knows_labels=True))
     assert "inverting_gradients" in names(known)
 
@@ -93,9 +95,11 @@ def test_of_fewer_people_than_classes_logistic_regression_gives_everybody_away()
         client = sp.Client(sp.Gradient())
         return sp.Threat().observe(client, task, data.batch(people), rng=sp.rng(0))
 
-    first, *_ = suitable(observed(3)).chosen
+    first, *_ = check_applicability(observed(3)).chosen
     assert first.name == "softmax_features"
     guess = first.attack(observed(3), rng=sp.rng(1))
     assert float(sp.score(guess, data.batch(3))["psnr"].min()) > 60
-    assert "as many people as classes" in suitable(observed(10)).refused["softmax_features"]
-    assert "one input" in suitable(observed(1)).refused["softmax_features"]
+    assert (
+        "as many people as classes" in check_applicability(observed(10)).refused["softmax_features"]
+    )
+    assert "one input" in check_applicability(observed(1)).refused["softmax_features"]

@@ -13,7 +13,7 @@ from seepage.audit import (
     AuditStore,
     BoundCase,
     Pool,
-    Source,
+    SpecSource,
     build_spec,
     environment,
     estimate,
@@ -24,10 +24,9 @@ from seepage.audit import (
     side_by_side,
     victims,
 )
-from seepage.audit.identity import client_key
+from seepage.audit.case import client_key
 from seepage.audit.record import Record
-from seepage.audit.strangers import Strangers
-from seepage.audit.tapped import Tapped
+from seepage.audit.targets import CapturedUpdate, Strangers
 from seepage.cli import app
 from seepage.core import BoundValue
 from seepage.report import attempts, contradictions, headrooms
@@ -87,7 +86,7 @@ def timeless(record):
 def source(tmp_path):
     path = tmp_path / "spec.toml"
     path.write_text(SPEC)
-    return Source.read(path)
+    return SpecSource.read(path)
 
 
 def test_a_bound_is_asked_once_per_batch_and_client_whatever_the_seeds_and_attacks():
@@ -219,7 +218,7 @@ def test_a_bound_needs_the_private_inputs():
         form="gradient",
         setting=sp.capture.Setting(batch_size=1, shape=(3, 32, 32)),
     )
-    strangers = Strangers("captured", Tapped(held))
+    strangers = Strangers("captured", CapturedUpdate(held))
     grid = Audit(tasks=[task], attacks={}, bounds=BOUNDS)
     with pytest.raises(sp.SeepageError, match="which nobody has for captured; leave bounds out"):
         grid.cases([strangers])

@@ -12,14 +12,13 @@ import torch
 
 import seepage as sp
 from seepage.attacks import adaptive
-from seepage.attacks.gradient_matching import Engine
 from seepage.attacks.labels import InferLabels
 from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.audit import (
     Audit,
     Pool,
     RayCluster,
-    Source,
+    SpecSource,
     build_spec,
     load_audit,
     run_case,
@@ -32,6 +31,7 @@ from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable
 from seepage.core.partly import PartlyFailed
 from seepage.core.progress import listen
+from seepage.search import Engine
 
 # Networks that kill every process but the one whose number the folder holds: `once` the first
 # time it meets a private input, `always` each time. The blank input of a check is uniform.
@@ -101,7 +101,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cases(place):
-    every = build_spec(Source.read(place / "spec.toml")).cases
+    every = build_spec(SpecSource.read(place / "spec.toml")).cases
     return [every[number] for number in (ALWAYS, ONCE, ONCE_TOO, MLP, MLP_TOO)]
 
 
@@ -111,7 +111,7 @@ def expected(cases):
 
 @pytest.mark.slow
 def test_worker_processes_give_the_same_records_and_survive_the_death_of_one(place, cases):
-    pool = Pool(Source.read(place / "spec.toml"), 2, place / "checkpoints")
+    pool = Pool(SpecSource.read(place / "spec.toml"), 2, place / "checkpoints")
     begun, heard = [], []
     with listen(lambda *report: heard.append(report)):
         outcomes = {o.record.case: o for o in pool(cases, begun.append)}
@@ -133,7 +133,7 @@ def test_worker_processes_give_the_same_records_and_survive_the_death_of_one(pla
 
 def test_no_worker_is_no_pool(tmp_path):
     with pytest.raises(InvalidValue, match="expected workers >= 1, got 0"):
-        Pool(Source("x.toml", ""), 0, tmp_path)
+        Pool(SpecSource("x.toml", ""), 0, tmp_path)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, ca
     doomed = truths.pop(cases[0].id)
     assert records[doomed.case].error == "its worker was lost: WorkerCrashedError"
     assert {case: records[case] for case in truths} == truths
-    bounds = build_spec(Source.read(place / "spec.toml")).cases[-2:]
+    bounds = build_spec(SpecSource.read(place / "spec.toml")).cases[-2:]
     assert {record.case: timeless(record) for record in audited.bounds} == expected(bounds)
     assert all(0 < min(record.bound.values) < 1 for record in audited.bounds)
 
@@ -186,7 +186,7 @@ def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, ca
 def test_without_ray_the_extra_is_named(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'seepage\[ray\]'"):
-        RayCluster(Source.read(place / "spec.toml"))
+        RayCluster(SpecSource.read(place / "spec.toml"))
 
 
 class Counting:

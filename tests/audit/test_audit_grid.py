@@ -10,7 +10,7 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, run_case, victims
-from seepage.audit.identity import client_key
+from seepage.audit.case import client_key
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
 from seepage.domains import Signal

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from seepage.audit import AuditStore, Outcome, Record, Source, build_spec, load_audit, run_case
+from seepage.audit import AuditStore, Outcome, Record, SpecSource, build_spec, load_audit, run_case
 from seepage.core.errors import InvalidValue
 
 SPEC = """
@@ -76,7 +76,7 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_records(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spec.toml").write_text(SPEC)
     (tmp_path / "counted.py").write_text(COUNTED)
-    cases = build_spec(Source.read(tmp_path / "spec.toml")).cases
+    cases = build_spec(SpecSource.read(tmp_path / "spec.toml")).cases
     began = time.perf_counter()
     truths = tuple(timeless(run_case(case).record) for case in cases)
     whole = time.perf_counter() - began

@@ -6,12 +6,11 @@ import pytest
 
 import seepage as sp
 from seepage.attacks import adaptive
-from seepage.attacks.adaptive import unadapted
+from seepage.attacks.adaptive import without_adaptation
 from seepage.attacks.labels import InferLabels
 from seepage.audit import Audit, strongest, victims
-from seepage.audit.strangers import Strangers
-from seepage.audit.tapped import Tapped
-from seepage.audit.unaware import adversaries
+from seepage.audit.grid import adversaries
+from seepage.audit.targets import CapturedUpdate, Strangers
 from seepage.defenses import DEFENSES, Chain
 
 # Every defense, with as many people to a batch as it needs.
@@ -113,11 +112,13 @@ def test_an_attack_that_refuses_without_its_defense_is_run_as_it_was_before_it_w
 
 def test_an_attack_is_found_unadapted_however_deep_it_was_adapted():
     labelled = InferLabels(SEARCH)
-    assert unadapted(InferLabels(adaptive(SEARCH, sp.Prune(0.9)))) == labelled
-    assert unadapted(sp.attacks.Unmixed(adaptive(labelled))) == sp.attacks.Unmixed(labelled)
-    assert unadapted(labelled) is labelled
+    assert without_adaptation(InferLabels(adaptive(SEARCH, sp.Prune(0.9)))) == labelled
+    assert without_adaptation(sp.attacks.Unmixed(adaptive(labelled))) == sp.attacks.Unmixed(
+        labelled
+    )
+    assert without_adaptation(labelled) is labelled
     planted = sp.attacks.label_flip(attack=adaptive(SEARCH))
-    assert unadapted(planted) == replace(planted, attack=SEARCH)
+    assert without_adaptation(planted) == replace(planted, attack=SEARCH)
 
 
 def test_a_captured_update_is_attacked_unaware_as_well(data):
@@ -127,6 +128,6 @@ def test_a_captured_update_is_attacked_unaware_as_well(data):
     setting = sp.capture.Setting(batch_size=1, shape=task.domain.shape)
     held = sp.capture.Capture.of(task.model, shared.tensors, form="gradient", setting=setting)
     grid = Audit(tasks=[task], attacks={"a": adaptive(SEARCH)}, defenses=[PRUNING.defense])
-    cases = grid.cases([Strangers("captured", Tapped(held, batch.labels))])
+    cases = grid.cases([Strangers("captured", CapturedUpdate(held, batch.labels))])
     known = {case.attack_name: case.observe().simulate.client.chain.links for case in cases}
     assert known == {"a": (sp.Prune(0.9),), "unaware a": ()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seepage.audit import QUICKSTART
-from seepage.audit.lines import lines, nearest
+from seepage.audit.spec_text import lines, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 

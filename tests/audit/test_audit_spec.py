@@ -9,13 +9,7 @@ import torch
 
 import seepage as sp
 from seepage.audit import QUICKSTART, environment, load_spec
-from seepage.core.errors import (
-    DataNotFound,
-    InvalidValue,
-    MissingExtra,
-    SeepageError,
-    UnknownName,
-)
+from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, SeepageError, UnknownName
 from seepage.scoring import METRICS
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"

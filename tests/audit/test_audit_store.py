@@ -18,7 +18,7 @@ import seepage as sp
 from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, victims
 from seepage.audit.artifacts import pack, unpack
 from seepage.audit.database import FORMAT, TEMPORARY
-from seepage.audit.lock import DirectoryLock
+from seepage.audit.store import DirectoryLock
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.scoring import METRICS
 
@@ -214,7 +214,7 @@ def test_a_second_process_is_refused_and_a_dead_one_is_in_nobodys_way(half):
         [
             sys.executable,
             "-c",
-            "import sys, time; from pathlib import Path; from seepage.audit.lock import *\n"
+            "import sys, time; from pathlib import Path; from seepage.audit.store import *\n"
             "DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)",
             str(half),
         ],

@@ -8,6 +8,7 @@ import torch
 from scipy import integrate, optimize, stats
 
 import seepage as sp
+from seepage.bounds.channel import SEEN_WITH
 from seepage.bounds.dp import (
     RenyiError,
     expected_error,
@@ -20,9 +21,8 @@ from seepage.bounds.dp import (
     required_noise,
     subsampled_blow_up,
 )
-from seepage.bounds.words import SEEN_WITH
 from seepage.core.errors import InvalidValue
-from seepage.defenses.accounting import gaussian_epsilon
+from seepage.defenses.dp_sgd import gaussian_epsilon
 
 
 def by_integration(kappa, mu):

@@ -7,7 +7,6 @@ import torch
 from benchmarks.two_layer import on_the_sphere, two_layer
 
 import seepage as sp
-from seepage.attacks.linear_systems import rank_metric
 from seepage.bounds import (
     BOUNDS,
     Bound,
@@ -18,6 +17,7 @@ from seepage.bounds import (
     two_layer_orders,
 )
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.exposure.rank_metric import rank_metric
 
 PLAIN = sp.Client(sp.Gradient())
 SMALL = sp.domains.Image((1, 6, 6))

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.krylov import krylov
 from seepage.bounds import (
     CramerRao,
     CramerRaoRelaxed,
@@ -17,10 +16,10 @@ from seepage.bounds import (
     information,
 )
 from seepage.bounds.channel import Channel
-from seepage.bounds.inverse import dense_trace, half_width
-from seepage.bounds.lanczos import lanczos
+from seepage.bounds.inverse_trace import dense_trace, half_width
 from seepage.core.errors import InvalidValue
 from seepage.core.progress import listen
+from seepage.numerics.krylov import krylov, lanczos
 
 NOISY = sp.Client(sp.Gradient(), sp.AddGaussian(0.01))
 SMALL = sp.domains.Image((3, 8, 8), mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))

@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.attacks import ATTACKS
-from seepage.attacks.feature_recovery.exact import NotToldApartWarning
-from seepage.audit import adversary, load_audit
+from seepage.attacks.feature_recovery.exact_features import NotToldApartWarning
+from seepage.audit import load_audit
+from seepage.audit import spec_entries as entries
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
 from seepage.cli import app, main
-from seepage.cli.catalogues import Kind
+from seepage.cli.list_command import Kind
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.scoring import METRICS
@@ -236,7 +237,7 @@ def test_a_warning_of_ours_is_one_sentence_without_a_place_in_the_code(place, mo
         """Warn."""
         return Doubtful()
 
-    monkeypatch.setattr(adversary, "ATTACKS", {"analytic_fc": doubtful})
+    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": doubtful})
     (place / "spec.toml").write_text(people(1))
     monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
     with (
@@ -254,7 +255,7 @@ def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys)
         """Lose patience."""
         return Impatient([])
 
-    monkeypatch.setattr(adversary, "ATTACKS", {"analytic_fc": impatient})
+    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": impatient})
     (place / "spec.toml").write_text(people(4))
     monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
     with pytest.raises(SystemExit) as stopped:

@@ -15,11 +15,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.audit import Record, adversary, load_audit
+from seepage.audit import Record, load_audit
+from seepage.audit import spec_entries as entries
 from seepage.audit.database import TEMPORARY
 from seepage.cli import app, main
-from seepage.cli.audit import pick_device
-from seepage.cli.progress import Display
+from seepage.cli.display import Display
+from seepage.cli.run_audit import pick_device
 from seepage.core import progress
 from seepage.core.checkpoint import checkpointing
 
@@ -71,7 +72,7 @@ def counted(monkeypatch):
         """Count."""
         return _Counting(met)
 
-    monkeypatch.setattr(adversary, "ATTACKS", {"analytic_fc": counting})
+    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": counting})
     return met
 
 
@@ -338,7 +339,7 @@ def test_a_terminal_shows_what_is_done_the_worst_leak_and_the_objective():
 
 def test_a_log_hears_now_and_then_of_a_search_that_takes_long(monkeypatch):
     text, clock = io.StringIO(), iter([0.0, 30.0, 61.0, 61.0, 90.0])
-    monkeypatch.setattr("seepage.cli.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("seepage.cli.display.time", SimpleNamespace(monotonic=lambda: next(clock)))
     display = Display(Console(file=text, width=200), total=1, plain=True)
     with display.showing():
         display.started("the search")

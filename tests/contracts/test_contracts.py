@@ -19,9 +19,9 @@ from seepage.testing import (
     check_aggregation,
     check_attack,
     check_defense,
+    check_input_defense,
     check_knowledge,
     check_metric,
-    check_preparation,
 )
 
 # Each defense beside itself at zero strength, where it has one.
@@ -77,7 +77,7 @@ def test_every_rounding_keeps_the_laws_up_to_half_a_step(defense, rounding):
 
 @pytest.mark.parametrize("preparation", PREPARED, ids=repr)
 def test_every_defense_before_the_update_keeps_its_laws(preparation, photos):
-    check_preparation(preparation, task=sp.zoo.cnn(variant="cnn2-v2"), batch=photos)
+    check_input_defense(preparation, task=sp.zoo.cnn(variant="cnn2-v2"), batch=photos)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATED, ids=repr)

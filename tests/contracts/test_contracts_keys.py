@@ -12,7 +12,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.audit import Audit, serial, side_by_side, victims
-from seepage.audit.identity import client_key
+from seepage.audit.case import client_key
 from seepage.clients import Client
 
 PHOTOS = sp.data.load("photos")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import seepage as sp
-from seepage.core.kernels import differentiable_twice
+from seepage.core.device import differentiable_twice
 
 
 class Attention(nn.Module):

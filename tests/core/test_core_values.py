@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import seepage as sp
+from seepage.core.construct import serialise
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
-from seepage.core.serial import serialise
 
 
 @pytest.mark.parametrize(

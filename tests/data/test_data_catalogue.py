@@ -3,8 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import seepage.data.root
+
 from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
 from seepage.data import catalogue, data_root, load
 
@@ -66,7 +66,7 @@ def test_both_places_searched_are_named_when_neither_exists(monkeypatch, tmp_pat
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     installed = tmp_path / "env" / "lib" / "site" / "seepage" / "data" / "root.py"
-    monkeypatch.setattr(seepage.data.root, "__file__", str(installed))
+    monkeypatch.setattr(seepage.data.dataset, "__file__", str(installed))
     with pytest.raises(DataNotFound) as caught:
         data_root()
     assert str(tmp_path / "shared" / "data") in str(caught.value)

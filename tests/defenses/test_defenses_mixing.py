@@ -13,12 +13,11 @@ from scipy.special import expit
 
 import seepage as sp
 from seepage.attacks.local_steps import EpochAgnostic
-from seepage.attacks.local_steps.surrogate import _at as seen_from
-from seepage.attacks.unmixing.negatives import WEIGHTS, evidence, positive
-from seepage.attacks.unmixing.one_round import choose_patterns
-from seepage.core import Lesson, Mixing
+from seepage.attacks.local_steps import _at as seen_from
+from seepage.attacks.lost_signs import WEIGHTS, choose_patterns, evidence, positive
+from seepage.core import Mixing, PreparedBatch
+from seepage.core.construct import serialise
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.core.serial import serialise
 from seepage.defenses.mixing import coefficients
 
 MIXERS = [sp.MixUp, sp.InstaHide]
@@ -26,7 +25,7 @@ MIXERS = [sp.MixUp, sp.InstaHide]
 
 def lesson_of(defense, batch, seed=0):
     task = sp.zoo.mlp(hidden=(4,))
-    return defense.prepare(Lesson.plain(task, batch), rng=sp.rng(seed))
+    return defense.prepare(PreparedBatch.plain(task, batch), rng=sp.rng(seed))
 
 
 def psnr(guess: torch.Tensor, truth: torch.Tensor) -> float:
@@ -65,36 +64,36 @@ def test_partners_are_drawn_evenly_and_anew_in_every_round():
 
 
 def test_mixtures_and_their_labels_are_those_of_a_naive_loop(photos):
-    lesson = lesson_of(sp.MixUp(3), photos)
-    weights = lesson.mixing.coefficients
+    prepared = lesson_of(sp.MixUp(3), photos)
+    weights = prepared.mixing.coefficients
     for row in range(4):
         image = sum(float(weights[row, i]) * photos.inputs[i].double() for i in range(4))
         label = np.zeros(10)
         for i in range(4):
             label[int(photos.labels[i])] += float(weights[row, i])
-        assert torch.allclose(lesson.batch.inputs[row].double(), image, atol=1e-6)
-        assert np.allclose(lesson.batch.labels[row].numpy(), label, atol=1e-6)
+        assert torch.allclose(prepared.batch.inputs[row].double(), image, atol=1e-6)
+        assert np.allclose(prepared.batch.labels[row].numpy(), label, atol=1e-6)
 
 
 def test_instahide_flips_half_of_the_entries_about_the_middle(photos):
-    lesson = lesson_of(sp.InstaHide(4), photos)
-    plain = torch.einsum("eb,b...->e...", lesson.mixing.coefficients.float(), photos.inputs)
-    off, away = lesson.batch.inputs - 0.5, plain - 0.5
+    prepared = lesson_of(sp.InstaHide(4), photos)
+    plain = torch.einsum("eb,b...->e...", prepared.mixing.coefficients.float(), photos.inputs)
+    off, away = prepared.batch.inputs - 0.5, plain - 0.5
     assert torch.allclose(off.abs(), away.abs(), atol=1e-6)
     clear = away.abs() > 1e-3
     flipped = (off.sign() != away.sign())[clear].double()
     assert abs(float(flipped.mean()) - 0.5) < 5 * 0.5 / math.sqrt(len(flipped))
-    assert 0 <= lesson.batch.inputs.min() <= lesson.batch.inputs.max() <= 1
+    assert 0 <= prepared.batch.inputs.min() <= prepared.batch.inputs.max() <= 1
     again = lesson_of(sp.InstaHide(4), photos, seed=1)
-    assert not torch.equal(again.batch.inputs, lesson.batch.inputs)
+    assert not torch.equal(again.batch.inputs, prepared.batch.inputs)
 
 
 def test_the_client_shares_the_gradient_of_its_mixtures(photos):
     task = sp.zoo.mlp(hidden=(4,))
     defense = sp.chain(sp.InstaHide(4), sp.Prune(0.9))
     shared = sp.Client(sp.Gradient(), defense).share(task, photos, rng=sp.rng(3))
-    (lesson,) = shared.lessons
-    mixed = sp.Gradient()(task, lesson.batch.inputs, lesson.batch.labels)
+    (prepared,) = shared.prepared_batches
+    mixed = sp.Gradient()(task, prepared.batch.inputs, prepared.batch.labels)
     assert torch.allclose(shared.update.flat(), sp.Prune(0.9).expected(mixed).flat())
     assert not torch.allclose(
         mixed.flat(), sp.Gradient()(task, photos.inputs, photos.labels).flat()
@@ -104,15 +103,15 @@ def test_the_client_shares_the_gradient_of_its_mixtures(photos):
 @pytest.mark.parametrize("k", [4, 6])
 def test_unmixing_perfect_mixtures_gives_the_inputs_back(k):
     batch = sp.data.bundled("photos", size=8)
-    lesson = lesson_of(sp.MixUp(k), batch)
-    solved = sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
+    prepared = lesson_of(sp.MixUp(k), batch)
+    solved = sp.attacks.unmix(prepared.batch.inputs, prepared.mixing, rng=sp.rng(0))
     assert psnr(solved, batch.inputs) > 100
 
 
 def instahide_rounds(batch, rounds):
-    lessons = [lesson_of(sp.InstaHide(4), batch, seed=seed) for seed in range(rounds)]
-    rows = torch.cat([lesson.mixing.coefficients for lesson in lessons])
-    encodings = torch.cat([lesson.batch.inputs for lesson in lessons])
+    prepared_batches = [lesson_of(sp.InstaHide(4), batch, seed=seed) for seed in range(rounds)]
+    rows = torch.cat([prepared.mixing.coefficients for prepared in prepared_batches])
+    encodings = torch.cat([prepared.batch.inputs for prepared in prepared_batches])
     return encodings, Mixing(rows, flipped_about=0.5)
 
 
@@ -134,9 +133,9 @@ def test_instahide_comes_apart_from_imperfect_encodings_too(photos):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_one_round_of_instahide_gives_smooth_inputs_back(photos, seed):
-    lesson = lesson_of(sp.InstaHide(4), photos, seed=seed)
-    solved = sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
-    assert psnr(lesson.batch.inputs, photos.inputs) < 12
+    prepared = lesson_of(sp.InstaHide(4), photos, seed=seed)
+    solved = sp.attacks.unmix(prepared.batch.inputs, prepared.mixing, rng=sp.rng(0))
+    assert psnr(prepared.batch.inputs, photos.inputs) < 12
     assert psnr(solved, photos.inputs) > 30
     exact = (solved - photos.inputs).abs().amax(0) < 1e-4
     assert exact.float().mean() > 0.85
@@ -146,9 +145,9 @@ def test_one_round_gives_images_or_their_negatives_back(data_root):
     cifar10 = sp.data.load("cifar10", split="test")
     for start in range(0, 16, 4):
         batch = cifar10.batch(4, start=start)
-        lesson = lesson_of(sp.InstaHide(4), batch, seed=start)
-        solved = sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
-        assert psnr(lesson.batch.inputs, batch.inputs) < 13
+        prepared = lesson_of(sp.InstaHide(4), batch, seed=start)
+        solved = sp.attacks.unmix(prepared.batch.inputs, prepared.mixing, rng=sp.rng(0))
+        assert psnr(prepared.batch.inputs, batch.inputs) < 13
         assert max(psnr(guess, batch.inputs) for guess in (solved, 1 - solved)) > 24
 
 
@@ -182,9 +181,9 @@ def test_unmixing_takes_as_many_encodings_as_inputs_or_says_so(photos):
     with pytest.raises(NotApplicable, match="got 3 for 4; add those of other rounds"):
         sp.attacks.unmix(encodings[:3], fewer, rng=sp.rng(0))
     many = sp.data.bundled("photos", size=8)
-    lesson = lesson_of(sp.InstaHide(4), many)
+    prepared = lesson_of(sp.InstaHide(4), many)
     with pytest.raises(NotApplicable, match="of 7 at most, got 8 for 8"):
-        sp.attacks.unmix(lesson.batch.inputs, lesson.mixing, rng=sp.rng(0))
+        sp.attacks.unmix(prepared.batch.inputs, prepared.mixing, rng=sp.rng(0))
 
 
 def test_the_gradient_of_one_round_gives_the_private_inputs_and_labels_back(photos):
@@ -281,8 +280,8 @@ def test_who_does_not_know_the_mixing_searches_for_the_mixtures(mixer, photos):
     assert seen.mixing is None
     assert seen.labels.shape == (4, 10)
     client = sp.Client(sp.Gradient(), mixer(4))
-    (lesson,) = client.share(task.in_mode("train"), photos, rng=sp.rng(0)).lessons
-    at_mixtures = seen.simulate(lesson.batch.inputs, lesson.batch.labels)
+    (prepared,) = client.share(task.in_mode("train"), photos, rng=sp.rng(0)).prepared_batches
+    at_mixtures = seen.simulate(prepared.batch.inputs, prepared.batch.labels)
     assert torch.allclose(at_mixtures.flat(), seen.update.flat(), atol=1e-6)
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.core import Lesson
+from seepage.core import PreparedBatch
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.precode import Bottleneck
+from seepage.defenses.precode import VariationalBottleneck
 
 KEY = sp.rng(0)
 
@@ -37,7 +37,7 @@ def naive_sensitivity(task, batch) -> torch.Tensor:
 
 def test_sensitivity_is_that_of_a_naive_loop(small):
     task, batch = small
-    ours = sp.Soteria(0.5).sensitivity(Lesson.plain(task, batch))
+    ours = sp.Soteria(0.5).sensitivity(PreparedBatch.plain(task, batch))
     assert torch.allclose(ours, naive_sensitivity(task, batch))
 
 
@@ -84,8 +84,10 @@ def test_the_bottleneck_is_what_its_formula_says(small):
     task, batch = small
     client = sp.Client(sp.Gradient(), sp.Precode(5))
     held = client.broadcast(task)
-    (lesson,) = client.share(held, batch, rng=KEY).lessons
-    (bottleneck,) = (m for m in lesson.task.model.modules() if isinstance(m, Bottleneck))
+    (prepared,) = client.share(held, batch, rng=KEY).prepared_batches
+    (bottleneck,) = (
+        m for m in prepared.task.model.modules() if isinstance(m, VariationalBottleneck)
+    )
     assert bottleneck.noise.shape == (3, 5)
     features = task.domain.normalise(batch.inputs)
     for layer in list(task.model.children())[:-1]:
@@ -95,7 +97,7 @@ def test_the_bottleneck_is_what_its_formula_says(small):
     code = code[:, :5] + (code[:, 5:] / 2).exp() * bottleneck.noise
     head = list(task.model.children())[-1]
     naive = (code @ decoder.weight.T + decoder.bias) @ head.weight.T + head.bias
-    assert torch.allclose(lesson.task.outputs(lesson.task.parameters, batch.inputs), naive)
+    assert torch.allclose(prepared.task.outputs(prepared.task.parameters, batch.inputs), naive)
 
 
 def test_the_server_holds_the_bottleneck_but_not_the_noise(small):
@@ -105,7 +107,7 @@ def test_the_server_holds_the_bottleneck_but_not_the_noise(small):
         sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(s)) for s in (0, 1)
     )
     assert set(seen.update.tensors) == set(seen.task.parameters)
-    (bottleneck,) = (m for m in seen.task.model.modules() if isinstance(m, Bottleneck))
+    (bottleneck,) = (m for m in seen.task.model.modules() if isinstance(m, VariationalBottleneck))
     assert not bottleneck.noise.any()
     assert not torch.allclose(seen.update.flat(), other.update.flat(), atol=1e-3)
     added = {n for n in seen.task.parameters if ".encoder." in n or ".decoder." in n}
@@ -117,8 +119,10 @@ def test_the_noise_of_the_bottleneck_is_standard_normal(small):
 
     task, batch = small
     defense = sp.Precode(400)
-    lesson = defense.prepare(Lesson.plain(defense.broadcast(task), batch), rng=KEY)
-    (bottleneck,) = (m for m in lesson.task.model.modules() if isinstance(m, Bottleneck))
+    prepared = defense.prepare(PreparedBatch.plain(defense.broadcast(task), batch), rng=KEY)
+    (bottleneck,) = (
+        m for m in prepared.task.model.modules() if isinstance(m, VariationalBottleneck)
+    )
     assert stats.kstest(bottleneck.noise.flatten().numpy(), "norm").pvalue > 0.01
 
 
@@ -138,7 +142,7 @@ def test_the_decoder_gives_the_mean_code_back_only_without_the_noise(small):
     features = task.domain.normalise(one.inputs)
     for layer in list(task.model.children())[:-1]:
         features = layer(features)
-    (bottleneck,) = (m for m in held.model.modules() if isinstance(m, Bottleneck))
+    (bottleneck,) = (m for m in held.model.modules() if isinstance(m, VariationalBottleneck))
     mean = bottleneck.encoder(features)[0, :5].detach()
     assert torch.allclose(code(sp.Client(sp.Gradient())), mean)
     assert float((code(sp.Client(sp.Gradient(), sp.Precode(5))) - mean).norm()) > 0.5
@@ -157,7 +161,7 @@ def test_precode_without_its_network_or_per_example_is_refused(small):
 def test_oasis_trains_on_every_turn_and_mirror_image(small):
     task, batch = small
     shared = sp.Client(sp.Gradient(), sp.Oasis(flips=True)).share(task, batch, rng=KEY)
-    (lesson,) = shared.lessons
+    (prepared,) = shared.prepared_batches
     naive = torch.zeros_like(shared.update.flat())
     for x, y in zip(batch.inputs.numpy(), batch.labels, strict=True):
         views = [x]
@@ -168,7 +172,7 @@ def test_oasis_trains_on_every_turn_and_mirror_image(small):
         for view in views:
             image = torch.from_numpy(view.copy())[None]
             naive += sp.Gradient()(task, image, y[None]).flat() / (6 * 3)
-    assert len(lesson.batch) == 18
+    assert len(prepared.batch) == 18
     assert torch.allclose(shared.update.flat(), naive)
 
 

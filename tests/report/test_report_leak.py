@@ -25,7 +25,7 @@ from seepage.report import (
     strongest,
     verdict,
 )
-from seepage.report.page.axis import Axis, spanning
+from seepage.report.page.line_chart import Axis, spanning
 from seepage.report.words import enumerated, short_names, threat_words
 
 

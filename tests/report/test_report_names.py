@@ -6,9 +6,9 @@ import math
 import pytest
 
 from seepage.audit import Choice
+from seepage.report.page.curve_sections import tradeoff_section
 from seepage.report.page.document import document
-from seepage.report.page.names import Box, placed
-from seepage.report.page.tradeoff import tradeoff_section
+from seepage.report.page.line_chart import LabelBox, placed
 
 # Most of the marks stand in one place, as they do where defenses cost nothing.
 CROWD = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)}
@@ -24,32 +24,32 @@ CHOICES = [
 
 def test_names_overlap_neither_each_other_nor_marks():
     marks = CROWD | {"far": (70.0, 60.0)}
-    others = [Box.about((350.0, 200.0), 4.0), Box.about((450.0, 205.0), 4.0)]
-    inside = Box(62, 56, 884, 414)
+    others = [LabelBox.about((350.0, 200.0), 4.0), LabelBox.about((450.0, 205.0), 4.0)]
+    inside = LabelBox(62, 56, 884, 414)
     names = placed(marks, inside, dot=4.0, around=others)
     assert {name.text: name.at for name in names} == marks
     for one, other in itertools.combinations(names, 2):
         assert not one.box.meets(other.box)
     for name in names:
         assert inside.holds(name.box)
-        assert not any(name.box.meets(Box.about(spot, 4.0)) for spot in marks.values())
+        assert not any(name.box.meets(LabelBox.about(spot, 4.0)) for spot in marks.values())
         assert not any(name.box.meets(other) for other in others)
 
 
 def test_a_line_leads_from_the_edge_of_a_mark_to_a_name_that_is_not_next_to_it():
     names = {
         name.text: name
-        for name in placed(CROWD | {"far": (70.0, 60.0)}, Box(0, 0, 900, 500), dot=4.0)
+        for name in placed(CROWD | {"far": (70.0, 60.0)}, LabelBox(0, 0, 900, 500), dot=4.0)
     }
     assert not names["far"].apart
     led = next(name for name in names.values() if name.apart)
     start, end = led.leader
     assert math.dist(start, led.at) == pytest.approx(4.0)
-    assert Box.about(end, 0.5).meets(led.box)
+    assert LabelBox.about(end, 0.5).meets(led.box)
 
 
 def test_a_line_leads_to_a_name_that_is_closer_to_another_mark():
-    names = placed(CROWD, Box(0, 0, 900, 500), dot=4.0)
+    names = placed(CROWD, LabelBox(0, 0, 900, 500), dot=4.0)
     reach = {
         name.text: [math.dist(name.box.nearest(spot), spot) for spot in (name.at, *CROWD.values())]
         for name in names
@@ -60,7 +60,7 @@ def test_a_line_leads_to_a_name_that_is_closer_to_another_mark():
 
 
 def test_names_without_room_are_left_out():
-    names = placed(CROWD, Box(300, 170, 500, 240), dot=4.0)
+    names = placed(CROWD, LabelBox(300, 170, 500, 240), dot=4.0)
     assert 0 < len(names) < len(CROWD)
 
 
@@ -87,6 +87,8 @@ def test_names_in_the_browser_are_apart_at_every_width(browser, tmp_path, width)
     )
     assert sorted(name for name, *_ in boxes if name) == sorted(c.label for c in CHOICES)
     # Of a name the letters count, not the room that a line has above and below them.
-    drawn = [Box(x, y + 2 * bool(n), right, low - 2 * bool(n)) for n, x, y, right, low in boxes]
+    drawn = [
+        LabelBox(x, y + 2 * bool(n), right, low - 2 * bool(n)) for n, x, y, right, low in boxes
+    ]
     for (one, a), (other, b) in itertools.combinations(enumerate(drawn), 2):
         assert not a.meets(b) or not (boxes[one][0] or boxes[other][0])

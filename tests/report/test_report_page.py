@@ -21,9 +21,8 @@ from seepage.report import (
     missing,
     result_rows,
 )
-from seepage.report.page.people import PEOPLE
-from seepage.report.page.picture import LARGEST, picture
-from seepage.report.page.records import WRITTEN
+from seepage.report.page.people_section import LARGEST, PEOPLE, picture
+from seepage.report.page.record_section import WRITTEN
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror=hacked=1>'\"&"
 
@@ -280,7 +279,7 @@ def test_flat_rows_name_everything_a_record_has(audit):
 
 
 def test_large_pictures_stop_before_the_page_grows_too_large(audit, monkeypatch):
-    monkeypatch.setattr("seepage.report.page.people.BYTES", 1000)
+    monkeypatch.setattr("seepage.report.page.people_section.BYTES", 1000)
     page = Page(audit_page(audit([record(n, psnr=20.0 + n) for n in range(4)])))
     assert "Shown are the 1 worst-off of 4 people" in page.text
     assert "private input of photos #3" in [a["alt"] for a in page.all("img")]

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli.progress import Display
+from seepage.cli.display import Display
 from seepage.report import audit_markdown, leak_table, most, summarise
-from seepage.report.amount import Amount
-from seepage.report.page.picture import picture
+from seepage.report.leak import Amount
+from seepage.report.page.people_section import picture
 
 SPEC = """
 title = "read, not looked at"

@@ -12,8 +12,18 @@ from rich.console import Console
 
 from seepage.audit import Outcome, Record
 from seepage.report import decibels, defense_words, leak_table, save_contact_sheet, summarise
-from seepage.report.contact_sheet import SHOWN
-from seepage.report.sheet import GAP, LEFT, LINE, MARGIN, PAPER, TILE, Block, Strip, draw
+from seepage.report.contact_sheet import (
+    GAP,
+    LEFT,
+    LINE,
+    MARGIN,
+    PAPER,
+    SHOWN,
+    TILE,
+    SheetBlock,
+    Strip,
+    draw,
+)
 
 
 def record(psnr, *, people=None, exact=None, baseline=None, seconds=1.0, **changed):
@@ -242,7 +252,7 @@ def test_every_pixel_of_a_large_image_counts_and_signals_are_lines():
     checked = torch.tensor([0.0, 1.0]).repeat(3, 2 * TILE, TILE)
     beat = torch.zeros(1, 50)
     beat[0, 25] = 1.0
-    drawn = draw([Block("both", (Strip("", (checked, beat), ("", "")),))])
+    drawn = draw([SheetBlock("both", (Strip("", (checked, beat), ("", "")),))])
     grey = np.asarray(drawn)[MARGIN + LINE + GAP :][:TILE, MARGIN + LEFT :].astype(int)
     assert np.abs(grey[:, :TILE] - 128).max() <= 1
     inked = grey[1:-1, TILE + GAP + 1 : 2 * TILE + GAP - 1, 0] < 100

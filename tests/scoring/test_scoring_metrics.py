@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from seepage.core import Batch, Metric, Paired, Reconstruction, rng
+from seepage.core.construct import serialise
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.core.serial import serialise
 from seepage.scoring import (
     L1,
     METRICS,

@@ -14,7 +14,7 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import listen
-from seepage.step.losses import per_example
+from seepage.step.step_inputs import per_example
 
 CHEAP = {"seconds": 600.0, "steps": 15}
 

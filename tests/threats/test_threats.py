@@ -187,11 +187,11 @@ def test_exact_statistics_are_those_of_what_was_trained_on(photos, defense):
     task = sp.zoo.convnet(width=2)
     client = sp.Client(sp.Gradient(), defense)
     seen = sp.Threat.strongest().observe(client, task, photos, rng=sp.rng(0))
-    (lesson,) = client.share(task.in_mode("train"), photos, rng=sp.rng(0)).lessons
+    (prepared,) = client.share(task.in_mode("train"), photos, rng=sp.rng(0)).prepared_batches
     first = next(iter(seen.statistics.values()))
-    convolved = task.model.get_submodule("conv1")(task.domain.normalise(lesson.batch.inputs))
+    convolved = task.model.get_submodule("conv1")(task.domain.normalise(prepared.batch.inputs))
     assert torch.allclose(first.mean, convolved.detach().mean((0, 2, 3)), atol=1e-5)
     if seen.simulate.mixing is not None:
         assert torch.allclose(
-            seen.simulate.trained_on(photos.inputs), lesson.batch.inputs, atol=1e-6
+            seen.simulate.trained_on(photos.inputs), prepared.batch.inputs, atol=1e-6
         )

@@ -6,7 +6,7 @@ import torch
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.utility import Dirichlet, Federated, train
-from seepage.utility.split import shares
+from seepage.utility.federated import shares
 
 
 @pytest.fixture(scope="module")

@@ -19,12 +19,11 @@ from seepage.utility import (
     OneCycle,
     Training,
     evaluate,
-    local,
     noise_multiplier,
     train,
 )
-from seepage.utility.local import as_trained
-from seepage.utility.per_example import per_example_gradients
+from seepage.utility import per_example as local
+from seepage.utility.per_example import as_trained, per_example_gradients
 
 DEFENSES = [
     sp.chain(),

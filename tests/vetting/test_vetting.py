@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.exposure import Finding, VettingVerdict, concentration
+from seepage.exposure.server_checks import parallel_rows
 from seepage.utility import Training, train
-from seepage.vetting import Finding, Verdict, concentration
-from seepage.vetting.repeated import parallel_rows
 from seepage.zoo import MODELS
 
 # Narrow where the width changes nothing but the time.
@@ -155,9 +155,9 @@ def test_the_worst_finding_decides_and_what_is_exposed_is_no_alarm():
     exposed, suspicious, malicious = (
         Finding("a", level, "", "r") for level in ("exposed", "suspicious", "malicious")
     )
-    assert Verdict("m", (exposed,)).judgement == "clean"
-    assert Verdict("m", (exposed, suspicious)).judgement == "suspicious"
-    assert Verdict("m", (suspicious, malicious)).judgement == "malicious"
+    assert VettingVerdict("m", (exposed,)).judgement == "clean"
+    assert VettingVerdict("m", (exposed, suspicious)).judgement == "suspicious"
+    assert VettingVerdict("m", (suspicious, malicious)).judgement == "malicious"
     found = sp.vet(sp.zoo.mlp(hidden=(8,)))
     assert [f.level for f in found.findings] == ["exposed"]
     assert "closed form" in found.findings[0].reason

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seepage.cli.options import (
+from seepage.cli.audit_command import (
     Device,
     DeviceOption,
     DryRun,

@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.feature_recovery import FeatureRecovery
-from seepage.attacks.gradient_matching.features import features_at
-from seepage.audit import Victims, adversary, entries, whose
-from seepage.audit.captured import Captured
-from seepage.audit.identity import client_key
+from seepage.audit import Victims
+from seepage.audit import spec_entries as entries
+from seepage.audit import spec_entries as whose
+from seepage.audit.captures import CapturedData
+from seepage.audit.case import client_key
 from seepage.clients import Client
 from seepage.core import Batch, Observation, Rng, Task
 from seepage.core.errors import SeepageError, in_a_line
 from seepage.core.progress import report
 from seepage.data import Dataset
+from seepage.search.feature_matching import features_at
 from seepage.threats import Threat
 from seepage_papers.place import Place
 from seepage_papers.prepare import prepared
@@ -52,10 +54,10 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
         Liu et al., 2024, Sec. 5.1 and Table 2 (liu2024systematic)
     """
     ready = prepared(scenario, place)
-    dataset, batches = whose.data(ready["data"], find=place.find)
+    dataset, batches = entries.data(ready["data"], find=place.find)
     threat = entries.threat(ready.get("threats", {}))
     task = _victim(ready, dataset, threat, place)
-    method = adversary.recovery(ready["attacks"], dataset.domain)
+    method = entries.recovery(ready["attacks"], dataset.domain)
     (defense,) = entries.defenses(ready.get("defenses", [[]]))
     client = Client(entries.local(ready.get("locals", {})), defense)
     todo = [(who, seed) for who in batches if isinstance(who, Victims) for seed in seeds]
@@ -79,7 +81,7 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
     return FeatureErrors(tuple(values), tuple(missed))
 
 
-def _victim(ready: Plain, dataset: Dataset | Captured, threat: Threat, place: Place) -> Task:
+def _victim(ready: Plain, dataset: Dataset | CapturedData, threat: Threat, place: Place) -> Task:
     """The network of a cell where it runs, built once for all cells that follow one another."""
     plain = {k: ready["data"][k] for k in whose.DATASET if k in ready["data"]}
     wanted = repr((plain, ready["models"], threat.mode))

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from seepage.report.page.axis import Axis, spanning
-from seepage.report.page.document import document
-from seepage.report.page.line_chart import Curve, Labels, Mark, line_chart
-from seepage.report.page.markup import Markup, element, joined, scrolling, table
-from seepage.report.page.section import Section
+from seepage.report.page.document import (
+    Markup,
+    Section,
+    document,
+    element,
+    joined,
+    scrolling,
+    table,
+)
+from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, spanning
 from seepage_papers.lines import Line
 from seepage_papers.measures import measure
 from seepage_papers.reproduction import WORDS, Reproduction

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seepage.audit import Outcome
-from seepage.report.contact_sheet import SHOWN, guess_strip, truth_strip
-from seepage.report.sheet import Block, Strip, draw
+from seepage.report.contact_sheet import SHOWN, SheetBlock, Strip, draw, guess_strip, truth_strip
 from seepage_papers.sources import Audited
 from seepage_papers.table import Cell, PaperTable
 
@@ -57,7 +56,7 @@ def _sheet(table: PaperTable, found: dict[Cell, list[Outcome]], people: int) -> 
     for cell in found:
         columns.setdefault(cell.column, []).append(cell)
     blocks = [
-        Block(cells[0].labels[1] or table.title, _strips(cells, found, people))
+        SheetBlock(cells[0].labels[1] or table.title, _strips(cells, found, people))
         for cells in columns.values()
         if any(found[cell] for cell in cells)
     ]

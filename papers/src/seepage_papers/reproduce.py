@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit import Spec, build_spec
-from seepage.cli.audit import CASE_FAILED, DONE, perform, pick_device, rehearse
-from seepage.cli.report import write
-from seepage.cli.request import Request
+from seepage.cli.report_command import write
+from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, pick_device, show_plan
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen
 from seepage.report import as_json
@@ -93,7 +92,7 @@ def reproduce(wish: Wish, console: Console) -> int:
         made = source(table, wish.scale, place=None if wish.dry_run else place, announce=announce)
     spec = None if made is None else build_spec(made)
     if wish.dry_run:
-        return _rehearse(wish, table, spec, console)
+        return _show_plan(wish, table, spec, console)
     _make(wish.out)
     found = None
     if spec is not None:
@@ -108,9 +107,9 @@ def reproduce(wish: Wish, console: Console) -> int:
     return DONE if result.complete else CASE_FAILED
 
 
-def _rehearse(wish: Wish, table: PaperTable, spec: Spec | None, console: Console) -> int:
+def _show_plan(wish: Wish, table: PaperTable, spec: Spec | None, console: Console) -> int:
     if spec is not None:
-        return rehearse(_request(wish, spec), spec, console)
+        return show_plan(_request(wish, spec), spec, console)
     todo = cost(table, wish.scale)
     console.print(f"{table.name} ({wish.scale}): {todo}; it needs no audit", highlight=False)
     return DONE
@@ -148,8 +147,8 @@ def _keep(result: Reproduction, out: Path, console: Console, *, pictured: bool) 
     console.print(written, markup=False, highlight=False, soft_wrap=True)
 
 
-def _request(wish: Wish, spec: Spec) -> Request:
-    return Request(
+def _request(wish: Wish, spec: Spec) -> AuditRequest:
+    return AuditRequest(
         spec=wish.out / SPEC,
         out=wish.out / AUDIT,
         device=spec.source.device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from seepage.audit import AuditResult, Source, Spec, build_spec
+from seepage.audit import AuditResult, Spec, SpecSource, build_spec
 from seepage.core.errors import UnknownName
 from seepage_papers.features import feature_errors
 from seepage_papers.lines import Line, line
@@ -32,7 +32,7 @@ def source(
     *,
     place: Place | None = None,
     announce: Announce = _silent,
-) -> Source | None:
+) -> SpecSource | None:
     """The spec of a table; None if no number of it comes from an audit.
 
     Args:
@@ -59,7 +59,7 @@ def source(
         metrics=sorted({"psnr", "ssim", *needed}),
         scenarios=[{k: v for k, v in s.items() if k in SPEC_KEYS} for s in scenarios],
     )
-    return Source(f"{table.name}.toml", text, place.device if place else "cpu")
+    return SpecSource(f"{table.name}.toml", text, place.device if place else "cpu")
 
 
 def reproduction(

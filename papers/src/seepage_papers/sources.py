@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 
-from seepage.attacks.linear_systems import RankMetric, rank_metric
-from seepage.audit import AuditResult, Case, Outcome, Part, Record, Spec, entries, whose
+from seepage.audit import AuditResult, Case, Outcome, Part, Record, Spec
+from seepage.audit import spec_entries as entries
 from seepage.core.errors import InvalidValue, UnknownName
+from seepage.exposure.rank_metric import RankMetric, rank_metric
 from seepage_papers.measures import Measure, measure
 from seepage_papers.place import Place, Trained
 from seepage_papers.table import Cell, Published
@@ -107,7 +108,7 @@ def counted(cell: Cell, block: Published) -> Sample:
 def _ranks(scenario: str) -> RankMetric:
     """Once for all numbers that are read off it."""
     plain = json.loads(scenario)
-    task = entries.model(plain["models"], whose.dataset(plain["data"]))
+    task = entries.model(plain["models"], entries.dataset(plain["data"]))
     return rank_metric(task, numerical=plain.get("numerical", False))
 
 

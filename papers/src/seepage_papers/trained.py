@@ -11,7 +11,8 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from seepage.audit import entries, whose
+from seepage.audit import spec_entries as entries
+from seepage.audit import spec_entries as whose
 from seepage.core import Batch, Protection, Rng, Task
 from seepage.core.checkpoint import checkpointing
 from seepage.core.construct import construct

@@ -1,23 +1,27 @@
 """Observation to reconstruction. Nothing here can import scoring, or see the truth."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 from seepage.attacks.adaptive import adaptive
-from seepage.attacks.catalogue import ATTACKS
-from seepage.attacks.computed import (
-    analytic_fc,
-    dager,
-    exact_batch,
-    hybrid,
-    rgap,
-)
+from seepage.attacks.dager import dager
+from seepage.attacks.dlg import dlg, idlg, learn_from_gradients
+from seepage.attacks.exact_batch.exact_batch import exact_batch
 from seepage.attacks.feature_recovery import (
     cocktail_party,
+    estimated_features,
     exact_features,
-    likely_features,
     softmax_features,
     tensor_features,
 )
+from seepage.attacks.grad_inversion import grad_inversion
 from seepage.attacks.image_prior import PriorNetwork, through
+from seepage.attacks.inverting_gradients import gradattack_strongest, inverting_gradients
 from seepage.attacks.labels import ReadLogits
+from seepage.attacks.linear_systems.analytic_fc import analytic_fc
+from seepage.attacks.linear_systems.hybrid import hybrid
+from seepage.attacks.linear_systems.rgap import rgap
 from seepage.attacks.malicious_server import (
     class_fishing,
     first_layer_fc,
@@ -25,17 +29,44 @@ from seepage.attacks.malicious_server import (
     label_flip,
     robbing_the_fed,
 )
-from seepage.attacks.recipes import (
-    dlg,
-    grad_inversion,
-    gradattack_strongest,
-    idlg,
-    inverting_gradients,
-    learn_from_gradients,
-    tableak,
-)
 from seepage.attacks.systematic import systematic, teacher_forced
-from seepage.attacks.unmixing import Unmixed, unmix
+from seepage.attacks.tableak import tableak
+from seepage.attacks.unmix import Unmixed, unmix
+from seepage.core import Attack
+from seepage.core.plugins import Catalogue
+
+ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
+    "attack",
+    "seepage.attacks",
+    {
+        recipe.__name__: recipe
+        for recipe in (
+            analytic_fc,
+            class_fishing,
+            cocktail_party,
+            dager,
+            dlg,
+            exact_batch,
+            exact_features,
+            first_layer_fc,
+            grad_inversion,
+            gradattack_strongest,
+            hybrid,
+            identity_convolutions,
+            idlg,
+            inverting_gradients,
+            label_flip,
+            learn_from_gradients,
+            rgap,
+            robbing_the_fed,
+            softmax_features,
+            systematic,
+            tableak,
+            teacher_forced,
+            tensor_features,
+        )
+    },
+)
 
 __all__ = [
     "ATTACKS",
@@ -48,6 +79,7 @@ __all__ = [
     "cocktail_party",
     "dager",
     "dlg",
+    "estimated_features",
     "exact_batch",
     "exact_features",
     "first_layer_fc",
@@ -59,7 +91,6 @@ __all__ = [
     "inverting_gradients",
     "label_flip",
     "learn_from_gradients",
-    "likely_features",
     "rgap",
     "robbing_the_fed",
     "softmax_features",

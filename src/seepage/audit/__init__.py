@@ -1,25 +1,28 @@
 """The grid, the record and where records are kept; the executor is passed in."""
 
-from seepage.audit.audit import Audit
-from seepage.audit.bound_case import BoundCase
-from seepage.audit.case import Case
-from seepage.audit.ceiling import Ceiling
-from seepage.audit.choices import Choice, Leak, Leakage, leakages, pareto_front, ranked, strongest
+from seepage.audit.audit_result import AuditResult, load_audit
+from seepage.audit.case import BoundCase, Case
+from seepage.audit.choices import (
+    Breach,
+    Choice,
+    Gate,
+    Leak,
+    Leakage,
+    leakages,
+    pareto_front,
+    ranked,
+    strongest,
+)
 from seepage.audit.database import Planned
-from seepage.audit.environment import environment
-from seepage.audit.estimate import estimate
-from seepage.audit.execution import AnyCase, Executor, serial, side_by_side
-from seepage.audit.gate import Breach, Gate
-from seepage.audit.outcome import Outcome
+from seepage.audit.grid import Audit, estimate
 from seepage.audit.pool import Pool
 from seepage.audit.ray_cluster import RayCluster
-from seepage.audit.record import Record
-from seepage.audit.result import AuditResult, load_audit
-from seepage.audit.run import run_case
-from seepage.audit.source import QUICKSTART, Source
+from seepage.audit.record import Ceiling, Outcome, Record
+from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
 from seepage.audit.spec import Part, Spec, build_spec, load_spec
-from seepage.audit.store import AuditStore
-from seepage.audit.victims import Victims, victims
+from seepage.audit.spec_text import QUICKSTART, SpecSource
+from seepage.audit.store import AuditStore, environment
+from seepage.audit.targets import Victims, victims
 
 __all__ = [
     "QUICKSTART",
@@ -42,8 +45,8 @@ __all__ = [
     "Pool",
     "RayCluster",
     "Record",
-    "Source",
     "Spec",
+    "SpecSource",
     "Victims",
     "build_spec",
     "environment",

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from seepage.audit.identity import client_key, hash_of, named, standing
-from seepage.audit.strangers import Strangers
-from seepage.audit.victims import Victims
+from seepage.audit.targets import Strangers, Victims
+from seepage.bounds import Bound
 from seepage.clients import Client
 from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
-from seepage.core.digest import lasting
+from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
+from seepage.core.version import __version__
 from seepage.threats import Threat
+
+
+def standing(task: Task, client: Client, victims: Victims | Strangers) -> dict[str, str]:
+    """Who shares what, by name, as words."""
+    return {
+        "seepage": __version__,
+        "data": victims.data,
+        "people": str(victims.people),
+        "inputs": victims.digest,
+        "model": f"{task.name}, mode={task.mode!r}",
+        "domain": repr(task.domain),
+        "weights": task.digest,
+        "local": repr(client.local),
+        "defense": repr(client.defense),
+        # Results of audits in which all clients drew the same noise are not taken over.
+        "keys": "one per client",
+    }
+
+
+def client_key(seed: int, client: Client, victims: Victims) -> Rng:
+    """Return the key of everything that a simulated client draws.
+
+    It is computed from the private data, which makes it reproducible for whoever has the data and
+    out of reach for an attack, which has not. Every client has another key, and so has every
+    defense of the same client: otherwise the difference of two updates is free of noise. The attack
+    does not count, so that all attacks see the same update.
+
+    Args:
+        seed: Of the case.
+        client: Who shares, and behind which defense.
+        victims: Whose data is private.
+    """
+    return Rng(seed).fork("client", victims.secret, stable_repr(client.chain))
+
+
+def hash_of(identity: Mapping[str, str]) -> str:
+    """Equal for equal identities in every process and on every machine."""
+    return digest(json.dumps(identity))
+
+
+def named(victims: Victims | Strangers) -> str:
+    """Whose data it is, for one line."""
+    return f"{victims.data} #{', '.join(map(str, victims.people))}"
 
 
 def require_permission(name: str, attack: Attack, threat: Threat) -> None:
@@ -68,7 +112,7 @@ class Case:
             **standing(self.task, self.client, self.victims),
             "threat": repr(self.threat),
             "attack": self.attack_name,
-            "options": lasting(self.attack),
+            "options": stable_repr(self.attack),
             "metrics": metrics,
             "seed": str(self.seed),
         }
@@ -113,7 +157,7 @@ class Case:
         network = (self.task.digest, self.task.domain)
         client = self.client.local if self.client.chain.comes_after else self.client
         # One attack runs for all, so that its name does not do: two audits may use it otherwise.
-        attack = (self.attack_name, lasting(self.attack))
+        attack = (self.attack_name, stable_repr(self.attack))
         return tuple(map(repr, (*network, client, self.threat, *attack, size, captured)))
 
     @property
@@ -125,3 +169,63 @@ class Case:
         """One line for progress."""
         behind = f" behind {self.client.defense}" if self.client.chain.links else ""
         return f"{self.attack_name} on {named(self.victims)}{behind}"
+
+
+def known(victims: Victims | Strangers) -> Victims:
+    """Raise `InvalidValue` unless the private batch is at hand, where bounds are evaluated."""
+    if isinstance(victims, Strangers):
+        raise InvalidValue(
+            f"a bound is evaluated at the private inputs, which nobody has for {victims.data}; "
+            "leave bounds out, or give the truth"
+        )
+    return victims
+
+
+@dataclass(frozen=True, eq=False)
+class BoundCase:
+    """One bound on all attacks on one client's update.
+
+    Args:
+        task: What was broadcast, in the mode the client runs it.
+        client: Who shares, and behind which defense.
+        bound: What is computed.
+        name: What records call it.
+        victims: Whose data is private.
+        seed: Of the directions that some bounds sample.
+    """
+
+    task: Task
+    client: Client
+    bound: Bound
+    name: str
+    victims: Victims
+    seed: int
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Everything that decides the result, by name, as words."""
+        return {
+            **standing(self.task, self.client, self.victims),
+            "bound": self.name,
+            "options": stable_repr(self.bound),
+            "seed": str(self.seed),
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the identity: equal for equal cases in every process and on every machine."""
+        return hash_of(self.identity)
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """What cases must share to run together: nothing runs together with a bound."""
+        return (self.id,)
+
+    @property
+    def description(self) -> str:
+        """One line that says more, for plans."""
+        return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"
+
+    def __str__(self) -> str:
+        """One line for progress."""
+        return f"bound {self.name} for {named(self.victims)} behind {self.client.defense}"

@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import torch
 
-from seepage.audit.execution import AnyCase, Started, unannounced
-from seepage.audit.outcome import Outcome
-from seepage.audit.run import lost
-from seepage.audit.source import Source
-from seepage.audit.worker import OUTCOME, work
+from seepage.audit.record import Outcome
+from seepage.audit.run_case import AnyCase, Started, lost, run_case, unannounced
+from seepage.audit.spec import build_spec
+from seepage.audit.spec_text import SpecSource
+from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue
-from seepage.core.progress import report
+from seepage.core.progress import listen, report
+
+# The first byte of a message says what follows.
+PROGRESS, OUTCOME = b"p", b"o"
+
+
+def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Path) -> None:
+    """Run the case of every id that comes, until nobody is left to ask."""
+    # Ctrl-C reaches the whole group; whoever started us decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_die_with_the_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    cases = {case.id: case for case in build_spec(source).cases}
+
+    def heard(step: int, steps: int, objective: float) -> None:
+        link.send_bytes(PROGRESS + json.dumps([step, steps, objective]).encode())
+
+    with checkpointing(checkpoints), listen(heard):
+        while True:
+            try:
+                case = cases[link.recv_bytes().decode()]
+                link.send_bytes(OUTCOME + run_case(case).packed())
+            except (EOFError, BrokenPipeError):
+                return
+
+
+def _die_with_the_parent() -> None:
+    """Else an orphan would go on writing where the resumed audit writes."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
 
 TRIES = 2
 
@@ -38,7 +73,7 @@ class Pool:
         checkpoints: Folder in which long attacks save their state.
     """
 
-    source: Source
+    source: SpecSource
     workers: int
     checkpoints: Path
 

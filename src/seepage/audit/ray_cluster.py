@@ -12,11 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from seepage.audit.execution import AnyCase, Started, unannounced
-from seepage.audit.outcome import Outcome
-from seepage.audit.run import lost, run_case
-from seepage.audit.source import Source
+from seepage.audit.record import Outcome
+from seepage.audit.run_case import AnyCase, Started, lost, run_case, unannounced
 from seepage.audit.spec import build_spec
+from seepage.audit.spec_text import SpecSource
 from seepage.core.errors import MissingExtra, UnknownName
 
 
@@ -33,7 +32,7 @@ class RayCluster:
         workers: CPUs of the cluster started here; None takes all.
     """
 
-    source: Source
+    source: SpecSource
     workers: int | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +94,7 @@ def _ray() -> ModuleType:
     return ray
 
 
-def _run(source: Source, case: str, folder: str) -> bytes:
+def _run(source: SpecSource, case: str, folder: str) -> bytes:
     """What a task does, wherever it runs."""
     os.chdir(folder)
     cases = _cases(source)
@@ -105,6 +104,6 @@ def _run(source: Source, case: str, folder: str) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _cases(source: Source) -> dict[str, AnyCase]:
+def _cases(source: SpecSource) -> dict[str, AnyCase]:
     """Built once per worker process."""
     return {case.id: case for case in build_spec(source).cases}

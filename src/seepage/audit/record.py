@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from seepage.audit.ceiling import Ceiling
+import torch
+from torch import Tensor
+
+from seepage.audit.artifacts import pack, unpack
+from seepage.core.protocols import Side
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A bound on the error of attacks on one batch.
+
+    Args:
+        values: One per person; empty where the case failed.
+        side: Whether the error is at least or at most this.
+        metric: What is bounded.
+        assumptions: Under which it holds.
+        remark: Why it says nothing, where it does not; empty otherwise.
+        peak: Width of the range of an entry, which a PSNR is relative to.
+        entries: Of one input.
+        mode: In which the client ran the network, "train" or "eval".
+    """
+
+    values: tuple[float, ...]
+    side: Side
+    metric: str
+    assumptions: tuple[str, ...] = ()
+    remark: str = ""
+    peak: float = 1.0
+    entries: int = 1
+    mode: str = "eval"
 
 
 @dataclass(frozen=True)
@@ -88,3 +118,48 @@ def _restored(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
         return tuple(_restored(item) for item in value)
     return float(value) if value in ("inf", "-inf") else value
+
+
+def spelled(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+    """Inputs in words, as an artifact carries them."""
+    return {"said": json.dumps(said)} if said else {}
+
+
+def read_words(words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Undo `spelled`."""
+    return tuple(tuple(map(str, one)) for one in json.loads(words.get("said", "[]")))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A record, with the tensors behind it.
+
+    Args:
+        record: What is kept.
+        truth: The private inputs; None where nobody has them.
+        guess: The guesses in the order of the people; None if the case failed.
+        objective: Value at the start and after each step; empty for closed forms.
+        said: The guesses in words, where people read them.
+    """
+
+    record: Record
+    truth: Tensor | None
+    guess: Tensor | None
+    objective: tuple[float, ...] = ()
+    said: tuple[tuple[str, ...], ...] = ()
+
+    def packed(self) -> bytes:
+        """All but the truth, as the bytes of the artifact: safetensors that carry the record."""
+        tensors = {} if self.guess is None else {"guess": self.guess}
+        if self.objective:
+            tensors["objective"] = torch.tensor(self.objective, dtype=torch.float64)
+        words = {"record": json.dumps(self.record.plain(), allow_nan=False), **spelled(self.said)}
+        return pack(tensors, words)
+
+    @classmethod
+    def unpacked(cls, data: bytes, truth: Tensor | None) -> Outcome:
+        """The outcome of which `data` is the packed form, with the truth it left out."""
+        tensors, words = unpack(data)
+        record = Record.from_plain(json.loads(words["record"]))
+        objective = tensors["objective"].tolist() if "objective" in tensors else ()
+        return cls(record, truth, tensors.get("guess"), tuple(objective), read_words(words))

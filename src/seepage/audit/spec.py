@@ -11,21 +11,19 @@ from pathlib import Path
 
 import torch
 
-from seepage.audit import adversary, entries, measured, whose
-from seepage.audit.audit import Audit
-from seepage.audit.bound_case import known
-from seepage.audit.captured import Captured
-from seepage.audit.entries import Table
-from seepage.audit.execution import AnyCase
-from seepage.audit.placed import placed
-from seepage.audit.source import Source
-from seepage.audit.strangers import Strangers
-from seepage.audit.victims import Victims
+from seepage.audit import spec_entries as entries
+from seepage.audit.captures import CapturedData
+from seepage.audit.case import known
+from seepage.audit.grid import Audit
+from seepage.audit.run_case import AnyCase
+from seepage.audit.spec_entries import Table, numbered, trusting_nothing
+from seepage.audit.spec_text import SpecSource, locate_error
+from seepage.audit.targets import Strangers, Victims
 from seepage.bounds import Bound
-from seepage.core import LocalComputation, Metric, Task
-from seepage.core.errors import InvalidValue
-from seepage.core.located import located
+from seepage.core import LocalComputation, Metric, Paired, Task
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
 from seepage.data import Dataset
+from seepage.scoring import METRICS, find_metric
 from seepage.threats import Threat
 
 
@@ -48,7 +46,7 @@ class Spec:
     """
 
     title: str
-    source: Source
+    source: SpecSource
     parts: tuple[Part, ...]
 
     @cached_property
@@ -68,24 +66,24 @@ def load_spec(path: Path | None = None, *, device: str = "cpu") -> Spec:
     Raises:
         SeepageError: One sentence with the file, the place in it, what was expected and what came.
     """
-    return build_spec(Source.read(path, device=device))
+    return build_spec(SpecSource.read(path, device=device))
 
 
-def build_spec(source: Source) -> Spec:
+def build_spec(source: SpecSource) -> Spec:
     """Build all that a spec names."""
     table = _parsed(source)
-    with placed(source):
+    with locate_error(source):
         entries.only(table, "title", "seeds", "metrics", "scenario")
-        metrics = measured.metrics(table.get("metrics"))
+        metrics = read_metrics(table.get("metrics"))
         seeds = entries.seeds(table.get("seeds", [0]))
-        data = partial(whose.data, find=whose.once())
+        data = partial(entries.data, find=entries.once())
         model = _once(source.device)
         build = partial(_parts, data=data, model=model, metrics=metrics, seeds=seeds)
         parts = [part for made in entries.each(table, "scenario", build) for part in made]
     return Spec(str(table.get("title", Path(source.name).stem)), source, tuple(parts))
 
 
-def _parsed(source: Source) -> Table:
+def _parsed(source: SpecSource) -> Table:
     try:
         return tomllib.loads(source.text)
     except tomllib.TOMLDecodeError as error:
@@ -94,9 +92,9 @@ def _parsed(source: Source) -> Table:
 
 def _once(device: str) -> Callable[..., Task]:
     """Build a network that several scenarios broadcast a single time."""
-    known: dict[tuple[str, int], tuple[Task, Dataset | Captured]] = {}
+    known: dict[tuple[str, int], tuple[Task, Dataset | CapturedData]] = {}
 
-    def made(table: Table, dataset: Dataset | Captured) -> Task:
+    def made(table: Table, dataset: Dataset | CapturedData) -> Task:
         key = repr(sorted(table.items())), id(dataset)
         if key not in known:
             task = entries.model(table, dataset).to(device=torch.device(device))
@@ -110,7 +108,7 @@ def _once(device: str) -> Callable[..., Task]:
 def _parts(
     scenario: Table,
     *,
-    data: Callable[[Table], tuple[Dataset | Captured, tuple[Victims | Strangers, ...]]],
+    data: Callable[[Table], tuple[Dataset | CapturedData, tuple[Victims | Strangers, ...]]],
     model: Callable[..., Task],
     metrics: Sequence[Metric] | None,
     seeds: Sequence[int],
@@ -124,21 +122,21 @@ def _parts(
             defenses=entries.defenses(scenario.get("defenses", [[]])),
             threats=_threats(scenario, dataset),
             attacks=dict(
-                entries.each(scenario, "attacks", partial(adversary.attack, domain=dataset.domain))
+                entries.each(scenario, "attacks", partial(entries.attack, domain=dataset.domain))
             ),
             bounds=_bounds(scenario),
-            metrics=measured.fitting(metrics, dataset),
+            metrics=fitting_metrics(metrics, dataset),
             seeds=seeds,
         )
-        with located("threats"):
+        with error_path("threats"):
             audit.permitted()
         if audit.bounds:
-            with located("bounds"):
+            with error_path("bounds"):
                 tuple(map(known, batches))
-        with located("defenses"):
+        with error_path("defenses"):
             audit.cases(batches)
         for task, who in product(audit.tasks, batches):
-            with located("models"), entries.trusting_nothing(task.name):
+            with error_path("models"), entries.trusting_nothing(task.name):
                 who.check(task)
         parts.append(Part(audit, batches))
     return parts
@@ -151,16 +149,16 @@ def _bounds(scenario: Table) -> dict[str, Bound]:
     return dict(entries.each(scenario, "bounds", entries.bound))
 
 
-def _locals(scenario: Table, dataset: Dataset | Captured) -> list[LocalComputation]:
+def _locals(scenario: Table, dataset: Dataset | CapturedData) -> list[LocalComputation]:
     """What clients compute; of a captured update its file tells."""
-    if isinstance(dataset, Captured):
+    if isinstance(dataset, CapturedData):
         _require_none(scenario, "locals", "how the client computed")
         return [dataset.tapped.capture.local]
     return entries.each(scenario, "locals", entries.local, [{}])
 
 
-def _threats(scenario: Table, dataset: Dataset | Captured) -> list[Threat]:
-    if isinstance(dataset, Captured):
+def _threats(scenario: Table, dataset: Dataset | CapturedData) -> list[Threat]:
+    if isinstance(dataset, CapturedData):
         _require_none(scenario, "threats", "what the adversary knows")
         return [dataset.tapped.threat]
     return entries.each(scenario, "threats", entries.threat, [{}])
@@ -168,5 +166,43 @@ def _threats(scenario: Table, dataset: Dataset | Captured) -> list[Threat]:
 
 def _require_none(scenario: Table, key: str, what: str) -> None:
     if key in scenario:
-        with located(key):
+        with error_path(key):
             raise InvalidValue(f"a captured update says itself {what}; leave {key} out")
+
+
+def read_metrics(names: object) -> tuple[Metric, ...] | None:
+    """The metrics of these names, after PSNR, which orders the tables; None takes all that fit."""
+    if names is None:
+        return None
+    with error_path("metrics"):
+        if not isinstance(names, list) or not names:
+            raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
+        asked = numbered(names, _metric)
+    return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
+
+
+def _metric(name: object) -> Metric:
+    if not isinstance(name, str):
+        raise UnknownName("metric", str(name), METRICS)
+    with trusting_nothing(name):
+        return find_metric(name)
+
+
+def fitting_metrics(
+    asked: Sequence[Metric] | None, dataset: Dataset | CapturedData
+) -> tuple[Metric, ...] | None:
+    """Those of the metrics that fit these inputs; one that cannot run here is an error."""
+    if asked is None:
+        return None
+    one = dataset.take([0])
+    itself = Paired(one.inputs, one.inputs, one.labels, one.labels, (0,), domain=dataset.domain)
+    return tuple(metric for metric in asked if _fits(metric, itself))
+
+
+def _fits(metric: Metric, paired: Paired) -> bool:
+    try:
+        with trusting_nothing(metric.name):
+            metric(paired)
+    except NotApplicable:
+        return False
+    return True

@@ -3,33 +3,261 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import platform
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 
+import torch
+
 from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack, write_whole
-from seepage.audit.changes import changes
-from seepage.audit.database import DATABASE, TEMPORARY, Database, Planned
-from seepage.audit.execution import AnyCase
-from seepage.audit.lock import DirectoryLock, require_unlocked
-from seepage.audit.outcome import Outcome, spelled
-from seepage.audit.record import Record
-from seepage.audit.result import ARTIFACTS, artifact_names
-from seepage.audit.room import (
-    CHECKPOINTS,
-    ENVIRONMENT,
-    PARTIAL,
-    SPEC,
-    find_checkpoints,
-    holds_audit,
-    list_files,
-    remove_files,
-    require_audit,
+from seepage.audit.audit_result import ARTIFACTS, artifact_names
+from seepage.audit.database import (
+    DATABASE,
+    TEMPORARY,
+    Database,
+    Planned,
+    read_format,
+    require_database,
 )
-from seepage.audit.strangers import Strangers
-from seepage.audit.victims import Victims
+from seepage.audit.record import Outcome, Record, spelled
+from seepage.audit.run_case import AnyCase
+from seepage.audit.targets import Strangers, Victims
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
+
+# What changes along with something that says more.
+_WITH: Mapping[str, tuple[str, ...]] = defaultdict(
+    tuple,
+    people=("data",),
+    inputs=("data", "people"),
+    domain=("data", "model"),
+    weights=("data", "model"),
+    options=("attack", "bound"),
+)
+_LONGEST = 80
+
+
+def changes(before: Sequence[Planned], now: Sequence[Planned]) -> str:
+    """Name the parts of a case that differ, in words.
+
+    Example:
+        >>> mlp = Planned("1", "", {"model": "mlp", "seed": "0"})
+        >>> cnn = Planned("2", "", {"model": "cnn", "seed": "0"})
+        >>> changes([mlp], [cnn])
+        "model was 'mlp' and is now 'cnn'"
+    """
+    names = dict.fromkeys(name for case in (*before, *now) for name in case.identity)
+    found = {name: words for name in names if (words := _change(name, before, now))}
+    told = [words for name, words in found.items() if not any(n in found for n in _WITH[name])]
+    return ", and ".join(told) or f"it had {len(before)} cases and now has {len(now)}"
+
+
+def _change(name: str, before: Sequence[Planned], now: Sequence[Planned]) -> str:
+    old, new = ({case.identity.get(name, "") for case in cases} for cases in (before, now))
+    gone, come = sorted(old - new), sorted(new - old)
+    if gone and come:
+        return f"{name} was {_listed(gone)} and is now {_listed(come)}"
+    if gone:
+        return f"{name} {_listed(gone)} is gone"
+    return f"{name} {_listed(come)} is new" if come else ""
+
+
+def _listed(values: Sequence[str]) -> str:
+    more = f" and {len(values) - 1} more" if len(values) > 1 else ""
+    first = values[0] if len(values[0]) <= _LONGEST else values[0][:_LONGEST] + "..."
+    return f"{first!r}{more}"
+
+
+LOCK = "audit.lock"
+_OWNER = re.compile(rb"seepage (\d+)\n")
+
+
+class DirectoryLock:
+    """Held by a process until it lets go or dies; the kernel sees to the latter.
+
+    Args:
+        folder: The directory to hold.
+
+    Raises:
+        InvalidValue: If another process holds it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock, or refuse at once."""
+        import fcntl
+
+        self._handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            refused = _in_use(folder, self._handle)
+            os.close(self._handle)
+            raise refused from None
+        os.ftruncate(self._handle, 0)
+        os.write(self._handle, f"seepage {os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        """Let go; the file stays, since a lock on a file that is gone protects nothing."""
+        os.close(self._handle)
+
+
+def require_unlocked(folder: Path) -> None:
+    """Raise `InvalidValue` if a process holds a directory; nothing is written."""
+    import fcntl
+
+    try:
+        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _in_use(folder, handle) from None
+    finally:
+        os.close(handle)
+
+
+def is_lock(path: Path) -> bool:
+    """Whether a file is a lock of ours; it is empty until the owner has signed it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        said = file.read(64)
+    return not said or _OWNER.fullmatch(said) is not None
+
+
+def _in_use(folder: Path, handle: int) -> InvalidValue:
+    owner = _OWNER.fullmatch(os.read(handle, 64))
+    who = f"process {owner[1].decode()}" if owner else "another process"
+    return InvalidValue(f"{str(folder)!r} is in use by {who}; wait for it, or choose another --out")
+
+
+SPEC = "spec.toml"
+ENVIRONMENT = "environment.json"
+SHEET = "contact_sheet.png"
+PAGE = "report.html"
+CHECKPOINTS = "checkpoints"
+
+PARTIAL = ".partial"
+
+_WHOLE = (SPEC, ENVIRONMENT, PAGE)
+_BESIDE = (*_WHOLE, *(f".{name}{PARTIAL}" for name in _WHOLE), SHEET)
+_SQLITE = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal"))
+
+# Checkpoints are named by fingerprints, which are not known when the audit begins.
+_CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|{re.escape(PARTIAL)})")
+
+
+def list_files(artifacts: Iterable[str]) -> list[str]:
+    """Every file that an audit with these artifacts may write, relative to its directory.
+
+    The list is stored when the audit begins, while none of these files is there.
+    """
+    return [*_BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in dict.fromkeys(artifacts))]
+
+
+def require_audit(path: Path) -> None:
+    """Raise unless a directory holds an audit that this version can go on with."""
+    require_database(path / DATABASE)
+    for name in (*_SQLITE, *_BESIDE, LOCK, TEMPORARY, ARTIFACTS, CHECKPOINTS):
+        if (path / name).is_symlink():
+            raise InvalidValue(
+                f"expected what an audit wrote at {str(path / name)!r}, got a link, which is "
+                "never followed; remove it, or choose another --out"
+            )
+
+
+def holds_audit(path: Path) -> bool:
+    """Whether an audit is in a directory; False if one can begin there.
+
+    Only reads. Beside an empty directory, one can begin where another was killed before its
+    database was there.
+
+    Raises:
+        InvalidValue: If the directory holds anything else.
+        UnreadableFile: If the audit has another format.
+    """
+    there = [file.name for file in path.iterdir()] if path.is_dir() else []
+    # After listing: whoever begins an audit here right now makes the database first.
+    if read_format(path / DATABASE) is not None:
+        require_audit(path)
+        return True
+    is_free = path.is_dir() or not (path.exists() or path.is_symlink())
+    if not is_free or not all(_is_leftover(path / name) for name in there):
+        raise InvalidValue(
+            f"expected --out to name a new directory, but {str(path)!r} holds something else"
+        )
+    return False
+
+
+def _is_leftover(place: Path) -> bool:
+    """Whether a kill while an audit began may have left this file."""
+    if place.is_symlink():
+        return False
+    if place.name == LOCK:
+        return is_lock(place)
+    # It may be gone by now, if the audit that makes it is still alive.
+    return place.name == TEMPORARY and (place.is_file() or not place.exists())
+
+
+def remove_files(path: Path) -> None:
+    """Remove an earlier audit's files by their names; its database stays, without records.
+
+    The names were reserved when the audit began, but whether it wrote a file is not recorded: a
+    `report.html` that somebody put there later is removed too. Checkpoints are known by the form
+    of their names. Whenever this is killed, an audit is left that can be resumed or overwritten.
+
+    Args:
+        path: The directory, held by this process.
+
+    Raises:
+        InvalidValue: If something else has the name of a file of the audit; nothing is removed.
+    """
+    database = Database(path / DATABASE)
+    try:
+        files = [*_written(path, database.files()), *find_checkpoints(path)]
+        database.empty()
+    finally:
+        database.close()
+    for file in files:
+        file.unlink(missing_ok=True)
+    for folder in (path / ARTIFACTS, path / CHECKPOINTS):
+        with suppress(OSError):  # somebody keeps something else there
+            folder.rmdir()
+
+
+def _written(path: Path, names: Iterable[str]) -> Iterator[Path]:
+    """The files of a list that are there."""
+    for name in names:
+        parts = PurePosixPath(name).parts
+        place = path.joinpath(*parts)
+        inside = len(parts) == 1 or (len(parts) == 2 and parts[0] == ARTIFACTS)
+        if ".." in parts or not inside:
+            raise InvalidValue(f"the audit in {str(path)!r} lists {name!r}, which it cannot write")
+        partial = [place.with_suffix(PARTIAL)] if len(parts) == 2 else []
+        for file in (place, *partial):
+            if file.is_symlink() or (file.exists() and not file.is_file()):
+                raise InvalidValue(
+                    f"expected a file that the audit wrote at {str(file)!r}, got a link or a "
+                    "folder; move it away, or choose another --out"
+                )
+            if file.exists():
+                yield file
+
+
+def find_checkpoints(path: Path) -> list[Path]:
+    """The states of attacks that were interrupted, whole or not."""
+    folder = path / CHECKPOINTS
+    return [
+        file
+        for file in (folder.iterdir() if folder.is_dir() else ())
+        if _CHECKPOINT.fullmatch(file.name) and file.is_file() and not file.is_symlink()
+    ]
 
 
 class AuditStore:
@@ -226,3 +454,26 @@ def _said(path: Path) -> Iterator[None]:
         raise UnreadableFile(
             f"cannot write the audit to {str(path)!r}: {error.strerror}; choose another --out"
         ) from error
+
+
+PACKAGES = ("seepage", "torch", "numpy", "scipy", "pillow", "safetensors")
+
+
+def environment(device: str) -> dict[str, str | dict[str, str]]:
+    """Versions, platform and device, as plain data."""
+    card = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device,
+        "processor": card or platform.machine(),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        # Seepage itself may run from its source tree.
+        return "not installed"

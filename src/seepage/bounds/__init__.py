@@ -1,18 +1,34 @@
 """What theory allows: numbers that no attack, or some attack, gets past."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 from seepage.bounds import dp, risk
-from seepage.bounds.catalogue import BOUNDS
+from seepage.bounds.bound import Bound
 from seepage.bounds.channel import Channel, channel
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed
 from seepage.bounds.dp import RenyiError
-from seepage.bounds.equations import EquationCount, RankDeficiency
+from seepage.bounds.equation_count import EquationCount, RankDeficiency
 from seepage.bounds.identifiability import Determined, Identifiability
 from seepage.bounds.information import Information, information
-from seepage.bounds.inverse import InverseTrace, Inversion
-from seepage.bounds.protocol import Bound
-from seepage.bounds.table_1 import pruned_share, table_1
-from seepage.bounds.two_layer import Orders, two_layer_orders
+from seepage.bounds.inverse_trace import InverseTrace, Inversion
+from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
 from seepage.bounds.van_trees import VanTrees
+from seepage.core.plugins import Catalogue
+
+_ALL: tuple[type[Bound], ...] = (
+    CramerRao,
+    CramerRaoRelaxed,
+    EquationCount,
+    Identifiability,
+    RankDeficiency,
+    RenyiError,
+    VanTrees,
+)
+BOUNDS: Catalogue[Callable[..., Bound]] = Catalogue(
+    "bound", "seepage.bounds", {b.__name__: b for b in _ALL}
+)
 
 __all__ = [
     "BOUNDS",
@@ -22,11 +38,11 @@ __all__ = [
     "CramerRaoRelaxed",
     "Determined",
     "EquationCount",
+    "ErrorOrders",
     "Identifiability",
     "Information",
     "InverseTrace",
     "Inversion",
-    "Orders",
     "RankDeficiency",
     "RenyiError",
     "VanTrees",

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from seepage.clients import Client
-from seepage.core import Batch, Defense, Protection, Rng, Task, Update
-from seepage.core.errors import NotApplicable
-from seepage.core.precision import precision
+from seepage.core import Batch, BoundValue, Defense, Protection, Rng, Task, Update
+from seepage.core.device import precision
+from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.defenses import AddGaussian, AddLaplace, Chain, Dropout, Quantize, Sign, chain
 
 # How far a client may stray from its deterministic part, relative to it, by rounding alone.
@@ -157,3 +157,33 @@ def _names(links: Sequence[Protection]) -> str:
 
 def _without_aggregation(links: Chain) -> Protection:
     return chain(*links.preparations, *links.guards)
+
+
+# How an assumption begins that makes a bound one of another client than the one attacked.
+SEEN_WITH = "the update is seen with noise that the client does not add, of std"
+
+
+def nothing_said(batch: Batch, reason: str) -> BoundValue:
+    """A lower bound of zero for everybody, and why."""
+    nothing = torch.zeros(len(batch), dtype=torch.float64, device="cpu")
+    return BoundValue(nothing, "lower", "rmse", (), reason)
+
+
+def require_radius(radius: float) -> None:
+    """Refuse intervals that are empty or wider than the domain."""
+    if not 0 < radius <= 1:
+        raise InvalidValue(f"expected a radius in (0, 1], got {radius!r}")
+
+
+def within(radius: float) -> str:
+    """Over which inputs a bound is an average, as an assumption."""
+    return (
+        f"on average over inputs within {radius:g} of the range of these, entry by entry and of "
+        "no known structure"
+    )
+
+
+def require_std(std: float) -> None:
+    """Refuse noise of no possible scale."""
+    if not (std >= 0 and math.isfinite(std)):
+        raise InvalidValue(f"expected std >= 0, got {std!r}")

@@ -9,10 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.bounds.channel import Channel, channel
+from seepage.bounds.channel import SEEN_WITH, Channel, channel, nothing_said, require_std
 from seepage.bounds.information import Information, information, signs
-from seepage.bounds.inverse import InverseTrace, Inversion, half_width
-from seepage.bounds.words import SEEN_WITH, nothing_said, require_std
+from seepage.bounds.inverse_trace import InverseTrace, Inversion, half_width
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable

@@ -9,11 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.bounds.channel import channel
+from seepage.bounds.channel import channel, nothing_said, require_radius, within
 from seepage.bounds.information import Information, information
-from seepage.bounds.inverse import RESOLVED, Inversion
+from seepage.bounds.inverse_trace import RESOLVED, Inversion
 from seepage.bounds.van_trees import around
-from seepage.bounds.words import nothing_said, require_radius, within
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable

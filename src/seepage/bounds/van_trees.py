@@ -9,11 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.bounds.channel import channel
+from seepage.bounds.channel import channel, nothing_said, require_radius, require_std, within
 from seepage.bounds.cramer_rao import KNOWN, computed, granted
 from seepage.bounds.information import information
-from seepage.bounds.inverse import Inversion
-from seepage.bounds.words import nothing_said, require_radius, require_std, within
+from seepage.bounds.inverse_trace import Inversion
 from seepage.clients import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable

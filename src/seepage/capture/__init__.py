@@ -1,8 +1,8 @@
 """Updates as they cross the wire, kept in a file and attacked later, by somebody else."""
 
 from seepage.capture.capture import Capture, Form
+from seepage.capture.capture_file import dump, load, parse, save
 from seepage.capture.consistency import Consistency, consistency
-from seepage.capture.file import dump, load, parse, save
 from seepage.capture.setting import Setting, hashed
 
 __all__ = [

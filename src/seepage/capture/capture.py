@@ -10,8 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from seepage.capture.fitting import fitted, trained
-from seepage.capture.setting import Setting
+from seepage.capture.setting import Setting, fitted, trained
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import LocalComputation, Observation, Protection, Task, Update
 from seepage.core.digest import digest

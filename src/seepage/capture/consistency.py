@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.capture.capture import Capture, Form
-from seepage.capture.fitting import bare, trained
+from seepage.capture.setting import bare, trained
 from seepage.core import Task
 from seepage.core.errors import SeepageError
 

@@ -15,18 +15,17 @@ from rich.text import Text
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from seepage import __version__
-from seepage.cli.audit import BAD_USAGE, INTERRUPTED
-from seepage.cli.audit_command import audit
-from seepage.cli.catalogues import Kind, catalogue
-from seepage.cli.inspect import inspect_models
-from seepage.cli.options import NetworkOptions
-from seepage.cli.report import Format
-from seepage.cli.report import report as write_report
-from seepage.cli.vet import Received, vet_model
-from seepage.cli.warned import plain_warnings
+from seepage.cli.audit_command import NetworkOptions, audit
+from seepage.cli.display import plain_warnings
+from seepage.cli.inspect_command import inspect_models
+from seepage.cli.list_command import Kind, catalogue
+from seepage.cli.report_command import Format
+from seepage.cli.report_command import report as write_report
+from seepage.cli.run_audit import BAD_USAGE, INTERRUPTED
+from seepage.cli.vet_command import Received, vet_model
 from seepage.core.errors import InvalidValue, MissingExtra, SeepageError
 from seepage.core.plugins import Catalogue
+from seepage.core.version import __version__
 
 if TYPE_CHECKING:
     import click

@@ -11,21 +11,36 @@ import typer
 from rich.console import Console
 
 from seepage.audit import Gate
-from seepage.cli.audit import audit as run_audit
-from seepage.cli.captured import STEPS, CaptureRequest
-from seepage.cli.options import (
-    Device,
-    DeviceOption,
-    DryRun,
-    NetworkOptions,
-    Overwrite,
-    Plain,
-    Quiet,
-    Resume,
-    Workers,
-)
-from seepage.cli.request import Request
+from seepage.cli.capture_command import STEPS, CaptureRequest
+from seepage.cli.run_audit import AuditRequest
+from seepage.cli.run_audit import audit as run_audit
 from seepage.core.errors import InvalidValue
+
+
+class Device(StrEnum):
+    """Where to run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+DeviceOption = Annotated[Device, typer.Option(help="Where to train and attack.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Processes that share the cores; on a card there is one."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Run only what --out has no result of.")]
+Overwrite = Annotated[bool, typer.Option(help="Replace what is in --out.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
+]
+Plain = Annotated[bool, typer.Option("--plain", help="Lines for a log, no bar.")]
+Quiet = Annotated[bool, typer.Option(help="No progress, only the result.")]
+NetworkOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An argument of the network, as key=value; repeatable."),
+]
 
 
 class Where(StrEnum):
@@ -119,7 +134,7 @@ def audit(
     )
     # Networks of the user's own are found beside where the command runs.
     sys.path.insert(0, str(Path.cwd()))
-    request = Request(
+    request = AuditRequest(
         spec=spec,
         out=out,
         device=device.value,

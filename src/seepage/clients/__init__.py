@@ -1,9 +1,17 @@
 """Data to update: the gradient of a batch, or the distance moved by local steps."""
 
-from seepage.clients.catalogue import LOCALS
-from seepage.clients.client import Client, Shared
-from seepage.clients.fedavg import FedAvg
-from seepage.clients.gradient import Gradient
-from seepage.clients.statistics import batch_statistics
+from __future__ import annotations
 
-__all__ = ["LOCALS", "Client", "FedAvg", "Gradient", "Shared", "batch_statistics"]
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from seepage.clients.client import Client, SharedUpdate
+from seepage.clients.fedavg import FedAvg
+from seepage.clients.gradient import Gradient, batch_statistics
+from seepage.core import LocalComputation
+
+LOCALS: Mapping[str, Callable[..., LocalComputation]] = MappingProxyType(
+    {"Gradient": Gradient, "FedAvg": FedAvg}
+)
+
+__all__ = ["LOCALS", "Client", "FedAvg", "Gradient", "SharedUpdate", "batch_statistics"]

@@ -7,25 +7,25 @@ from functools import cached_property
 
 from torch import Tensor
 
-from seepage.core import Batch, Lesson, LocalComputation, Protection, Rng, Task, Update
+from seepage.core import Batch, LocalComputation, PreparedBatch, Protection, Rng, Task, Update
+from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue
-from seepage.core.precision import upcast
 from seepage.core.rng import require_key
 from seepage.defenses import Chain, chain
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class SharedUpdate:
     """What leaves a client, beside what it was made from; `Threat` decides who sees what.
 
     Args:
         update: What crosses the wire.
-        lessons: What was trained, and on what: one, or one for each client whose updates were
-            aggregated.
+        prepared_batches: What was trained, and on what: one, or one for each client whose
+            updates were aggregated.
     """
 
     update: Update
-    lessons: tuple[Lesson, ...]
+    prepared_batches: tuple[PreparedBatch, ...]
 
 
 @dataclass(frozen=True)
@@ -69,29 +69,37 @@ class Client:
         """The network that everybody holds under this defense; `task` is this one elsewhere."""
         return self.chain.broadcast(task)
 
-    def share(self, task: Task, batch: Batch, *, rng: Rng) -> Shared:
+    def share(self, task: Task, batch: Batch, *, rng: Rng) -> SharedUpdate:
         """Do what a call does, and keep what it was made from."""
         require_key(rng)
         task.check(batch)
         parts = self.chain.split(batch)
         keys = [rng] if len(parts) == 1 else [rng.fork("client", i) for i in range(len(parts))]
-        lessons, updates = [], []
+        prepared_batches, updates = [], []
         for part, key in zip(parts, keys, strict=True):
-            lesson = self.chain.prepare(Lesson.plain(task, part), rng=key)
-            lessons.append(lesson)
-            updates.append(self.chain(self._compute(lesson), rng=key).detach())
-        return Shared(self.chain.combine(updates, [len(part) for part in parts]), tuple(lessons))
+            prepared = self.chain.prepare(PreparedBatch.plain(task, part), rng=key)
+            prepared_batches.append(prepared)
+            updates.append(self.chain(self._compute(prepared), rng=key).detach())
+        return SharedUpdate(
+            self.chain.combine(updates, [len(part) for part in parts]), tuple(prepared_batches)
+        )
 
     def expected(self, task: Task, inputs: Tensor, labels: Tensor) -> Update:
         """The update without its randomness, differentiable in the inputs."""
         parts = self.chain.split(Batch(inputs, labels))
-        lessons = [self.chain.rehearse(Lesson.plain(task, part)) for part in parts]
-        updates = [self.chain.expected(self._compute(lesson)) for lesson in lessons]
+        prepared_batches = [
+            self.chain.prepare_expected(PreparedBatch.plain(task, part)) for part in parts
+        ]
+        updates = [self.chain.expected(self._compute(prepared)) for prepared in prepared_batches]
         return self.chain.combine(updates, [len(part) for part in parts])
 
-    def _compute(self, lesson: Lesson) -> Update:
-        batch, wanted = lesson.batch, self.chain.consumes
+    def _compute(self, prepared: PreparedBatch) -> Update:
+        batch, wanted = prepared.batch, self.chain.consumes
         # Computed in the precision of the network; defenses then work in float32 at least.
-        update = self.local(lesson.task, batch.inputs, batch.labels, granularity=wanted).map(upcast)
-        masked = {n: t * lesson.masks[n] for n, t in update.tensors.items() if n in lesson.masks}
+        update = self.local(prepared.task, batch.inputs, batch.labels, granularity=wanted).map(
+            upcast
+        )
+        masked = {
+            n: t * prepared.masks[n] for n, t in update.tensors.items() if n in prepared.masks
+        }
         return replace(update, tensors={**update.tensors, **masked})

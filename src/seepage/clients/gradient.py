@@ -9,9 +9,12 @@ from typing import ClassVar, Literal
 from torch import Tensor
 from torch.func import grad, vmap
 
-from seepage.core import Task, Update
+from seepage.core import Statistics, Task, Update
+from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue
+from seepage.core.task import batchnorm_layers
 from seepage.core.update import Granularity
+from seepage.probing.hooks import layer_inputs
 
 Reduction = Literal["mean", "sum"]
 
@@ -77,3 +80,26 @@ def _each(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
     each: dict[str, Tensor] = vmap(one)(inputs, labels)
     return each
+
+
+def batch_statistics(task: Task, inputs: Tensor) -> dict[str, Statistics]:
+    """Mean and biased variance over the batch at each batch-normalisation layer, differentiable.
+
+    Args:
+        task: Its mode decides what the layers before see.
+        inputs: `(B, ...)`, in natural units.
+    """
+    with layer_inputs(task.network, list(batchnorm_layers(task.network))) as read:
+        task.outputs(task.parameters, inputs)
+    return measured(read)
+
+
+def measured(read: Mapping[str, Tensor]) -> dict[str, Statistics]:
+    """The statistics of what layers read, `(B, C, ...)` each."""
+    return {name: _statistics(features) for name, features in read.items()}
+
+
+def _statistics(features: Tensor) -> Statistics:
+    features = upcast(features)  # as batch normalisation itself does
+    others = [axis for axis in range(features.ndim) if axis != 1]
+    return Statistics(features.mean(others), features.var(others, correction=0))

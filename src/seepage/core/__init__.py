@@ -1,25 +1,22 @@
 """Nouns and protocols: what flows through the program, and the seams it flows past."""
 
 from seepage.core.batch import Batch
-from seepage.core.bound import BoundValue
-from seepage.core.domain import Domain
-from seepage.core.lesson import Lesson, Mixing
-from seepage.core.observation import Observation, Simulate, Statistics
-from seepage.core.paired import Paired
+from seepage.core.observation import Mixing, Observation, PreparedBatch, Simulate, Statistics
 from seepage.core.protocols import (
     ActiveAttack,
     Aggregation,
     Attack,
+    BoundValue,
     Defense,
+    InputDefense,
     LocalComputation,
     Metric,
-    Preparation,
     Protection,
     SideBySide,
 )
-from seepage.core.reconstruction import Certificate, Reconstruction, Trace
+from seepage.core.reconstruction import Certificate, Paired, Reconstruction, Trace
 from seepage.core.rng import Rng, rng
-from seepage.core.task import Task, cross_entropy
+from seepage.core.task import Domain, Task, cross_entropy
 from seepage.core.update import Update
 
 __all__ = [
@@ -31,13 +28,13 @@ __all__ = [
     "Certificate",
     "Defense",
     "Domain",
-    "Lesson",
+    "InputDefense",
     "LocalComputation",
     "Metric",
     "Mixing",
     "Observation",
     "Paired",
-    "Preparation",
+    "PreparedBatch",
     "Protection",
     "Reconstruction",
     "Rng",

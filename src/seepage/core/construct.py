@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from seepage.core.errors import InvalidValue, UnknownName
-from seepage.core.located import located
+from seepage.core.errors import InvalidValue, UnknownName, error_path
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
     parameters = {name: p for name, p in declared.items() if p.kind not in _COLLECTING}
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in declared.values())
     for option in options:
-        with located(option):
+        with error_path(option):
             if option not in parameters and not takes_any:
                 raise UnknownName("option", option, parameters, where=f"of {name}")
     for option, parameter in parameters.items():
@@ -45,7 +45,7 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
     for option, value in options.items():
         if option in hints and not _fits(value, hints[option]):
             wanted = getattr(hints[option], "__name__", str(hints[option]))
-            with located(option):
+            with error_path(option):
                 raise InvalidValue(f"{name} expects {option} as {wanted}, got {value!r}")
     try:
         return function(**options)
@@ -88,3 +88,23 @@ def described(name: str, options: Mapping[str, object]) -> str:
         'Prune(ratio=0.9)'
     """
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
+
+
+def serialise(value: Any) -> Any:  # noqa: ANN401
+    """Turn a frozen dataclass into plain data that JSON and TOML can hold.
+
+    Example:
+        >>> from seepage.core.reconstruction import Certificate
+        >>> serialise(Certificate(residual=0.5))
+        {'name': 'Certificate', 'residual': 0.5, 'unique': None}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {f.name: serialise(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {"name": type(value).__name__, **named}
+    if isinstance(value, tuple | list):
+        return [serialise(item) for item in value]
+    if isinstance(value, dict):
+        return {key: serialise(item) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return repr(value)

@@ -35,11 +35,11 @@ def digest(*parts: str | Tensor) -> str:
     return state.hexdigest()[:LENGTH]
 
 
-def lasting(value: object) -> str:
+def stable_repr(value: object) -> str:
     """A `repr` without the address that a function shows, which differs from run to run.
 
     Example:
-        >>> lasting(digest)
+        >>> stable_repr(digest)
         '<function digest>'
     """
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
@@ -73,7 +73,7 @@ def _content(value: object, around: frozenset[int]) -> Iterator[str | Tensor]:
             yield from _network(value)
         case FunctionType():
             given = (*map(_held, value.__closure__ or ()), value.__defaults__, value.__kwdefaults__)
-            yield lasting(value)
+            yield stable_repr(value)
             yield from chain.from_iterable(_content(one, around) for one in given)
         case partial():
             held = (value.func, value.args, value.keywords)
@@ -83,11 +83,11 @@ def _content(value: object, around: frozenset[int]) -> Iterator[str | Tensor]:
         case dict():
             yield from chain.from_iterable(_content(pair, around) for pair in value.items())
         case _:
-            yield lasting(value)
+            yield stable_repr(value)
 
 
 def _network(model: nn.Module) -> Iterator[str | Tensor]:
-    yield lasting(model)
+    yield stable_repr(model)
     yield ", ".join(name for name, p in model.named_parameters() if p.requires_grad)
     state = model.state_dict()
     tensors = [(name, t) for name, t in state.items() if isinstance(t, Tensor)]

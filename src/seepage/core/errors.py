@@ -17,7 +17,8 @@ Each message is one sentence: what was expected, what came, what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -99,3 +100,22 @@ def in_a_line(error: BaseException) -> str:
     """
     words = "".join(str(error).splitlines()[:1])
     return f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__
+
+
+@contextmanager
+def error_path(*place: str | int) -> Iterator[None]:
+    """Put these keys and numbers before the place of any error raised inside.
+
+    Example:
+        >>> try:
+        ...     with located("scenario", 0), located("attacks", 1):
+        ...         raise SeepageError("no such attack")
+        ... except SeepageError as error:
+        ...     print(error.place, error)
+        ('scenario', 0, 'attacks', 1) no such attack
+    """
+    try:
+        yield
+    except SeepageError as error:
+        error.place = (*place, *error.place)
+        raise

@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
-from seepage.core.lesson import Mixing
+from seepage.core.batch import Batch
 from seepage.core.task import Task
 from seepage.core.update import Update
+
+
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """How encodings were made from private inputs.
+
+        e_j = sum_i W_ji x_i,   or   e_j = c +- (sum_i W_ji x_i - c)   with random signs per entry
+
+    Args:
+        coefficients: W, `(E, B)`: how much of each private input is in each encoding. Who was mixed
+            with whom is where it is not zero.
+        flipped_about: The value c that entries were mirrored at, or None if they were not.
+    """
+
+    coefficients: Tensor
+    flipped_about: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedBatch:
+    """A network and the data it is taught with.
+
+    Args:
+        task: The network.
+        batch: What is trained on.
+        sought: What a candidate of the adversary stands for: the encodings once data is mixed, and
+            the private batch otherwise.
+        mixing: How the encodings were made, if they were.
+        masks: By parameter name, what its part of the update is multiplied with.
+    """
+
+    task: Task
+    batch: Batch
+    target: Batch
+    mixing: Mixing | None = None
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def plain(cls, task: Task, batch: Batch) -> PreparedBatch:
+        """The prepared of a client that prepares nothing."""
+        return cls(task, batch, target=batch)
 
 
 class Simulate(Protocol):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from seepage.core.batch import Batch
-from seepage.core.lesson import Lesson
-from seepage.core.observation import Observation
-from seepage.core.paired import Paired
-from seepage.core.reconstruction import Reconstruction
+from seepage.core.errors import InvalidValue
+from seepage.core.observation import Observation, PreparedBatch
+from seepage.core.reconstruction import Paired, Reconstruction
 from seepage.core.rng import Rng
 from seepage.core.task import Task
 from seepage.core.update import Granularity, Update
@@ -54,7 +54,7 @@ class Defense(Protocol):
 
 
 @runtime_checkable
-class Preparation(Protocol):
+class InputDefense(Protocol):
     """A defense that acts before there is an update: on the data, the network, or both."""
 
     @property
@@ -64,10 +64,10 @@ class Preparation(Protocol):
     def broadcast(self, task: Task) -> Task:
         """The network that everybody holds under this defense."""
 
-    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """What the client trains, and on what."""
 
-    def rehearse(self, lesson: Lesson) -> Lesson:
+    def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
         """The deterministic part: what an informed adversary does with its own candidate."""
 
 
@@ -82,7 +82,7 @@ class Aggregation(Protocol):
         """Combine the clients' updates, given how many examples each holds."""
 
 
-Protection = Defense | Preparation | Aggregation
+Protection = Defense | InputDefense | Aggregation
 
 
 @runtime_checkable
@@ -133,3 +133,39 @@ class Metric(Protocol):
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
+
+
+# Of an error: "lower" says that no attack comes closer, "upper" that some attack comes this close.
+Side = Literal["lower", "upper"]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundValue:
+    """A bound on the error of reconstructions, and what it rests on.
+
+    Args:
+        value: `(B,)`, one number per person; infinite or zero where it says nothing.
+        side: Whether the error is at least or at most this.
+        metric: Name of the metric it bounds, as scoring spells it.
+        assumptions: Under which it holds, each a phrase a report can print.
+        remark: Why the bound says nothing, where it does not; empty otherwise.
+    """
+
+    value: Tensor
+    side: Side
+    metric: str
+    assumptions: tuple[str, ...] = ()
+    remark: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what a report could not draw."""
+        if self.value.ndim != 1 or bool(self.value.isnan().any()):
+            raise InvalidValue(
+                f"expected a bound as one number per person, got {self.value!r}; say in a remark "
+                "why it cannot be given"
+            )
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether it says nothing."""
+        return bool(self.remark)

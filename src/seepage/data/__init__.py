@@ -1,8 +1,7 @@
 """Where batches come from: bundled photos and digits, files on disk, torchvision data sets."""
 
 from seepage.data.bundled import bundled
-from seepage.data.catalogue import catalogue, load
-from seepage.data.dataset import Dataset
-from seepage.data.root import data_root
+from seepage.data.dataset import Dataset, data_root
+from seepage.data.load import catalogue, load
 
 __all__ = ["Dataset", "bundled", "catalogue", "data_root", "load"]

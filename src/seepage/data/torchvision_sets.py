@@ -13,16 +13,14 @@ import torch
 from torch import Tensor
 
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnknownName
-from seepage.data.dataset import Dataset
+from seepage.data.dataset import DataRequest, Dataset, data_root
 from seepage.data.pictures import picture_tensor, squared, stacked
-from seepage.data.request import Request
-from seepage.data.root import data_root
 from seepage.domains import CIFAR10, CIFAR100, MNIST, Image
 
 PRESETS = {"CIFAR10": CIFAR10, "CIFAR100": CIFAR100, "MNIST": MNIST}
 
 
-def torchvision_set(request: Request) -> Dataset:
+def torchvision_set(request: DataRequest) -> Dataset:
     """Load a set by its class name in `torchvision.datasets`; nothing is downloaded.
 
     Its files are looked for in the data folder. torchvision unpickles some of them (CIFAR) after

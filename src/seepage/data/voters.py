@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue
-from seepage.data.arrays import read_arrays
 from seepage.data.bundled import BUNDLE
-from seepage.data.dataset import Dataset
-from seepage.data.request import Request
+from seepage.data.dataset import DataRequest, Dataset
+from seepage.data.npz import read_arrays
 from seepage.domains import Categorical, Continuous, Tabular
 
 LEANINGS = (
@@ -59,7 +58,7 @@ VOTERS = Tabular(
 )
 
 
-def voters(request: Request) -> Dataset:
+def voters(request: DataRequest) -> Dataset:
     """Load the answers of 944 Americans in 1996; the class is whom they meant to vote for."""
     if request.pixels is not None:
         raise InvalidValue(f"expected pixels=None for the table of voters, got {request.pixels}")

@@ -1,20 +1,46 @@
 """What a client does before it computes and before it shares, composed by `chain`."""
 
-from seepage.defenses.accounting import epsilon, gaussian_epsilon
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from seepage.core import Protection
+from seepage.core.plugins import Catalogue
 from seepage.defenses.aggregation import SecureAggregation
-from seepage.defenses.catalogue import DEFENSES
 from seepage.defenses.chain import Chain, chain
 from seepage.defenses.clip import Clip, ClipEach, Mean
-from seepage.defenses.dp_sgd import dp_sgd
-from seepage.defenses.dropout import Dropout
+from seepage.defenses.dp_sgd import dp_sgd, epsilon, gaussian_epsilon
 from seepage.defenses.mixing import InstaHide, MixUp, mix
 from seepage.defenses.noise import AddGaussian, AddLaplace
 from seepage.defenses.oasis import Oasis
 from seepage.defenses.precode import Precode
-from seepage.defenses.prune import Prune
 from seepage.defenses.quantize import Quantize, Sign
 from seepage.defenses.soteria import Soteria
-from seepage.defenses.topk import TopK
+from seepage.defenses.sparsify import Dropout, Prune, TopK
+
+DEFENSES: Catalogue[Callable[..., Protection]] = Catalogue(
+    "defense",
+    "seepage.defenses",
+    {
+        "AddGaussian": AddGaussian,
+        "AddLaplace": AddLaplace,
+        "Clip": Clip,
+        "ClipEach": ClipEach,
+        "Dropout": Dropout,
+        "InstaHide": InstaHide,
+        "Mean": Mean,
+        "MixUp": MixUp,
+        "Oasis": Oasis,
+        "Precode": Precode,
+        "Prune": Prune,
+        "Quantize": Quantize,
+        "SecureAggregation": SecureAggregation,
+        "Sign": Sign,
+        "Soteria": Soteria,
+        "TopK": TopK,
+        "dp_sgd": dp_sgd,
+    },
+)
 
 __all__ = [
     "DEFENSES",

@@ -9,7 +9,7 @@ import torch
 
 from seepage.core import Batch, Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses.link import Link
+from seepage.defenses.chain import Link
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import overload
+from typing import Any, ClassVar, overload
 
 from seepage.core import (
     Aggregation,
     Batch,
     Defense,
-    Lesson,
-    Preparation,
+    InputDefense,
+    PreparedBatch,
     Protection,
     Rng,
     Task,
     Update,
 )
 from seepage.core.errors import InvalidValue
+from seepage.core.protocols import Stage
 from seepage.core.update import Granularity
 
 # The order of the data flow; what stands at either end of it happens once.
@@ -63,9 +64,9 @@ class Chain:
         return defense if isinstance(defense, Chain) else cls((defense,))
 
     @cached_property
-    def preparations(self) -> tuple[Preparation, ...]:
+    def preparations(self) -> tuple[InputDefense, ...]:
         """The links that act before the update."""
-        return tuple(link for link in self.links if isinstance(link, Preparation))
+        return tuple(link for link in self.links if isinstance(link, InputDefense))
 
     @cached_property
     def guards(self) -> tuple[Defense, ...]:
@@ -103,18 +104,18 @@ class Chain:
         """Deal the data to the clients; all of it to one if there is no aggregation."""
         return [batch] if self.aggregation is None else self.aggregation.split(batch)
 
-    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Apply every link that acts before the update."""
         for link, key in self._keyed(rng):
-            if isinstance(link, Preparation):
-                lesson = link.prepare(lesson, rng=key)
-        return lesson
+            if isinstance(link, InputDefense):
+                prepared = link.prepare(prepared, rng=key)
+        return prepared
 
-    def rehearse(self, lesson: Lesson) -> Lesson:
+    def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
         """Apply the deterministic part of every link that acts before the update."""
         for link in self.preparations:
-            lesson = link.rehearse(lesson)
-        return lesson
+            prepared = link.prepare_expected(prepared)
+        return prepared
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Apply every link that acts on the update, each with a key of its own."""
@@ -164,12 +165,60 @@ Mean() before it gives aggregate ones; per-example links come first, then Mean()
 
 
 def _require_defense(link: object) -> None:
-    if not isinstance(link, Preparation | Defense | Aggregation):
+    if not isinstance(link, InputDefense | Defense | Aggregation):
         raise InvalidValue(f"expected a defense such as Prune(0.9), got {link!r}")
 
 
 def _rank(link: Protection) -> int:
     """The place of a link in the data flow."""
-    if isinstance(link, Preparation):
+    if isinstance(link, InputDefense):
         return _STAGES[link.stage]
     return _UPDATE if isinstance(link, Defense) else _AGGREGATION
+
+
+class Link:
+    """Abstract: a frozen value that reads like the shortest call that makes it.
+
+    Example:
+        >>> from seepage.defenses import Prune
+        >>> Prune(0.9), Prune(0.9, scope="update")
+        (Prune(0.9), Prune(0.9, scope='update'))
+    """
+
+    def __repr__(self) -> str:
+        """Write what is positional bare, and the rest where it differs from its default."""
+        return f"{type(self).__name__}({', '.join(_arguments(self))})"
+
+
+class OnAggregate(Link):
+    """Abstract: a defense that works on the combined update."""
+
+    consumes: ClassVar[Granularity] = "aggregate"
+    produces: ClassVar[Granularity] = "aggregate"
+
+
+class OnInputs(Link):
+    """Abstract: a defense that acts before the update; each says what it does otherwise."""
+
+    stage: ClassVar[Stage]
+
+    def broadcast(self, task: Task) -> Task:
+        """The network as it is."""
+        return task
+
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
+        """What the informed adversary could do as well."""
+        return self.prepare_expected(prepared)
+
+    def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
+        """The prepared as it is."""
+        return prepared
+
+
+def _arguments(value: Any) -> list[str]:  # noqa: ANN401
+    pairs = [(f, getattr(value, f.name)) for f in fields(value)]
+    return [
+        f"{f.name}={item!r}" if f.kw_only else repr(item)
+        for f, item in pairs
+        if f.default is MISSING or item != f.default
+    ]

@@ -12,7 +12,7 @@ from torch import Tensor
 from seepage.core import Rng, Update
 from seepage.core.errors import InvalidValue
 from seepage.core.update import Granularity
-from seepage.defenses.link import Link, OnAggregate
+from seepage.defenses.chain import Link, OnAggregate
 
 
 @dataclass(frozen=True, repr=False)

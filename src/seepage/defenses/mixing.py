@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from seepage.core import Batch, Lesson, Mixing, Rng
+from seepage.core import Batch, Mixing, PreparedBatch, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
-from seepage.defenses.link import OnLesson
+from seepage.defenses.chain import OnInputs
 
 # A row beyond the bound is drawn again, and a bound that so many rows in a row miss is refused.
 TRIALS = 1000
 
 
 @dataclass(frozen=True, repr=False)
-class MixUp(OnLesson):
+class MixUp(OnInputs):
     """Train on mixtures of k private inputs, with their labels mixed alike.
 
         e_i = sum_j W_ij x_j,   W_i ~ Dirichlet(3, 1, ..., 1) given that no entry exceeds the bound
@@ -55,17 +55,17 @@ class MixUp(OnLesson):
                 f"{self.bound!r}"
             )
 
-    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Mix."""
-        batch = lesson.batch
+        batch = prepared.batch
         drawn = coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
         mixing = Mixing(drawn.to(batch.inputs.device))
-        mixtures = mix(batch, mixing, classes=lesson.task.classes)
-        return replace(lesson, batch=mixtures, sought=mixtures, mixing=mixing)
+        mixtures = mix(batch, mixing, classes=prepared.task.classes)
+        return replace(prepared, batch=mixtures, target=mixtures, mixing=mixing)
 
 
 @dataclass(frozen=True, repr=False)
-class InstaHide(OnLesson):
+class InstaHide(OnInputs):
     """Mix as `MixUp` does, then flip the sign of every entry at random.
 
         e_i = c + s * (sum_j W_ij x_j - c),   s uniform in {-1, 1} for every entry of every mixture
@@ -91,16 +91,16 @@ class InstaHide(OnLesson):
         """Check the numbers."""
         self._mix_up()
 
-    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Mix, and flip signs."""
-        mixed = self._mix_up().prepare(lesson, rng=rng.fork("mixing"))
+        mixed = self._mix_up().prepare(prepared, rng=rng.fork("mixing"))
         mixtures = mixed.batch.inputs
-        centre = sum(lesson.task.domain.bounds) / 2
+        centre = sum(prepared.task.domain.bounds) / 2
         coins = rng.fork("signs").uniform(mixtures.shape, like=mixtures)
         flipped = torch.where(coins < 0.5, 2 * centre - mixtures, mixtures)
         encodings = replace(mixed.batch, inputs=flipped)
         mixing = None if mixed.mixing is None else replace(mixed.mixing, flipped_about=centre)
-        return replace(mixed, batch=encodings, sought=encodings, mixing=mixing)
+        return replace(mixed, batch=encodings, target=encodings, mixing=mixing)
 
     def _mix_up(self) -> MixUp:
         return MixUp(self.k, bound=self.bound)

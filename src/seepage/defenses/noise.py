@@ -9,7 +9,7 @@ import torch
 
 from seepage.core import Rng, Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses.link import OnAggregate
+from seepage.defenses.chain import OnAggregate
 
 
 @dataclass(frozen=True, repr=False)

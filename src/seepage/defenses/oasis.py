@@ -10,14 +10,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.core import Batch, Lesson, Rng
+from seepage.core import Batch, PreparedBatch, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
-from seepage.defenses.link import OnLesson
+from seepage.defenses.chain import OnInputs
 
 
 @dataclass(frozen=True, repr=False)
-class Oasis(OnLesson):
+class Oasis(OnInputs):
     """Add to the batch every image turned by 90, 180 and 270 degrees, mirrored, or both.
 
     Against servers that plant weights to isolate one input: an input and its copies excite the same
@@ -51,21 +51,21 @@ class Oasis(OnLesson):
         if not (self.rotations or self.flips):
             raise InvalidValue("expected rotations, flips or both, got neither; use chain()")
 
-    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Augment; there is no randomness."""
-        return self.augment(lesson)
+        return self.augment(prepared)
 
-    def rehearse(self, lesson: Lesson) -> Lesson:
+    def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
         """Augment, unless that would leave open which way up an image is."""
-        return lesson if self.rotations else self.augment(lesson)
+        return prepared if self.rotations else self.augment(prepared)
 
-    def augment(self, lesson: Lesson) -> Lesson:
+    def augment(self, prepared: PreparedBatch) -> PreparedBatch:
         """Add the copies; what is sought is still the batch without them."""
-        inputs = lesson.batch.inputs
+        inputs = prepared.batch.inputs
         self._check(inputs)
         copies = [inputs, *(view(inputs) for view in self._views())]
-        labels = torch.cat([lesson.batch.labels] * len(copies))
-        return replace(lesson, batch=Batch(torch.cat(copies), labels))
+        labels = torch.cat([prepared.batch.labels] * len(copies))
+        return replace(prepared, batch=Batch(torch.cat(copies), labels))
 
     def _views(self) -> list[Callable[[Tensor], Tensor]]:
         turned = [partial(torch.rot90, k=quarters, dims=(-2, -1)) for quarters in (1, 2, 3)]

@@ -9,14 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from seepage.core import Lesson, Rng, Task
+from seepage.core import PreparedBatch, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
-from seepage.defenses.head import head_of
-from seepage.defenses.link import OnLesson
+from seepage.defenses.chain import OnInputs
+from seepage.probing.heads import head_of
 
 
-class Bottleneck(nn.Module):
+class VariationalBottleneck(nn.Module):
     """A layer behind a random code: r -> (mu, log var) -> z = mu + std * noise -> layer(decode(z)).
 
     Args:
@@ -48,7 +48,7 @@ class Bottleneck(nn.Module):
 
 
 @dataclass(frozen=True, repr=False)
-class Precode(OnLesson):
+class Precode(OnInputs):
     """Put a variational bottleneck before the last layer of the network everybody holds.
 
     The client draws z ~ N(mu(x), var(x)) afresh for every example. The server knows the bottleneck
@@ -82,17 +82,19 @@ class Precode(OnLesson):
         model = copy.deepcopy(task.model)
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.default_generator.manual_seed(self.seed)
-            bottleneck = Bottleneck(copy.deepcopy(head), self.code)
+            bottleneck = VariationalBottleneck(copy.deepcopy(head), self.code)
         model.set_submodule(name, bottleneck.to(head.weight))
         return replace(task, model=model, name=f"{task.name} behind {self}")
 
-    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Draw the noise of every example."""
-        model = copy.deepcopy(lesson.task.model)
-        found = [m for m in model.modules() if isinstance(m, Bottleneck)]
+        model = copy.deepcopy(prepared.task.model)
+        found = [m for m in model.modules() if isinstance(m, VariationalBottleneck)]
         if not found:
-            raise InvalidValue(f"{lesson.task.name} has no bottleneck; use client.broadcast(task)")
+            raise InvalidValue(
+                f"{prepared.task.name} has no bottleneck; use client.broadcast(task)"
+            )
         bottleneck = found[-1]
-        shape = (len(lesson.batch), self.code)
+        shape = (len(prepared.batch), self.code)
         bottleneck.noise = rng.normal(shape, like=bottleneck.noise)
-        return replace(lesson, task=replace(lesson.task, model=model))
+        return replace(prepared, task=replace(prepared.task, model=model))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seepage.core import Rng, Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses.link import OnAggregate
+from seepage.defenses.chain import OnAggregate
 
 # Wider steps also move entries whose sign is right, narrower ones hardly any from a random start;
 # of 1 to 50, five brought back most on shallow networks.

@@ -8,17 +8,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.core import Lesson, Rng
+from seepage.core import PreparedBatch, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
-from seepage.defenses.head import head_of, representation
-from seepage.defenses.link import OnLesson
+from seepage.defenses.chain import OnInputs
+from seepage.probing.heads import head_of, representation
 
 CHUNK = 64
 
 
 @dataclass(frozen=True, repr=False)
-class Soteria(OnLesson):
+class Soteria(OnInputs):
     """Prune from the last layer's gradient the features that mislead a reconstruction most.
 
     That gradient spells out the representation r before the last layer. Setting a feature r_i to
@@ -30,8 +30,8 @@ class Soteria(OnLesson):
     layer's weights, column by column, and from no other. A feature that is zero for somebody has
     an infinite s_i.
 
-    An onlooker sees which columns are zero; `rehearse` does not imitate them, since the choice
-    depends on the private data.
+    An onlooker sees which columns are zero; `prepare_expected` does not imitate them, since the
+    choice depends on the private data.
 
     Args:
         ratio: Fraction of features pruned, in [0, 1].
@@ -52,19 +52,19 @@ class Soteria(OnLesson):
         if not 0 <= self.ratio <= 1:
             raise InvalidValue(f"expected a pruning ratio in [0, 1], got {self.ratio!r}")
 
-    def prepare(self, lesson: Lesson, *, rng: Rng) -> Lesson:
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Choose the columns; the client's update is multiplied with the mask."""
-        name, _ = head_of(lesson.task, needed_by=self)
-        scores = self.sensitivity(lesson)
+        name, _ = head_of(prepared.task, needed_by=self)
+        scores = self.sensitivity(prepared)
         mask = torch.ones_like(scores)
         mask[scores.argsort()[: int(self.ratio * len(scores))]] = 0.0
-        return replace(lesson, masks={**lesson.masks, f"{name}.weight": mask})
+        return replace(prepared, masks={**prepared.masks, f"{name}.weight": mask})
 
-    def sensitivity(self, lesson: Lesson) -> Tensor:
+    def sensitivity(self, prepared: PreparedBatch) -> Tensor:
         """s_i of every feature, `(D,)`."""
-        _, head = head_of(lesson.task, needed_by=self)
-        inputs = lesson.batch.inputs.detach().requires_grad_()
-        features = representation(lesson.task, inputs, head)
+        _, head = head_of(prepared.task, needed_by=self)
+        inputs = prepared.batch.inputs.detach().requires_grad_()
+        features = representation(prepared.task, inputs, head)
         basis = torch.eye(features.shape[1]).to(features)
         norms = torch.cat([_slopes(features, inputs, part) for part in torch.split(basis, CHUNK)])
         sizes = features.detach().abs().T

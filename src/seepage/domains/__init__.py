@@ -1,7 +1,6 @@
 """What an input is: images, signals, tables, tokens; bounds, normalisation, projection."""
 
-from seepage.domains.box import Image, Signal
-from seepage.domains.presets import CIFAR10, CIFAR100, IMAGENET, MNIST
+from seepage.domains.box import CIFAR10, CIFAR100, IMAGENET, MNIST, Image, Signal
 from seepage.domains.tabular import Categorical, Continuous, Tabular
 from seepage.domains.tokens import Tokens
 

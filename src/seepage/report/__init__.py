@@ -1,13 +1,11 @@
 """Records to what people read: a table, a contact sheet, a page, and files for other programs."""
 
 from seepage.report.bound_rows import flat_bounds, silences
-from seepage.report.bound_table import bound_table
 from seepage.report.change import Change, Direction, changes, comparison_verdict
-from seepage.report.change_table import change_table
 from seepage.report.contact_sheet import save_contact_sheet
-from seepage.report.contradiction import Contradiction, contradictions
+from seepage.report.flat_rows import change_rows, result_rows
 from seepage.report.formats import as_csv, as_json, as_parquet
-from seepage.report.headroom import Headroom, headrooms
+from seepage.report.headroom import Contradiction, Headroom, contradictions, headrooms
 from seepage.report.intervals import Interval, mean_interval, median_interval, share_not_ruled_out
 from seepage.report.leak import Attempt, Level, amounts, attempts, most, strongest
 from seepage.report.markdown import (
@@ -16,13 +14,10 @@ from seepage.report.markdown import (
     markdown_table,
     markdown_words,
 )
-from seepage.report.missing import missing
 from seepage.report.page import audit_page, comparison_page
-from seepage.report.rows import change_rows, result_rows
 from seepage.report.summary import Row, summarise
-from seepage.report.table import leak_table
-from seepage.report.unscored import unscored
-from seepage.report.verdict import Verdict, audit_verdict, verdict
+from seepage.report.terminal_tables import bound_table, change_table, leak_table
+from seepage.report.verdict import Verdict, audit_verdict, missing, unscored, verdict
 from seepage.report.words import decibels, defense_words
 
 __all__ = [

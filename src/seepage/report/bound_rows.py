@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 
 from seepage.audit import Record
-from seepage.report.contradiction import contradictions
-from seepage.report.headroom import Headroom, Standing, reached
-from seepage.report.rows import Cell, FlatRow, described
+from seepage.report.flat_rows import Cell, FlatRow, described
+from seepage.report.headroom import Headroom, Standing, contradictions, reached
 from seepage.report.words import behind, counted, decibels, enumerated, short_names
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

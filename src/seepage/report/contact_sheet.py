@@ -3,13 +3,124 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from seepage.audit import Outcome
-from seepage.report.sheet import Block, Strip, draw
 from seepage.report.words import decibels, defense_words
+
+if TYPE_CHECKING:
+    from PIL import Image as Pillow
+    from PIL.ImageDraw import ImageDraw
+
+
+TILE, GAP, MARGIN, LINE, LEFT = 96, 8, 28, 20, 150
+INK, FAINT, PAPER = (24, 24, 27), (113, 113, 122), (255, 255, 255)
+ACROSS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """One row of pictures: a label, and for each person a picture (or none) and a caption."""
+
+    label: str
+    pictures: tuple[Tensor | None, ...]
+    captions: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SheetBlock:
+    """A heading with the rows under it: the truth, then what came back."""
+
+    heading: str
+    strips: tuple[Strip, ...]
+
+    def size(self, tile: int = TILE) -> tuple[int, int]:
+        """Width and height in pixels, with the margin to the right and below."""
+        columns = max(len(strip.pictures) for strip in self.strips)
+        width = LEFT + columns * (tile + GAP) + MARGIN
+        return width, LINE + GAP + len(self.strips) * (tile + LINE + GAP) + MARGIN
+
+
+def draw(blocks: Sequence[SheetBlock], *, tile: int = TILE, across: int = ACROSS) -> Pillow.Image:
+    """Lay the blocks out, so many in a row.
+
+    Args:
+        blocks: At least one.
+        tile: Side of a picture in pixels.
+        across: Blocks in a row.
+    """
+    from PIL import Image, ImageDraw
+
+    rows = [blocks[i : i + across] for i in range(0, len(blocks), across)]
+    wide = max(block.size(tile)[0] for block in blocks)
+    heights = [max(block.size(tile)[1] for block in row) for row in rows]
+    width = MARGIN + wide * min(across, len(blocks))
+    sheet = Image.new("RGB", (width, MARGIN + sum(heights)), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    top = MARGIN
+    for row, height in zip(rows, heights, strict=True):
+        for column, block in enumerate(row):
+            _draw_block(sheet, pen, block, MARGIN + column * wide, top, tile)
+        top += height
+    return sheet
+
+
+def _draw_block(
+    sheet: Pillow.Image, pen: ImageDraw, block: SheetBlock, left: int, top: int, tile: int
+) -> None:
+    from PIL import ImageFont
+
+    large, small = ImageFont.load_default(15), ImageFont.load_default(12)
+    pen.text((left, top), block.heading, fill=INK, font=large)
+    top += LINE + GAP
+    for strip in block.strips:
+        pen.multiline_text((left, top), strip.label, fill=INK, font=small, spacing=5)
+        pairs = zip(strip.pictures, strip.captions, strict=True)
+        for column, (picture, caption) in enumerate(pairs):
+            x = left + LEFT + column * (tile + GAP)
+            if picture is None:
+                pen.rectangle((x, top, x + tile - 1, top + tile - 1), outline=FAINT)
+            else:
+                sheet.paste(_tile(picture, tile), (x, top))
+            pen.text((x + tile / 2, top + tile + 3), caption, fill=FAINT, font=small, anchor="ma")
+        top += tile + LINE + GAP
+
+
+def _tile(picture: Tensor, size: int) -> Pillow.Image:
+    """An image `(C, H, W)` at the size of a tile; a signal `(C, L)` as one line per channel."""
+    return _pixels(picture, size) if picture.ndim == 3 else _lines(picture, size)
+
+
+def _pixels(picture: Tensor, size: int) -> Pillow.Image:
+    from PIL import Image
+
+    colours = picture.expand(3, -1, -1) if picture.shape[0] == 1 else picture[:3]
+    levels = (colours.clamp(0, 1).permute(1, 2, 0) * 255).round().byte()
+    larger = min(picture.shape[1:]) > size
+    # Small images keep their pixels as they are; of large ones every pixel counts.
+    how = Image.Resampling.BOX if larger else Image.Resampling.NEAREST
+    return Image.fromarray(levels.numpy()).resize((size, size), how)
+
+
+def _lines(signal: Tensor, size: int) -> Pillow.Image:
+    """Between its own extremes, on a frame."""
+    from PIL import Image, ImageDraw
+
+    tile = Image.new("RGB", (size, size), PAPER)
+    pen = ImageDraw.Draw(tile)
+    pen.rectangle((0, 0, size - 1, size - 1), outline=FAINT)
+    channels = signal.reshape(-1, signal.shape[-1]).nan_to_num()
+    low, high = float(channels.min()), float(channels.max())
+    levels = (high - channels) / ((high - low) or 1.0) * (size - 7) + 3
+    for channel in levels.tolist():
+        step = (size - 7) / max(len(channel) - 1, 1)
+        pen.line([(3 + i * step, y) for i, y in enumerate(channel)], fill=INK)
+    return tile
+
 
 SHOWN = 8
 
@@ -50,7 +161,7 @@ def _images(outcome: Outcome) -> bool:
     return shown is not None and shown.ndim == 4
 
 
-def _blocks(outcomes: Sequence[Outcome]) -> list[Block]:
+def _blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
     groups: dict[tuple[str | int, ...], dict[str, list[Outcome]]] = {}
     for outcome in outcomes:
         record = outcome.record
@@ -66,10 +177,10 @@ def _blocks(outcomes: Sequence[Outcome]) -> list[Block]:
     return [_block(name, group) for name, group in zip(shown, groups.values(), strict=True)]
 
 
-def _block(heading: str, by_defense: dict[str, list[Outcome]]) -> Block:
+def _block(heading: str, by_defense: dict[str, list[Outcome]]) -> SheetBlock:
     truth = truth_strip(next(iter(by_defense.values())))
     guesses = [guess_strip(_words(defense), group) for defense, group in by_defense.items()]
-    return Block(heading, tuple(guesses if truth is None else [truth, *guesses]))
+    return SheetBlock(heading, tuple(guesses if truth is None else [truth, *guesses]))
 
 
 def _words(defense: str) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from seepage.core.errors import MissingExtra
-from seepage.report.rows import FlatRow
+from seepage.report.flat_rows import FlatRow
 
 
 def as_csv(rows: Sequence[FlatRow]) -> str:

@@ -9,9 +9,8 @@ from seepage.report.bound_rows import COLUMNS, bound_rows, silences
 from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.headroom import headrooms
 from seepage.report.leak import attempts
-from seepage.report.missing import missing
 from seepage.report.summary import exact_words, summarise, unscored_words
-from seepage.report.verdict import Verdict, audit_verdict
+from seepage.report.verdict import Verdict, audit_verdict, missing
 from seepage.report.words import decibels, defense_words, threat_words
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from seepage.audit import Record
-from seepage.report.amount import Amount, headline
-from seepage.report.leak import in_yardsticks
-from seepage.report.unscored import unscored
+from seepage.report.leak import Amount, headline, in_yardsticks
+from seepage.report.verdict import unscored
 
 GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from seepage.audit import AuditResult, Record
-from seepage.report.contradiction import contradictions
-from seepage.report.headroom import headrooms
+from seepage.report.headroom import contradictions, headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
     NO_DEFENSE,
@@ -21,8 +20,56 @@ from seepage.report.leak import (
     recognisable,
     strongest,
 )
-from seepage.report.unscored import best_explained, unscored_details, unscored_headline
 from seepage.report.words import counted, defense_words, enumerated
+
+# Rounding in float32 leaves less; a guess with more does not explain the update.
+EXPLAINED = 1e-3
+
+
+def unscored(records: Iterable[Record]) -> list[Record]:
+    """The records of guesses that were held against no truth."""
+    return [record for record in records if record.error is None and not record.scores]
+
+
+def residual_of(record: Record) -> float:
+    """How much of the update a guess leaves unexplained; infinite where that is not known."""
+    value = record.certificate["residual"] if record.certificate else None
+    return float("inf") if value is None else float(value)
+
+
+def best_explained(records: Sequence[Record]) -> Record | None:
+    """The guess that explains the update best; None if there is none."""
+    return min(unscored(records), key=residual_of, default=None)
+
+
+def unscored_headline(record: Record, *, noun: str) -> str:
+    """The first sentence of a report without the truth."""
+    certificate = record.certificate or {}
+    people = counted(len(record.people), "person", "people")
+    if residual_of(record) > EXPLAINED:
+        return f"No guess explains the update of {people}, and there is no truth to compare with"
+    if certificate.get("unique"):
+        return f"The {noun} of {people} came back, and no others explain the update"
+    return f"What came back explains the update of {people}; others might as well"
+
+
+def unscored_details(record: Record) -> tuple[str, ...]:
+    """What follows it: how good the best guess is, and what that means."""
+    name = record.attack.partition("(")[0]
+    left = residual_of(record)
+    if left == float("inf"):
+        return (f"The guess of {name} could not be checked: it comes without labels.",)
+    share = (
+        f"The update recomputed at the guess of {name} differs from the one that was seen by "
+        f"{left:.1g} of its length, in the layer where it differs most."
+    )
+    if left > EXPLAINED:
+        return (
+            share,
+            "That is no proof that nothing leaked: a guess may show a person without explaining "
+            "the update to the last digit. Look at the pictures, or give the truth.",
+        )
+    return (share,)
 
 
 @dataclass(frozen=True)
@@ -136,3 +183,21 @@ def _changes(groups: dict[str, dict[Victim, Attempt]]) -> list[str]:
     elif groups:
         sentences.append("No defense tried here hides everybody.")
     return sentences
+
+
+def missing(audit: AuditResult) -> str | None:
+    """Say what is not there yet, failed or cannot be read; None if nothing is."""
+    every = (*audit.records, *audit.bounds)
+    left = len(audit.planned) - len(every)
+    failed = sum(record.error is not None for record in every)
+    unscored = sum(
+        value is None for record in audit.records for value in record.scores.get("psnr", ())
+    )
+    lacks = [
+        f"{counted(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
+        f"{counted(failed, 'case')} failed" if failed else "",
+        f"{counted(unscored, 'guess', 'guesses')} not finite" if unscored else "",
+        f"{counted(len(audit.damaged), 'file')} of tensors damaged" if audit.damaged else "",
+    ]
+    said = [lack for lack in lacks if lack]
+    return f"Not complete: {enumerated(said)}." if said else None

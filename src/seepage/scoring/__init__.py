@@ -1,15 +1,12 @@
 """Pairing with the truth and metrics: one number per person, never reduced."""
 
+from seepage.scoring.accuracy import FeatureAccuracy, LabelAccuracy, TokenAccuracy, count_error
 from seepage.scoring.baselines import baseline_scores, draw_guess, mean_guess
-from seepage.scoring.catalogue import METRICS, applicable, catalogue, find_metric
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
-from seepage.scoring.features import FeatureAccuracy
-from seepage.scoring.label import LabelAccuracy, count_error
 from seepage.scoring.lpips import LPIPS
 from seepage.scoring.pairing import pair
-from seepage.scoring.scores import Scores, score
+from seepage.scoring.scores import METRICS, Scores, applicable, catalogue, find_metric, score
 from seepage.scoring.ssim import SSIM
-from seepage.scoring.tokens import TokenAccuracy
 
 __all__ = [
     "L1",

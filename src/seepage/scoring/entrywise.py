@@ -14,7 +14,19 @@ from torch import Tensor
 
 from seepage.core import Paired
 from seepage.core.errors import InvalidValue
-from seepage.scoring.apart import apart
+
+
+def apart(guess: Tensor, truth: Tensor) -> Tensor:
+    """Guess minus truth in float64; of tokens, which have no distance, 1.0 where they differ.
+
+    Example:
+        >>> import torch
+        >>> apart(torch.tensor([7, 8]), torch.tensor([7, 3])).tolist()
+        [0.0, 1.0]
+    """
+    if truth.is_floating_point():
+        return guess.double() - truth.double()
+    return (guess != truth).double()
 
 
 def differences(paired: Paired) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Domain, Paired, Reconstruction
 from seepage.core.errors import InvalidValue
-from seepage.scoring.apart import apart
+from seepage.scoring.entrywise import apart
 
 # Squares of a diverged guess overflow, and the assignment refuses infinite costs.
 _LARGEST_COST = 1e300

@@ -3,33 +3,182 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from seepage.attacks.suitable import Suited, suitable
-from seepage.audit import Case, Victims
-from seepage.audit.identity import client_key
+from seepage.attacks.applicability import Applicability, ApplicableAttack, check_applicability
+from seepage.audit import Case, Outcome, Record, Victims, run_case
+from seepage.audit.case import client_key
 from seepage.clients import Client
-from seepage.core import Batch, Domain, Observation, Protection, Task
+from seepage.core import Batch, Domain, Observation, Protection, Rng, Task, progress
 from seepage.core.construct import described
+from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, in_a_line
-from seepage.core.precision import upcast
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
-from seepage.step.attacking import attacked, written
-from seepage.step.inputs import assumed_domain, read_batch, usable
-from seepage.step.losses import per_example
-from seepage.step.people import people_of
-from seepage.step.private import privacy_of
-from seepage.step.result import StepAudit
-from seepage.step.shared import local_computation, low_precision, randomness
-from seepage.step.untouched import copied, untouched
+from seepage.step.private_step import privacy_of
+from seepage.step.shared_update import (
+    copied,
+    local_computation,
+    low_precision,
+    randomness,
+    untouched,
+)
+from seepage.step.step_inputs import assumed_domain, per_example, read_batch, usable
+from seepage.step.step_result import StepAudit
 from seepage.threats import Threat
-from seepage.zoo.logits import Logits, logits_of
+from seepage.zoo.foreign import Logits, logits_of
+
+_TRIAL = 3
+_FEWEST = 10
+# What an option of a recipe counts, in steps.
+_COUNTED = {"steps": 1, "iterations": 20}
+
+
+def affordable(
+    option: ApplicableAttack, observation: Observation, *, seconds: float
+) -> ApplicableAttack:
+    """The attack with its steps cut to what fits, measured on a few of them.
+
+    Args:
+        option: An attack; one that does not search stays as it is.
+        observation: What it will attack.
+        seconds: How long it may take.
+    """
+    counted = next((name for name in _COUNTED if name in option.options), None)
+    if counted is None:
+        return option
+    wanted = option.options[counted]
+    assert isinstance(wanted, int)
+    trial = 1 if counted == "iterations" else _TRIAL
+    short = replace(option, options={**option.options, counted: trial})
+    began = time.perf_counter()
+    try:
+        short.attack(observation, rng=Rng(0).fork("trial"))
+    except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
+        return option
+    each = (time.perf_counter() - began) / trial
+    fewest = max(1, _FEWEST // _COUNTED[counted])
+    fit = min(wanted, max(fewest, int(seconds / each)))
+    return replace(option, options={**option.options, counted: fit})
+
+
+@contextmanager
+def shown(name: str) -> Iterator[None]:
+    """Show the steps of an attack on a terminal; whoever listens already goes on listening.
+
+    Args:
+        name: Of the attack.
+    """
+    if progress.heard() or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"auditing the step: {name}") as status:
+
+        def tell(step: int, steps: int, objective: float) -> None:
+            status.update(
+                f"auditing the step: {name}, step {step}/{steps}, objective {objective:.3g}"
+            )
+
+        with progress.listen(tell):
+            yield
+
+
+def attacked(
+    case: Callable[[ApplicableAttack], Case],
+    seen: Observation,
+    found: Applicability,
+    *,
+    notes: tuple[str, ...],
+    promise: str,
+    seconds: float,
+) -> StepAudit:
+    """Run what fits, closed forms first, until one of them proves that nothing is left to find.
+
+    Args:
+        case: Makes a case of an attack.
+        seen: What is attacked.
+        found: What fits.
+        notes: What the result is to say besides.
+        promise: What differential privacy promises, if it does.
+        seconds: For all searches together.
+    """
+    cases: list[Case] = []
+    outcomes: list[Outcome] = []
+    refused = dict(found.refused)
+    searches = sum(bool(option.options) for option in found.chosen)
+    left = seconds
+    for option in found.chosen:
+        proven = next((o.record for o in outcomes if _proven(o.record)), None)
+        if proven is not None:
+            name = proven.attack.partition("(")[0]
+            refused[option.name] = f"not needed, since {name} proved that what came back is right"
+            continue
+        began = time.perf_counter()
+        with shown(option.name):
+            share = 0.9 * left / max(1, searches)
+            attempt = case(affordable(option, seen, seconds=share))
+            outcome = run_case(attempt)
+        if option.options:
+            left, searches = max(0.0, left - (time.perf_counter() - began)), searches - 1
+        if outcome.record.error is None:
+            cases.append(attempt)
+            outcomes.append(outcome)
+        else:
+            refused[option.name] = outcome.record.error
+    return StepAudit(tuple(cases), tuple(outcomes), refused, notes, promise)
+
+
+def _proven(record: Record) -> bool:
+    return bool(record.certificate and record.certificate["unique"])
+
+
+def written(option: ApplicableAttack) -> dict[str, object]:
+    """The options of an attack, as records show them."""
+    infers = {"infer_labels": True} if option.infer_labels else {}
+    return {**option.options, **infers}
+
+
+_POOL = 64
+
+
+def people_of(task: Task, private: Batch, others: Tensor | None) -> Victims:
+    """The people in the batch, beside those whom a guess without any update is made of.
+
+    Args:
+        task: The network, with the domain of the inputs.
+        private: The batch of the step.
+        others: Inputs of people who are not in it; noise if there are none.
+    """
+    shape = task.domain.shape
+    shaped = Batch(private.inputs.reshape(-1, *shape).cpu(), private.labels.cpu())
+    if others is None:
+        pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
+    else:
+        pool = others.detach().cpu().float().reshape(-1, *shape)
+    if len(pool) < len(private):
+        raise InvalidValue(
+            f"expected others to be at least as many as the batch, got {len(pool)} for "
+            f"{len(private)}; give more of them, or none"
+        )
+    return Victims(
+        "step",
+        tuple(range(len(private))),
+        shaped,
+        everybody=torch.cat([shaped.inputs.to(pool), pool]),
+        bounds=task.domain.bounds,
+    )
+
 
 _BATCHNORM = (
     "batch normalisation is by the batch, whose statistics the adversary is taken not to know; "
@@ -124,9 +273,9 @@ def audit_step(
                 rng=client_key(seed, client, who),
             )
         seen = _observed(task, client, known, who, seed)
-        found = suitable(seen, steps=steps)
+        found = check_applicability(seen, steps=steps)
 
-        def case(option: Suited) -> Case:
+        def case(option: ApplicableAttack) -> Case:
             name = described(option.name, written(option))
             return Case(task, client, known, option.attack, name, who, seed)
 

@@ -5,12 +5,10 @@ Example:
     >>> check_defense(Clip(1.0))
 """
 
-from seepage.testing.active_attack import check_active_attack
-from seepage.testing.attack import check_attack, check_knowledge
-from seepage.testing.defense import check_defense
-from seepage.testing.metric import check_metric
-from seepage.testing.preparation import check_aggregation, check_preparation
-from seepage.testing.violation import ContractError
+from seepage.testing.check_attacks import check_active_attack, check_attack, check_knowledge
+from seepage.testing.check_defenses import check_aggregation, check_defense, check_input_defense
+from seepage.testing.check_metrics import check_metric
+from seepage.testing.contract import ContractError
 
 __all__ = [
     "ContractError",
@@ -18,7 +16,7 @@ __all__ = [
     "check_aggregation",
     "check_attack",
     "check_defense",
+    "check_input_defense",
     "check_knowledge",
     "check_metric",
-    "check_preparation",
 ]

@@ -1,6 +1,5 @@
 """Client to observation: the only door to the adversary."""
 
-from seepage.threats.simulation import Simulation
-from seepage.threats.threat import Threat
+from seepage.threats.threat import Simulation, Threat
 
 __all__ = ["Simulation", "Threat"]

@@ -7,15 +7,99 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from seepage.clients import Client, Shared, batch_statistics
-from seepage.core import Batch, Observation, Rng, Statistics, Task
+from seepage.clients import Client, SharedUpdate, batch_statistics
+from seepage.core import Batch, Mixing, Observation, PreparedBatch, Rng, Statistics, Task, Update
+from seepage.core.device import precision, upcast
 from seepage.core.errors import InvalidValue
-from seepage.core.precision import precision, upcast
 from seepage.core.task import Mode
-from seepage.defenses import chain
-from seepage.threats.goal import goal
-from seepage.threats.simulation import Simulation
+from seepage.defenses import chain, mix
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """What is searched for.
+
+    Args:
+        labels: Of what is searched for, sorted.
+        mixing: What is known of the mixing: where encodings are searched for, with one row for each
+            label; where private inputs are, with one column for each.
+        simulated: The same, where private inputs are searched for and have to be mixed first.
+    """
+
+    labels: Tensor
+    mixing: Mixing | None = None
+    simulated: Mixing | None = None
+
+
+def goal(shared: SharedUpdate, batch: Batch, *, knows_mixing: bool) -> Goal:
+    """Private inputs where their way into the update can be simulated, else the encodings.
+
+    Signs that were flipped at random are never known, so behind them it is the encodings.
+    """
+    mixing = _mixing(shared) if knows_mixing else None
+    if mixing is not None and mixing.flipped_about is None:
+        order = _order(batch.labels)
+        aligned = replace(mixing, coefficients=mixing.coefficients[:, order])
+        return Goal(batch.labels[order], aligned, simulated=aligned)
+    labels = torch.cat([prepared.target.labels for prepared in shared.prepared_batches])
+    order = _order(labels)
+    if mixing is not None:
+        mixing = replace(mixing, coefficients=mixing.coefficients[order])
+    return Goal(labels[order], mixing)
+
+
+def _order(labels: Tensor) -> Tensor:
+    """The order that sorts labels, so that it says nothing about the order of the inputs."""
+    if labels.ndim == 1:
+        return labels.argsort(stable=True)
+    rows = sorted(range(len(labels)), key=lambda row: labels[row].tolist())
+    return torch.tensor(rows, device=labels.device)
+
+
+def _mixing(shared: SharedUpdate) -> Mixing | None:
+    """The mixing of all the clients' data."""
+    known = [prepared.mixing for prepared in shared.prepared_batches if prepared.mixing is not None]
+    if not known:
+        return None
+    parts = (mixing.coefficients for mixing in known)
+    whole: Tensor = torch.block_diag(*parts)  # type: ignore[no-untyped-call]
+    return replace(known[0], coefficients=whole)
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What the client would share for a candidate, as far as the adversary knows the client.
+
+    Args:
+        client: The client, with what is known of its defense.
+        task: What was broadcast.
+        mixing: How the client mixed its data, if the candidate stands for the data before that.
+    """
+
+    client: Client
+    task: Task
+    mixing: Mixing | None = None
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Update:
+        """Run the client's own code without its randomness, differentiable in the inputs."""
+        batch = self._mixed(Batch(inputs, labels))
+        return self.client.expected(self.task, batch.inputs, batch.labels)
+
+    def trained_on(self, inputs: Tensor) -> Tensor:
+        """What one client would run the network on for this candidate."""
+        unlabelled = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+        batch = self._mixed(Batch(inputs, unlabelled))
+        return self.client.chain.prepare_expected(
+            PreparedBatch.plain(self.task, batch)
+        ).batch.inputs
+
+    def _mixed(self, batch: Batch) -> Batch:
+        if self.mixing is None:
+            return batch
+        return mix(batch, self.mixing, classes=self.task.classes)
+
 
 BatchNorm = Literal["exact", "running", "unknown"]
 Server = Literal["honest", "malicious"]
@@ -124,14 +208,14 @@ class Threat:
             mixing=sought.mixing,
         )
 
-    def _statistics(self, client: Client, shared: Shared) -> Mapping[str, Statistics] | None:
+    def _statistics(self, client: Client, shared: SharedUpdate) -> Mapping[str, Statistics] | None:
         if self.batchnorm != "exact":
             return None
-        if len(shared.lessons) > 1:
+        if len(shared.prepared_batches) > 1:
             raise InvalidValue(
                 f"batchnorm='exact' is of one client, but {client.defense} aggregates "
-                f"{len(shared.lessons)}; use 'running' or 'unknown'"
+                f"{len(shared.prepared_batches)}; use 'running' or 'unknown'"
             )
-        (lesson,) = shared.lessons
+        (prepared,) = shared.prepared_batches
         with torch.no_grad():
-            return batch_statistics(lesson.task, lesson.batch.inputs)
+            return batch_statistics(prepared.task, prepared.batch.inputs)

@@ -1,15 +1,17 @@
 """Training under a defense: what protection costs."""
 
-from seepage.utility.augment import CropAndFlip
-from seepage.utility.evaluate import Quality, evaluate
-from seepage.utility.federated import Federated
-from seepage.utility.plan import Plan
-from seepage.utility.promise import noise_multiplier
-from seepage.utility.result import Utility
-from seepage.utility.schedules import Constant, Drops, OneCycle, Schedule
-from seepage.utility.split import Dirichlet
-from seepage.utility.train import train
+from seepage.utility.federated import Dirichlet, Federated
+from seepage.utility.quality import Quality, Utility, evaluate
+from seepage.utility.train import noise_multiplier, train
 from seepage.utility.training import Training
+from seepage.utility.training_plan import (
+    Constant,
+    CropAndFlip,
+    Drops,
+    OneCycle,
+    Schedule,
+    TrainingPlan,
+)
 
 __all__ = [
     "Constant",
@@ -18,10 +20,10 @@ __all__ = [
     "Drops",
     "Federated",
     "OneCycle",
-    "Plan",
     "Quality",
     "Schedule",
     "Training",
+    "TrainingPlan",
     "Utility",
     "evaluate",
     "noise_multiplier",

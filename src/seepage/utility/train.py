@@ -14,17 +14,75 @@ from torch import Tensor
 
 from seepage.core import Batch, Protection, Rng, Task
 from seepage.core.checkpoint import checkpoints
+from seepage.core.device import precision as card_precision
 from seepage.core.errors import Diverged, InvalidValue
-from seepage.core.precision import precision as card_precision
 from seepage.core.progress import report
 from seepage.core.rng import require_key
-from seepage.defenses import chain
+from seepage.defenses import AddGaussian, Chain, ClipEach, Mean, chain, epsilon
 from seepage.utility.course import Course
-from seepage.utility.evaluate import Quality
-from seepage.utility.overhead import overhead
-from seepage.utility.plan import Plan
-from seepage.utility.promise import promised
-from seepage.utility.result import Utility
+from seepage.utility.quality import Quality, Utility
+from seepage.utility.training_plan import TrainingPlan
+
+# Steps that are timed with the defense and without it, after one that warms up.
+TIMED = 4
+
+
+def overhead(
+    task: Task, data: Batch, *, plan: TrainingPlan, defense: Protection, rng: Rng
+) -> float:
+    """Time of a step with the defense over time without, on copies that learn apart."""
+    if defense == chain():
+        return 1.0
+    courses = [Course.begin(task, data, plan=plan, defense=d, rng=rng) for d in (defense, chain())]
+    seconds: list[list[float]] = [[], []]
+    for step in range(TIMED + 1):
+        for course, spent in zip(courses, seconds, strict=True):
+            began = time.perf_counter()
+            course.advance(step % course.steps)
+            if data.inputs.is_cuda:
+                torch.cuda.synchronize()
+            spent.append(time.perf_counter() - began)
+    # The fastest, which whatever else the machine does disturbed least.
+    defended, plain = (min(spent[1:]) for spent in seconds)
+    return defended / plain
+
+
+def noise_multiplier(defense: Protection) -> float | None:
+    """The noise of DP-SGD in units of the clipping norm, or None if the defense is no DP-SGD.
+
+    The update must first be clipped per example, averaged over a number fixed in advance and made
+    noisy; what comes after cannot take the promise back. Data that was mixed or multiplied before
+    belongs to more than one example, and is not covered.
+
+    Example:
+        >>> from seepage.defenses import Clip, dp_sgd
+        >>> noise_multiplier(dp_sgd(max_norm=2.0, noise_multiplier=1.5, batch_size=8))
+        1.5
+        >>> noise_multiplier(Clip(1.0)) is None
+        True
+    """
+    links = Chain.of(defense).links[:3]
+    match links:
+        case (ClipEach(max_norm=norm), Mean(over=int(size)), AddGaussian(std=std)):
+            return std * size / norm
+        case _:
+            return None
+
+
+def promised(
+    defense: Protection, plan: TrainingPlan, *, examples: int, delta: float | None
+) -> float | None:
+    """Epsilon of the whole training, or None where no account covers it.
+
+    Raises:
+        MissingExtra: It applies, but Opacus is not installed.
+    """
+    multiplier, rate = noise_multiplier(defense), plan.sample_rate(examples)
+    if multiplier is None or rate is None or delta is None:
+        return None
+    steps = plan.count_steps(examples)
+    return epsilon(noise_multiplier=multiplier, sample_rate=rate, steps=steps, delta=delta)
+
 
 Rounding = Literal["float32", "tf32", "bf16"]
 # Steps between two looks at the weights, for which a card has to be waited for.
@@ -36,7 +94,7 @@ def train(
     data: Batch,
     *,
     held_out: Batch,
-    plan: Plan,
+    plan: TrainingPlan,
     defense: Protection | None = None,
     precision: Rounding = "float32",
     delta: float | None = 1e-5,

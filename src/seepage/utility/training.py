@@ -11,9 +11,7 @@ from torch import Tensor
 from seepage.clients import Gradient
 from seepage.core import LocalComputation, Rng
 from seepage.core.errors import InvalidValue
-from seepage.utility.augment import CropAndFlip
-from seepage.utility.checks import descent, whole
-from seepage.utility.schedules import Constant, Schedule
+from seepage.utility.training_plan import Constant, CropAndFlip, Schedule, descent, whole
 
 Sampling = Literal["shuffled", "poisson"]
 

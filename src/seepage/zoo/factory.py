@@ -2,19 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import pickle
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
-from seepage.core.errors import InvalidValue, in_a_line
+from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, in_a_line
 from seepage.core.plugins import import_factory
-from seepage.core.task import Loss
-from seepage.zoo.arguments import whole
-from seepage.zoo.naming import with_argument
-from seepage.zoo.seeding import seeded
-from seepage.zoo.weights import load_weights
+from seepage.core.task import Loss, name_unwrapped
+from seepage.zoo.building import seeded, whole, with_argument
+
+PYTORCH_SUFFIXES = (".pt", ".pth", ".th")
+PARALLEL_PREFIX = "module."
+# Steps counted during training; no network output depends on it and some files leave it out.
+COUNTER = "num_batches_tracked"
+
+
+def load_weights(task: Task, path: str | Path) -> Task:
+    """Return the task with the weights of a file, whose names and shapes must be the model's.
+
+    Args:
+        task: Whose model the weights are for.
+        path: A `.safetensors` file, or a state dict saved by PyTorch as `.pt`, `.pth` or `.th`,
+            alone or under "state_dict". What data-parallel training ("module.") and torch.compile
+            ("_orig_mod.") add to names is dropped.
+
+    Raises:
+        DataNotFound: There is no such file.
+        UnreadableFile: It is truncated, of another format, or holds more than tensors.
+        InvalidValue: Its names or shapes are not those of the model.
+    """
+    path = Path(path)
+    weights = _without_prefix(_read(path))
+    model = copy.deepcopy(task.model)
+    own = model.state_dict()
+    _check(task.name, path, own, weights)
+    model.load_state_dict({**own, **weights})
+    return replace(task, model=model, name=with_argument(task.name, "weights", path.name))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        raise DataNotFound(f"no weights at {str(path)!r}; check the path")
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix in PYTORCH_SUFFIXES:
+        return _read_pytorch(path)
+    raise UnreadableFile(
+        f"expected weights as .safetensors, .pt, .pth or .th, got {str(path)!r}; "
+        "save the state dict with safetensors"
+    )
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UnreadableFile(
+            f"{str(path)!r} is truncated or not a safetensors file ({error}); fetch it again"
+        ) from error
+
+
+def _read_pytorch(path: Path) -> dict[str, Tensor]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the sentences below say what matters
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UnreadableFile(
+            f"{str(path)!r} holds pickled Python objects, which could run code and are refused; "
+            "convert the state dict to safetensors"
+        ) from error
+    # Damaged bytes make the reader fail in any way at all, KeyError included.
+    except Exception as error:
+        raise UnreadableFile(
+            f"{str(path)!r} is truncated or not a PyTorch file; fetch it again or convert it to "
+            "safetensors"
+        ) from error
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise UnreadableFile(
+            f"expected a state dict (names to tensors) in {str(path)!r}, got "
+            f"{type(content).__name__}; save model.state_dict()"
+        )
+    return dict(content)
+
+
+def _without_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    weights = {name_unwrapped(name): value for name, value in weights.items()}
+    if weights and all(name.startswith(PARALLEL_PREFIX) for name in weights):
+        return {name.removeprefix(PARALLEL_PREFIX): value for name, value in weights.items()}
+    return weights
+
+
+def _check(
+    model: str, path: Path, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+) -> None:
+    missing = [n for n in own if n not in weights and not n.endswith(COUNTER)]
+    unexpected = [n for n in weights if n not in own]
+    misfits = [
+        f"{n} is {tuple(weights[n].shape)}, not {tuple(own[n].shape)}"
+        for n in weights
+        if n in own and weights[n].shape != own[n].shape
+    ]
+    problems = [*misfits, *(f"{n} is missing" for n in missing)]
+    problems += [f"{n} is not in the model" for n in unexpected]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise InvalidValue(
+            f"the weights in {str(path)!r} do not fit {model}: {'; '.join(problems[:3])}{more}; "
+            "build the model they were trained for"
+        )
 
 
 def from_factory(

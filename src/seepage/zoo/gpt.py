@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue
 from seepage.domains import Tokens
-from seepage.zoo.arguments import whole
-from seepage.zoo.naming import call_name
-from seepage.zoo.seeding import seeded
+from seepage.zoo.building import call_name, seeded, whole
 
 _STD = 0.02
 
@@ -44,7 +42,7 @@ class Attention(nn.Module):
         return parts.transpose(1, 2)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a perceptron at every position, each normalised before and added."""
 
     def __init__(self, width: int, heads: int, length: int) -> None:
@@ -73,7 +71,9 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(domain.vocabulary, width)
         self.positions = nn.Embedding(domain.length, width)
-        self.blocks = nn.ModuleList(Block(width, heads, domain.length) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            TransformerBlock(width, heads, domain.length) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes, bias=False)
         self.apply(_drawn)

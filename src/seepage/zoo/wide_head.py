@@ -9,12 +9,8 @@ from torch.nn.functional import relu
 from seepage.core import Domain, Rng, Task, cross_entropy
 from seepage.core.errors import InvalidValue
 from seepage.domains import CIFAR10
-from seepage.zoo.arguments import whole
-from seepage.zoo.naming import call_name
-from seepage.zoo.residual import BasicBlock
-from seepage.zoo.resnet_imagenet import ResNet
-from seepage.zoo.seeding import seeded
-from seepage.zoo.shapes import image_shape
+from seepage.zoo.building import call_name, image_shape, seeded, whole
+from seepage.zoo.resnet import BasicBlock, ResNet
 
 
 class WideHead(nn.Module):

@@ -8,11 +8,11 @@ import torch
 import seepage as sp
 from seepage.attacks import Unmixed, adaptive
 from seepage.attacks.adaptive import Adaptive, adapted
-from seepage.attacks.gradient_matching import Engine
-from seepage.attacks.gradient_matching.rows import case_simulation
-from seepage.attacks.gradient_matching.rows.by_case import DefendedByCase
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import Chain
+from seepage.search import Engine
+from seepage.search.fast import case_simulation
+from seepage.search.fast.case_simulation import DefendedByCase
 
 # On how many photos, and by how many dB on their average, the adapted adversary is ahead of the
 # unaware one: less than half of what was measured. Single photos may go the other way.

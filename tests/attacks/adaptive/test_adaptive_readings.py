@@ -5,22 +5,14 @@ import torch
 
 import seepage as sp
 from seepage.attacks.adaptive import READINGS, adapted
-from seepage.attacks.adaptive.noise import STRONG, OverSignal
-from seepage.attacks.certify import residual
-from seepage.attacks.gradient_matching import (
-    Candidate,
-    Cosine,
-    GaussianLikelihood,
-    GradientMatching,
-    TotalVariation,
-)
+from seepage.attacks.certificate import residual
+from seepage.attacks.inverters import STRONG, OverSignal
 from seepage.attacks.labels import InferLabels, ReadLogits
-from seepage.attacks.reading import searchable
-from seepage.attacks.reading.signs import UnitScale
-from seepage.attacks.reading.within import Within
 from seepage.core import Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses.precode import Bottleneck
+from seepage.defenses.precode import VariationalBottleneck
+from seepage.search import Candidate, Cosine, GaussianLikelihood, GradientMatching, TotalVariation
+from seepage.search.defense_inversion import Tolerance, UnitScale, searchable
 
 SEARCH = sp.attacks.inverting_gradients(steps=1, restarts=1)
 
@@ -68,7 +60,7 @@ def test_the_truth_explains_the_update_exactly_once_the_defense_is_read_off(defe
 def test_every_search_reads_off_what_survived_and_what_is_certified_stays(defense, task, data):
     seen = observed(defense, task, data.batch(1))
     (link,) = searchable(SEARCH, seen).simulate.client.chain.links
-    assert isinstance(link, Within)
+    assert isinstance(link, Tolerance)
     assert seen.simulate.client.defense == defense
 
 
@@ -91,11 +83,11 @@ def test_sparse_updates_of_several_people_and_local_steps_are_read_alike(task, d
 def test_the_noise_of_precode_is_that_which_the_client_drew(task, data):
     client = sp.Client(sp.Gradient(), sp.Precode(16))
     held = client.broadcast(task)
-    (lesson,) = client.share(held, data.batch(1), rng=sp.rng(0)).lessons
+    (prepared,) = client.share(held, data.batch(1), rng=sp.rng(0)).prepared_batches
     read = adapted(SEARCH, observed(sp.Precode(16), task, data.batch(1))).simulation.task
     drawn, found = (
-        next(m.noise for m in t.model.modules() if isinstance(m, Bottleneck))
-        for t in (lesson.task, read)
+        next(m.noise for m in t.model.modules() if isinstance(m, VariationalBottleneck))
+        for t in (prepared.task, read)
     )
     assert torch.allclose(found, drawn, atol=1e-3)
 
@@ -131,7 +123,7 @@ def test_pruned_entries_must_only_be_as_small_as_the_smallest_survivor():
     observed = Update({"w": torch.tensor([3.0, 0.0, -2.0, 0.0, 0.0])})
     limit = Update({"w": torch.tensor([0.0, 2.0, 0.0, 2.0, torch.inf])})
     ours = torch.tensor([5.0, 1.5, 2.5, -2.5, 9.0])
-    found = Within(observed, limit).expected(Update({"w": ours})).tensors["w"].tolist()
+    found = Tolerance(observed, limit).expected(Update({"w": ours})).tensors["w"].tolist()
     naive = []
     for g, seen, most in zip(
         ours.tolist(), [3.0, 0.0, -2.0, 0.0, 0.0], [0, 2, 0, 2, 9e9], strict=True
@@ -162,7 +154,7 @@ def test_signs_have_the_scale_of_what_is_compared_with_them(task, data):
 def test_entries_that_say_nothing_have_no_slope():
     limit = Update({"w": torch.tensor([0.0, torch.inf])})
     ours = torch.tensor([2.0, 2.0], requires_grad=True)
-    Within(Update({"w": torch.zeros(2)}), limit).expected(
+    Tolerance(Update({"w": torch.zeros(2)}), limit).expected(
         Update({"w": ours})
     ).flat().sum().backward()
     assert ours.grad.tolist() == [1.0, 0.0]

@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 
 import seepage as sp
 from seepage.attacks.exact_batch import determined_probability, success_probability
-from seepage.attacks.exact_batch.candidates import Candidates
 from seepage.attacks.exact_batch.complementarity import _best_above, _move, _objective
-from seepage.attacks.exact_batch.factors import column_space, factorise, numerical_rank
+from seepage.attacks.exact_batch.direction_search import ReLULayer, determined, separate, settle
 from seepage.attacks.exact_batch.kernel_sampling import kernels
-from seepage.attacks.exact_batch.separation import Layer, determined, separate, settle
+from seepage.attacks.exact_batch.span_factors import (
+    Candidates,
+    column_space,
+    factorise,
+    numerical_rank,
+)
 from seepage.core.errors import NotApplicable
 
 
@@ -28,7 +32,7 @@ class Network:
 
     def __init__(self, people, neurons=60, pixels=40, outputs=5, seed=0):
         self.inputs = draw(people, pixels, seed=(seed, 1))
-        self.layer = Layer(draw(neurons, pixels, seed=(seed, 2)), draw(neurons, seed=(seed, 3)))
+        self.layer = ReLULayer(draw(neurons, pixels, seed=(seed, 2)), draw(neurons, seed=(seed, 3)))
         head = draw(outputs, neurons, seed=(seed, 4))
         errors = draw(people, outputs, seed=(seed, 5))
         z = self.inputs @ self.layer.weight.T + self.layer.bias
@@ -206,7 +210,7 @@ def test_odds_fall_with_people_and_rise_with_samples():
 
 def test_draws_differ_between_keys_and_repeat_with_one():
     from seepage.attacks.exact_batch import Complementarity
-    from seepage.attacks.exact_batch.candidates import none_yet
+    from seepage.attacks.exact_batch.span_factors import none_yet
 
     factors = Network(4).factors
     search = Complementarity(starts=8, steps=3)

@@ -8,9 +8,9 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.exact_batch import Complementarity, ExactBatch, KernelSampling
-from seepage.attacks.exact_batch.rectified import Rectified, rectified_layer
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Signal
+from seepage.probing.first_layer import Rectified, rectified_layer
 from seepage.scoring import pair
 
 SAMPLING = ExactBatch(searches=(KernelSampling(),))

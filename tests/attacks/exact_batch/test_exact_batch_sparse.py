@@ -13,12 +13,18 @@ from seepage.attacks.exact_batch import (
     SparseDirections,
     sparse_probability,
 )
-from seepage.attacks.exact_batch.attack import _promising
-from seepage.attacks.exact_batch.candidates import Candidates, none_yet
-from seepage.attacks.exact_batch.factors import Factors, factorise
-from seepage.attacks.exact_batch.sparse_descent import descend, trimmed, unit, whitened
-from seepage.attacks.exact_batch.sparse_directions import _without
-from seepage.attacks.exact_batch.zeros import lifted, share, silent_at
+from seepage.attacks.exact_batch.exact_batch import _promising
+from seepage.attacks.exact_batch.span_factors import Candidates, Factors, factorise, none_yet
+from seepage.attacks.exact_batch.sparse_directions import (
+    _without,
+    descend,
+    lifted,
+    share,
+    silent_at,
+    trimmed,
+    unit,
+    whitened,
+)
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.scoring import pair
 

@@ -9,15 +9,10 @@ from scipy import ndimage
 
 import seepage as sp
 from seepage.attacks.feature_recovery import FeatureRecovery, cocktail_party
-from seepage.attacks.feature_recovery.contrast import edges
-from seepage.attacks.feature_recovery.negentropy import (
-    Contrast,
-    descend,
-    fixed_point,
-    whitening,
-)
-from seepage.attacks.linear_systems.input_layer import calls
+from seepage.attacks.feature_recovery.cocktail_party import edges
+from seepage.attacks.feature_recovery.negentropy import Contrast, descend, fixed_point, whitening
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
+from seepage.probing.first_layer import calls
 from seepage.scoring import METRICS, pair
 
 

@@ -12,21 +12,19 @@ import torch
 from torch.nn import functional
 
 import seepage as sp
-from seepage.attacks.feature_recovery.activation import Activation, recognise
-from seepage.attacks.feature_recovery.completion import completed
-from seepage.attacks.feature_recovery.decomposition import common_parts
-from seepage.attacks.feature_recovery.equations import Equations
-from seepage.attacks.feature_recovery.gaussian import _distance_from_normal
-from seepage.attacks.feature_recovery.hermite import (
+from seepage.attacks.feature_recovery.feature_span import _singular, completed
+from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine
+from seepage.attacks.feature_recovery.rectified_heads import _distance_from_normal
+from seepage.attacks.feature_recovery.tensor_features import (
+    _rotated,
+    common_parts,
     gaussian_derivative,
     hermite_orders,
     matrix_moment,
     tensor_moment,
 )
-from seepage.attacks.feature_recovery.least_squares import refine
-from seepage.attacks.feature_recovery.span import _singular
-from seepage.attacks.feature_recovery.tensor import _rotated
 from seepage.core.errors import NotApplicable
+from seepage.probing.activations import HeadActivation, recognise_head_activation
 
 ACTIVATIONS = {
     "relu": torch.relu,
@@ -143,10 +141,10 @@ def test_common_parts_are_found_to_rounding_where_they_exist(size):
 def test_every_activation_is_recognised_by_what_it_does():
     z = draw(4, 50)
     for name, function in ACTIVATIONS.items():
-        assert recognise(z, function(z)).name == name
-    assert recognise(z, functional.leaky_relu(z, 0.3)).slope == pytest.approx(0.3)
-    assert recognise(z, z.cos()) is None
-    assert recognise(z, z[:, :3]) is None
+        assert recognise_head_activation(z, function(z)).name == name
+    assert recognise_head_activation(z, functional.leaky_relu(z, 0.3)).slope == pytest.approx(0.3)
+    assert recognise_head_activation(z, z.cos()) is None
+    assert recognise_head_activation(z, z[:, :3]) is None
 
 
 def small_equations(activation, *, people=3, dims=4, neurons=200, classes=3, seen=None):
@@ -154,12 +152,12 @@ def small_equations(activation, *, people=3, dims=4, neurons=200, classes=3, see
     features, shares = draw(people, dims, seed=2), draw(people, classes, seed=3)
     wanted = shares.T @ activation(features @ weight.T + bias)
     seen = torch.ones_like(wanted) if seen is None else seen(wanted)
-    return Equations(weight, bias, activation, wanted * seen, seen), features, shares
+    return HeadEquations(weight, bias, activation, wanted * seen, seen), features, shares
 
 
 @pytest.mark.parametrize("name", ["tanh", "softplus"])
 def test_least_squares_agrees_with_scipy_from_the_same_start(name):
-    problem, features, shares = small_equations(Activation(name))
+    problem, features, shares = small_equations(HeadActivation(name))
     start = features + 0.2 * draw(*features.shape, seed=9)
     ours = refine(problem, start, steps=60)
     size = features.numel()
@@ -178,7 +176,7 @@ def test_least_squares_agrees_with_scipy_from_the_same_start(name):
 
 def test_shares_are_the_least_squares_solution_over_what_is_seen():
     problem, features, _ = small_equations(
-        Activation("tanh"), seen=lambda g: (g.abs() > 0.5).double()
+        HeadActivation("tanh"), seen=lambda g: (g.abs() > 0.5).double()
     )
     passed = torch.tanh(problem.hidden(features))
     found = problem.shares(problem.hidden(features))
@@ -192,7 +190,7 @@ def test_shares_are_the_least_squares_solution_over_what_is_seen():
 
 def test_what_pruning_took_away_changes_nothing_about_the_solution():
     problem, features, _ = small_equations(
-        Activation("relu"), seen=lambda g: (g.abs() > g.abs().median()).double()
+        HeadActivation("relu"), seen=lambda g: (g.abs() > g.abs().median()).double()
     )
     assert problem.misfit(features) < 1e-12
     found = refine(problem, features + 0.05 * draw(*features.shape, seed=9), steps=60)

@@ -13,11 +13,11 @@ from torch.nn.functional import one_hot
 
 import seepage as sp
 from seepage.attacks import teacher_forced
-from seepage.attacks.feature_recovery import likely_features, softmax_features
-from seepage.attacks.feature_recovery.classifier import missing
-from seepage.attacks.gradient_matching.features import features_at
-from seepage.attacks.labels.head import classifier_head
+from seepage.attacks.feature_recovery import estimated_features, softmax_features
+from seepage.attacks.feature_recovery.softmax_features import missing
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.probing.heads import classifier_head
+from seepage.search.feature_matching import features_at
 
 DEFENSES = (sp.Prune(0.5), sp.Dropout(0.5), sp.AddGaussian(1e-3))
 
@@ -109,7 +109,7 @@ def test_zeros_are_missing_unless_a_dead_feature_explains_them_all():
 def test_what_a_defense_leaves_tells_what_everybody_sends_back(task, labels, defense):
     batch = pictures(labels)
     seen = observe(task, batch, defense)
-    found = likely_features().recover(seen, rng=sp.rng(1))
+    found = estimated_features().recover(seen, rng=sp.rng(1))
     assert found.layer == "fc"
     assert found.scaled
     assert found.residual < 0.02
@@ -131,7 +131,7 @@ def test_where_entries_are_missing_equations_are_refused_and_likelihood_is_named
 def test_of_a_whole_gradient_the_likeliest_features_are_those_that_solve_it(task, labels, slack):
     batch = pictures(labels)
     seen = observe(task, batch)
-    likely = likely_features().recover(seen, rng=sp.rng(1))
+    likely = estimated_features().recover(seen, rng=sp.rng(1))
     solved = softmax_features().recover(seen, rng=sp.rng(1))
     assert apart(likely.values, solved.values, seen.labels) < slack
     # What the tolerance is worth: nothing of the update says that much.
@@ -142,7 +142,7 @@ def test_clipping_does_not_hide_them(task):
     batch = pictures([1, 5, 7])
     for defense in (sp.Clip(0.01), sp.chain(sp.Clip(0.01), sp.Dropout(0.5))):
         seen = observe(task, batch, defense)
-        found = likely_features().recover(seen, rng=sp.rng(1))
+        found = estimated_features().recover(seen, rng=sp.rng(1))
         assert misses(seen, found.values, batch.inputs) < 0.01
 
 
@@ -153,7 +153,7 @@ CROWDS = ([*range(10)], [0, *range(10), 9])
 def test_of_as_many_people_as_classes_features_are_nearer_than_the_usual_ones(task, labels):
     batch = pictures(labels)
     seen = observe(task, batch)
-    found = likely_features().recover(seen, rng=sp.rng(1))
+    found = estimated_features().recover(seen, rng=sp.rng(1))
     assert found.values.shape == (len(labels), 64)
     assert bool(found.values.isfinite().all())
     assert found.residual < 0.01
@@ -168,7 +168,7 @@ def test_and_so_is_what_they_send_back(task, labels, reduction):
     threat = sp.Threat(knows_labels=True, batchnorm="exact")
     client = sp.Client(sp.Gradient(reduction=reduction))
     seen = threat.observe(client, task, batch, rng=sp.rng(0))
-    found = likely_features().recover(seen, rng=sp.rng(1))
+    found = estimated_features().recover(seen, rng=sp.rng(1))
     missed = misses(seen, found.values, batch.inputs)
     assert missed < 0.7 * misses(seen, usual(seen), batch.inputs)
 
@@ -225,7 +225,7 @@ class Posterior:
 def test_where_it_ends_scipy_finds_nothing_likelier(task, defense):
     batch = pictures([1, 5, 7])
     seen = observe(task.to(dtype=torch.float64), batch.to(dtype=torch.float64), defense)
-    found = likely_features(noise=0.1, steps=3000).recover(seen, rng=sp.rng(1))
+    found = estimated_features(noise=0.1, steps=3000).recover(seen, rng=sp.rng(1))
     posterior = Posterior(seen, noise=0.1, strays=10.0)
     start, end, true = (
         posterior.point(values.double().numpy())
@@ -248,7 +248,7 @@ def test_where_it_ends_scipy_finds_nothing_likelier(task, defense):
 def test_more_noise_means_nearer_to_the_usual_features(task):
     seen = observe(task, pictures([1, 5, 7]))
     away = [
-        likely_features(noise=noise).recover(seen, rng=sp.rng(1)).values - usual(seen)
+        estimated_features(noise=noise).recover(seen, rng=sp.rng(1)).values - usual(seen)
         for noise in (1e-2, 1.0, 100.0)
     ]
     near, middle, far = (float(one.norm() / usual(seen).norm()) for one in reversed(away))
@@ -259,7 +259,7 @@ def test_a_head_without_bias_tells_them_too(without_bias):
     batch = pictures([1, 5, 7])
     for defense in (sp.chain(), sp.Dropout(0.5)):
         seen = observe(without_bias, batch, defense)
-        found = likely_features().recover(seen, rng=sp.rng(1))
+        found = estimated_features().recover(seen, rng=sp.rng(1))
         assert misses(seen, found.values, batch.inputs) < 0.02
         assert misses(seen, usual(seen), batch.inputs) > 0.06
 
@@ -267,24 +267,24 @@ def test_a_head_without_bias_tells_them_too(without_bias):
 def test_labels_may_be_probabilities(task):
     batch = pictures([1, 5, 7])
     seen = observe(task, batch, sp.Dropout(0.5))
-    hard = likely_features().recover(seen, rng=sp.rng(1))
+    hard = estimated_features().recover(seen, rng=sp.rng(1))
     as_shares = replace(seen, labels=one_hot(seen.labels, 10).float())
-    found = likely_features().recover(as_shares, rng=sp.rng(1))
+    found = estimated_features().recover(as_shares, rng=sp.rng(1))
     torch.testing.assert_close(found.values, hard.values)
     # Of mixtures they say more than any class does.
     client = sp.Client(sp.Gradient(), sp.MixUp(2))
-    (lesson,) = client.share(task.in_mode("train"), batch, rng=sp.rng(0)).lessons
-    mixed = replace(observe(task, batch, sp.MixUp(2)), labels=lesson.batch.labels)
-    found = likely_features().recover(mixed, rng=sp.rng(1))
-    assert misses(mixed, found.values, lesson.batch.inputs) < 0.01
-    nearest = replace(mixed, labels=lesson.batch.labels.argmax(1))
-    wrong = likely_features().recover(nearest, rng=sp.rng(1))
+    (prepared,) = client.share(task.in_mode("train"), batch, rng=sp.rng(0)).prepared_batches
+    mixed = replace(observe(task, batch, sp.MixUp(2)), labels=prepared.batch.labels)
+    found = estimated_features().recover(mixed, rng=sp.rng(1))
+    assert misses(mixed, found.values, prepared.batch.inputs) < 0.01
+    nearest = replace(mixed, labels=prepared.batch.labels.argmax(1))
+    wrong = estimated_features().recover(nearest, rng=sp.rng(1))
     assert wrong.residual > 10 * found.residual
 
 
 def test_what_it_cannot_work_with_is_refused(task):
     batch = pictures([2, 4])
-    recover = likely_features().recover
+    recover = estimated_features().recover
     with pytest.raises(MissingKnowledge, match=r"likely_features.*labels"):
         recover(observe(task, batch, knows_labels=False), rng=sp.rng(1))
 
@@ -295,9 +295,9 @@ def test_what_it_cannot_work_with_is_refused(task):
         recover(observe(replace(task, loss=squared), batch), rng=sp.rng(1))
     for noise in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidValue, match=f"noise > 0, got {noise!r}"):
-            likely_features(noise=noise)
+            estimated_features(noise=noise)
     with pytest.raises(InvalidValue, match="steps >= 1, got 0"):
-        likely_features(steps=0)
+        estimated_features(steps=0)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from scipy.optimize import least_squares as scipy_least_squares
 
 import seepage as sp
 from seepage.attacks.feature_recovery import (
-    FirstOf,
+    Fallback,
     NotToldApartWarning,
     exact_features,
     softmax_features,
 )
-from seepage.attacks.feature_recovery.dense_least_squares import least_squares
-from seepage.attacks.feature_recovery.softmax_equations import SoftmaxEquations
-from seepage.attacks.gradient_matching.features import features_at
+from seepage.attacks.feature_recovery.softmax_features import SoftmaxEquations
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.numerics.least_squares import least_squares
+from seepage.search.feature_matching import features_at
 
 
 @pytest.fixture(scope="module")
@@ -160,14 +160,14 @@ def test_a_bias_whose_gradient_was_taken_away_is_done_without(task):
 
 
 def test_the_first_that_applies_is_taken_and_all_reasons_are_given(task):
-    both = FirstOf((exact_features(), softmax_features()))
+    both = Fallback((exact_features(), softmax_features()))
     batch = pictures([1, 5])
     seen = observe(task, batch)
     assert float(errors(both.recover(seen, rng=sp.rng(1)), seen, batch).max()) < 5e-3
     with pytest.raises(NotApplicable, match=r"(?s)ExactFeatures: .*SoftmaxFeatures: 10 people"):
         both.recover(observe(task, pictures(list(range(10)))), rng=sp.rng(1))
     with pytest.raises(InvalidValue, match="one method or more"):
-        FirstOf(())
+        Fallback(())
 
 
 def test_an_ordinary_classifier_is_searched_below_its_last_layer(task):

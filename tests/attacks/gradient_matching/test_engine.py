@@ -7,7 +7,10 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient_matching import (
+from seepage.core.checkpoint import checkpointing
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, UnreadableFile
+from seepage.domains import Image, Signal
+from seepage.search import (
     Adam,
     BatchNormStatistics,
     Constant,
@@ -21,16 +24,11 @@ from seepage.attacks.gradient_matching import (
     StepDecay,
     TotalVariation,
 )
-from seepage.attacks.gradient_matching.chunks import Chunk, chunks
-from seepage.attacks.gradient_matching.fingerprint import fingerprint
-from seepage.attacks.gradient_matching.layout import Layout
-from seepage.attacks.gradient_matching.objective import Objective
-from seepage.attacks.gradient_matching.rows import row_simulation
-from seepage.attacks.gradient_matching.rows.shared import Shared, shared_simulation
-from seepage.attacks.gradient_matching.run import Run
-from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, UnreadableFile
-from seepage.domains import Image, Signal
+from seepage.search.engine import Chunk, chunks, fingerprint
+from seepage.search.fast import row_simulation
+from seepage.search.fast.row_simulation import SharedWeights, shared_simulation
+from seepage.search.objective import Layout, Objective
+from seepage.search.run_state import Run
 
 NETWORKS = {
     "convolutions": lambda: sp.zoo.cnn(variant="cnn3-v2"),
@@ -180,7 +178,7 @@ def test_what_cannot_share_weights_is_named_and_still_attacked(photos, model, lo
 
 def test_rounding_does_not_keep_a_deep_network_from_sharing_weights(photos):
     # With this width a ReLU of two rows of noise switches by rounding in single precision.
-    assert isinstance(shared_simulation(observe(sp.zoo.resnet18(width=16), photos)), Shared)
+    assert isinstance(shared_simulation(observe(sp.zoo.resnet18(width=16), photos)), SharedWeights)
 
 
 class Single(nn.Module):
@@ -196,7 +194,7 @@ class Single(nn.Module):
 
 def test_what_cannot_be_doubled_shares_weights_all_the_same(photos):
     task = sp.Task(Single(), sp.cross_entropy, Image((3, 32, 32)))
-    assert isinstance(shared_simulation(observe(task, photos)), Shared)
+    assert isinstance(shared_simulation(observe(task, photos)), SharedWeights)
 
 
 def test_rows_share_weights_where_the_last_layer_is_read(photos):
@@ -213,11 +211,11 @@ def test_rows_share_weights_where_the_last_layer_is_read(photos):
             return [self(o, rng=r) for o, r in zip(observations, rngs, strict=True)]
 
     sp.attacks.ReadLogits(Listening())(seen, rng=sp.rng(0))
-    assert [type(one) for one in told] == [Shared]
+    assert [type(one) for one in told] == [SharedWeights]
 
 
 def test_a_plain_network_shares_weights(photos):
-    assert isinstance(shared_simulation(observe(sp.zoo.convnet(width=2), photos)), Shared)
+    assert isinstance(shared_simulation(observe(sp.zoo.convnet(width=2), photos)), SharedWeights)
 
 
 def attack(**options):

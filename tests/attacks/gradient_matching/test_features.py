@@ -6,9 +6,9 @@ import torch
 from torch.func import vmap
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Candidate, FeatureMatching
-from seepage.attacks.gradient_matching.features import features_at, greedy_matching
 from seepage.core.errors import InvalidValue, UnknownName
+from seepage.search import Candidate, FeatureMatching
+from seepage.search.feature_matching import features_at, greedy_matching
 
 TASK = sp.zoo.mlp(hidden=(16, 12), activation="tanh", domain=sp.domains.Image((1, 4, 4)))
 LAYER = "hidden2"

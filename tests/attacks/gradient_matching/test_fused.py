@@ -11,12 +11,13 @@ from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Adam, Engine, drive, graph
-from seepage.attacks.gradient_matching import fused as fusing
-from seepage.attacks.gradient_matching.patience import Patience
-from seepage.attacks.gradient_matching.program import made_fit
-from seepage.attacks.gradient_matching.run import Run
-from seepage.attacks.gradient_matching.traced import traced
+from seepage.search import Adam, Engine
+from seepage.search import runner as drive
+from seepage.search import runner as graph
+from seepage.search.fast import captured_step as fusing
+from seepage.search.fast.captured_step import made_fit, traced
+from seepage.search.run_state import Run
+from seepage.search.runner import Patience
 
 ATEN = torch.ops.aten
 

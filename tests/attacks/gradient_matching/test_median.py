@@ -5,8 +5,8 @@ import torch
 from scipy import ndimage
 
 import seepage as sp
-from seepage.attacks.gradient_matching.median import median_filter
 from seepage.core.errors import InvalidValue
+from seepage.search.engine import median_filter
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])

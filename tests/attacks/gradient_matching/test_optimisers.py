@@ -7,11 +7,17 @@ import torch
 from scipy import stats
 
 import seepage as sp
-from seepage.attacks.gradient_matching.langevin import Langevin
-from seepage.attacks.gradient_matching.lbfgs import LBFGS
-from seepage.attacks.gradient_matching.noise import normal_noise, row_seeds, stream
-from seepage.attacks.gradient_matching.optimisers import Adam, GradientDescent, Moment
 from seepage.core.errors import InvalidValue
+from seepage.search.lbfgs import LBFGS
+from seepage.search.optimisers import (
+    Adam,
+    GradientDescent,
+    Langevin,
+    Moment,
+    normal_noise,
+    row_seeds,
+    stream,
+)
 
 DOUBLE = torch.zeros((), dtype=torch.float64)
 

@@ -9,18 +9,18 @@ from torch import nn
 from torch.func import grad, vmap
 
 import seepage as sp
-from seepage.attacks.gradient_matching.batchnorm import BatchNormStatistics
-from seepage.attacks.gradient_matching.candidate import Candidate
-from seepage.attacks.gradient_matching.decay import Decaying
-from seepage.attacks.gradient_matching.priors import (
+from seepage.core import Statistics
+from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.domains import Image, Signal
+from seepage.search.priors import (
+    BatchNormStatistics,
+    Decaying,
     GroupConsistency,
     Orthogonality,
     SquaredNorm,
     TotalVariation,
 )
-from seepage.core import Statistics
-from seepage.core.errors import MissingKnowledge, NotApplicable
-from seepage.domains import Image, Signal
+from seepage.search.term import Candidate
 
 DOUBLE = torch.zeros((), dtype=torch.float64)
 IMAGES = Image((2, 4, 5), mean=(0.4, 0.6), std=(0.2, 0.5))

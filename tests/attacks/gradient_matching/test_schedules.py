@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from seepage.attacks.gradient_matching.schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.core.errors import InvalidValue
+from seepage.search.schedules import Constant, CosineDecay, StepDecay, WarmUp
 
 
 def test_a_constant_schedule_is_one():

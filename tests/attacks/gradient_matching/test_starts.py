@@ -5,16 +5,10 @@ import torch
 from scipy import stats
 
 import seepage as sp
-from seepage.attacks.gradient_matching.layout import Layout
-from seepage.attacks.gradient_matching.starts import (
-    NormalStart,
-    PatternedStart,
-    UniformStart,
-    WarmStart,
-    ZeroStart,
-)
 from seepage.core.errors import InvalidValue
 from seepage.domains import CIFAR10, Signal
+from seepage.search.objective import Layout
+from seepage.search.starts import NormalStart, PatternedStart, UniformStart, WarmStart, ZeroStart
 
 DOUBLE = torch.zeros((), dtype=torch.float64)
 IMAGES = Layout(2, CIFAR10)

@@ -8,14 +8,11 @@ import torch
 from torch.func import grad, vmap
 
 import seepage as sp
-from seepage.attacks.gradient_matching.candidate import Candidate
-from seepage.attacks.gradient_matching.decay import Decaying
-from seepage.attacks.gradient_matching.fidelity import L2, Cosine, LayerwiseCosine
-from seepage.attacks.gradient_matching.kernel import GaussianKernel
-from seepage.attacks.gradient_matching.masked import Masked
-from seepage.attacks.gradient_matching.partial import OnLayers
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.domains import Image
+from seepage.search.fidelity import L2, Cosine, GaussianKernel, LayerwiseCosine, Masked, OnLayers
+from seepage.search.priors import Decaying
+from seepage.search.term import Candidate
 
 SHAPES = {
     "conv1.weight": (4, 2, 3),

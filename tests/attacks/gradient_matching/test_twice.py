@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient_matching.rows.twice import Convolution, KnownStatistics, cheap_twice
 from seepage.domains import Image, Signal
+from seepage.search.fast.double_backward import Convolution, KnownStatistics, use_double_backward
 from seepage.threats import Simulation
 
 
@@ -48,17 +48,17 @@ def test_updates_and_their_slopes_are_those_of_torch(name, model, domain, client
     torch.manual_seed(0)
     statistics_of_use(model)
     task = sp.Task(model, sp.cross_entropy, domain).to(dtype=torch.float64)
-    theirs, ours = (update_and_slope(t, client) for t in (task, cheap_twice(task)))
+    theirs, ours = (update_and_slope(t, client) for t in (task, use_double_backward(task)))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
 def test_layers_are_exchanged_where_the_form_is_known():
     task = sp.zoo.convnet(width=2)
-    kinds = [type(m) for m in cheap_twice(task).model.modules()]
+    kinds = [type(m) for m in use_double_backward(task).model.modules()]
     assert kinds.count(Convolution) == kinds.count(KnownStatistics) == 8
-    assert cheap_twice(task).parameters.keys() == task.parameters.keys()
-    circular = cheap_twice(sp.zoo.convnet(width=2, padding="circular")).model
+    assert use_double_backward(task).parameters.keys() == task.parameters.keys()
+    circular = use_double_backward(sp.zoo.convnet(width=2, padding="circular")).model
     assert not any(isinstance(m, Convolution) for m in circular.modules())
-    by_batch = cheap_twice(task.in_mode("train")).model
+    by_batch = use_double_backward(task.in_mode("train")).model
     assert not any(isinstance(m, KnownStatistics) for m in by_batch.modules())

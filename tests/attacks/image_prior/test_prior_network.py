@@ -7,10 +7,10 @@ import torch
 
 import seepage as sp
 from seepage.attacks import PriorNetwork, through
-from seepage.attacks.gradient_matching.layout import Layout
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import MNIST, Image, Signal
 from seepage.scoring import METRICS, pair
+from seepage.search.objective import Layout
 
 TINY = PriorNetwork(width=4)
 LIKE = torch.zeros(())

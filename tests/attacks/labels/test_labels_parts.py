@@ -7,11 +7,15 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.labels.equations import People, visible_people, write_equations
-from seepage.attacks.labels.evidence import read_evidence
-from seepage.attacks.labels.gain import measure_gain
-from seepage.attacks.labels.peeling import _cost_with, peel
-from seepage.attacks.labels.rounding import nearest_counts
+from seepage.attacks.labels.label_equations import (
+    People,
+    _cost_with,
+    peel,
+    visible_people,
+    write_equations,
+)
+from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
+from seepage.attacks.labels.prototypes import nearest_counts
 from seepage.domains import Signal
 from seepage.scoring import count_error
 

@@ -8,9 +8,9 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.labels import IDLG, CountAware, SignRule, YinMinimum, count_classes
-from seepage.attacks.labels.head import classifier_head
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Signal
+from seepage.probing.heads import classifier_head
 from seepage.scoring import count_error
 from seepage.zoo import load_weights
 

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.linear_systems import inspection
-from seepage.attacks.linear_systems.counting import (
+from seepage.core.errors import InvalidValue
+from seepage.domains import MNIST, Signal
+from seepage.exposure.inspection import (
     features_determined,
     filters_needed,
     hidden_units_needed,
+    inspection,
 )
-from seepage.core.errors import InvalidValue
-from seepage.domains import MNIST, Signal
 
 
 def enough_units(n1, *, batch, d, n2):

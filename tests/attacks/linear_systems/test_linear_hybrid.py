@@ -5,14 +5,13 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.gradient_matching import Engine, LayerwiseCosine
-from seepage.attacks.linear_systems.hybrid import Hybrid
+from seepage.attacks.linear_systems.hybrid import Hybrid, observe_tail
 from seepage.attacks.linear_systems.recursion import Walk, walk_back
-from seepage.attacks.linear_systems.stack import read_stack
-from seepage.attacks.linear_systems.tail import observe_tail
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.domains import Image
+from seepage.probing.layer_stack import read_stack
+from seepage.search import Engine, LayerwiseCosine
 
 QUICK = {"steps": (30, 10, 10), "step_size": 2e-2}
 

@@ -9,11 +9,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from seepage.attacks.linear_systems.activations import Identity
-from seepage.attacks.linear_systems.layer import Layer
-from seepage.attacks.linear_systems.least_squares import minimum_norm, nearest_solution
-from seepage.attacks.linear_systems.operator import LinearSystem, covered
-from seepage.attacks.linear_systems.rank import determined
+from seepage.attacks.linear_systems.linear_system import LinearSystem, covered
+from seepage.attacks.linear_systems.recursion import determined
+from seepage.numerics.least_squares import minimum_norm, nearest_solution
+from seepage.probing.activations import Identity
+from seepage.probing.layer_stack import Layer
 
 
 def layer_of(axes, *, channels, filters, size, kernel, stride, padding, seed=0):

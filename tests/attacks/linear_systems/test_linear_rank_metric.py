@@ -9,13 +9,12 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.jacobian import update_jacobian
-from seepage.attacks.linear_systems import rank_metric
-from seepage.attacks.linear_systems.activations import Identity
-from seepage.attacks.linear_systems.layer import Layer
-from seepage.attacks.linear_systems.operator import LinearSystem
-from seepage.attacks.linear_systems.system_rank import counted_rank, numerical_rank
+from seepage.attacks.linear_systems.linear_system import LinearSystem
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
+from seepage.exposure.rank_metric import counted_rank, numerical_rank, rank_metric
+from seepage.probing.activations import Identity
+from seepage.probing.layer_stack import Layer
 
 # Deficiency of each layer, and c(M) as printed.
 TABLE_1 = {

@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import seepage as sp
-from seepage.attacks.linear_systems.head import head_deltas
-from seepage.attacks.linear_systems.stack import read_stack
+from seepage.attacks.linear_systems.rgap import head_deltas
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.domains import Image, Signal
+from seepage.probing.layer_stack import read_stack
 
 
 def observe(task, batch, *, local=None, defense=None, labels=True):

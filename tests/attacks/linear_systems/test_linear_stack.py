@@ -6,17 +6,11 @@ from torch import nn
 from torch.nn import functional
 
 import seepage as sp
-from seepage.attacks.linear_systems.activations import (
-    Identity,
-    LeakyReLU,
-    ReLU,
-    Sigmoid,
-    Tanh,
-)
-from seepage.attacks.linear_systems.stack import read_stack
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
-from seepage.zoo.cnn import CNN_VARIANTS
+from seepage.probing.activations import Identity, LeakyReLU, ReLU, Sigmoid, Tanh
+from seepage.probing.layer_stack import read_stack
+from seepage.zoo.convnets import CNN_VARIANTS
 
 SMALL = Image((3, 8, 8), mean=(0.5, 0.5, 0.5))
 

@@ -9,14 +9,13 @@ from torch.nn.functional import one_hot
 
 import seepage as sp
 from seepage.attacks import teacher_forced
+from seepage.attacks.cut_network import cut_network, of_inputs, of_mixtures
 from seepage.attacks.feature_recovery import Features
-from seepage.attacks.gradient_matching.features import features_at
-from seepage.attacks.gradient_matching.rows import case_simulation, given_statistics
-from seepage.attacks.gradient_matching.rows.shared import Shared, shared_simulation
-from seepage.attacks.systematic.below import below
-from seepage.attacks.systematic.mixtures import of_inputs, of_mixtures
 from seepage.core import Mixing
 from seepage.scoring import METRICS, pair
+from seepage.search.fast import case_simulation, known_statistics
+from seepage.search.fast.row_simulation import SharedWeights, shared_simulation
+from seepage.search.feature_matching import features_at
 
 PEOPLE = 4
 
@@ -74,8 +73,8 @@ def observe(task, batch, defense, threat=None, *, seed=0):
 def trained_on(task, batch, defense, *, seed=0):
     """What the client's network saw, which no adversary is told."""
     client = sp.Client(sp.Gradient(), defense)
-    (lesson,) = client.share(task.in_mode("train"), batch, rng=sp.rng(seed)).lessons
-    return lesson.batch
+    (prepared,) = client.share(task.in_mode("train"), batch, rng=sp.rng(seed)).prepared_batches
+    return prepared.batch
 
 
 def true_features(seen, inputs):
@@ -86,7 +85,7 @@ def true_features(seen, inputs):
 def below_inputs(seen, mixed):
     """The network below the last layer, as a search for private inputs sees it."""
     mixtures, mixing = of_mixtures(seen)
-    return of_inputs(below(mixtures, true_features(seen, mixed.inputs)), mixing)
+    return of_inputs(cut_network(mixtures, true_features(seen, mixed.inputs)), mixing)
 
 
 def apart(found, wanted):
@@ -165,7 +164,7 @@ def test_rows_are_mixed_together_as_they_are_one_by_one(exact, batch, mixtures, 
     mixing = Mixing(seen.mixing.coefficients[:mixtures])
     seen = replace(seen, simulate=replace(seen.simulate, mixing=mixing))
     shared = shared_simulation(seen)
-    assert isinstance(shared, Shared)
+    assert isinstance(shared, SharedWeights)
     inputs = torch.stack([batch.inputs, batch.inputs.flip(3)])
     labels = torch.stack([batch.labels, batch.labels.flip(0)])
     if soft:
@@ -187,7 +186,7 @@ def test_at_private_inputs_rows_share_what_was_observed(exact, batch, strategy, 
     if forced:
         seen = below_inputs(seen, trained_on(exact, batch, sp.MixUp(2)))
     plain = case_simulation([seen], rows=2, strategy=strategy)
-    given = given_statistics(plain, [seen])
+    given = known_statistics(plain, [seen])
     normal = exact.domain.normalise(batch.inputs)
     labels = seen.labels.expand(2, *seen.labels.shape)
     for simulate in (plain, given):
@@ -228,7 +227,7 @@ def test_where_encodings_are_searched_for_slopes_are_of_their_probabilities(
     order = sorted(range(PEOPLE), key=lambda place: encoded.labels[place].tolist())
     encodings = encoded.inputs[order]
     assert seen.labels.shape == (PEOPLE, 10)
-    lower = below(seen, true_features(seen, encodings))
+    lower = cut_network(seen, true_features(seen, encodings))
     assert lower.labels.shape == (PEOPLE, 12 * 16)
     assert apart(lower.simulate(encodings, lower.labels), lower.update) < 1e-9
     assert apart(lower.simulate(batch.inputs, lower.labels), lower.update) > 0.1

@@ -8,15 +8,15 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import PriorNetwork, cocktail_party, systematic
+from seepage.attacks.cut_network import in_order_of
 from seepage.attacks.feature_recovery import Features
-from seepage.attacks.gradient_matching import Engine
-from seepage.attacks.gradient_matching.features import features_at
-from seepage.attacks.systematic.order import in_order_of
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge
 from seepage.core.partly import PartlyFailed
 from seepage.domains import Continuous, Signal, Tabular
 from seepage.scoring import METRICS, pair
+from seepage.search import Engine
+from seepage.search.feature_matching import features_at
 
 
 class WideHead(nn.Module):

@@ -8,14 +8,13 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import exact_features, systematic, teacher_forced
+from seepage.attacks.cut_network import cut_network, in_order_of
 from seepage.attacks.feature_recovery import Features
-from seepage.attacks.gradient_matching import Engine
-from seepage.attacks.gradient_matching.features import features_at
-from seepage.attacks.gradient_matching.rows import case_simulation, given_statistics
-from seepage.attacks.systematic.below import below
-from seepage.attacks.systematic.order import in_order_of
 from seepage.core.errors import InvalidValue
 from seepage.scoring import METRICS, pair
+from seepage.search import Engine
+from seepage.search.fast import case_simulation, known_statistics
+from seepage.search.feature_matching import features_at
 
 
 class WideHead(nn.Module):
@@ -94,7 +93,7 @@ class Told:
 def test_at_the_truth_the_network_below_shares_what_was_observed(exact, pictures):
     batch = sorted_by_label(pictures.batch(4).to(dtype=torch.float64))
     seen = observe(exact, batch)
-    lower = below(seen, true_features(seen, batch))
+    lower = cut_network(seen, true_features(seen, batch))
     simulated = lower.simulate(batch.inputs, lower.labels)
     assert set(simulated.tensors) == {n for n in seen.update.tensors if n.startswith("body")}
     for name, tensor in simulated.tensors.items():
@@ -106,7 +105,7 @@ def test_at_the_truth_given_statistics_change_nothing_and_elsewhere_they_tell_th
     batch = photos.to(dtype=torch.float64)
     seen = observe(task, batch)
     plain = case_simulation([seen], rows=1, strategy="shared")
-    given = given_statistics(plain, [seen])
+    given = known_statistics(plain, [seen])
     true = seen.task.domain.normalise(batch.inputs)
 
     def apart(simulate, inputs):
@@ -129,7 +128,7 @@ def test_given_statistics_are_each_cases_own(exact, pictures):
         2, 0
     )
     labels = torch.stack([b.labels for b in batches]).repeat_interleave(2, 0)
-    found = given_statistics(plain, seen)(inputs, labels)
+    found = known_statistics(plain, seen)(inputs, labels)
     for row in range(4):
         for name, tensor in seen[row // 2].update.tensors.items():
             torch.testing.assert_close(found[name][row], tensor, rtol=1e-9, atol=1e-12)
@@ -168,14 +167,14 @@ def test_what_does_not_cut_the_network_or_the_client_is_simulated(task, pictures
     batch = sorted_by_label(pictures.batch(2))
     plain = observe(task, batch)
     features = true_features(plain, batch)
-    assert below(plain, features) is not None
+    assert cut_network(plain, features) is not None
     bypassed = observe(made(pictures, bypassed=True), batch)
-    assert below(bypassed, features) is None
-    assert below(observe(task, batch, local=sp.FedAvg(steps=2, lr=0.01)), features) is None
+    assert cut_network(bypassed, features) is None
+    assert cut_network(observe(task, batch, local=sp.FedAvg(steps=2, lr=0.01)), features) is None
     # The largest entries of the whole are not those of a part; each tensor's own are.
     for defense, cut in ((sp.Prune(0.5, scope="update"), False), (sp.Prune(0.5), True)):
         seen = observe(task, batch, defense, knows_defense=True)
-        assert (below(seen, features) is not None) == cut
+        assert (cut_network(seen, features) is not None) == cut
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -186,7 +185,7 @@ def test_clipping_is_undone_by_what_features_say_of_the_norm(task, pictures, red
     for tight in (0.1, 10.0):
         clip = sp.Clip(tight * float(plain.update.flat().norm()))
         seen = observe(task, batch, clip, local=local, knows_defense=True)
-        lower = below(seen, true_features(plain, batch))
+        lower = cut_network(seen, true_features(plain, batch))
         for name, tensor in lower.update.tensors.items():
             torch.testing.assert_close(tensor, plain.update.tensors[name], rtol=1e-4, atol=1e-6)
         simulated = lower.simulate(batch.inputs, lower.labels)

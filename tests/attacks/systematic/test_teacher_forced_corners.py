@@ -9,10 +9,10 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import ReadLogits, adaptive, exact_features, softmax_features, teacher_forced
-from seepage.attacks.feature_recovery import FirstOf
-from seepage.attacks.gradient_matching import Engine
-from seepage.attacks.gradient_matching.features import features_at
-from seepage.attacks.gradient_matching.rows import case_simulation, given_statistics
+from seepage.attacks.feature_recovery import Fallback
+from seepage.search import Engine
+from seepage.search.fast import case_simulation, known_statistics
+from seepage.search.feature_matching import features_at
 
 
 class Body(nn.Module):
@@ -69,7 +69,7 @@ def test_statistics_are_given_however_rows_run_and_only_to_layers_that_run_once(
     task = made(pictures, twice=twice).to(dtype=torch.float64)
     batch = pictures.batch(2).to(dtype=torch.float64)
     seen = observe(task, batch)
-    simulate = given_statistics(case_simulation([seen], rows=1, strategy=strategy), [seen])
+    simulate = known_statistics(case_simulation([seen], rows=1, strategy=strategy), [seen])
     assert shares_the_observed(simulate, seen, batch)
     brighter = replace(batch, inputs=0.5 * batch.inputs)
     assert not shares_the_observed(simulate, seen, brighter)
@@ -81,7 +81,7 @@ def test_cases_read_apart_are_given_their_own_statistics(pictures):
     task = made(pictures).to(dtype=torch.float64)
     batches = [pictures.batch(2, start=start).to(dtype=torch.float64) for start in (0, 2)]
     seen = [observe(task, batch, sp.Clip(c)) for batch, c in zip(batches, (1e3, 2e3), strict=True)]
-    simulate = given_statistics(case_simulation(seen, rows=2, strategy="in_turn"), seen)
+    simulate = known_statistics(case_simulation(seen, rows=2, strategy="in_turn"), seen)
     inputs = torch.stack([task.domain.normalise(batch.inputs) for batch in batches])
     found = simulate(inputs, torch.stack([batch.labels for batch in batches]))
     half = simulate(0.5 * inputs, torch.stack([batch.labels for batch in batches]))
@@ -131,7 +131,7 @@ def test_what_explains_the_update_is_taken_and_not_what_fits_the_head(pictures, 
         warnings.simplefilter("ignore")
         doubtful = exact_features().recover(seen, rng=sp.rng(1))
     # Of what was not taken no warning is left, which would be an error here.
-    found = FirstOf((exact_features(), softmax_features())).recover(seen, rng=sp.rng(1))
+    found = Fallback((exact_features(), softmax_features())).recover(seen, rng=sp.rng(1))
     assert found.residual < 1e-5 < doubtful.residual
 
     def error(features):

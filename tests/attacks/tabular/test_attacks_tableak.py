@@ -9,11 +9,11 @@ import scipy.stats
 import torch
 
 import seepage as sp
-from seepage.attacks.gradient_matching.categories import softmax_categories
-from seepage.attacks.tabular import aligned, confidence, pooled
+from seepage.attacks.tableak import aligned, confidence, pooled
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Categorical, Continuous, Tabular
 from seepage.scoring import FeatureAccuracy, baseline_scores, pair
+from seepage.search.generator import softmax_categories
 
 VOTERS = sp.data.load("voters")
 QUICK = sp.attacks.tableak(steps=200, members=4)

@@ -6,11 +6,10 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.text.reading import find_readers, read_by
-from seepage.attacks.text.span import row_span
+from seepage.attacks.text_readers import find_readers, read_by, row_span
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.zoo.gpt import Block
+from seepage.zoo.gpt import TransformerBlock
 
 HAMLET = sp.data.load("hamlet")
 
@@ -27,7 +26,7 @@ def observed(people, *, start=0, task=None, local=None, defense=None, threat=Non
 
 
 def test_a_block_is_the_transformer_layer_of_torch():
-    block = Block(16, 4, 7).double()
+    block = TransformerBlock(16, 4, 7).double()
     theirs = nn.TransformerEncoderLayer(
         16, 4, 64, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     ).double()

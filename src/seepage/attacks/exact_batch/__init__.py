@@ -1,9 +1,9 @@
 """Whole batches, inverted exactly through a first layer with ReLU."""
 
-from seepage.attacks.exact_batch.attack import ExactBatch
 from seepage.attacks.exact_batch.complementarity import Complementarity
+from seepage.attacks.exact_batch.exact_batch import ExactBatch
 from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
-from seepage.attacks.exact_batch.odds import (
+from seepage.attacks.exact_batch.span_factors import (
     determined_probability,
     sparse_probability,
     success_probability,

@@ -9,10 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.candidates import Candidates
-from seepage.attacks.exact_batch.factors import Factors
-from seepage.attacks.exact_batch.odds import success_probability
-from seepage.attacks.exact_batch.search import at_least_one
+from seepage.attacks.exact_batch.direction_search import at_least_one
+from seepage.attacks.exact_batch.span_factors import Candidates, Factors, success_probability
 from seepage.core import Rng
 
 

@@ -9,20 +9,151 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.candidates import Candidates, none_yet
-from seepage.attacks.exact_batch.factors import Factors
-from seepage.attacks.exact_batch.odds import sparse_probability
-from seepage.attacks.exact_batch.search import at_least_one
-from seepage.attacks.exact_batch.sparse_descent import (
-    descend,
-    distinct,
-    trimmed,
-    unit,
-    whitened,
+from seepage.attacks.exact_batch.direction_search import at_least_one
+from seepage.attacks.exact_batch.span_factors import (
+    Candidates,
+    Factors,
+    none_yet,
+    sparse_probability,
 )
-from seepage.attacks.exact_batch.zeros import lifted, share, silent_at
 from seepage.core import Rng
 from seepage.core.errors import InvalidValue
+
+# Entries of this size count half as nonzero, at first and in the end; a random entry has size 1.
+_WIDTHS = (1.0, 0.3)
+_STEP = 0.75
+# Directions nearer than this cosine are the same.
+_SAME = 0.98
+
+
+def whitened(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Rows `(k, B)` as `(k, rank)` of unit covariance, and the map `(B, rank)` that makes them.
+
+    A unit vector c in the new coordinates is the direction map @ c in the old ones.
+
+    Example:
+        >>> rows = torch.tensor([[3.0, 0.0], [0.0, 1.0], [-3.0, 0.0], [0.0, -1.0]])
+        >>> white, there = whitened(rows, 2)
+        >>> bool((white.T @ white / 4).allclose(torch.eye(2)))
+        True
+    """
+    values, axes = torch.linalg.eigh(rows.T @ rows / len(rows))
+    values = values.clamp_min(float(values[-1]) * 1e-12)
+    there = axes[:, -rank:] * values[-rank:].rsqrt()
+    return rows @ there, there
+
+
+def descend(white: Tensor, starts: Tensor, *, steps: int) -> Tensor:
+    """Go down to directions c `(N, r)` on the sphere that make many entries of d = white c small.
+
+    The smoothed number of nonzero entries is
+
+        sum_j 1 - exp(-d_j^2 / (2 w^2)),
+
+    and the width w shrinks from that of a random direction to where zeros stand out. Large entries
+    have no say in it, unlike in sum_j d_j^4, whose maxima are single loud neurons.
+
+    Args:
+        white: Whitened rows `(k, r)`.
+        starts: `(N, r)`, of any length.
+        steps: Of gradient descent.
+    """
+    c = unit(starts)
+    first, last = _WIDTHS
+    for step in range(steps):
+        width = first * (last / first) ** (step / max(1, steps - 1))
+        d = c @ white.T
+        slope = (d * torch.exp(-0.5 * (d / width).square())) @ white / len(white)
+        slope = slope - (slope * c).sum(1, keepdim=True) * c
+        c = unit(c - _STEP / width * slope)
+    return c
+
+
+def trimmed(rows: Tensor, directions: Tensor, *, silent: float, steps: int) -> Tensor:
+    """Least trimmed squares: the direction that lets least through the quietest entries, anew.
+
+    Once the quietest share of the entries holds none but zeros the direction is exact.
+
+    Args:
+        rows: `(k, r)`.
+        directions: Approximate, `(N, r)`.
+        silent: The share of entries that is taken for zero.
+        steps: How often the quietest are chosen anew.
+    """
+    count = max(rows.shape[1], int(silent * len(rows)))
+    for _ in range(steps):
+        quietest = (directions @ rows.T).abs().topk(count, dim=1, largest=False).indices
+        directions = torch.stack([_quietest(rows[chosen]) for chosen in quietest])
+    return directions
+
+
+def distinct(directions: Tensor, known: Tensor) -> Tensor:
+    """The unit directions `(n, r)` that are neither of the known ones `(k, r)` nor repeated.
+
+    Example:
+        >>> found = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-0.6, -0.8]])
+        >>> distinct(found, torch.tensor([[1.0, 0.0]])).tolist()
+        [[0.6000000238418579, 0.800000011920929]]
+    """
+    seen = (directions @ unit(known).T).abs().gt(_SAME).any(1)
+    alike = (directions @ directions.T).abs() > _SAME
+    kept: list[int] = []
+    for number in range(len(directions)):
+        if not seen[number]:
+            kept.append(number)
+            seen = seen | alike[number]
+    return directions[kept]
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Each row divided by its length; a row of zeros stays one."""
+    return torch.nan_to_num(vectors / vectors.norm(dim=1, keepdim=True))
+
+
+def _quietest(rows: Tensor) -> Tensor:
+    """The unit vector that rows map to the least, whose largest entry is positive.
+
+    Which of the two signs an eigenvector comes with is chance, and runs are to repeat.
+    """
+    vector: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
+    return vector * vector[vector.abs().argmax()].sign()
+
+
+# The share of a person's active neurons, at least, at which another is silent.
+_AGREEING = 0.05
+
+
+def silent_at(rows: Tensor, directions: Tensor, tolerance: float) -> Tensor:
+    """Which neurons `(N, k)` each direction is zero at, relative to where it is largest."""
+    size = (directions @ rows.T).abs()
+    silent: Tensor = size <= tolerance * size.amax(1, keepdim=True)
+    return silent
+
+
+def share(silent: Tensor) -> Tensor:
+    """The share of neurons that is silent, `(N,)`."""
+    return silent.double().mean(1)
+
+
+def lifted(rows: Tensor, directions: Tensor, person: Tensor) -> Tensor:
+    """Add the multiple of a person that makes most entries zero, to each direction `(N, B)`.
+
+    The wanted t is the one on which neurons agree: the middle of the shortest interval that holds
+    a given share of -d_j(q) / d_j(p).
+
+    Args:
+        rows: `(k, B)`, of neurons active for the person.
+        directions: Known but for the multiple.
+        person: `(B,)`.
+    """
+    agreeing = max(4, int(_AGREEING * len(rows)))
+    if not len(directions) or len(rows) <= agreeing:
+        return directions
+    wanted = (-(directions @ rows.T) / (rows @ person)).sort(1).values
+    lengths = wanted[:, agreeing:] - wanted[:, :-agreeing]
+    middle = lengths.argmin(1, keepdim=True) + agreeing // 2
+    return unit(directions + wanted.gather(1, middle) * person)
+
 
 # Neurons that must be left for each direction when people are taken out.
 _NEURONS_EACH = 5

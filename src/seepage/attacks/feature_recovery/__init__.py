@@ -1,34 +1,34 @@
 """Inputs of a layer inside the network, from the update alone."""
 
 from seepage.attacks.feature_recovery.cocktail_party import CocktailParty, cocktail_party
-from seepage.attacks.feature_recovery.exact import ExactFeatures, NotToldApartWarning
-from seepage.attacks.feature_recovery.features import FeatureRecovery, Features
-from seepage.attacks.feature_recovery.first_of import FirstOf
-from seepage.attacks.feature_recovery.gaussian import NotGaussianWarning
-from seepage.attacks.feature_recovery.likely import LikelyFeatures
-from seepage.attacks.feature_recovery.recipes import (
-    exact_features,
-    likely_features,
-    softmax_features,
-    tensor_features,
+from seepage.attacks.feature_recovery.estimated_features import (
+    EstimatedFeatures,
+    estimated_features,
 )
-from seepage.attacks.feature_recovery.softmax import SoftmaxFeatures
-from seepage.attacks.feature_recovery.tensor import TensorFeatures
+from seepage.attacks.feature_recovery.exact_features import (
+    ExactFeatures,
+    NotToldApartWarning,
+    exact_features,
+)
+from seepage.attacks.feature_recovery.features import Fallback, FeatureRecovery, Features
+from seepage.attacks.feature_recovery.rectified_heads import NotGaussianWarning
+from seepage.attacks.feature_recovery.softmax_features import SoftmaxFeatures, softmax_features
+from seepage.attacks.feature_recovery.tensor_features import TensorFeatures, tensor_features
 
 __all__ = [
     "CocktailParty",
+    "EstimatedFeatures",
     "ExactFeatures",
+    "Fallback",
     "FeatureRecovery",
     "Features",
-    "FirstOf",
-    "LikelyFeatures",
     "NotGaussianWarning",
     "NotToldApartWarning",
     "SoftmaxFeatures",
     "TensorFeatures",
     "cocktail_party",
+    "estimated_features",
     "exact_features",
-    "likely_features",
     "softmax_features",
     "tensor_features",
 ]

@@ -1,4 +1,9 @@
-"""The cocktail party: the inputs of a fully connected layer by blind source separation."""
+"""The cocktail party: the inputs of a fully connected layer by blind source separation.
+
+Pixels of natural images are neither sparse nor independent between images: all are bright in the
+sky and dark at the ground. Differences of neighbours are both, and since they are linear, those of
+a mixture are the same mixture of those of the sources.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +15,91 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.labels import read_labels
-from seepage.attacks.feature_recovery.contrast import edges, entries
+from seepage.attacks.exact_batch.exact_batch import read_labels
 from seepage.attacks.feature_recovery.features import Features
-from seepage.attacks.feature_recovery.mixture import Mixture, read_mixture
 from seepage.attacks.feature_recovery.negentropy import (
     Contrast,
+    Mixture,
     descend,
     fixed_point,
+    read_mixture,
     whitening,
 )
-from seepage.attacks.feature_recovery.scale import outside, scales
-from seepage.attacks.usable import require_usable
 from seepage.core import Observation, Reconstruction, Rng, Trace
+from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
-from seepage.core.precision import precision
 from seepage.core.rng import require_key
+from seepage.probing.usable_update import require_usable
+
+
+def edges(sources: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Differences of neighbours and second differences, `(B, G, C)`: of G places in C channels.
+
+    The channels of a place stay together, because an edge is seen in all of them.
+
+    Args:
+        sources: `(B, n)`, or mixtures of them.
+        shape: Of one source, `(C, ...)`.
+
+    Example:
+        >>> edges(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), (1, 4)).flatten()
+        tensor([ 1.0000,  0.0000,  4.0000, -0.5000,  2.0000])
+    """
+    arrays = sources.reshape(-1, *shape)
+    axes = range(2, arrays.ndim)
+    slopes = [arrays.diff(dim=axis) for axis in axes if arrays.shape[axis] > 1]
+    inner = [arrays.diff(n=2, dim=axis) for axis in axes if arrays.shape[axis] > 2]
+    if len(inner) == len(axes):
+        bends = [_centre(bend, axis, axes) for axis, bend in zip(axes, inner, strict=True)]
+        slopes.append(torch.stack(bends).sum(0) / 2)
+    return torch.cat([slope.flatten(2).transpose(1, 2) for slope in slopes], dim=1)
+
+
+def entries(sources: Tensor) -> Tensor:
+    """The entries themselves, `(B, d, 1)`: features behind a ReLU are sparse as they are."""
+    return sources.unsqueeze(2)
+
+
+def _centre(bends: Tensor, axis: int, axes: range) -> Tensor:
+    """Cut the other axes to the places that have a neighbour on both sides."""
+    for other in axes:
+        if other != axis:
+            bends = bends.narrow(other, 1, bends.shape[other] - 2)
+    return bends
+
+
+# The part of the entries that may leave the bounds when a source is stretched to fill them.
+_LEAVING = 0.005
+
+
+def scales(mixture: Mixture, unmixing: Tensor) -> Tensor:
+    """What to divide the rows A M by, `(B,)`, differentiable where the bias gives it.
+
+    With a bias the gradient of the bias is D 1, so that A maps it to the lengths themselves. Where
+    there is none, sources of one sign are made positive, and sources with bounds on both sides
+    stretched to fill them, with the sign that lets them grow further; others have none.
+    """
+    if mixture.total is not None:
+        return unmixing @ mixture.total
+    sources = (unmixing @ mixture.mixtures).detach()
+    if bool(mixture.high.isfinite().all()):
+        both = torch.stack([_stretch(sign * sources, mixture) for sign in (1.0, -1.0)])
+        return torch.where(both[0] >= both[1], 1 / both[0], -1 / both[1])
+    return torch.where(sources.sum(1) < 0, -1.0, 1.0).to(sources)
+
+
+def outside(mixture: Mixture, unmixing: Tensor) -> Tensor:
+    """How far the sources leave their bounds: the mean over entries, summed over sources."""
+    sources = (unmixing @ mixture.mixtures) / scales(mixture, unmixing).unsqueeze(1)
+    below = (mixture.low - sources).clamp_min(0)
+    above = (sources - mixture.high).clamp_min(0)
+    return (below + above).mean(1).sum()
+
+
+def _stretch(sources: Tensor, mixture: Mixture) -> Tensor:
+    """The largest factor `(B,)` with which nearly all entries stay within the bounds."""
+    limits = torch.where(sources > 0, mixture.high / sources, mixture.low / sources)
+    return limits.nan_to_num(torch.inf, torch.inf).quantile(_LEAVING, dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)

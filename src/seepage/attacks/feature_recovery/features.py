@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from seepage.core import Observation, Rng
+from seepage.core.errors import InvalidValue, NotApplicable
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,3 +43,56 @@ class FeatureRecovery(Protocol):
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find them."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Tries ways to recover features in turn, and takes the first that explains the update.
+
+    Where none does to rounding, it is the one that leaves least unexplained: a head may fit a
+    method whose equations it hardly tells apart, and wrong features mislead more than none.
+
+    Args:
+        methods: In the order in which they are tried.
+        enough: The relative residual below which the others are not tried.
+
+    Example:
+        >>> from seepage.attacks.feature_recovery import exact_features, softmax_features
+        >>> len(Fallback((exact_features(), softmax_features())).methods)
+        2
+    """
+
+    methods: tuple[FeatureRecovery, ...]
+    enough: float = field(default=1e-6, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check that there is one."""
+        if not self.methods:
+            raise InvalidValue("expected one method or more, got none")
+
+    def recover(self, observation: Observation, *, rng: Rng) -> Features:
+        """Find the features.
+
+        Raises:
+            NotApplicable: No method applies; the reasons of all are given.
+        """
+        reasons: list[str] = []
+        best, heard = None, []
+        for method in self.methods:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                try:
+                    found = method.recover(observation, rng=rng)
+                except NotApplicable as reason:
+                    reasons.append(f"{type(method).__name__}: {reason}")
+                    continue
+            if best is None or found.residual < best.residual:
+                best, heard = found, said
+            if best.residual < self.enough:
+                break
+        if best is None:
+            raise NotApplicable("; ".join(reasons))
+        # What the others said is not about what is returned.
+        for warning in heard:
+            warnings.warn(warning.message, stacklevel=2)
+        return best

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.func import vjp
 
-from seepage.attacks.labels.head import PROBES, classifier_head
-from seepage.attacks.side_by_side import each
 from seepage.clients import Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable
 from seepage.defenses import chain
+from seepage.probing.heads import PROBES, classifier_head
+from seepage.search.many import each
 from seepage.threats import Simulation
 
 

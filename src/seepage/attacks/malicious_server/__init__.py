@@ -1,29 +1,30 @@
 """Attacks by a server that cheats: what it sends is not what it trains."""
 
-from seepage.attacks.malicious_server.class_fishing import ClassFishing
-from seepage.attacks.malicious_server.edges import Edges, Law, Public
-from seepage.attacks.malicious_server.first_layer import FirstLayer
-from seepage.attacks.malicious_server.identity import IdentityConvolutions
-from seepage.attacks.malicious_server.imprint import Imprint
-from seepage.attacks.malicious_server.label_flip import LabelFlip
-from seepage.attacks.malicious_server.passing import ReadPassed
-from seepage.attacks.malicious_server.recipes import (
-    class_fishing,
-    first_layer_fc,
+from seepage.attacks.malicious_server.class_fishing import ClassFishing, class_fishing
+from seepage.attacks.malicious_server.identity_convolutions import (
+    IdentityConvolutions,
     identity_convolutions,
-    label_flip,
+)
+from seepage.attacks.malicious_server.label_flip import LabelFlip, label_flip
+from seepage.attacks.malicious_server.passed_inputs import ReadPassed
+from seepage.attacks.malicious_server.planting import PlantedLayer, first_layer_fc
+from seepage.attacks.malicious_server.robbing_the_fed import (
+    Edges,
+    Imprint,
+    Law,
+    Public,
+    RobbingTheFed,
     robbing_the_fed,
 )
-from seepage.attacks.malicious_server.robbing import RobbingTheFed
 
 __all__ = [
     "ClassFishing",
     "Edges",
-    "FirstLayer",
     "IdentityConvolutions",
     "Imprint",
     "LabelFlip",
     "Law",
+    "PlantedLayer",
     "Public",
     "ReadPassed",
     "RobbingTheFed",

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.labels.head import Head, classifier_head
-from seepage.attacks.malicious_server.planting import with_parameters
-from seepage.attacks.usable import require_usable
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
+from seepage.attacks.inverting_gradients import inverting_gradients
+from seepage.attacks.malicious_server.planting import passive_attack, with_parameters
+from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.rng import require_key
+from seepage.probing.heads import Head, classifier_head
+from seepage.probing.usable_update import require_usable
 
 # Softmax of the others leaks less than this of a whole person.
 NOBODY = 1e-3
@@ -115,3 +116,20 @@ class ClassFishing:
                 f"expected a classifier with a bias to fish with, got none in {task.name}"
             )
         return head.weight, head.bias
+
+
+def class_fishing(
+    *, attack: Attack | None = None, target: int = 0, margin: float = 1e3
+) -> ActiveAttack:
+    """All classes but one silenced, so that a large batch becomes a batch of one.
+
+    Args:
+        attack: What attacks the update of one person; `inverting_gradients()` if not given.
+        target: The class to fish for.
+        margin: Bias of all other classes.
+
+    References:
+        Wen et al., 2022 (wen2022fishing)
+    """
+    inner = passive_attack(attack, inverting_gradients())
+    return ClassFishing(attack=inner, target=target, margin=margin)

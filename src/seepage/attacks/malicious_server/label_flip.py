@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.labels.head import classifier_head
-from seepage.attacks.malicious_server.planting import with_parameters
-from seepage.attacks.side_by_side import each
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task
+from seepage.attacks.inverting_gradients import inverting_gradients
+from seepage.attacks.malicious_server.planting import passive_attack, with_parameters
+from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue
+from seepage.probing.heads import classifier_head
+from seepage.search.many import each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +70,16 @@ class LabelFlip:
     ) -> list[Reconstruction]:
         """Attack several updates of the same planted network, side by side where the attack can."""
         return each(self.attack, observations, rngs=rngs)
+
+
+def label_flip(*, attack: Attack | None = None, rows: Sequence[int] = ()) -> ActiveAttack:
+    """Rows of the classifier permuted, so that a trained network's gradients say more.
+
+    Args:
+        attack: What attacks the update; `inverting_gradients()` if not given.
+        rows: Two rows to swap; none moves every row to the next class.
+
+    References:
+        Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
+    """
+    return LabelFlip(attack=passive_attack(attack, inverting_gradients()), rows=rows)

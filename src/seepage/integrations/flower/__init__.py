@@ -4,10 +4,7 @@ app = ClientApp(mods=[capture_mod(recorder), as_mod(sp.Prune(0.9))])   # at the 
 strategy = recorded(FedAvg(), recorder)                                # at the server
 """
 
-from seepage.integrations.flower.capture_mod import capture_mod
-from seepage.integrations.flower.defense_mod import as_mod
-from seepage.integrations.flower.masked_mod import masked_mod
-from seepage.integrations.flower.recorder import Recorder
-from seepage.integrations.flower.strategy import recorded
+from seepage.integrations.flower.mods import as_mod, capture_mod, masked_mod
+from seepage.integrations.flower.recorder import Recorder, recorded
 
 __all__ = ["Recorder", "as_mod", "capture_mod", "masked_mod", "recorded"]

@@ -9,20 +9,14 @@ from torch import Tensor
 from seepage.audit import AuditResult, Choice, Record
 from seepage.report.headroom import headrooms
 from seepage.report.leak import Attempt, attempts
-from seepage.report.missing import missing
-from seepage.report.page.bounds import bound_section
-from seepage.report.page.convergence import convergence_section
-from seepage.report.page.defenses import defense_section
-from seepage.report.page.document import document
-from seepage.report.page.markup import joined
-from seepage.report.page.opening import assumptions, opening
-from seepage.report.page.people import Look, pair, people_section
-from seepage.report.page.picture import Shown
-from seepage.report.page.records import record_section
-from seepage.report.page.rerun import rerun_section
-from seepage.report.page.tradeoff import tradeoff_section
-from seepage.report.page.unscored import unscored_section
-from seepage.report.verdict import audit_verdict
+from seepage.report.page.bound_section import bound_section
+from seepage.report.page.curve_sections import convergence_section, tradeoff_section
+from seepage.report.page.defense_section import defense_section
+from seepage.report.page.document import document, joined
+from seepage.report.page.opening import assumptions, opening, rerun_section
+from seepage.report.page.people_section import Look, Shown, pair, people_section, unscored_section
+from seepage.report.page.record_section import record_section
+from seepage.report.verdict import audit_verdict, missing
 
 
 def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:

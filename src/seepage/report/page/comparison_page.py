@@ -8,13 +8,18 @@ from seepage.audit import AuditResult
 from seepage.report.change import NOTICED, Change, Direction, changes, comparison_verdict
 from seepage.report.intervals import median_interval
 from seepage.report.leak import Attempt
-from seepage.report.missing import missing
-from seepage.report.page.document import document
-from seepage.report.page.levels import amount, level_class
-from seepage.report.page.markup import Markup, element, scrolling, table
-from seepage.report.page.opening import opening
-from seepage.report.page.rerun import rerun_section
-from seepage.report.page.section import Section
+from seepage.report.page.document import (
+    Markup,
+    Section,
+    amount,
+    document,
+    element,
+    level_class,
+    scrolling,
+    table,
+)
+from seepage.report.page.opening import opening, rerun_section
+from seepage.report.verdict import missing
 from seepage.report.words import behind, decibels, enumerated, short_names
 
 SHOWN = 400

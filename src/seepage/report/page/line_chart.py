@@ -2,12 +2,216 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from seepage.report.page.axis import Axis
-from seepage.report.page.markup import Markup, element, scrolling
-from seepage.report.page.names import Box, Name, Spot, placed
+from seepage.report.page.document import Markup, element, scrolling
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear axis; values beyond its ends are drawn at them.
+
+    Args:
+        low: Value at 0 %.
+        high: Value at 100 %.
+    """
+
+    low: float
+    high: float
+
+    def place(self, value: float) -> float:
+        """Per cent from the low end.
+
+        Example:
+            >>> Axis(0.0, 40.0).place(10.0), Axis(0.0, 40.0).place(math.inf)
+            (25.0, 100.0)
+        """
+        inside = min(max(value, self.low), self.high)
+        return round(100 * (inside - self.low) / (self.high - self.low), 2)
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Round values inside the axis, about `count` of them.
+
+        Example:
+            >>> Axis(0.0, 47.0).ticks()
+            [0.0, 10.0, 20.0, 30.0, 40.0]
+        """
+        step = _nice((self.high - self.low) / count)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [round(index * step, 10) for index in range(first, last + 1)]
+
+
+def spanning(values: Iterable[float], *, room: float = 0.05) -> Axis:
+    """An axis that holds all finite values, with a little room at both ends."""
+    finite: Sequence[float] = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    spare = room * (high - low) or 1.0
+    return Axis(low - spare, high + spare)
+
+
+def _nice(step: float) -> float:
+    scale = 10.0 ** math.floor(math.log10(step))
+    return next(scale * nice for nice in (1, 2, 5, 10) if scale * nice >= step * 0.999)
+
+
+# Of letters of 12 pixels: the width of one, and the height of a line.
+LETTER, LINE = 6.3, 14.0
+# Beyond this a name is not next to its mark, and a line leads to it.
+NEXT_TO = 8.0
+_RADII = (11, 18, 27, 38, 52, 68, 86, 106, 130, 160)
+_ANGLES = [2 * math.pi * i / 24 for i in range(24)]
+
+Spot = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LabelBox:
+    """A rectangle, in the units of the picture."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    @classmethod
+    def about(cls, spot: Spot, reach: float) -> LabelBox:
+        """A square with this middle."""
+        (x, y) = spot
+        return cls(x - reach, y - reach, x + reach, y + reach)
+
+    def moved(self, down: float) -> LabelBox:
+        """The same, further down."""
+        return LabelBox(self.left, self.top + down, self.right, self.bottom + down)
+
+    def meets(self, other: LabelBox) -> bool:
+        """Whether the two overlap."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
+
+    def nearest(self, spot: Spot) -> Spot:
+        """The point of it that is nearest to a spot."""
+        (x, y) = spot
+        return min(max(x, self.left), self.right), min(max(y, self.top), self.bottom)
+
+    def holds(self, inner: LabelBox) -> bool:
+        """Whether all of another is inside."""
+        across = self.left <= inner.left and inner.right <= self.right
+        return across and self.top <= inner.top and inner.bottom <= self.bottom
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name beside its mark.
+
+    Args:
+        text: The name.
+        at: Where the mark is.
+        box: Where the name is.
+        dot: Radius of the mark.
+        closest: Whether no other mark is closer to the name.
+    """
+
+    text: str
+    at: Spot
+    box: LabelBox
+    dot: float
+    closest: bool
+
+    @property
+    def leader(self) -> tuple[Spot, Spot]:
+        """From beside the mark to what of the name is nearest."""
+        (x, y), near = self.at, self.box.nearest(self.at)
+        share = min(self.dot / (math.dist(self.at, near) or 1.0), 1.0)
+        return (x + share * (near[0] - x), y + share * (near[1] - y)), near
+
+    @property
+    def apart(self) -> bool:
+        """Whether the name might be taken for another mark's, so that the leader is drawn."""
+        return not self.closest or math.dist(*self.leader) > NEXT_TO
+
+    def crossings(self, *, boxes: Sequence[LabelBox], leaders: Sequence[LabelBox]) -> int:
+        """How much lies between the name and its mark, and how much of other ways it covers."""
+        steps = list(boxes_along([self.leader]))
+        between = sum(step.meets(box) for step in steps for box in boxes)
+        return between + sum(self.box.meets(leader) for leader in leaders)
+
+
+def placed(
+    marks: Mapping[str, Spot], inside: LabelBox, *, dot: float, around: Iterable[LabelBox] = ()
+) -> list[Name]:
+    """A place for every name, the nearest that is free, so that no two names or marks overlap.
+
+    A name for which there is no room near its mark is left out.
+
+    Args:
+        marks: Where the marks are.
+        inside: Where names may be.
+        dot: Radius of a mark.
+        around: What else they must not cover.
+
+    Example:
+        >>> marks = {"one": (50.0, 50.0), "two": (50.0, 51.0)}
+        >>> a, b = placed(marks, LabelBox(0, 0, 200, 100), dot=4.0)
+        >>> a.box.meets(b.box)
+        False
+    """
+    taken = [LabelBox.about(spot, dot) for spot in marks.values()] + list(around)
+    names: list[Name] = []
+    leaders: list[LabelBox] = []
+    # Crowded ones first, while there is room near them.
+    for text in sorted(marks, key=lambda name: _distance_to_next(name, marks)):
+        free = [
+            Name(text, marks[text], box, dot, _closest(marks[text], box, marks.values()))
+            for box in _boxes(text, *marks[text])
+            if inside.holds(box) and not any(box.meets(other) for other in taken)
+        ]
+        if not free:
+            continue
+        others = [box for box in taken if not box.meets(LabelBox.about(marks[text], dot))]
+        name = min(free, key=partial(Name.crossings, boxes=others, leaders=leaders))
+        taken.append(name.box)
+        leaders += boxes_along([name.leader])
+        names.append(name)
+    return names
+
+
+def _closest(at: Spot, box: LabelBox, spots: Iterable[Spot]) -> bool:
+    own = math.dist(at, box.nearest(at))
+    return all(own <= math.dist(spot, box.nearest(spot)) for spot in spots)
+
+
+def boxes_along(lines: Iterable[tuple[Spot, Spot]]) -> Iterator[LabelBox]:
+    """Lines, as a row of small squares."""
+    for start, end in lines:
+        count = max(int(math.dist(start, end) / 4), 1)
+        for i in range(count + 1):
+            x, y = (a + (b - a) * i / count for a, b in zip(start, end, strict=True))
+            yield LabelBox.about((x, y), 2.0)
+
+
+def _boxes(text: str, x: float, y: float) -> Iterator[LabelBox]:
+    """Places for a name around its mark, the nearest first."""
+    width = LETTER * len(text) + 2
+    for radius in _RADII:
+        for angle in _ANGLES:
+            over, down = math.cos(angle), math.sin(angle)
+            middle = x + over * (radius + width / 2), y + down * (radius + LINE / 2)
+            yield LabelBox(
+                middle[0] - width / 2,
+                middle[1] - LINE / 2,
+                middle[0] + width / 2,
+                middle[1] + LINE / 2,
+            )
+
+
+def _distance_to_next(name: str, marks: Mapping[str, Spot]) -> float:
+    others = (spot for other, spot in marks.items() if other != name)
+    return min((math.dist(marks[name], spot) for spot in others), default=0.0)
+
 
 # In pixels, the height as in the style sheet. Of the widths of a chart with names the first fits on
 # paper, the second fills the page.
@@ -120,8 +324,8 @@ def _names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Nam
             return across.place(mark.x) * width / 100, (100 - up.place(mark.y)) * HEIGHT / 100
 
         named = {mark.label: spot(mark) for mark in marks if mark.label}
-        others = [Box.about(spot(mark), DOT) for mark in marks if mark.label not in named]
-        return placed(named, Box(0, 0, width, HEIGHT), dot=DOT, around=others)
+        others = [LabelBox.about(spot(mark), DOT) for mark in marks if mark.label not in named]
+        return placed(named, LabelBox(0, 0, width, HEIGHT), dot=DOT, around=others)
 
     def want(width: int) -> tuple[int, int]:
         return -len(tried[width]), sum(name.apart for name in tried[width])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 from seepage.audit import Record
 from seepage.report.leak import YARDSTICKS
-from seepage.report.page.levels import level_class
-from seepage.report.page.markup import Markup, element, joined
+from seepage.report.page.document import Markup, Section, element, joined, level_class
 from seepage.report.verdict import Verdict
 from seepage.report.words import counted, enumerated, short_names, threat_words
 
@@ -102,3 +102,39 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 1 else "under a second"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def rerun_section(
+    records: Sequence[Record], *, spec: str, environment: Mapping[str, object]
+) -> Section:
+    """The command, the spec, the seeds and the versions."""
+    seeds = enumerated([str(seed) for seed in sorted({record.seed for record in records})])
+    return Section(
+        "rerun",
+        "To run it again",
+        "The same spec, seeds, versions and device give the same results (on a card up to "
+        "rounding).",
+        joined(
+            element(
+                "p", None, "Save the spec as spec.toml and run ",
+                element("code", None, "seepage audit spec.toml --out again"), ". ",
+                f"Seeds: {seeds or 'none'}.",
+            ),
+            _folded("Spec", spec),
+            _folded("Versions and machine", json.dumps(environment, indent=2)),
+            _folded("What ran, in full", "\n".join(_described(records))),
+        ),
+    )  # fmt: skip
+
+
+def _described(records: Sequence[Record]) -> list[str]:
+    kinds = ("data", "model", "local", "defense", "threat", "attack")
+    return [
+        f"{kind}: {value}"
+        for kind in kinds
+        for value in dict.fromkeys(getattr(record, kind) for record in records)
+    ]
+
+
+def _folded(title: str, text: str) -> Markup:
+    return element("details", None, element("summary", None, title), element("pre", None, text))

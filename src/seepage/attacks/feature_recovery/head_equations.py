@@ -1,0 +1,343 @@
+"""The equations dL/dA = R^T sigma(Z W^T + c): K of them for each neuron, as far as seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.certificate import residual
+from seepage.attacks.exact_batch.exact_batch import read_labels
+from seepage.attacks.feature_recovery.features import Features
+from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core.errors import NotApplicable
+from seepage.core.progress import report
+from seepage.core.rng import require_key
+from seepage.core.task import Loss
+from seepage.probing.activations import HeadActivation
+from seepage.probing.heads import TwoLayerHead, two_layer_head
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEquations:
+    """For features in n coordinates: the residual, and its derivative in both directions.
+
+    An entry that is exactly zero was pruned or dropped, or comes from a neuron that is silent for
+    everybody; it is left out, so that pruning makes fewer equations and none of them wrong.
+
+    Args:
+        weight: `(m, n)`: W itself, or W V for features in the span of the columns of V.
+        bias: c, `(m,)`.
+        activation: sigma.
+        wanted: dL/dA, `(K, m)`.
+        seen: Which of its entries count, `(K, m)`.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    activation: HeadActivation
+    wanted: Tensor
+    seen: Tensor
+
+    def within(self, span: Tensor) -> HeadEquations:
+        """The same for coordinates in a span `(n, k)`."""
+        return replace(self, weight=self.weight @ span)
+
+    def hidden(self, features: Tensor) -> Tensor:
+        """Z W^T + c, `(B, m)`."""
+        return features @ self.weight.T + self.bias
+
+    def residual(self, hidden: Tensor, shares: Tensor) -> Tensor:
+        """R^T S less what was observed, where that is seen, `(K, m)`."""
+        return self.seen * (shares.T @ self.activation(hidden) - self.wanted)
+
+    def shares(self, hidden: Tensor) -> Tensor:
+        """The R `(B, K)` that explains most, which is linear."""
+        passed = self.activation(hidden)
+        normal = torch.einsum("im,km,jm->kij", passed, self.seen, passed)
+        right = torch.einsum("im,km->ki", passed, self.wanted)
+        # Enough for the rows of a class of which nothing is seen, and for equal features.
+        least = torch.finfo(passed.dtype).eps * normal.diagonal(dim1=1, dim2=2).mean(1) + 1e-30
+        identity = torch.eye(len(passed), dtype=passed.dtype, device=passed.device)
+        ridge = least[:, None, None] * identity
+        solved: Tensor = torch.linalg.solve_ex(normal + ridge, right[..., None])[0]
+        return torch.nan_to_num(solved[..., 0].T)
+
+    def misfit(self, features: Tensor) -> float:
+        """Relative residual of features at their best R: 0 explains all, 1 nothing."""
+        hidden = self.hidden(features)
+        left = self.residual(hidden, self.shares(hidden)).norm()
+        return float(left / self.wanted.norm())
+
+
+def equations(head: TwoLayerHead) -> HeadEquations:
+    """Those of a head's last layer."""
+    seen = (head.last != 0).to(head.last)
+    return HeadEquations(head.weight, head.bias, head.activation, head.last, seen)
+
+
+_GRID = 200
+_TURNS = 50
+_ROUNDING = 1e-10
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+def with_lengths(
+    head: TwoLayerHead, equations: HeadEquations, features: Tensor, observation: Observation
+) -> tuple[Tensor, bool]:
+    """The features at their true length, and whether that could be found.
+
+    Behind an activation with sigma(s z) = s sigma(z) the equations give only s_i R_i. The loss
+    knows more: R_i is its gradient at the logits s_i A sigma(W z_i) + b, for one label. So
+
+        s_i, y_i = argmax cos(dL/dlogits(s A sigma(W z_i) + b, y), s_i R_i)
+
+    which does not depend on the scale of the update, so that clipping and step sizes do not matter.
+    """
+    hidden = equations.hidden(features)
+    if not head.activation.homogeneous or bool(head.bias.any()):
+        return features, True
+    shares = equations.shares(hidden)
+    logits = head.activation(hidden) @ head.above.T
+    classes, people = len(head.above), len(features)
+    # Everybody with every label, label by label.
+    labels = torch.arange(classes, device=logits.device).repeat_interleave(people)
+    mismatch = _Mismatch(
+        observation.task.loss,
+        logits.repeat(classes, 1),
+        head.offset,
+        labels,
+        shares.repeat(classes, 1),
+    )
+    scales = mismatch.least()
+    best = mismatch(scales).reshape(classes, people).min(0)
+    chosen = best.indices * people + torch.arange(people, device=logits.device)
+    # A saturated loss has the same gradient at every length.
+    nearby = torch.minimum(mismatch(1.05 * scales), mismatch(scales / 1.05))[chosen]
+    told = nearby > 3 * best.values.clamp_min(_ROUNDING)
+    return features * scales[chosen, None], bool(told.all())
+
+
+@dataclass(frozen=True, eq=False)
+class _Mismatch:
+    """1 - cos(dL/dlogits(s logits + b, y), R), for rows of logits, each with its own s."""
+
+    loss: Loss
+    logits: Tensor
+    offset: Tensor
+    labels: Tensor
+    shares: Tensor
+
+    def __call__(self, scales: Tensor) -> Tensor:
+        """Of scales `(..., N)`, in one pass."""
+        at = (scales[..., None] * self.logits + self.offset).reshape(-1, self.logits.shape[1])
+        repeats = len(at) // len(self.labels)
+        with torch.enable_grad():
+            leaf = at.detach().requires_grad_()
+            losses = self.loss(leaf, self.labels.repeat(repeats))
+            (slopes,) = torch.autograd.grad(losses.sum(), leaf)
+        cosine = torch.cosine_similarity(slopes, self.shares.repeat(repeats, 1), dim=1)
+        return 1 - cosine.reshape(scales.shape)
+
+    def least(self) -> Tensor:
+        """The scales `(N,)` with the least mismatch: a grid, then golden section."""
+        size = self.logits.abs().amax(1).clamp_min(1e-300)
+        grid = torch.linspace(-12, 7, _GRID, dtype=size.dtype, device=size.device)
+        centre = grid[self(grid.exp()[:, None] / size).argmin(0)]
+        low, high = centre - (grid[1] - grid[0]), centre + (grid[1] - grid[0])
+        for _ in range(_TURNS):
+            left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+            there = self(torch.stack([left, right]).exp() / size)
+            up = there[0] > there[1]
+            low, high = torch.where(up, left, low), torch.where(up, high, right)
+        return ((low + high) / 2).exp() / size
+
+
+def guessed_lengths(
+    head: TwoLayerHead, equations: HeadEquations, directions: Tensor, observation: Observation
+) -> Tensor:
+    """Directions of unknown sign `(B, d)` with signs and lengths that fit the equations.
+
+    Behind an activation that tells lengths apart, all are given the one that fits best.
+    """
+    if head.activation.homogeneous:
+        both = torch.cat([directions, -directions])
+        amounts = equations.shares(equations.hidden(both)).norm(dim=1)
+        forwards = (amounts[: len(directions)] >= amounts[len(directions) :])[:, None]
+        signed = torch.where(forwards, directions, -directions)
+        return with_lengths(head, equations, signed, observation)[0]
+    size = head.hidden(directions).square().mean(1, keepdim=True).sqrt()
+    options = [directions * 2.0**power / size for power in range(-4, 4)]
+    best = min(options, key=equations.misfit)
+    shares = equations.shares(equations.hidden(best))
+    # The largest entry of a gradient at the logits is that of the label, which is negative.
+    largest = shares.gather(1, shares.abs().argmax(1, keepdim=True))
+    return torch.where(largest > 0, -best, best)
+
+
+_INNER = 15
+
+
+def refine(equations: HeadEquations, features: Tensor, *, steps: int) -> Tensor:
+    """Levenberg-Marquardt from these features `(B, n)`; never ends at a worse fit.
+
+    The derivative is analytic and the damped normal equations are solved by conjugate gradients,
+    so that no matrix of unknowns times equations is made:
+
+        dr = dR^T S + R^T (sigma'(H) * dZ W^T),   H = Z W^T + c
+
+    R, the gradient at the logits, is unknown as well. It is part of every step and is solved for
+    exactly between steps.
+
+    Args:
+        equations: What must hold.
+        features: The start.
+        steps: At most.
+
+    References:
+        Levenberg, 1944 (levenberg1944method)
+    """
+    hidden = equations.hidden(features)
+    shares = equations.shares(hidden)
+    residual = equations.residual(hidden, shares)
+    value, damping = float(residual.square().sum()), 1e-3
+    floor = 1e-24 * float(equations.wanted.square().sum())
+    for number in range(steps):
+        move = _move(equations, features, hidden, shares, residual, damping)
+        there = features + move
+        hidden_there = equations.hidden(there)
+        shares_there = equations.shares(hidden_there)
+        residual_there = equations.residual(hidden_there, shares_there)
+        after = float(residual_there.square().sum())
+        if not after < value:
+            damping *= 8
+            if damping > 1e8:
+                break
+            continue
+        gained = value - after
+        features, hidden, shares = there, hidden_there, shares_there
+        residual, value, damping = residual_there, after, max(damping / 8, 1e-12)
+        report(number + 1, steps, value)
+        if gained < 1e-5 * value or value < floor:
+            break
+    return features
+
+
+def _move(
+    equations: HeadEquations,
+    features: Tensor,
+    hidden: Tensor,
+    shares: Tensor,
+    residual: Tensor,
+    damping: float,
+) -> Tensor:
+    """The step of the features, `(B, n)`."""
+    passed, slope = equations.activation(hidden), equations.activation.derivative(hidden)
+    # A neuron that is silent for everybody has no part in a step.
+    live = (slope != 0).any(0) | (passed != 0).any(0)
+    passed, slope, residual = passed[:, live], slope[:, live], residual[:, live]
+    weight, seen = equations.weight[live], equations.seen[:, live]
+    # Steps are counted in units of what they move, lest the damping mean different things.
+    unit = features.square().mean().sqrt().clamp_min(1e-12), shares.square().mean().sqrt()
+
+    def forward(step: tuple[Tensor, Tensor]) -> Tensor:
+        moved, shared = step[0] * unit[0], step[1] * unit[1]
+        return seen * (shared.T @ passed + shares.T @ (slope * (moved @ weight.T)))
+
+    def backward(error: Tensor) -> tuple[Tensor, Tensor]:
+        return (slope * (shares @ error)) @ weight * unit[0], passed @ error.T * unit[1]
+
+    downhill = backward(-residual)
+    size = forward(downhill).square().sum() / _inner(downhill, downhill)
+    damped = damping * float(size)
+    return _conjugate_gradients(forward, backward, downhill, damped)[0] * unit[0]
+
+
+Step = tuple[Tensor, Tensor]
+
+
+def _conjugate_gradients(
+    forward: Callable[[Step], Tensor],
+    backward: Callable[[Tensor], Step],
+    right: Step,
+    damped: float,
+) -> Step:
+    """Solve (J^T J + damped) x = right for a while."""
+    x: Step = (torch.zeros_like(right[0]), torch.zeros_like(right[1]))
+    rest, direction = right, right
+    size = first = _inner(right, right)
+    for _ in range(_INNER):
+        ahead = backward(forward(direction))
+        ahead = (ahead[0] + damped * direction[0], ahead[1] + damped * direction[1])
+        length = size / _inner(direction, ahead)
+        x = (x[0] + length * direction[0], x[1] + length * direction[1])
+        rest = (rest[0] - length * ahead[0], rest[1] - length * ahead[1])
+        before, size = size, _inner(rest, rest)
+        if not float(size) > 1e-10 * float(first):
+            break
+        turn = size / before
+        direction = (rest[0] + turn * direction[0], rest[1] + turn * direction[1])
+    return x
+
+
+def _inner(a: Step, b: Step) -> Tensor:
+    return (a[0] * b[0]).sum() + (a[1] * b[1]).sum()
+
+
+def as_reconstruction(
+    recover: Callable[..., Features], observation: Observation, *, rng: Rng
+) -> Reconstruction:
+    """Recover, and read features as inputs; labels are those that explain everybody's share.
+
+    Raises:
+        NotApplicable: They are features of a deeper network, which are no inputs.
+    """
+    require_key(rng)
+    began = time.perf_counter()
+    task = observation.task
+    head = two_layer_head(observation)
+    if not head.reads_input:
+        raise NotApplicable(
+            f"{head.layer!r} of {task.name} reads features and not the input; use recover(...) "
+            "for the features, or systematic(features=...) for the images"
+        )
+    features = recover(observation, rng=rng)
+    gradients = _gradients(head, features.values.double())
+    inputs = _inputs(task, features)
+    labels = read_labels(task, head.layer, inputs, gradients, observation.labels)
+    return reconstructed(observation, features, labels, began)
+
+
+def reconstructed(
+    observation: Observation, features: Features, labels: Tensor, began: float
+) -> Reconstruction:
+    """Features that are the normalised inputs, as a guess with its certificate.
+
+    Args:
+        observation: What they were recovered from.
+        features: One for each person.
+        labels: In their order.
+        began: When, by `time.perf_counter`.
+    """
+    inputs = _inputs(observation.task, features)
+    certificate = Certificate(residual(observation, inputs, labels))
+    seconds = time.perf_counter() - began
+    left = (features.residual,)
+    trace = Trace(left, left, seconds=seconds, device=str(inputs.device))
+    return Reconstruction(inputs, labels, trace, certificate)
+
+
+def _inputs(task: Task, features: Features) -> Tensor:
+    normalised = features.values.reshape(-1, *task.domain.shape)
+    return task.domain.project(task.domain.denormalise(normalised))
+
+
+def _gradients(head: TwoLayerHead, features: Tensor) -> Tensor:
+    """What everybody sends down to the hidden layer, `(B, m)`."""
+    hidden = head.hidden(features)
+    shares = equations(head).shares(hidden)
+    sent: Tensor = (shares @ head.above) * head.activation.derivative(hidden)
+    return sent

@@ -1,0 +1,379 @@
+"""Features of a two-layer head with Gaussian weights, by Stein's lemma and a decomposition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seepage.attacks.feature_recovery.features import Features
+from seepage.attacks.feature_recovery.head_equations import (
+    as_reconstruction,
+    equations,
+    guessed_lengths,
+)
+from seepage.attacks.feature_recovery.rectified_heads import gaussian_neurons
+from seepage.core import Observation, Reconstruction, Rng
+from seepage.core.device import precision
+from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
+from seepage.probing.heads import NOTHING, TwoLayerHead, two_layer_head
+
+_NODES = 200
+# Of an activation's size; quadrature leaves 1e-3 of a kink, and exactly nothing of a wrong parity.
+_NEGLIGIBLE = 1e-2
+
+
+def gaussian_derivative(activation: Callable[[Tensor], Tensor], order: int) -> float:
+    """E[sigma^(k)(x)] = E[sigma(x) He_k(x)] for x ~ N(0, 1), by Gauss-Hermite quadrature.
+
+    The second form is Stein's lemma and asks for no derivative.
+
+    Example:
+        >>> round(gaussian_derivative(torch.relu, 1), 6)
+        0.5
+        >>> abs(gaussian_derivative(torch.tanh, 2)) < 1e-12  # even order of an odd function
+        True
+    """
+    nodes, weights = _quadrature()
+    polynomial = np.polynomial.hermite_e.hermeval(nodes, [0.0] * order + [1.0])
+    values = activation(torch.from_numpy(nodes)).numpy()
+    return float(np.sum(weights * values * polynomial) / math.sqrt(2 * math.pi))
+
+
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    return nodes, weights
+
+
+@dataclass(frozen=True)
+class HermiteOrders:
+    """Hermite orders to use: `matrix` for the span (2 or 3), `tensor` for the parts (3 or 4)."""
+
+    matrix: int
+    tensor: int
+
+
+def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> HermiteOrders:
+    """The lowest orders k2 >= 2 and k3 >= 3 whose Gaussian derivative is not zero.
+
+    ReLU and its like are a line and an even function, so they have 2 and 4; tanh and sigmoid are
+    odd up to a constant and have 3 and 3.
+
+    Example:
+        >>> hermite_orders(torch.relu, "relu"), hermite_orders(torch.tanh, "tanh")
+        (HermiteOrders(matrix=2, tensor=4), HermiteOrders(matrix=3, tensor=3))
+
+    References:
+        Liu et al., 2024, Assumption B.1 (liu2024systematic)
+    """
+    size = math.sqrt(abs(gaussian_derivative(lambda x: activation(x).square(), 0)))
+    usable = {
+        k: abs(gaussian_derivative(activation, k)) / math.sqrt(math.factorial(k))
+        > _NEGLIGIBLE * size
+        for k in (2, 3, 4)
+    }
+    if not (usable[2] or usable[3]) or not (usable[3] or usable[4]):
+        named = ", ".join(str(k) for k in usable if usable[k]) or "none"
+        raise NotApplicable(
+            f"the tensor method needs Gaussian derivatives of order 2 or 3 and of order 3 or 4, "
+            f"and {name} has {named} of the orders 2 to 4; use exact_features()"
+        )
+    return HermiteOrders(matrix=2 if usable[2] else 3, tensor=3 if usable[3] else 4)
+
+
+def matrix_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
+    """(1/m) sum_j g_j H2(w_j), or of H3(w_j)(I, I, a), `(n, n)`.
+
+    Args:
+        weight: `(m, n)`, standard normal rows.
+        values: g, `(m,)`.
+        order: 2 or 3.
+        along: a, `(n,)`, used for order 3.
+    """
+    identity = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
+    if order == 2:
+        return (weight * values[:, None]).T @ weight / len(weight) - values.mean() * identity
+    turned = values * (weight @ along)
+    first = values @ weight / len(weight)
+    square = (weight * turned[:, None]).T @ weight / len(weight)
+    mixed = torch.outer(first, along)
+    return square - turned.mean() * identity - mixed - mixed.T
+
+
+def tensor_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
+    """(1/m) sum_j g_j H3(w_j), or of H4(w_j)(I, I, I, a), `(n, n, n)`; for few dimensions n."""
+    identity = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
+    g = values if order == 3 else values * (weight @ along)
+    cube = torch.einsum("j,ja,jb,jc->abc", g, weight, weight, weight) / len(weight)
+    moment = cube - _symmetric(g @ weight / len(weight), identity)
+    if order == 3:
+        return moment
+    square = (weight * values[:, None]).T @ weight / len(weight)
+    return moment - _symmetric(along, square - values.mean() * identity)
+
+
+def _symmetric(vector: Tensor, matrix: Tensor) -> Tensor:
+    """v_a M_bc + v_b M_ac + v_c M_ab for a symmetric M."""
+    product = torch.einsum("a,bc->abc", vector, matrix)
+    return product + product.transpose(0, 1) + product.permute(2, 1, 0)
+
+
+_DRAWS = 32
+_SWEEPS = 50
+
+
+def common_parts(matrices: Tensor, *, rng: Rng) -> Tensor:
+    """Unit vectors u_i `(B, B)`, one per row, with M_n close to sum_i c_ni u_i u_i^T for all n.
+
+    For two random combinations M, M' of the matrices, the u_i are eigenvectors of M M'^-1. Of
+    several draws the one that explains most starts alternating least squares, which then uses
+    all matrices at once.
+
+    Args:
+        matrices: `(N, B, B)`, symmetric: slices of a tensor, or one matrix per class.
+        rng: For the combinations.
+
+    Example:
+        >>> parts = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
+        >>> amounts = torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)
+        >>> found = common_parts(torch.einsum("ni,ia,ib->nab", amounts, parts, parts), rng=Rng(0))
+        >>> (found @ parts.T).abs().amax(0).round(decimals=6).tolist()
+        [1.0, 1.0]
+
+    References:
+        Kuleshov et al., 2015, Algorithm 1 (kuleshov2015tensor)
+    """
+    size = matrices.shape[1]
+    if size == 1:
+        return torch.ones(1, 1, dtype=matrices.dtype, device=matrices.device)
+    # A few small matrices and hundreds of short operations: no work for a card.
+    found = _common_parts(matrices.cpu(), rng)
+    return found.to(matrices.device)
+
+
+def _common_parts(matrices: Tensor, rng: Rng) -> Tensor:
+    draws = rng.normal((_DRAWS, 2, len(matrices)), like=matrices)
+    pairs = torch.einsum("dpn,nab->dpab", draws, matrices)
+    solved = torch.linalg.solve_ex(pairs[:, 1], pairs[:, 0])[0].mT
+    vectors = torch.linalg.eig(torch.nan_to_num(solved)).eigenvectors.real.mT
+    options = _unit(vectors)
+    parts = options[_unexplained(matrices, options).argmin()]
+    least = _unexplained(matrices, parts)
+    for _ in range(_SWEEPS):
+        better = _sweep(matrices, parts)
+        after = _unexplained(matrices, better)
+        if not after < least:
+            break
+        parts, least = better, after
+    return parts
+
+
+def _amounts(matrices: Tensor, parts: Tensor) -> Tensor:
+    """The c `(..., B, N)` that fit parts `(..., B, B)` best."""
+    gram = _gram(parts)
+    ridge = 1e-12 * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    solved: Tensor = torch.linalg.solve_ex(gram + ridge, _against(matrices, parts))[0]
+    return solved
+
+
+def _gram(parts: Tensor) -> Tensor:
+    """Inner products of the u_i u_i^T, `(..., B, B)`."""
+    return (parts @ parts.mT).square()
+
+
+def _against(matrices: Tensor, parts: Tensor) -> Tensor:
+    """u_i^T M_n u_i, `(..., B, N)`."""
+    squares = (parts[..., :, None] * parts[..., None, :]).flatten(-2)
+    return squares @ matrices.flatten(1).T
+
+
+def _unexplained(matrices: Tensor, parts: Tensor) -> Tensor:
+    """sum_n || M_n - sum_i c_ni u_i u_i^T ||^2, `(...)`, multiplied out; infinite if not finite."""
+    amounts = _amounts(matrices, parts)
+    crossed = _gram(parts) @ amounts - 2 * _against(matrices, parts)
+    left = matrices.square().sum() + (amounts * crossed).sum((-2, -1))
+    return torch.nan_to_num(left, nan=torch.inf)
+
+
+def _sweep(matrices: Tensor, parts: Tensor) -> Tensor:
+    """Alternating least squares: one side anew, given the other and the amounts."""
+    amounts = _amounts(matrices, parts)
+    normal = (amounts @ amounts.T) * (parts @ parts.T)
+    ridge = 1e-12 * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)
+    weighted = (amounts @ matrices.flatten(1)).reshape(-1, *matrices.shape[1:])
+    right = (weighted @ parts[..., None])[..., 0]
+    return _unit(torch.linalg.solve_ex(normal + ridge, right)[0])
+
+
+def _unit(rows: Tensor) -> Tensor:
+    unit: Tensor = rows / rows.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    return unit
+
+
+# Of the square of a row, relative to the largest: what single precision leaves of a sum of classes.
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorFeatures:
+    """The paper's method, on the gradient of the last layer alone.
+
+    For w ~ N(0, I) Stein's lemma turns moments of g_k(w) = dL/dA_k(w) = sum_i R_ik sigma(w . z_i)
+    into sums over people:
+
+        P_k = (1/m) sum_j g_kj H2(w_j)   is about  sum_i nu_i R_ik z_i z_i^T
+        T_k = (1/m) sum_j g_kj H3(w_j)   is about  sum_i lambda_i R_ik z_i (x) z_i (x) z_i
+
+    The span V is that of the largest singular vectors of all P_k side by side; the slices of
+    T_k(V, V, V), and V^T P_k V, are diagonalised together. Both are linear in g, so that rotated
+    classes serve as well as the K there are, and as many as g has rank do. HermiteOrders follow the
+    activation's Gaussian derivatives (`hermite_orders`). The method gives directions; signs and
+    lengths are guessed from the loss.
+
+    Args:
+        reduced: Take the part of g_k that a line explains away before the moments. That does not
+            change what they are about, for Hermite polynomials are orthogonal, and makes them less
+            noisy; the paper does not do it.
+
+    References:
+        Liu et al., 2024, appendix B (liu2024systematic); Wang et al., 2023
+        (wang2023reconstructing); Zhong et al., 2017, Algorithm 3 (zhong2017recovery); Kuleshov et
+        al., 2015 (kuleshov2015tensor)
+    """
+
+    reduced: bool = False
+
+    def recover(self, observation: Observation, *, rng: Rng) -> Features:
+        """Find the features."""
+        require_key(rng)
+        people = observation.batch_size
+        if people is None:
+            raise MissingKnowledge("batch size", needed_by=self, hint="use knows_batch_size=True")
+        with precision("float32"):
+            head = two_layer_head(observation)
+            orders = hermite_orders(head.activation, head.activation.name)
+            neurons = gaussian_neurons(head)
+            _require_width(head, len(neurons.chosen), people)
+            # Moments are off by sqrt(d / m), so that single precision has digits to spare.
+            weight = (head.weight[neurons.chosen] / neurons.deviation).float()
+            values = head.last[:, neurons.chosen]
+            if not bool(values.any()):
+                raise NotApplicable(NOTHING)
+            values = _rotated(values / values.norm()).float()
+            along = _along(weight, values)
+            if self.reduced:
+                values = _without_line(weight, values)
+            span = _span(weight, values, orders.matrix, along, people)
+            within = span.T @ along
+            slices = _slices(weight @ span, values, orders, within / within.norm())
+            parts = common_parts(slices.double(), rng=rng.fork("parts"))
+            span = span.double()
+        return _found(head, parts @ span.T, span, observation)
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """The inputs, where the head reads them."""
+        return as_reconstruction(self.recover, observation, rng=rng)
+
+
+def _require_width(head: TwoLayerHead, neurons: int, people: int) -> None:
+    inputs = head.weight.shape[1]
+    if people > inputs:
+        raise NotApplicable(
+            f"{people} features of {inputs} numbers are not independent; the tensor method needs "
+            "fewer people than numbers"
+        )
+    if neurons < inputs:
+        raise NotApplicable(
+            f"{neurons} random neurons are too few for features of {inputs} numbers, whose error "
+            f"is about sqrt(d / m) at best; the tensor method needs {inputs} neurons at the very "
+            f"least, and about {16 * inputs} to be of use"
+        )
+
+
+def _rotated(values: Tensor) -> Tensor:
+    """Rows `(K, m)` turned so that those beyond their rank are zero, and left out.
+
+    Sums over classes of the square of anything linear in a row stay as they are.
+    """
+    squares, turns = torch.linalg.eigh(values @ values.T)
+    kept = squares > _NOTHING * squares[-1]
+    rotated: Tensor = turns[:, kept].T @ values
+    return rotated
+
+
+def _without_line(weight: Tensor, values: Tensor) -> Tensor:
+    regressors = torch.cat([weight, weight.new_ones(len(weight), 1)], dim=1)
+    slopes = torch.linalg.solve(regressors.T @ regressors, regressors.T @ values.T)
+    rest: Tensor = values - (regressors @ slopes).T
+    return rest
+
+
+def _along(weight: Tensor, values: Tensor) -> Tensor:
+    """The unit vector a: what the first-order moments of all classes have most in common.
+
+    Any would do in theory; one that is nearly orthogonal to the features drowns in noise.
+    """
+    vector: Tensor = torch.linalg.svd(values @ weight, full_matrices=False).Vh[0]
+    return vector
+
+
+def _span(weight: Tensor, values: Tensor, order: int, along: Tensor, people: int) -> Tensor:
+    """Orthonormal columns `(d, B)`: the largest eigenvectors of sum_k P_k^2."""
+    total = weight.new_zeros(weight.shape[1], weight.shape[1])
+    for row in values:
+        moment = matrix_moment(weight, row, order, along)
+        total += moment @ moment
+    largest: Tensor = torch.linalg.eigh(total).eigenvectors[:, -people:]
+    return largest
+
+
+def _slices(weight: Tensor, values: Tensor, orders: HermiteOrders, along: Tensor) -> Tensor:
+    """All matrices `(N, B, B)` that the features diagonalise, in the coordinates of the span."""
+    matrices = [matrix_moment(weight, row, orders.matrix, along) for row in values]
+    tensors = [tensor_moment(weight, row, orders.tensor, along) for row in values]
+    return torch.cat([torch.stack(matrices), torch.cat(tensors)])
+
+
+def _found(
+    head: TwoLayerHead, directions: Tensor, span: Tensor, observation: Observation
+) -> Features:
+    """The directions with the sign and length that fit best, of which nothing is certain."""
+    wanted = equations(head)
+    values = guessed_lengths(head, wanted, directions, observation)
+    dtype = next(iter(observation.task.parameters.values())).dtype
+    residual = wanted.misfit(values)
+    return Features(head.layer, values.to(dtype), span.to(dtype), False, residual)
+
+
+def tensor_features(*, reduced: bool = False) -> TensorFeatures:
+    """What a wide Gaussian head reads, by Hermite moments of its last gradient.
+
+    As an attack it returns inputs where the head reads them; `recover` gives the features of any
+    network with such a head.
+
+    Args:
+        reduced: Take the constant and linear part of the gradient away before the moments, which
+            is ours: it keeps what they mean and lowers their noise.
+
+    Example:
+        >>> tensor_features()
+        TensorFeatures(reduced=False)
+
+    Deviations:
+        The paper's H2 and H3 fit no common activation; orders are chosen from its Gaussian
+        derivatives. All classes are used, and second-order moments take part in the decomposition.
+        The unit vector a, "any" in the paper, is the direction of the first-order moments.
+
+    References:
+        Liu et al., 2024, appendix B (liu2024systematic); Wang et al., 2023
+        (wang2023reconstructing)
+    """
+    return TensorFeatures(reduced=reduced)

@@ -1,0 +1,180 @@
+"""What the update says about the head, in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from seepage.clients import Gradient
+from seepage.core import Observation, Task
+from seepage.core.errors import NotApplicable
+from seepage.core.rng import Rng
+from seepage.probing.heads import Head, classifier_head
+from seepage.probing.usable_update import require_usable
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The head and its gradient.
+
+    A bias is the weight of one more feature that is always 1, so that it needs no symbol of its
+    own. For logits W h_i and the mean cross-entropy of B people,
+
+        dL/dW = 1/B sum_i (softmax(W h_i) - e_{y_i}) h_i^T
+
+    Args:
+        weight: W, `(K, d)`.
+        offset: Added to the logits and not in the update, `(K,)`.
+        gradient: dL/dW, `(K, d)`.
+        anchor: A vector `(d,)` whose product with everybody's features is 1: exactly with a bias,
+            and without one about, judging by features of noise.
+        biased: Whether the last column is the bias.
+        precision: Relative accuracy of the gradient.
+        rounding: Absolute accuracy of its entries.
+    """
+
+    weight: Tensor
+    offset: Tensor
+    gradient: Tensor
+    anchor: Tensor
+    biased: bool
+    precision: float
+    rounding: float
+
+    @property
+    def classes(self) -> int:
+        """Number K of classes."""
+        return len(self.weight)
+
+    @cached_property
+    def signal(self) -> Tensor:
+        """The gradient of the bias, or its estimate where there is none, `(K,)`."""
+        return self.gradient @ self.anchor
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """The feature vector h for which signal h^T is closest to the gradient, `(d,)`."""
+        return self.gradient.T @ self.signal / self.signal.square().sum()
+
+    def predictions(self, features: Tensor) -> Tensor:
+        """What the network makes of features `(A, d)`: softmax(W h), `(A, K)`."""
+        return torch.softmax(features @ self.weight.T + self.offset, dim=-1)
+
+    def divided_by(self, factor: float) -> Evidence:
+        """The evidence in a unit that is `factor` times as large."""
+        return replace(self, gradient=self.gradient / factor, rounding=self.rounding / abs(factor))
+
+
+def read_evidence(observation: Observation) -> Evidence:
+    """Take the head out of an update, oriented as a gradient but in the unit it came in.
+
+    Raises:
+        NotApplicable: No head, a head that the update does not hold, or no cross-entropy.
+    """
+    task, update = observation.task, observation.update
+    require_usable(update, task)
+    head = classifier_head(task)
+    _require_cross_entropy(task, head)
+    shared = update.descent().tensors
+    gradient = shared[head.weight]
+    if not bool(gradient.any()):
+        raise NotApplicable(
+            f"expected the update to move the classifier head {head.weight!r}, got zeros, which "
+            "say nothing of labels; use Threat(knows_labels=True)"
+        )
+    if head.bias is not None and bool((gradient.any(1) & (shared[head.bias] == 0)).any()):
+        # Pruned or dropped, so that what is left of it misleads.
+        head = head.without_bias(task)
+    limits = torch.finfo(gradient.dtype)
+    weight = columns(task.parameters, head)
+    return Evidence(
+        weight=weight,
+        offset=head.offset.double().cpu(),
+        gradient=columns(shared, head),
+        anchor=_anchor(head),
+        biased=head.bias is not None,
+        precision=max(limits.eps, 1e-12),
+        # A difference is rounded as what it is a difference of.
+        rounding=limits.eps * (float(weight.abs().max()) if update.kind == "difference" else 0.0),
+    )
+
+
+def columns(tensors: Mapping[str, Tensor], head: Head) -> Tensor:
+    """Weight and bias of the head side by side, `(K, d)` or `(K, d + 1)`, in double precision."""
+    parts = [tensors[head.weight]]
+    if head.bias is not None:
+        parts.append(tensors[head.bias][:, None])
+    return torch.cat(parts, dim=1).detach().double().cpu()
+
+
+def _anchor(head: Head) -> Tensor:
+    mean = head.features.double().cpu().mean(0)
+    if head.bias is None:
+        return mean / mean.square().sum()
+    return torch.cat([torch.zeros_like(mean), mean.new_ones(1)])
+
+
+def _require_cross_entropy(task: Task, head: Head) -> None:
+    """Refuse a loss whose derivative is not about that of a cross-entropy, up to a factor."""
+    labels = torch.arange(len(head.logits), device=head.logits.device) % head.logits.shape[1]
+    logits = head.logits.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
+    hot = torch.nn.functional.one_hot(labels, logits.shape[1])
+    expected = torch.softmax(head.logits, dim=1) - hot
+    alike = torch.nn.functional.cosine_similarity(slope.flatten(), expected.flatten(), dim=0)
+    if not float(alike) > 0.9:
+        raise NotApplicable(
+            f"expected {task.name} to be trained with a cross-entropy, whose gradient holds the "
+            "labels, got another loss; use Threat(knows_labels=True)"
+        )
+
+
+# Beyond this error, local steps after the first blur the small rows that tell people apart.
+EXACT = 0.02
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What separates a shared head from the mean gradient at the broadcast parameters.
+
+    Args:
+        factor: 1 for a mean gradient, B for a sum, about lr * steps for federated averaging.
+        error: What the factor does not explain, relative to the gradient: later local steps start
+            from other parameters.
+    """
+
+    factor: float
+    error: float
+
+    def undo(self, evidence: Evidence) -> Evidence:
+        """The evidence in units of a mean gradient, and no more accurate than this gain."""
+        scaled = evidence.divided_by(self.factor)
+        return replace(scaled, precision=max(scaled.precision, self.error))
+
+
+def measure_gain(observation: Observation, size: int) -> Gain:
+    """Run the client's own code on noise with even labels, where the gradient is known.
+
+    So every local computation and every deterministic defense that the adversary knows is covered
+    without naming it: reductions, learning rates, local steps, momentum, clipping.
+
+    Args:
+        observation: With the simulation of the client.
+        size: Number of noise inputs.
+    """
+    task = observation.task
+    head = classifier_head(task)
+    reference = task.parameters[head.weight]
+    inputs = task.placed(task.domain.sample(size, rng=Rng(0).fork("gain")))
+    labels = torch.arange(size, device=reference.device) % len(reference)
+    shared = columns(observation.simulate(inputs, labels).descent().tensors, head)
+    known = columns(Gradient()(task, inputs, labels).tensors, head)
+    factor = float((shared * known).sum() / known.square().sum())
+    if not factor > 0:
+        # A simulation that gives nothing, such as everything pruned, says nothing of scale.
+        return Gain(1.0, 1.0)
+    return Gain(factor, float((shared / factor - known).norm() / known.norm()))

@@ -1,0 +1,112 @@
+"""Rules that read which classes are present off the head, and know nothing of how many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from seepage.attacks.labels.label_evidence import read_evidence
+from seepage.core import Observation
+from seepage.core.errors import MissingKnowledge, NotApplicable
+
+
+class LabelRule(Protocol):
+    """Observation to the labels of the batch. There is no slot for the truth."""
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the labels `(B,)`, sorted: an update holds no order."""
+
+
+@dataclass(frozen=True)
+class IDLG:
+    """The label of one person: the row of the head that opposes all the others.
+
+        y = argmin_k sum_{j != k} <dL/dW_k, dL/dW_j>
+
+    Exact for one person and cross-entropy, up to rounding, since p_k - 1[k = y] is negative for
+    k = y alone. The bias counts as one more column. Scale and sign of the update cancel.
+
+    References:
+        Zhao et al., 2020, Sec. 3.1 (zhao2020idlg)
+    """
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the label `(1,)`."""
+        if observation.batch_size not in (None, 1):
+            raise NotApplicable(
+                f"{self} reads the label of one person, got a batch of {observation.batch_size}; "
+                "use CountAware()"
+            )
+        rows = read_evidence(observation).gradient
+        # Scaling first keeps the squares of tiny gradients from underflowing.
+        rows = rows / rows.abs().max()
+        products = rows @ rows.T
+        return handed_over((products.sum(1) - products.diagonal()).argmin()[None], observation)
+
+
+@dataclass(frozen=True)
+class SignRule:
+    """The classes whose bias gradient is negative.
+
+        dL/db_k = mean_i (p_ik - 1[y_i = k]) < 0
+
+    Only a class that is present can have one, with a bias and a single step. Without a bias its
+    gradient is estimated from that of the weights. Duplicates cannot be seen: a batch larger than
+    the classes found is filled by going through them again, the most negative first. Without a
+    known batch size each class found is returned once.
+
+    On a trained network whoever is mistaken for class k hides those who are in it.
+
+    References:
+        Wainakh et al., 2022 (wainakh2022user), who call it property 1; Zhao et al., 2020
+        (zhao2020idlg) for one person
+    """
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the labels `(B,)`."""
+        signal = read_evidence(observation).signal
+        order = signal.argsort(stable=True)
+        present = order[: max(1, int((signal < 0).sum()))]
+        size = observation.batch_size or len(present)
+        return handed_over(_cycled(present, size), observation)
+
+
+@dataclass(frozen=True)
+class YinMinimum:
+    """The classes whose row of the head has the most negative entry.
+
+        argsort_k min_m dL/dW_km, the first B
+
+    Assumes features that are not negative, as after a ReLU, and labels that do not repeat. A batch
+    larger than the number of classes is filled by going through the order again.
+
+    References:
+        Yin et al., 2021, Eq. 6 (yin2021see)
+    """
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the labels `(B,)`."""
+        size = required_size(observation, self)
+        evidence = read_evidence(observation)
+        lowest = evidence.gradient[:, : -1 if evidence.biased else None].min(1).values
+        return handed_over(_cycled(lowest.argsort(stable=True), size), observation)
+
+
+def required_size(observation: Observation, needed_by: object) -> int:
+    """The batch size, or an error that says who needs it."""
+    if observation.batch_size is None:
+        raise MissingKnowledge(
+            "batch size", needed_by=needed_by, hint="use Threat(knows_batch_size=True)"
+        )
+    return observation.batch_size
+
+
+def handed_over(labels: Tensor, observation: Observation) -> Tensor:
+    """Sorted labels on the device of the update."""
+    return labels.sort().values.to(next(iter(observation.update)).device)
+
+
+def _cycled(order: Tensor, size: int) -> Tensor:
+    return order.repeat(-(-size // len(order)))[:size]

@@ -1,0 +1,172 @@
+"""The linear system that a layer's forward and backward pass impose on its input.
+
+With X the windows that a convolution reads, one column per position, its forward pass is W X and
+its weight gradient dZ X^T: both are linear in the input, and share X.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import fold, unfold
+
+from seepage.probing.layer_stack import Layer
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSystem:
+    """The matrix u of a layer, applied and transposed without ever being formed.
+
+        u x = [ W X ; dZ X^T ] = [ z - b ; dL/dw ] = v
+
+    It has |z| + |w| rows and n columns; vectors may have leading batch axes. Several systems of one
+    layer are one with leading axes too, applied to one vector each.
+
+    Args:
+        layer: Whose input x is unknown.
+        delta: dL/dz, in the layer's output shape, `(..., o, ...)`.
+        known: Where z is known, in the layer's output shape; rows elsewhere are zero. None for
+            everywhere.
+
+    Example:
+        >>> from seepage.probing.activations import Identity
+        >>> w, dz = torch.tensor([[1.0, 2.0]]), torch.tensor([3.0])
+        >>> fc = Layer("fc", (2,), (1,), (), (), (), w, None, Identity())
+        >>> LinearSystem(fc, dz).apply(torch.tensor([1.0, 1.0])).tolist()
+        [3.0, 3.0, 3.0]
+
+    References:
+        Chen and Campbell, 2022, Eq. 6 and 7 (chen2022analysing); Zhu and Blaschko, 2021
+        (zhu2021recursive)
+    """
+
+    layer: Layer
+    delta: Tensor
+    known: Tensor | None = None
+
+    def __repr__(self) -> str:
+        """Name the layer and the size."""
+        rows, columns = self.shape
+        return f"LinearSystem({self.layer.name!r}, {rows} x {columns})"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.layer.outputs + self.layer.weight.numel(), self.layer.inputs
+
+    @classmethod
+    def of_all(cls, systems: Sequence[LinearSystem]) -> LinearSystem:
+        """Systems of one layer, one after the other along a new axis in front."""
+        known = [system.known for system in systems if system.known is not None]
+        deltas = torch.stack([system.delta for system in systems])
+        return cls(systems[0].layer, deltas, torch.stack(known) if known else None)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Multiply by u: `(..., n)` to `(..., |z| + |w|)`."""
+        windows = self._frame.windows(x.reshape(-1, x.shape[-1]))
+        forward = self._where_known((self._weight @ windows).flatten(1))
+        gradient = self._delta @ windows.mT
+        return torch.cat([forward, gradient.flatten(1)], dim=1).reshape(*x.shape[:-1], -1)
+
+    def adjoint(self, rows: Tensor) -> Tensor:
+        """Multiply by the transpose of u: `(..., |z| + |w|)` to `(..., n)`."""
+        flat = rows.reshape(-1, rows.shape[-1])
+        forward, gradient = flat[:, : self.layer.outputs], flat[:, self.layer.outputs :]
+        z = self._where_known(forward).reshape(len(flat), *self._delta.shape[-2:])
+        kernels = gradient.reshape(len(flat), *self._weight.shape)
+        x = self._frame.sums(self._weight.T @ z + kernels.mT @ self._delta)
+        return x.reshape(*rows.shape[:-1], -1)
+
+    def right_hand_side(self, z: Tensor, gradient: Tensor) -> Tensor:
+        """Join z, less the bias, and dL/dw to v, `(|z| + |w|,)`; of one system."""
+        linear = z.reshape(self.layer.channels, -1)
+        if self.layer.bias is not None:
+            linear = linear - self.layer.bias[:, None]
+        return torch.cat([self._where_known(linear.flatten()), gradient.flatten()])
+
+    def to(self, like: Tensor) -> LinearSystem:
+        """The same system in the precision and on the device of a tensor."""
+        layer = replace(self.layer, weight=self.layer.weight.to(like), bias=None)
+        return replace(self, layer=layer, delta=self.delta.to(like))
+
+    def input_gradient(self) -> Tensor:
+        """dL/dx = W^T dL/dz, `(n,)`; of one system."""
+        return self._frame.sums(self._weight.T @ self._delta[None]).flatten()
+
+    @property
+    def _weight(self) -> Tensor:
+        """One row per filter: `(o, c k k)`."""
+        return self.layer.weight.flatten(1)
+
+    @property
+    def _delta(self) -> Tensor:
+        """One row per filter: `(o, positions)`, or `(R, o, positions)` of several systems."""
+        several = self.delta.ndim > len(self.layer.output_shape)
+        return self.delta.reshape(*(-1,) * several, self.layer.channels, self._positions)
+
+    @property
+    def _positions(self) -> int:
+        return math.prod(self.layer.output_shape[1:])
+
+    @cached_property
+    def _frame(self) -> _Frame:
+        return _Frame(self.layer)
+
+    def _where_known(self, forward: Tensor) -> Tensor:
+        if self.known is None:
+            return forward
+        several = self.known.ndim > len(self.layer.output_shape)
+        return forward * self.known.reshape(*(-1,) * several, self.layer.outputs)
+
+
+class _Frame:
+    """The layer's windows, with axes that it has not as axes of length one."""
+
+    def __init__(self, layer: Layer) -> None:
+        missing = 2 - len(layer.kernel)
+        channels, *sizes = layer.input_shape
+        self._shape = (channels, *(1,) * missing, *sizes)
+        self._kernel = (*(1,) * missing, *layer.kernel)
+        self._stride = (*(1,) * missing, *layer.stride)
+        self._padding = (*(0,) * missing, *layer.padding)
+
+    def windows(self, x: Tensor) -> Tensor:
+        """What each position reads: `(R, n)` to `(R, c k k, positions)`."""
+        planes = x.reshape(-1, *self._shape)
+        return unfold(planes, self._kernel, stride=self._stride, padding=self._padding)
+
+    def sums(self, windows: Tensor) -> Tensor:
+        """The transpose: add every window back where it was read, `(R, n)`."""
+        size = self._shape[1:]
+        planes = fold(windows, size, self._kernel, stride=self._stride, padding=self._padding)
+        return planes.flatten(1)
+
+
+def covered(layer: Layer) -> int:
+    """Input entries that some window of the layer reaches.
+
+    Example:
+        >>> from seepage.probing.activations import Identity
+        >>> skipping = Layer(
+        ...     "conv", (1, 6), (1, 2), (2,), (3,), (0,), torch.ones(1, 1, 2), None, Identity()
+        ... )
+        >>> covered(skipping)
+        4
+    """
+    touched = [
+        len({s * i + p - pad for i in range(count) for p in range(k)} & set(range(size)))
+        for size, count, k, s, pad in zip(
+            layer.input_shape[1:],
+            layer.output_shape[1:],
+            layer.kernel,
+            layer.stride,
+            layer.padding,
+            strict=True,
+        )
+    ]
+    return layer.input_shape[0] * math.prod(touched)

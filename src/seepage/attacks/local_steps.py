@@ -1,0 +1,210 @@
+"""Several epochs over data whose order the adversary does not know."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from seepage.clients import Client, FedAvg, Gradient
+from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
+from seepage.search import Candidate, GradientMatching
+from seepage.threats import Simulation
+
+
+def known_simulation(observation: Observation) -> Simulation:
+    """The adversary's simulation, with the client as far as it is known, or `NotApplicable`."""
+    simulation = observation.simulate
+    if not isinstance(simulation, Simulation):
+        raise NotApplicable(
+            f"expected a simulation of a Seepage client, got {type(simulation).__name__}; "
+            "attack it with its own simulation instead"
+        )
+    return simulation
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochInvariance:
+    """How much the mean input of an epoch differs between epochs.
+
+        mean over pairs of epochs of || mean_i x_{e,i} - mean_i x_{f,i} ||^2 / D
+
+    The mean does not depend on the order within an epoch, and every epoch sees the same data.
+
+    Args:
+        weight: Factor in the objective.
+        epochs: How many epochs the candidate holds, one after the other.
+
+    References:
+        Dimitrov et al., 2022, Sec. 4 (dimitrov2022data)
+    """
+
+    weight: float = 1.0
+    epochs: int = 2
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Compare the means of all epochs."""
+        shape = candidate.normalised.shape
+        means = candidate.normalised.reshape(self.epochs, -1, *shape[1:]).mean(1).flatten(1)
+        # Over all pairs, the mean squared distance is twice the variance.
+        return 2 * means.var(0, correction=0).mean()
+
+
+@dataclass(frozen=True)
+class EpochAgnostic:
+    """Search the inputs of every epoch apart, tied by what no order can change.
+
+    The client went over its data several times in local batches. Which example was in which batch
+    is unknown and differs between epochs, so each epoch has variables of its own; a prior holds
+    the epochs to the same data. In the end the epochs are paired one to one and averaged.
+
+    Args:
+        attack: What searches; its terms stay, and the prior is added.
+        weight: Of the prior.
+
+    Deviations:
+        The prior compares means of inputs; the paper also tries means of features.
+
+    References:
+        Dimitrov et al., 2022 (dimitrov2022data)
+    """
+
+    attack: GradientMatching
+    weight: float = field(default=1e-2, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the weight."""
+        if not self.weight >= 0:
+            raise InvalidValue(f"expected weight >= 0, got {self.weight!r}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Unroll the epochs, search, pair and average."""
+        require_key(rng)
+        known = known_simulation(observation)
+        client, local = known.client, known.client.local
+        if not isinstance(local, FedAvg) or local.epochs is None:
+            raise NotApplicable(
+                f"expected a client that trains for epochs, got {local}; use the attack as it is"
+            )
+        if known.mixing is not None:
+            raise NotApplicable(
+                "expected data that was not mixed, since every epoch has candidates of its own; "
+                "use the attack as it is"
+            )
+        if observation.labels is None:
+            raise MissingKnowledge(
+                "labels", needed_by="an attack over epochs", hint="use Threat(knows_labels=True)"
+            )
+        unrolled = _unrolled(observation, observation.labels, client, local)
+        prior = EpochInvariance(weight=self.weight, epochs=local.epochs)
+        search = replace(self.attack.search, terms=(*self.attack.search.terms, prior))
+        guess = replace(self.attack, search=search)(unrolled, rng=rng)
+        merged = merge_epochs(guess.inputs.reshape(local.epochs, -1, *guess.inputs.shape[1:]))
+        return replace(guess, inputs=merged, labels=observation.labels)
+
+
+def _unrolled(
+    observation: Observation, labels: Tensor, client: Client, local: FedAvg
+) -> Observation:
+    """The same observation, of a client that goes once over as many examples as it really did."""
+    size = len(labels)
+    if local.local_batch_size is not None and size % local.local_batch_size:
+        raise NotApplicable(
+            f"expected local batches that divide {size} examples, got {local.local_batch_size}; "
+            "an epoch would end in the middle of one"
+        )
+    once = replace(local, epochs=1, local_batch_size=min(local.local_batch_size or size, size))
+    return replace(
+        observation,
+        simulate=Simulation(Client(once, client.defense), observation.task),
+        labels=labels.repeat(local.epochs or 1, *(1,) * (labels.ndim - 1)),
+        batch_size=size * (local.epochs or 1),
+    )
+
+
+def merge_epochs(epochs: Tensor) -> Tensor:
+    """Pair the inputs of every epoch `(E, B, ...)` with those of the first, and average.
+
+    Example:
+        >>> merge_epochs(torch.tensor([[[0.0], [1.0]], [[0.8], [0.2]]])).flatten().tolist()
+        [0.10000000149011612, 0.8999999761581421]
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    first = epochs[0].flatten(1)
+    ordered = [epochs[0]]
+    for other in epochs[1:]:
+        distances = torch.cdist(first.double(), other.flatten(1).double()).square()
+        _, chosen = linear_sum_assignment(distances.cpu().numpy())
+        ordered.append(other[torch.as_tensor(chosen, device=other.device)])
+    return torch.stack(ordered).mean(0)
+
+
+@dataclass(frozen=True)
+class SurrogateModel:
+    """Match the difference of parameters by one gradient at a point between before and after.
+
+        theta_a = theta_0 + a (theta_T - theta_0),   g(x; theta_a) against theta_0 - theta_T
+
+    No step is unrolled, so it costs as much as attacking a gradient, and neither the number of
+    steps nor the order of the data need be known. Use it around an attack that compares
+    directions: the length of the difference means nothing here.
+
+    Args:
+        attack: What searches.
+        positions: Values of a in [0, 1] to try; the lowest objective wins.
+
+    Deviations:
+        The paper learns a along with the inputs; here it is chosen from a few.
+
+    References:
+        Zhu et al., 2023 (zhu2023surrogate)
+    """
+
+    attack: Attack
+    positions: tuple[float, ...] = field(default=(0.0, 0.5), kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the positions."""
+        if not self.positions or not all(0 <= a <= 1 for a in self.positions):
+            raise InvalidValue(f"expected positions in [0, 1], got {self.positions!r}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Attack at every position and keep the guess whose objective ended lowest."""
+        require_key(rng)
+        if observation.update.kind != "difference":
+            raise NotApplicable(
+                "a surrogate model stands for local steps, but this update is a gradient; "
+                "use the attack without it"
+            )
+        guesses = [
+            self.attack(_at(observation, position), rng=rng.fork("surrogate", index))
+            for index, position in enumerate(self.positions)
+        ]
+        return min(guesses, key=lambda guess: min(guess.trace.finals, default=0.0))
+
+
+def _at(observation: Observation, position: float) -> Observation:
+    """The observation of a client that shares one gradient at the surrogate."""
+    task = _between(observation.task, observation.update, position)
+    known = known_simulation(observation)
+    client = Client(Gradient(), known.client.defense)
+    return replace(
+        observation,
+        task=task,
+        update=observation.update.descent(),
+        simulate=replace(known, client=client, task=task),
+    )
+
+
+def _between(task: Task, update: Update, position: float) -> Task:
+    model = copy.deepcopy(task.model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in update.tensors:
+                parameter.add_(update.tensors[name], alpha=position)
+    return replace(task, model=model, name=f"{task.name} at {position:g}")

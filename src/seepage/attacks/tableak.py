@@ -1,0 +1,193 @@
+"""The search for rows of a table, by an ensemble."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.certificate import residual
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
+from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.rng import require_key
+from seepage.domains import Categorical, Tabular
+from seepage.probing.usable_update import require_usable
+from seepage.search import (
+    Adam,
+    Constant,
+    Cosine,
+    Engine,
+    GradientMatching,
+    Search,
+    SoftmaxCategories,
+)
+
+
+def aligned(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
+    """Every member's rows in the order of one of them: the order of a batch means nothing.
+
+    Rows are matched so that their summed squared distance is least, and only within a label, since
+    labels are known of every row.
+
+    Args:
+        members: Normalised rows `(R, B, D)`.
+        labels: `(B,)`, or `(B, K)` probabilities; the same for every member.
+        reference: The member whose order is kept.
+
+    References:
+        Vero et al., 2023, Sec. 4.2 (vero2023tableak); Kuhn, 1955 (kuhn1955hungarian)
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    codes = labels[:, None] if labels.ndim == 1 else labels
+    strangers = (codes[:, None] != codes[None]).any(-1).cpu()
+    kept = members[reference].double().cpu()
+    ordered = []
+    for member in members:
+        costs = (kept[:, None] - member.double().cpu()[None]).square().sum(-1)
+        # Dearer than any assignment within labels can be.
+        costs = costs.masked_fill(strangers, float(costs.sum()) + 1)
+        _, columns = linear_sum_assignment(costs.numpy())
+        ordered.append(member[torch.as_tensor(columns, device=member.device)])
+    return torch.stack(ordered)
+
+
+def pooled(members: Tensor) -> Tensor:
+    """The median over members, entry by entry: `(R, B, D)` to `(B, D)`.
+
+    Of an even number the two in the middle are averaged.
+    """
+    return members.quantile(0.5, dim=0)
+
+
+def confidence(members: Tensor, domain: Tabular) -> Tensor:
+    """How far members agree on each column, from 0, as on nothing, to 1: `(B, F)`.
+
+        categories: 1 - H(p) / log K,       p the mean of the members' probabilities
+        numbers:    1 - exp(h) / exp(h0),   h the entropy of a Gaussian fitted to the members,
+                                            h0 that of the population
+
+    To be compared within a kind of column: agreement on a number and on a category are not of one
+    scale. Behind noise members agree on what the noise says, so that it tells nothing.
+
+    Args:
+        members: Aligned normalised rows `(R, B, D)`.
+        domain: The table.
+
+    Example:
+        >>> table = Tabular((Categorical(name="vote", categories=("no", "yes")),))
+        >>> agreed, split = [[[0.0, 1.0]]] * 2, [[[0.0, 1.0]], [[1.0, 0.0]]]
+        >>> [confidence(torch.tensor(m), table).item() for m in (agreed, split)]
+        [1.0, 0.0]
+
+    Deviations:
+        The paper gives the entropies themselves, which are of different scale for numbers.
+
+    References:
+        Vero et al., 2023, Sec. 4.3 (vero2023tableak)
+    """
+    parts = [
+        _certainty(members[..., place].mean(0))
+        if isinstance(column, Categorical)
+        # Numbers are standardised: the deviation of the population is 1.
+        else 1 - members[..., place.start].std(0, correction=0)
+        for column, place in zip(domain.columns, domain.places, strict=True)
+    ]
+    return torch.stack(parts, dim=1).clamp(0, 1)
+
+
+def _certainty(probabilities: Tensor) -> Tensor:
+    entropy = torch.special.entr(probabilities).sum(-1)
+    certainty: Tensor = 1 - entropy / math.log(probabilities.shape[-1])
+    return certainty
+
+
+@dataclass(frozen=True)
+class PooledEnsemble:
+    """Gradient matching on a table: every restart is a member, and their median is the guess.
+
+    One search for mixed numbers and categories ends in one of many places; what the members agree
+    on is likely to be right, and how far they agree tells how likely.
+
+    Args:
+        search: With a softmax of categories; its restarts are the members.
+        engine: How it is computed.
+
+    References:
+        Vero et al., 2023 (vero2023tableak)
+    """
+
+    search: Search
+    engine: Engine = field(default_factory=Engine)
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Run every member and pool them."""
+        require_key(rng)
+        domain, labels = observation.task.domain, observation.labels
+        require_usable(observation.update, observation.task)
+        if not isinstance(domain, Tabular):
+            raise NotApplicable(
+                f"tableak searches rows of a table, but the inputs of {observation.task.name} are "
+                f"{domain!r}; use inverting_gradients"
+            )
+        if labels is None:
+            raise MissingKnowledge(
+                "labels", needed_by="tableak", hint="use Threat(knows_labels=True)"
+            )
+        matching = GradientMatching(self.search, self.engine)
+        best, members = matching.ensemble(observation, rng=rng)
+        finals = best.trace.finals
+        ordered = aligned(members, labels, reference=finals.index(min(finals)))
+        inputs = domain.project(domain.denormalise(pooled(ordered)))
+        return replace(
+            best,
+            inputs=inputs,
+            confidence=confidence(ordered, domain),
+            certificate=_certificate(observation, inputs, labels),
+        )
+
+
+def _certificate(observation: Observation, inputs: Tensor, labels: Tensor) -> Certificate:
+    return Certificate(residual(observation, inputs, labels))
+
+
+# Members of an ensemble on a small network: together they are faster on a CPU as well.
+_TOGETHER = Engine(precision="float32", rows=64)
+
+
+def tableak(
+    *,
+    steps: int = 1_500,
+    members: int = 30,
+    step_size: float = 0.06,
+    engine: Engine = _TOGETHER,
+) -> Attack:
+    """Rows of a table: a softmax of the categories, and the pooled median of an ensemble.
+
+    Args:
+        steps: Steps of each member.
+        members: Random starts whose results are pooled; none is chosen.
+        step_size: Of Adam, in normalised coordinates.
+        engine: How it is computed.
+
+    Example:
+        >>> tableak(members=5).search.restarts
+        5
+
+    Deviations:
+        Rows of members are matched within their label, which the paper's server knows as well.
+
+    References:
+        Vero et al., 2023 (vero2023tableak)
+    """
+    search = Search(
+        terms=(Cosine(),),
+        optimiser=Adam(step_size=step_size, sign="none"),
+        schedule=Constant(),
+        steps=steps,
+        restarts=members,
+        generator=SoftmaxCategories(),
+    )
+    return PooledEnsemble(search, engine)

@@ -1,0 +1,196 @@
+"""A spec as plain data, from which any process can build it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from seepage.core.errors import DataNotFound, SeepageError
+
+QUICKSTART = Path(__file__).parent / "quickstart.toml"
+
+
+@dataclass(frozen=True)
+class SpecSource:
+    """The text of a spec and where to run it.
+
+    Args:
+        name: Of the file, for messages.
+        text: What it says.
+        device: Where the networks go.
+    """
+
+    name: str
+    text: str
+    device: str = "cpu"
+
+    @classmethod
+    def read(cls, path: Path | None = None, *, device: str = "cpu") -> SpecSource:
+        """Read a file; None takes the bundled quickstart."""
+        path = QUICKSTART if path is None else path
+        try:
+            return cls(path.name, path.read_text(encoding="utf-8"), device)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise DataNotFound(f"cannot read the spec {str(path)!r}: {reason}") from error
+
+
+Place = tuple[str | int, ...]
+
+_BLANK = re.compile(r"(?:\s|#[^\n]*)*")
+_STRING = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'",
+    re.DOTALL,
+)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_SCALAR = re.compile(r"[^,\]}\n#]+")
+
+
+def lines(text: str) -> dict[Place, int]:
+    r"""The line of every key, table and element of a list.
+
+    Args:
+        text: Valid TOML.
+
+    Example:
+        >>> found = lines('seeds = [0]\n[[scenario]]\nattacks = [\n  { name = "dlg" },\n]')
+        >>> found["scenario", 0], found["scenario", 0, "attacks", 0, "name"]
+        (2, 4)
+    """
+    found: dict[Place, int] = {}
+    for place, line in _Scanner(text).statements():
+        # What holds something may not be written down itself, and begins where that begins.
+        for end in range(1, len(place) + 1):
+            found.setdefault(place[:end], line)
+    return found
+
+
+def nearest(known: dict[Place, int], place: Place) -> int | None:
+    """The line of a place, or of the last part of the way to it that is written down."""
+    found: Place = ()
+    line = None
+    for part in place:
+        if (*found, part) in known:
+            found = (*found, part)
+            line = known[found]
+        elif isinstance(part, str):
+            break
+        # A single table may stand where a list of them could, and then has no number.
+    return line
+
+
+def _numbered(key: Iterable[str | int], repeated: dict[Place, int]) -> Place:
+    """A header's key, with the number of the latest entry after each list of tables in it."""
+    place: Place = ()
+    for part in key:
+        place = (*place, part)
+        place = (*place, repeated[place]) if place in repeated else place
+    return place
+
+
+class _Scanner:
+    """Walks over a text once; that it is valid is known."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def statements(self) -> Iterator[tuple[Place, int]]:
+        table: Place = ()
+        repeated: dict[Place, int] = {}
+        while self._more():
+            line = self._line()
+            if self._take("[["):
+                *above, last = self._key()
+                name = (*_numbered(above, repeated), last)
+                repeated[name] = repeated.get(name, -1) + 1
+                table = (*name, repeated[name])
+                self._take("]]")
+                yield table, line
+            elif self._take("["):
+                table = _numbered(self._key(), repeated)
+                self._take("]")
+                yield table, line
+            else:
+                yield from self._assignment(table)
+
+    def _assignment(self, table: Place) -> Iterator[tuple[Place, int]]:
+        line = self._line()
+        place = (*table, *self._key())
+        yield place, line
+        self._take("=")
+        yield from self._value(place)
+
+    def _value(self, place: Place) -> Iterator[tuple[Place, int]]:
+        if self._take("["):
+            number = 0
+            while not self._take("]"):
+                yield (*place, number), self._line()
+                yield from self._value((*place, number))
+                self._take(",")
+                number += 1
+        elif self._take("{"):
+            while not self._take("}"):
+                yield from self._assignment(place)
+                self._take(",")
+        else:
+            self._match(_STRING) or self._match(_SCALAR)
+
+    def _key(self) -> Place:
+        parts = [self._part()]
+        while self._take("."):
+            parts.append(self._part())
+        return tuple(parts)
+
+    def _part(self) -> str:
+        self._more()
+        return self._match(_BARE) or self._match(_STRING)[1:-1]
+
+    def _more(self) -> bool:
+        self._match(_BLANK)
+        return self._at < len(self._text)
+
+    def _take(self, word: str) -> bool:
+        self._more()
+        there = self._text.startswith(word, self._at)
+        self._at += len(word) * there
+        return there
+
+    def _match(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self._text, self._at)
+        if found:
+            self._at = found.end()
+        return found[0] if found else ""
+
+    def _line(self) -> int:
+        self._more()
+        return self._text.count("\n", 0, self._at) + 1
+
+
+_SECTIONS = ("scenario", "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
+
+
+@contextmanager
+def locate_error(source: SpecSource) -> Iterator[None]:
+    """Put the place before the sentence of any error raised inside."""
+    try:
+        yield
+    except SeepageError as error:
+        line = nearest(lines(source.text), error.place)
+        file = source.name if line is None else f"{source.name}, line {line}"
+        sentence = ": ".join([file, *_sections(error.place), str(error)])
+        error.args = (sentence,)
+        if isinstance(error, ImportError):  # which prints its message, not its arguments
+            error.msg = sentence
+        raise
+
+
+def _sections(place: Place) -> Iterator[str]:
+    for part, after in zip(place, (*place[1:], None), strict=True):
+        if part == "scenario" and isinstance(after, int):
+            yield f"scenario {after + 1}"
+        elif part in _SECTIONS[1:]:
+            yield str(part)

@@ -1,0 +1,323 @@
+"""Captures on disk: one safetensors file, whose metadata says what the tensors are.
+
+8 bytes: length N of the header    N bytes: JSON    the rest: tensors, one after the other
+
+Every number in the header is held against the bytes that are there before anything is allocated,
+so that what is read never takes more memory than the file has bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seepage.capture.capture import Capture
+from seepage.capture.setting import Setting
+from seepage.core.errors import (
+    DataNotFound,
+    InvalidValue,
+    SeepageError,
+    UnknownName,
+    UnreadableFile,
+)
+
+LARGEST_HEADER = 16 * 2**20
+MOST_AXES = 16
+LONGEST_NAME = 512
+METADATA = "__metadata__"
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "F64": torch.float64,
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "I64": torch.int64,
+        "I32": torch.int32,
+        "I16": torch.int16,
+        "I8": torch.int8,
+        "U8": torch.uint8,
+        "BOOL": torch.bool,
+    }
+)
+# How files begin that unpickling would run: a pickle, and the archive that torch.save writes.
+_PICKLED = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file.
+
+    Example:
+        >>> from safetensors.torch import save
+        >>> read_tensors(save({"ones": torch.ones(2)}, metadata={"by": "hand"}))
+        ({'ones': tensor([1., 1.])}, {'by': 'hand'})
+
+    Raises:
+        UnreadableFile: It is truncated, of another format, or contradicts itself.
+    """
+    start = 8 + _header_length(data)
+    header = strict_json(data[8:start], "the header")
+    if not isinstance(header, dict):
+        raise UnreadableFile(f"expected a header of names, got {type(header).__name__}")
+    metadata = _metadata(header.pop(METADATA, {}))
+    room = len(data) - start
+    entries = [_entry(name, described, room) for name, described in header.items()]
+    _require_whole(entries, room)
+    return {e.name: _tensor(e, data, start) for e in entries}, metadata
+
+
+def strict_json(text: bytes | str, what: str) -> Any:  # noqa: ANN401
+    """Plain data from JSON in which no key stands twice and every number is finite."""
+    try:
+        # Names that stand twice would be read differently by different readers.
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except RecursionError:
+        raise UnreadableFile(f"{what} is nested too deeply to be one of ours") from None
+    except UnicodeDecodeError:
+        raise UnreadableFile(f"expected {what} as UTF-8 text, got other bytes") from None
+    except ValueError as error:
+        raise UnreadableFile(f"expected {what} as plain JSON, got {str(error)[:120]}") from None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in found if keys.count(key) > 1)
+        raise ValueError(f"the key {twice[:40]!r} twice")
+    return found
+
+
+def _no_constant(word: str) -> object:
+    raise ValueError(f"the number {word}")
+
+
+def _header_length(data: bytes) -> int:
+    # A length may begin with the same bytes; but then JSON follows it.
+    if data.startswith(_PICKLED) and data[8:9] != b"{":
+        raise UnreadableFile(
+            "expected safetensors, got pickled Python objects, which could run code and are "
+            "refused; save it with sp.capture.save"
+        )
+    if len(data) < 8:
+        raise UnreadableFile(f"expected safetensors, got {len(data)} bytes; it is truncated")
+    length = int.from_bytes(data[:8], "little")
+    if length > min(LARGEST_HEADER, len(data) - 8):
+        raise UnreadableFile(
+            f"expected safetensors, but a header of {length} bytes is declared in a file of "
+            f"{len(data)}; it is truncated or of another format"
+        )
+    return length
+
+
+def _metadata(words: object) -> dict[str, str]:
+    if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
+        raise UnreadableFile("expected metadata as words by name, got something else")
+    return words
+
+
+def _entry(name: str, described: object, room: int) -> _Entry:
+    shown = repr(name[:60])
+    if not _harmless(name):
+        raise UnreadableFile(
+            f"expected names of tensors such as 'update/conv1.weight', got {shown}; a name is "
+            "never a path"
+        )
+    if not isinstance(described, dict) or set(described) != {"dtype", "shape", "data_offsets"}:
+        raise UnreadableFile(f"expected dtype, shape and data_offsets of {shown}")
+    kind, shape, offsets = (described[key] for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(kind, str) or kind not in DTYPES:
+        raise UnreadableFile(
+            f"expected {shown} as one of {', '.join(DTYPES)}, got {str(kind)[:20]!r}"
+        )
+    if not (_sizes(shape) and len(shape) <= MOST_AXES and math.prod(shape) > 0):
+        raise UnreadableFile(f"expected a shape of positive sizes for {shown}, got another")
+    if not (_sizes(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1] <= room):
+        raise UnreadableFile(
+            f"the place of {shown} is not in the file, which holds {room} bytes of tensors; it is "
+            "truncated"
+        )
+    dtype, (begin, end) = DTYPES[kind], offsets
+    if math.prod(shape) * dtype.itemsize != end - begin:
+        raise UnreadableFile(
+            f"the shape of {shown} needs {math.prod(shape) * dtype.itemsize} bytes, but "
+            f"{end - begin} are there"
+        )
+    return _Entry(name, dtype, tuple(shape), begin, end)
+
+
+def _sizes(values: object) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**48 for v in values)
+
+
+def _harmless(name: str) -> bool:
+    group, _, rest = name.rpartition("/")
+    parts = [*([group] if group else []), *rest.split(".")]
+    plain = name.isprintable() and len(name) <= LONGEST_NAME and not set(name) & set("\\:~")
+    return plain and all(parts) and "/" not in group and "." not in group
+
+
+def _require_whole(entries: list[_Entry], room: int) -> None:
+    """Each byte belongs to one tensor: none overlap, and nothing is hidden between them."""
+    places = sorted((entry.begin, entry.end) for entry in entries)
+    ends = [(0, 0), *places, (room, room)]
+    if any(before[1] != after[0] for before, after in pairwise(ends)):
+        raise UnreadableFile(
+            f"expected tensors that fill {room} bytes one after the other, got gaps or overlaps; "
+            "it is damaged"
+        )
+
+
+def _tensor(entry: _Entry, data: bytes, start: int) -> Tensor:
+    # A copy: torch wants memory it may write to, and aligned.
+    own = bytearray(data[start + entry.begin : start + entry.end])
+    if entry.dtype is torch.bool and any(byte > 1 for byte in own):
+        raise UnreadableFile(f"expected truth values in {entry.name!r}, got other bytes")
+    return torch.frombuffer(own, dtype=entry.dtype).reshape(entry.shape)
+
+
+def grouped(tensors: Mapping[str, Tensor], group: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors named `group/name`, by name."""
+    for name, tensor in tensors.items():
+        head, _, rest = name.partition("/")
+        if head == group and rest:
+            yield rest, tensor
+
+
+FORMAT = "seepage.capture"
+VERSION = 1
+GROUPS = ("update", "parameters", "buffers")
+# Larger than any network that can be attacked today, and small enough for most machines.
+LARGEST = 8 * 2**30
+_LONGEST = 240
+
+
+def save(capture: Capture, path: Path | str) -> None:
+    """Write a capture, whole or not at all.
+
+    Args:
+        capture: What to keep.
+        path: Where; by convention it ends in `.safetensors`.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(dump(capture))
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UnreadableFile(
+            f"cannot write the capture to {str(path)!r}: {error.strerror}; choose another place"
+        ) from error
+
+
+def load(path: Path | str, *, largest: int = LARGEST) -> Capture:
+    """Read a capture from anywhere; nothing in it is run, and no number in it is trusted.
+
+    Args:
+        path: The file.
+        largest: Refuse files of more bytes than this, before reading them.
+
+    Raises:
+        DataNotFound: There is no such file.
+        UnreadableFile: It is truncated, too large, of another format or contradicts itself.
+        InvalidValue: It says what no client could have done.
+    """
+    return parse(read_file(path, what="capture", largest=largest), name=str(path))
+
+
+def dump(capture: Capture) -> bytes:
+    """A capture as the bytes of a safetensors file."""
+    from safetensors.torch import save as to_bytes
+
+    groups = {group: getattr(capture, group) for group in GROUPS}
+    tensors = {f"{group}/{name}": t for group in GROUPS for name, t in groups[group].items()}
+    words = {"form": capture.form, **capture.setting.plain()}
+    metadata = {"format": FORMAT, "version": str(VERSION), "capture": json.dumps(words)}
+    # Copies, since a network may hold one tensor under two names.
+    own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    return to_bytes(own, metadata=metadata)
+
+
+def parse(data: bytes, *, name: str = "capture") -> Capture:
+    """The capture of which `data` is the dump.
+
+    Args:
+        data: Bytes from anywhere.
+        name: What messages call them.
+
+    Example:
+        >>> import torch
+        >>> parse(dump(Capture({"weight": torch.ones(2)}, "gradient")))
+        Capture(gradient of 1 tensors, no parameters before, 0 buffers)
+    """
+    try:
+        return _parsed(*read_tensors(data))
+    except UnreadableFile as error:
+        raise UnreadableFile(f"{name} cannot be read: {error}") from None
+    except (InvalidValue, UnknownName) as error:
+        raise InvalidValue(f"{name} is no capture of a client's update: {_short(error)}") from None
+
+
+def read_file(path: Path | str, *, what: str, largest: int = LARGEST) -> bytes:
+    """The bytes of a file that is not too large; `what` it is, for messages."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataNotFound(f"no {what} at {str(path)!r}; check the path")
+    try:
+        size = path.stat().st_size
+        if size > largest:
+            raise UnreadableFile(
+                f"expected a {what} of at most {largest} bytes, got {size} in {str(path)!r}; raise "
+                "the limit if you trust it"
+            )
+        return path.read_bytes()
+    except UnreadableFile:
+        raise
+    except OSError as error:
+        raise UnreadableFile(f"cannot read {str(path)!r}: {error.strerror}") from error
+
+
+def _short(error: SeepageError) -> str:
+    """A sentence that may quote what stands in the file, which may be long."""
+    words = str(error)
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
+
+
+def _parsed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Capture:
+    if metadata.get("format") != FORMAT:
+        raise UnreadableFile(
+            f"expected the format {FORMAT!r} in its metadata, got "
+            f"{metadata.get('format', 'none')[:40]!r}; save it with sp.capture.save"
+        )
+    if metadata.get("version") != str(VERSION):
+        raise UnreadableFile(
+            f"expected version {VERSION} of the format, got {metadata.get('version', '')[:40]!r}; "
+            "read it with the version of seepage that wrote it"
+        )
+    words = strict_json(metadata.get("capture", ""), "what is said of the update")
+    if not isinstance(words, dict):
+        raise UnreadableFile("expected words about the update by name, got something else")
+    groups = {group: dict(grouped(tensors, group)) for group in GROUPS}
+    if sum(map(len, groups.values())) < len(tensors):
+        raise UnreadableFile(f"expected tensors named {', '.join(f'{g}/...' for g in GROUPS)} only")
+    form = words.pop("form", None)
+    return Capture(form=form, setting=Setting.from_plain(words), **groups)

@@ -1,0 +1,143 @@
+"""How an audit shows that it is alive."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from seepage.audit import AnyCase, Record
+from seepage.core.progress import listen
+from seepage.report import amounts, decibels, defense_words, headrooms, most
+
+# A log hears of a search that takes longer than this before it is done.
+SECONDS_PER_LINE = 60.0
+
+
+class Display:
+    """Shows the case in hand, its objective, and the worst leak so far."""
+
+    def __init__(
+        self, console: Console, *, total: int, done: Sequence[Record] = (), plain: bool = False
+    ) -> None:
+        """Prepare a bar for `total` cases, or lines of a log if `plain` or not on a terminal."""
+        self._console = console
+        self._plain = plain or not console.is_terminal
+        self._worst = most(amount for record in done for amount in amounts(record))
+        self._done = len(done)
+        self._total = total
+        self._case, self._told = "", time.monotonic()
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=self._plain,
+        )
+        self._task = self._bar.add_task("auditing", total=total, completed=len(done), note="")
+
+    @contextmanager
+    def showing(self) -> Iterator[Display]:
+        """Draw the bar, and listen to attacks, inside the block."""
+        with self._bar, listen(self._heard):
+            yield self
+
+    def started(self, case: AnyCase) -> None:
+        """Say which case begins."""
+        self._case = str(case)
+        self._bar.update(self._task, description=escape(self._case))
+
+    def finished(self, record: Record) -> None:
+        """Count a case; a log gets a line of its own for each, and one now and then between."""
+        found = amounts(record)
+        self._worst = most([self._worst, *found])
+        self._done += 1
+        self._bar.update(self._task, completed=self._done, note=f"worst {self._worst.words()}")
+        if self._plain:
+            best = record.error or (_allowed(record) if record.bound else most(found).words())
+            people = ", ".join(f"#{person}" for person in record.people)
+            self._line(
+                f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
+                f"behind {defense_words(record.defense)}: {best}"
+            )
+
+    def _line(self, words: str) -> None:
+        self._told = time.monotonic()
+        self._console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+    def _heard(self, step: int, steps: int, objective: float) -> None:
+        where = f"step {step}/{steps}, objective {objective:.3g}"
+        self._bar.update(self._task, note=f"{where}, worst {self._worst.words()}")
+        if self._plain and time.monotonic() > self._told + SECONDS_PER_LINE:
+            self._line(f"{self._case}: {where}")
+
+
+def _allowed(record: Record) -> str:
+    """What a bound says, for the log."""
+    [headroom] = headrooms([], [record])
+    if not headroom.speaks:
+        return f"says nothing: {'; '.join(headroom.remarks)}"
+    return f"at most {decibels(max(person.ceiling for person in headroom.people))}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    Example:
+        >>> duration(0.2), duration(95), duration(7300)
+        ('1 s', '1 min 35 s', '2 h 1 min')
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+_as_python_does = warnings.showwarning
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show our own warnings as a sentence each inside the block; others stay as they are."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _shown
+        yield
+
+
+def _shown(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if not category.__module__.startswith("seepage."):
+        _as_python_does(message, category, filename, lineno, file, line)
+        return
+    Console(stderr=True).print(
+        f"seepage: warning: {message}",
+        style="yellow",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

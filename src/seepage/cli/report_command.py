@@ -1,0 +1,197 @@
+"""`seepage report`: what an audit found, as a page or in another format, at any time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from rich.console import Console
+
+from seepage.audit import AuditResult, Choice, Record, leakages, load_audit
+from seepage.audit.store import PAGE
+from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
+from seepage.report import (
+    Change,
+    Verdict,
+    as_csv,
+    as_json,
+    as_parquet,
+    audit_markdown,
+    audit_page,
+    audit_verdict,
+    change_rows,
+    change_table,
+    changes,
+    comparison_markdown,
+    comparison_page,
+    comparison_verdict,
+    flat_bounds,
+    missing,
+    result_rows,
+)
+from seepage.report.words import defense_words
+
+
+def choices(path: Path, records: Sequence[Record]) -> list[Choice]:
+    """One choice for every defense whose utility the file tells.
+
+    Args:
+        path: JSON that maps defenses, as the tables name them, to a number, e.g. test accuracy.
+        records: What leaked behind each.
+    """
+    utilities = _read(path)
+    worst = {defense_words(leakage.defense): leakage.worst for leakage in leakages(records)}
+    for defense in utilities:
+        if defense not in worst:
+            raise UnknownName("defense", defense, worst, where=f"in {path.name}")
+    return [Choice(defense, worst[defense], utility) for defense, utility in utilities.items()]
+
+
+def _read(path: Path) -> Mapping[str, float]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnreadableFile(
+            f"cannot read utilities from {str(path)!r}: {reason}; expected JSON"
+        ) from error
+    fits = isinstance(found, dict) and all(_number(value) for value in found.values())
+    if not fits:
+        raise InvalidValue(
+            f"expected {path.name} to map defenses to numbers, such as "
+            f'{{"Prune(0.9)": 0.87}}, got {str(found)[:60]}'
+        )
+    return {str(defense): float(value) for defense, value in found.items()}
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class Format(StrEnum):
+    """What to write."""
+
+    html = "html"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+SUFFIX = {Format.markdown: "md"}
+
+
+def report(
+    paths: Sequence[Path],
+    *,
+    form: Format,
+    out: Path | None,
+    utility: Path | None,
+    console: Console,
+) -> None:
+    """Write the report of one audit, or of how a second differs from a first.
+
+    Args:
+        paths: One or two directories of audits.
+        form: What to write.
+        out: Where; by default `report.*` or `comparison.*` in the last directory.
+        utility: JSON with what each defense is worth, for the page of one audit.
+        console: Where the verdict is said.
+    """
+    if len(paths) > 2:
+        raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
+    if utility is not None and (len(paths) > 1 or form is not Format.html):
+        raise InvalidValue("--utility belongs to the page of one audit; leave it out here")
+    audits = [load_audit(path) for path in paths]
+    costs = choices(utility, audits[0].records) if utility is not None else []
+    name = "report" if len(audits) == 1 else "comparison"
+    target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form.value)}"
+    if len(audits) == 1:
+        write(target, _audit(audits[0], form, costs))
+        _say(audit_verdict(audits[0]), audits, console)
+    else:
+        found = changes(audits[0].records, audits[1].records)
+        write(target, _comparison(*audits, found=found, form=form))
+        _say(comparison_verdict(found), audits, console)
+        drawn = change_table(found)
+        if drawn.row_count:
+            console.print(drawn)
+    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
+
+
+def save_page(audit: AuditResult) -> None:
+    """Write the page of an audit into its directory."""
+    write(audit.path / PAGE, audit_page(audit))
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, complete or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode())
+        partial.replace(path)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot write the report to {str(path)!r}: {error.strerror}; choose another --out"
+        ) from error
+
+
+def _audit(audit: AuditResult, form: Format, costs: Sequence[Choice]) -> str | bytes:
+    match form:
+        case Format.html:
+            return audit_page(audit, choices=costs)
+        case Format.markdown:
+            return audit_markdown(audit)
+        case Format.csv:
+            return as_csv([*result_rows(audit.records), *flat_bounds(audit.bounds)])
+        case Format.parquet:
+            return as_parquet([*result_rows(audit.records), *flat_bounds(audit.bounds)])
+        case Format.json:
+            return as_json(
+                {
+                    "title": audit.title,
+                    "verdict": _sentences(audit_verdict(audit)),
+                    "missing": missing(audit),
+                    "environment": audit.environment,
+                    "spec": audit.spec,
+                    "records": [record.plain() for record in audit.records],
+                    "bounds": [record.plain() for record in audit.bounds],
+                }
+            )
+
+
+def _comparison(
+    before: AuditResult, after: AuditResult, *, found: Sequence[Change], form: Format
+) -> str | bytes:
+    match form:
+        case Format.html:
+            return comparison_page(before, after)
+        case Format.markdown:
+            return comparison_markdown(before.path.name, after.path.name, found)
+        case Format.csv:
+            return as_csv(change_rows(found))
+        case Format.parquet:
+            return as_parquet(change_rows(found))
+        case Format.json:
+            judged = _sentences(comparison_verdict(found))
+            return as_json({"verdict": judged, "changes": change_rows(found)})
+
+
+def _sentences(judged: Verdict) -> list[str]:
+    return [f"{judged.headline}.", *judged.alarms, *judged.details]
+
+
+def _say(judged: Verdict, audits: Sequence[AuditResult], console: Console) -> None:
+    console.print(f"{judged.headline}.", style="bold", markup=False, highlight=False)
+    say_alarms(judged, console)
+    for line in (*judged.details, *(missing(audit) for audit in audits)):
+        if line:
+            console.print(line, markup=False, highlight=False)
+
+
+def say_alarms(judged: Verdict, console: Console) -> None:
+    """Shout what cannot be."""
+    for alarm in judged.alarms:
+        console.print(alarm, style="bold red", markup=False, highlight=False, soft_wrap=True)

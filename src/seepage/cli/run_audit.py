@@ -1,0 +1,323 @@
+"""`seepage audit`: run a spec and show what leaked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+
+from seepage.audit import (
+    AuditResult,
+    AuditStore,
+    Breach,
+    Executor,
+    Gate,
+    Pool,
+    RayCluster,
+    Record,
+    Spec,
+    SpecSource,
+    build_spec,
+    environment,
+    estimate,
+    load_audit,
+    serial,
+    side_by_side,
+)
+from seepage.audit.database import DATABASE
+from seepage.audit.store import CHECKPOINTS, PAGE, SHEET
+from seepage.cli.capture_command import CaptureRequest, capture_spec
+from seepage.cli.display import Display, duration
+from seepage.cli.report_command import save_page, say_alarms
+from seepage.core.checkpoint import checkpointing
+from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
+from seepage.report import (
+    attempts,
+    audit_verdict,
+    bound_table,
+    defense_words,
+    headrooms,
+    leak_table,
+    save_contact_sheet,
+    silences,
+    summarise,
+    unscored,
+)
+from seepage.report.words import counted
+
+SHOWN = 10
+
+
+def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
+    """Refuse a gate that could never trip: on people without a truth, or a metric left out."""
+    batches = [batch for part in spec.parts for batch in part.batches]
+    blind = next((batch.data for batch in batches if batch.truth is None), None)
+    if gates and blind is not None:
+        raise InvalidValue(
+            f"--fail-above compares with the truth, which there is none of behind {blind}; give "
+            "it as --truth, or in the spec as truth, or leave --fail-above out"
+        )
+    for gate in gates:
+        asked = [part.audit.metrics for part in spec.parts]
+        if not any(m is None or gate.metric in [metric.name for metric in m] for m in asked):
+            raise InvalidValue(
+                f"--fail-above {gate.metric} needs that metric, which {spec.source.name} does not "
+                "measure; add it to metrics"
+            )
+
+
+def leaked(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
+    """Name who leaked through what, and tell whether anybody did."""
+    done = [record for record in records if record.error is None]
+    found: list[Breach] = []
+    for gate in gates:
+        if done and not any(gate.metric in record.scores for record in done):
+            raise InvalidValue(
+                f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
+                "metric"
+            )
+        found.extend(gate.leaks(done))
+    # Seeds that say the same are said once.
+    sentences = list(dict.fromkeys(map(_sentence, found)))
+    for sentence in sentences[:SHOWN]:
+        console.print(sentence, style="bold red", markup=False, soft_wrap=True)
+    if len(sentences) > SHOWN:
+        console.print(f"and {len(sentences) - SHOWN} more leaks", style="bold red")
+    return bool(found)
+
+
+def _sentence(leak: Breach) -> str:
+    record, gate = leak.record, leak.gate
+    return (
+        f"leaked: {record.data} #{leak.person} through {record.attack} on {record.model} behind "
+        f"{defense_words(record.defense)}, {gate.metric} {leak.value:.4g} "
+        f"(gate {gate.threshold:g})"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRequest:
+    """The options of `seepage audit`.
+
+    Args:
+        spec: The file; None takes the bundled quickstart, or the spec of a resumed audit.
+        out: The directory.
+        device: Where the attacks run.
+        executor: "local" or "ray".
+        workers: Processes; None takes one, or what a cluster has.
+        gates: What must not leak.
+        resume: Go on with the audit in `out`, if there is one.
+        retry_failed: Run the cases again that gave no result.
+        overwrite: Replace the audit in `out`.
+        dry_run: Run nothing; say what would run and for how long.
+        plain: Lines for a log instead of a bar.
+        quiet: Only the result.
+        command: What goes on with it after an interrupt; `seepage audit ... --resume` if None.
+        capture: A captured update instead of a spec.
+    """
+
+    spec: Path | None
+    out: Path
+    device: str
+    executor: str
+    workers: int | None
+    gates: tuple[Gate, ...]
+    resume: bool
+    retry_failed: bool
+    overwrite: bool
+    dry_run: bool
+    plain: bool
+    quiet: bool
+    command: str | None = None
+    capture: CaptureRequest | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.resume and self.overwrite:
+            raise InvalidValue("expected --resume or --overwrite, got both; choose one")
+        if self.spec is not None and self.capture is not None:
+            raise InvalidValue("expected a spec or --capture, got both; leave one out")
+        if self.retry_failed and not self.resume:
+            raise InvalidValue("--retry-failed goes with --resume, which is not given")
+
+    @property
+    def again(self) -> str:
+        """The command that goes on with what was interrupted."""
+        spec = f" {self.spec}" if self.spec else ""
+        return self.command or f"seepage audit{spec} --out {self.out} --resume"
+
+    @property
+    def resumes(self) -> bool:
+        """Whether there is an audit to go on with."""
+        return self.resume and (self.out / DATABASE).is_file()
+
+
+DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def audit(request: AuditRequest, console: Console) -> int:
+    """Run every case of a spec that has no result yet; the exit code tells how it went."""
+    spec = build_spec(_source(request, console))
+    require_measured(request.gates, spec)
+    if request.dry_run:
+        return show_plan(request, spec, console)
+    found = perform(request, spec, console)
+    _show(found, console)
+    if leaked(request.gates, found.records, console):
+        return LEAKED
+    every = (*found.records, *found.bounds)
+    return CASE_FAILED if any(record.error for record in every) else DONE
+
+
+def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
+    """Run what has no result yet, and read what there is then."""
+    _announce(spec, console)
+    _run(request, spec, _executor(request, spec.source), console)
+    return load_audit(request.out)
+
+
+def _announce(spec: Spec, console: Console) -> None:
+    title, device = escape(spec.title), spec.source.device
+    console.print(f"[bold]{title}[/bold]: {counted(len(spec.cases), 'case')} on {device}")
+
+
+def _source(request: AuditRequest, console: Console) -> SpecSource:
+    device = pick_device(request.device)
+    if request.spec is None and request.resumes:
+        return SpecSource("spec.toml", load_audit(request.out).spec, device)
+    if request.spec is None and request.resume and request.capture is None:
+        raise DataNotFound(
+            f"no audit in {str(request.out)!r} to go on with; name its spec to begin one, or check "
+            "--out"
+        )
+    if request.capture is not None:
+        return capture_spec(request.capture, device=device, console=console)
+    return SpecSource.read(request.spec, device=device)
+
+
+def pick_device(device: str) -> str:
+    """Resolve "auto", and refuse a device that is not there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidValue("no CUDA device is available here; use --device cpu or auto")
+    return device
+
+
+def _executor(request: AuditRequest, source: SpecSource) -> Executor:
+    if request.executor == "ray":
+        return RayCluster(source, request.workers)
+    on_card = source.device.startswith("cuda")
+    if on_card and (request.workers or 1) > 1:
+        raise InvalidValue("one process drives a card, got --workers; leave it out, or use ray")
+    if (request.workers or 1) > 1:
+        return Pool(source, request.workers or 1, request.out / CHECKPOINTS)
+    return side_by_side if on_card else serial
+
+
+def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
+    """List what would run and estimate how long it would take."""
+    _announce(spec, console)
+    begun = load_audit(request.out) if request.resumes else None
+    records = () if begun is None else (*begun.records, *begun.bounds)
+    done = {record.case for record in records}
+    missing = [case for case in spec.cases if case.id not in done]
+    for number, case in enumerate(missing, 1):
+        console.print(
+            f"{number:4} {case.description}", markup=False, highlight=False, soft_wrap=True
+        )
+    seconds = estimate(missing, records) / (request.workers or 1)
+    console.print(
+        f"{counted(len(missing), 'case')} to run, about {duration(seconds)}: an estimate from a "
+        "few steps of every attack and bound on every network, or from what is recorded",
+        soft_wrap=True,
+    )
+    return DONE
+
+
+def _open(request: AuditRequest, spec: Spec) -> AuditStore:
+    if request.resumes:
+        return AuditStore.resume(request.out, cases=spec.cases, retry_failed=request.retry_failed)
+    return AuditStore.create(
+        request.out,
+        title=spec.title,
+        spec=spec.source.text,
+        environment=environment(spec.source.device),
+        cases=spec.cases,
+        overwrite=request.overwrite,
+    )
+
+
+def _run(request: AuditRequest, spec: Spec, executor: Executor, console: Console) -> None:
+    by_id = {case.id: case for case in spec.cases}
+    shown = Console(quiet=True) if request.quiet else console
+    with _open(request, spec) as store:
+        records = store.records()
+        done = {record.case for record in records}
+        missing = [case for case in spec.cases if case.id not in done]
+        for path in store.mended:
+            console.print(f"{path} was truncated and is made anew", style="yellow", markup=False)
+        if records:
+            shown.print(
+                f"{counted(len(records), 'case is', 'cases are')} done, {len(missing)} to run"
+            )
+        display = Display(shown, total=len(by_id), done=records, plain=request.plain)
+        try:
+            with checkpointing(request.out / CHECKPOINTS), display.showing():
+                for outcome in executor(missing, display.started):
+                    store.add(by_id[outcome.record.case], outcome)
+                    display.finished(outcome.record)
+        except KeyboardInterrupt:
+            _draw(request.out)
+            _say_how_to_resume(request, len(store.records()), len(by_id), console)
+            raise
+    _draw(request.out)
+
+
+def _draw(out: Path) -> None:
+    found = load_audit(out)
+    try:
+        save_contact_sheet(list(found.outcomes()), out / SHEET)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot draw {str(out / SHEET)!r}: {error.strerror or error}; the records are stored"
+        ) from error
+    save_page(found)
+
+
+def _say_how_to_resume(request: AuditRequest, done: int, total: int, console: Console) -> None:
+    what = f"after {done} of {total} cases; they are in {request.out}"
+    console.print(
+        f"interrupted {what if done else f'before the first of {total} cases was done'}\n"
+        f"to go on: {request.again}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show(found: AuditResult, console: Console) -> None:
+    console.print(leak_table(summarise(found.records), width=console.width))
+    if unscored(found.records):
+        judged = audit_verdict(found)
+        for sentence in (f"{judged.headline}.", *judged.details):
+            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    if found.bounds:
+        told = headrooms(attempts(found.records), found.bounds)
+        console.print(bound_table(told))
+        for sentence in silences(told):
+            console.print(sentence, markup=False, highlight=False)
+        say_alarms(audit_verdict(found), console)
+    every = (*found.records, *found.bounds)
+    reasons = [f"failed: {record.error}" for record in every if record.error]
+    damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
+    for line in dict.fromkeys([*reasons, *damaged]):
+        console.print(line, style="yellow", markup=False)
+    out = found.path
+    kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}
+    written = "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
+    console.print(written, markup=False, soft_wrap=True)

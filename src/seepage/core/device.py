@@ -1,0 +1,97 @@
+"""Kernels that can be differentiated twice, which attacks must do, where torch prefers others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def differentiable_twice(*, recurrent: bool) -> Iterator[None]:
+    """Take attention, and recurrent layers on a card, by plain sums and products.
+
+    The fused kernels for attention have no second derivative, and cuDNN's recurrent layers not
+    even a first one outside training mode. What is computed is the same up to rounding.
+
+    Args:
+        recurrent: Whether the network has recurrent layers.
+    """
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    flash = cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
+    efficient = cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+    fused = cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    # One by one: torch's own context manager takes as long as a small layer.
+    cuda.enable_flash_sdp(False)
+    cuda.enable_mem_efficient_sdp(False)
+    cuda.enable_cudnn_sdp(False)
+    try:
+        if recurrent:
+            with cudnn.flags(enabled=False):
+                yield
+        else:
+            yield
+    finally:
+        cuda.enable_flash_sdp(flash)
+        cuda.enable_mem_efficient_sdp(efficient)
+        cuda.enable_cudnn_sdp(fused)
+
+
+def is_recurrent(network: nn.Module) -> bool:
+    """Whether a network has recurrent layers.
+
+    Example:
+        >>> is_recurrent(nn.Sequential(nn.GRU(2, 2))), is_recurrent(nn.Linear(2, 2))
+        (True, False)
+    """
+    return any(isinstance(module, nn.RNNBase) for module in network.modules())
+
+
+Precision = Literal["float32", "tf32"]
+
+
+@contextmanager
+def precision(wanted: Precision) -> Iterator[None]:
+    """Round to TF32 (11 bits) or not at all inside the block, and put it back afterwards.
+
+    torch rounds convolutions to TF32 unless told otherwise. Nothing changes on a CPU.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = wanted == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def upcast(tensor: Tensor) -> Tensor:
+    """The tensor in float32 if it is bfloat16, float16 or narrower, else the tensor itself.
+
+    No number changes. Attacks need it because torch has no linear algebra below float32.
+
+    Example:
+        >>> upcast(torch.ones(2, dtype=torch.bfloat16)).dtype, upcast(torch.ones(2).long()).dtype
+        (torch.float32, torch.int64)
+    """
+    narrow = tensor.is_floating_point() and tensor.dtype.itemsize < torch.float32.itemsize
+    return tensor.float() if narrow else tensor
+
+
+@contextmanager
+def tuning(wanted: bool) -> Iterator[None]:
+    """Time them inside the block or not, and put it back afterwards.
+
+    It pays where the same shapes come again thousands of times. It never happens where algorithms
+    must be deterministic, nor on a CPU.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark
+    cudnn.benchmark = wanted and not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before

@@ -1,0 +1,140 @@
+"""Every data set by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from seepage.core.construct import construct
+from seepage.core.errors import InvalidValue, SeepageError, UnknownName, in_a_line
+from seepage.core.plugins import Catalogue, first_line, import_factory, is_path
+from seepage.data.bundled import digits, hamlet, photos
+from seepage.data.dataset import DataRequest, Dataset
+from seepage.data.image_sets import cells, cifar10, cifar100, faces, imagenet, mnist
+from seepage.data.npz import npz_file
+from seepage.data.pictures import image_folder
+from seepage.data.signals import ecg, ecg_mitbih, fmri
+from seepage.data.torchvision_sets import torchvision_set
+from seepage.data.voters import voters
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """How a name becomes data.
+
+    Args:
+        load: The loader.
+        description: One line for people who choose.
+        splits: The splits it has; None if it decides for itself.
+    """
+
+    load: Callable[[DataRequest], Dataset]
+    description: str
+    splits: tuple[str, ...] | None = ("test",)
+
+
+def _source(name: str, found: object) -> DataSource:
+    """Data of another package: a function without arguments, or with `split` and `pixels`."""
+    if isinstance(found, DataSource):
+        return found
+    if not callable(found):
+        raise InvalidValue(f"expected {name} to be a function, got {type(found).__name__}")
+    return DataSource(partial(_load_foreign, name, found), first_line(found), None)
+
+
+def _load_foreign(name: str, function: Callable[..., object], request: DataRequest) -> Dataset:
+    asked, usual = {"split": request.split, "pixels": request.pixels}, DataRequest()
+    try:
+        taken = inspect.signature(function).parameters
+        options = {k: v for k, v in asked.items() if k in taken or v != getattr(usual, k)}
+        made = construct(name, function, options)
+    except SeepageError:
+        raise
+    except Exception as error:
+        raise InvalidValue(f"{name} cannot be loaded, it raised {in_a_line(error)}") from error
+    if not isinstance(made, Dataset):
+        raise InvalidValue(
+            f"expected {name} to return a seepage.data.Dataset, got {type(made).__name__}"
+        )
+    return replace(made, name=name)
+
+
+BOTH = ("test", "train")
+
+_BUILT_IN = {
+    "photos": DataSource(photos, "24 photographs of 10 things, 3x32x32 (bundled)"),
+    "digits": DataSource(digits, "100 handwritten digits from MNIST, 1x28x28 (bundled)"),
+    "voters": DataSource(voters, "944 answers to a survey, 4 numbers and 5 categories (bundled)"),
+    "hamlet": DataSource(hamlet, "2515 runs of 12 words of the play (bundled)"),
+    "cifar10": DataSource(cifar10, "CIFAR-10, 1500 test and 20000 train images, 3x32x32", BOTH),
+    "cifar100": DataSource(cifar100, "CIFAR-100, 916 test and 1117 train images, 3x32x32", BOTH),
+    "mnist": DataSource(mnist, "MNIST, 2000 test and 10000 train digits, 1x28x28", BOTH),
+    "imagenet": DataSource(imagenet, "16 ImageNet photographs of 16 classes, 3x224x224"),
+    "faces": DataSource(faces, "ORL, 400 faces of 40 people, 1x64x64"),
+    "cells": DataSource(cells, "BCCD, 450 blood cells of 3 kinds, 3x64x64"),
+    "ecg": DataSource(ecg, "ECG5000, 500 heart beats of 5 kinds, 1x140"),
+    "ecg:mitbih": DataSource(ecg_mitbih, "MIT-BIH record 100, 2271 heart beats of 3 kinds, 1x200"),
+    "fmri": DataSource(fmri, "time courses of 28 brain regions, 1x250"),
+}
+NAMED: Catalogue[DataSource] = Catalogue("data set", "seepage.data", _BUILT_IN, adapt=_source)
+
+# Named by a prefix; what follows the colon is theirs to read.
+FAMILIES = {
+    "npz": (DataSource(npz_file, "an archive with arrays images (or inputs) and labels"), "PATH"),
+    "folder": (
+        DataSource(image_folder, "a folder with one sub-folder of images per class"),
+        "PATH",
+    ),
+    "torchvision": (
+        DataSource(torchvision_set, "a torchvision data set already on disk", None),
+        "NAME",
+    ),
+}
+
+
+def load(name: str, *, split: str = "test", pixels: int | None = None) -> Dataset:
+    """Load a data set into memory, in a fixed order.
+
+    Args:
+        name: One of `catalogue()`, or `package.module:factory`, which returns a `Dataset`; all
+            but the bundled ones are read from `data_root()` or the path given.
+        split: "test" or "train".
+        pixels: Side to which images are resized; the set's own if None.
+
+    Example:
+        >>> load("photos")
+        Dataset('photos', 24 inputs of shape (3, 32, 32), 10 classes)
+        >>> load("digits", pixels=32).domain.shape
+        (1, 32, 32)
+    """
+    source, argument = require_split(name, split)
+    return source.load(DataRequest(split=split, pixels=pixels, argument=argument))
+
+
+def require_split(name: str, split: str) -> tuple[DataSource, str]:
+    """How a name becomes data, and what follows its colon, if it has this split."""
+    source, argument = _resolved(name)
+    if source.splits is not None and split not in source.splits:
+        known = " or ".join(map(repr, source.splits))
+        raise InvalidValue(f"expected split {known} for {name}, got {split!r}")
+    return source, argument
+
+
+def catalogue() -> dict[str, str]:
+    """Return what `load` understands, each name with one line about it."""
+    named = {name: source.description for name, source in NAMED.items()}
+    families = {f"{key}:{what}": source.description for key, (source, what) in FAMILIES.items()}
+    return named | families
+
+
+def _resolved(name: str) -> tuple[DataSource, str]:
+    if name in NAMED:
+        return NAMED[name], ""
+    prefix, _, argument = name.partition(":")
+    if prefix in FAMILIES and argument:
+        return FAMILIES[prefix][0], argument
+    if is_path(name):
+        return _source(name, import_factory(name, kind="data set")), ""
+    raise UnknownName("data set", name, catalogue())

@@ -1,0 +1,135 @@
+"""Gradient pruning: small entries are set to zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from seepage.core import Rng, Update
+from seepage.core.errors import InvalidValue
+from seepage.defenses.chain import OnAggregate
+
+
+@dataclass(frozen=True, repr=False)
+class Prune(OnAggregate):
+    """Zero the fraction `ratio` of entries that are smallest in magnitude.
+
+    With k = floor(ratio * n) of n entries pruned, an entry survives if its magnitude exceeds the
+    k-th smallest, so ties with it go too. Which entries survive depends on the data: unlike
+    dropout, the mask itself tells the adversary something, and the deterministic part is the whole
+    defense.
+
+    Args:
+        ratio: Fraction pruned, in [0, 1].
+        scope: "tensor" ranks the entries of each tensor apart (000), "update" all together.
+
+    References:
+        Huang et al., 2021 (huang2021evaluating); Zhu et al., 2019 (zhu2019deep)
+    """
+
+    ratio: float
+    scope: Literal["tensor", "update"] = field(default="tensor", kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 <= self.ratio <= 1:
+            raise InvalidValue(f"expected a pruning ratio in [0, 1], got {self.ratio!r}")
+        if self.scope not in ("tensor", "update"):
+            raise InvalidValue(f"expected scope 'tensor' or 'update', got {self.scope!r}")
+
+    def __call__(self, update: Update, *, rng: Rng) -> Update:
+        """Prune; there is no randomness."""
+        return self.expected(update)
+
+    def expected(self, update: Update) -> Update:
+        """Prune; gradients flow through what survives."""
+        if self.scope == "tensor":
+            return update.map(lambda t: torch.where(t.abs() > self._threshold(t), t, 0.0))
+        threshold = self._threshold(update.flat())
+        return update.map(lambda t: torch.where(t.abs() > threshold, t, 0.0))
+
+    def _threshold(self, entries: Tensor) -> Tensor:
+        magnitudes = entries.detach().abs().flatten()
+        pruned = int(self.ratio * len(magnitudes))
+        if pruned == 0:
+            return magnitudes.new_tensor(-1.0)
+        if magnitudes.is_cuda:
+            # There a selection runs in one block, which is slower than sorting in all of them.
+            return magnitudes.sort().values[pruned - 1]
+        return magnitudes.kthvalue(pruned).values
+
+
+@dataclass(frozen=True, repr=False)
+class TopK(OnAggregate):
+    """Keep exactly the k entries of the whole update that are largest in magnitude.
+
+    Unlike `Prune`, which lets ties with the threshold go, it sends k entries whatever their values.
+
+    Args:
+        k: How many entries are sent.
+
+    References:
+        Stich et al., 2018 (stich2018sparsified), without the memory of what was not sent
+    """
+
+    k: int
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.k < 1:
+            raise InvalidValue(f"expected k >= 1 entries, got {self.k!r}")
+
+    def __call__(self, update: Update, *, rng: Rng) -> Update:
+        """Sparsify; there is no randomness."""
+        return self.expected(update)
+
+    def expected(self, update: Update) -> Update:
+        """Sparsify; gradients flow through what is kept."""
+        flat = update.flat()
+        if self.k > len(flat):
+            raise InvalidValue(
+                f"expected at most {len(flat)} entries to keep, as many as the update has, got "
+                f"{self.k!r}"
+            )
+        kept = flat.detach().abs().topk(self.k).indices
+        return update.unflatten(flat * torch.zeros_like(flat).scatter(0, kept, 1.0))
+
+
+@dataclass(frozen=True, repr=False)
+class Dropout(OnAggregate):
+    """Zero each entry of the update independently with probability `rate`.
+
+    Args:
+        rate: Probability of being dropped, in [0, 1).
+        rescale: Divide what survives by 1 - rate, so that the mean is the update itself. The
+            paper does not.
+
+    References:
+        Liu et al., 2024, Sec. 3.4 and E.1 (liu2024systematic)
+    """
+
+    rate: float
+    rescale: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the rate."""
+        if not 0 <= self.rate < 1:
+            raise InvalidValue(f"expected a dropout rate in [0, 1), got {self.rate!r}")
+
+    def __call__(self, update: Update, *, rng: Rng) -> Update:
+        """Drop entries chosen by `rng`."""
+        flat = update.flat()
+        kept = (rng.uniform(flat.shape, like=flat.double()) >= self.rate).to(flat.dtype)
+        return update.unflatten(flat * kept * self._factor)
+
+    def expected(self, update: Update) -> Update:
+        """The mean over masks: the update, times 1 - rate unless rescaled."""
+        scale = self._factor * (1 - self.rate)
+        return update.map(lambda t: t * scale)
+
+    @property
+    def _factor(self) -> float:
+        return 1 / (1 - self.rate) if self.rescale else 1.0

@@ -1,0 +1,1 @@
+"""Looking inside a network: what runs, what reads the input, what ends it."""

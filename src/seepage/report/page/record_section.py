@@ -1,0 +1,157 @@
+"""Section: every score of every person, to filter and to sort."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from seepage.audit import Record
+from seepage.report.leak import Attempt, attempts, strength
+from seepage.report.page.document import Markup, Section, element, joined, scrolling
+from seepage.report.verdict import unscored
+from seepage.report.words import behind, counted, decibels, short_names
+
+# Rows written as HTML, for readers without scripts and for paper; the script has all of them.
+WRITTEN = 200
+VARYING = {"network": "model", "client": "local", "adversary": "threat"}
+TEXTS = frozenset({"person", "behind", "attack", "reading", *VARYING})
+
+
+def filter_link(words: str) -> Markup:
+    """Words that filter the table when they are clicked; the address can be passed on."""
+    return element("a", {"href": f"#filter={quote(words)}"}, words)
+
+
+def record_section(records: Sequence[Record]) -> Section:
+    """One row per person and attack, worst first, failed cases last."""
+    columns, rows = table_rows(records)
+    return Section(
+        "records",
+        "Every result",
+        f"{counted(len(rows), 'row')}: one per person and attack, worst first. All words typed "
+        "must occur in a row; a filter is part of the page's address and can be passed on. A "
+        "click on a heading sorts.",
+        joined(_controls(len(rows)), _table(columns, rows), _data(columns, rows)),
+    )
+
+
+def table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Titles of the columns, and the cells as text."""
+    short = short_names(record.attack for record in records)
+    networks = short_names(record.model for record in records)
+    varying = [
+        title for title, name in VARYING.items() if len({getattr(r, name) for r in records}) > 1
+    ]
+    metrics = [
+        name for name in dict.fromkeys(n for r in records for n in r.scores) if name != "psnr"
+    ]
+    columns = ["person", "behind", "attack", *varying, "reading", "psnr", *metrics]
+    columns += ["without update", "residual", "steps", "restarts", "seconds", "seed"]
+
+    def described(record: Record) -> list[str]:
+        named = {"network": networks[record.model], "client": record.local,
+                 "adversary": record.threat}  # fmt: skip
+        plain = [behind(record.defense), short[record.attack]]
+        return plain + [named[title] for title in varying]
+
+    def scored(attempt: Attempt) -> list[str]:
+        record = attempt.record
+        return [
+            "{} #{}".format(*attempt.victim),
+            *described(record),
+            str(attempt.level),
+            decibels(attempt.psnr, unit=False),
+            *(_number(attempt.score(name)) for name in metrics),
+            decibels(attempt.baseline, unit=False),
+            _number(record.certificate["residual"] if record.certificate else None),
+            *(_number(record.effort.get(name)) for name in ("steps", "restarts", "seconds")),
+            str(record.seed),
+        ]
+
+    def failed(record: Record) -> list[str]:
+        people = ", ".join(f"#{person}" for person in record.people)
+        blank = ["-"] * (len(metrics) + 6)
+        reading = f"failed: {record.error}"
+        return [f"{record.data} {people}", *described(record), reading, *blank, str(record.seed)]
+
+    def blind(record: Record) -> list[str]:
+        people = ", ".join(f"#{person}" for person in record.people)
+        residual = _number(record.certificate["residual"] if record.certificate else None)
+        effort = [_number(record.effort.get(name)) for name in ("steps", "restarts", "seconds")]
+        blank = ["-"] * (len(metrics) + 2)
+        told = ["no truth", *blank, residual, *effort, str(record.seed)]
+        return [f"{record.data} {people}", *described(record), *told]
+
+    ranked = sorted(attempts(records), key=strength, reverse=True)
+    rows = [*map(scored, ranked), *map(blind, unscored(records))]
+    return columns, rows + [failed(r) for r in records if r.error is not None]
+
+
+def _number(value: float | int | str | bool | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return f"{int(value)}"
+    if isinstance(value, str) or not math.isfinite(value):
+        return str(value)
+    return f"{value:.3g}"
+
+
+def _controls(total: int) -> Markup:
+    return element(
+        "form",
+        {"class": "controls", "id": "controls", "role": "search"},
+        element("label", {"for": "filter"}, "Filter"),
+        element("input", {"id": "filter", "type": "search", "autocomplete": "off",
+                          "placeholder": "recognisable Prune photos"}),
+        element("output", {"id": "count", "for": "filter", "aria-live": "polite"},
+                f"{min(total, WRITTEN)} of {total} rows shown"),
+    )  # fmt: skip
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> Markup:
+    numbers = [title not in TEXTS for title in columns]
+    head = [
+        element(
+            "th",
+            {"scope": "col", "class": "number" if number else None},
+            element("button", {"type": "button"}, title),
+        )
+        for title, number in zip(columns, numbers, strict=True)
+    ]
+    body = [
+        element(
+            "tr",
+            None,
+            element("th", {"scope": "row"}, row[0]),
+            *(
+                element("td", {"class": "number" if number else None}, cell)
+                for cell, number in zip(row[1:], numbers[1:], strict=True)
+            ),
+        )
+        for row in rows[:WRITTEN]
+    ]
+    filled = element(
+        "table",
+        {"id": "results"},
+        element("caption", None, "Scores per person and attack"),
+        element("thead", None, element("tr", None, *head)),
+        element("tbody", None, *body),
+    )
+    more = element("button", {"id": "more", "type": "button", "hidden": True}, "Show more rows")
+    return joined(scrolling("Every result", filled), more)
+
+
+def _data(columns: list[str], rows: list[list[str]]) -> Markup:
+    """The rows for the script: each cell the number of its text, since texts repeat."""
+    words = {word: number for number, word in enumerate(dict.fromkeys(c for r in rows for c in r))}
+    content = {
+        "numbers": [title not in TEXTS for title in columns],
+        "words": list(words),
+        "rows": [[words[cell] for cell in row] for row in rows],
+    }
+    # A closing tag inside a text would end the element.
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return element("script", {"type": "application/json", "id": "data"}, Markup(text))

@@ -1,0 +1,171 @@
+"""Whether the attack knows what class people belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from seepage.core import Paired
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.domains import Tabular
+from seepage.scoring.entrywise import differences
+
+
+@dataclass(frozen=True)
+class LabelAccuracy:
+    """1.0 where the guessed label is the person's own, else 0.0; NaN if no labels were guessed.
+
+    Labels travel with the inputs they came with, so an attack that knows every label but swaps
+    two people's images scores 0 for both. Of mixed labels `(B, K)` the heaviest class counts. A
+    person without a guess scores 0.
+
+    Example:
+        >>> inputs, labels = torch.zeros(2, 3), torch.tensor([4, 5])
+        >>> guessed = torch.tensor([4, 9])
+        >>> LabelAccuracy()(Paired(inputs, inputs, labels, guessed, (0, 1))).tolist()
+        [1.0, 0.0]
+
+    References: Zhao et al., 2020 (zhao2020idlg)
+    """
+
+    name: ClassVar[str] = "label_accuracy"
+    higher_leaks_more: ClassVar[bool] = True
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        if paired.guessed_labels is None:
+            return torch.full((len(paired),), torch.nan, dtype=torch.float64)
+        right = _classes(paired.guessed_labels) == _classes(paired.labels)
+        has_guess = torch.tensor(paired.assignment) >= 0
+        return (right & has_guess).double()
+
+
+def count_error(guessed: Tensor, labels: Tensor) -> int:
+    """People counted in a wrong class, of two multisets of B labels: sum_k |n'_k - n_k| / 2.
+
+    B minus the size of the overlap, so that it is 0 for the right labels in any order and at most
+    B. It belongs to a batch and not to a person, hence it is no metric.
+
+    Args:
+        guessed: Labels `(B,)` in any order.
+        labels: The true ones, `(B,)`.
+
+    Example:
+        >>> count_error(torch.tensor([1, 1, 4]), torch.tensor([4, 1, 7]))
+        1
+
+    References: Ma et al., 2023 (ma2023instance)
+    """
+    if guessed.shape != labels.shape or labels.ndim != 1:
+        raise InvalidValue(
+            f"expected as many guessed labels as there are, {tuple(labels.shape)}, got "
+            f"{tuple(guessed.shape)}; give classes, not probabilities"
+        )
+    classes = 1 + int(torch.cat([guessed, labels]).max())
+    ours, theirs = (torch.bincount(each.cpu(), minlength=classes) for each in (guessed, labels))
+    return int((ours - theirs).abs().sum()) // 2
+
+
+def _classes(labels: Tensor) -> Tensor:
+    return (labels.argmax(1) if labels.ndim == 2 else labels).cpu()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureAccuracy:
+    """Share of a row's columns that are right: the category, or the number up to a tolerance.
+
+        (1/F) (sum_categories [guess = truth] + sum_numbers [|guess - truth| <= tolerance sigma])
+
+    A person without a guess scores 0.
+
+    Args:
+        tolerance: Of numbers, in standard deviations of the population.
+
+    Raises:
+        NotApplicable: For anything but rows of a table whose columns are known.
+
+    Example:
+        >>> from seepage.domains import Categorical, Continuous
+        >>> age = Continuous(name="age", low=0, high=100, mean=40, std=20)
+        >>> vote = Categorical(name="vote", categories=("no", "yes"))
+        >>> truth, guess = torch.tensor([[0.3, 1.0, 0.0]]), torch.tensor([[0.35, 0.0, 1.0]])
+        >>> labels, table = torch.tensor([0]), Tabular((age, vote))
+        >>> FeatureAccuracy()(Paired(truth, guess, labels, None, (0,), domain=table)).tolist()
+        [0.5]
+
+    References: Vero et al., 2023, Sec. 5 (vero2023tableak)
+    """
+
+    name: ClassVar[str] = "feature_accuracy"
+    higher_leaks_more: ClassVar[bool] = True
+
+    tolerance: float = 0.319
+
+    def __post_init__(self) -> None:
+        """Refuse a tolerance that nothing would meet."""
+        if not self.tolerance > 0:
+            raise InvalidValue(f"expected a tolerance above 0, got {self.tolerance!r}")
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        return self.by_column(paired).mean(1)
+
+    def by_column(self, paired: Paired) -> Tensor:
+        """Whether each column is right, 1.0 or 0.0: `(B, F)`."""
+        domain = table_of(paired)
+        truth, guess = paired.truth.cpu().double(), paired.guess.cpu().double()
+        right = [
+            truth[:, place].argmax(1) == guess[:, place].argmax(1)
+            if deviation is None
+            else (truth - guess)[:, place.start].abs() <= self.tolerance * deviation
+            for place, deviation in zip(domain.places, domain.deviations, strict=True)
+        ]
+        has_guess = torch.tensor(paired.assignment)[:, None] >= 0
+        return (torch.stack(right, dim=1) & has_guess).double()
+
+
+def table_of(paired: Paired) -> Tabular:
+    """The table the rows belong to, or `NotApplicable`."""
+    if not isinstance(paired.domain, Tabular):
+        raise NotApplicable(
+            "feature_accuracy needs rows of a table and their columns; give score(..., domain=...)"
+        )
+    return paired.domain
+
+
+@dataclass(frozen=True)
+class TokenAccuracy:
+    """Share of a text's tokens that are right, each in its own place.
+
+        (1/L) sum_j [guess_j = truth_j]
+
+    Whether all are right, hence the rate of exact sequences, is what `exact` says.
+
+    Raises:
+        NotApplicable: For anything but tokens.
+
+    Example:
+        >>> import torch
+        >>> truth, guess = torch.tensor([[4, 8, 1, 5]]), torch.tensor([[4, 8, 1, 6]])
+        >>> TokenAccuracy()(Paired(truth, guess, torch.tensor([0]), None, (0,))).tolist()
+        [0.75]
+
+    References: Petrov et al., 2024 (petrov2024dager), on texts that come back whole
+    """
+
+    name: ClassVar[str] = "token_accuracy"
+    higher_leaks_more: ClassVar[bool] = True
+
+    def __call__(self, paired: Paired) -> Tensor:
+        """Score each person, `(B,)`."""
+        check_tokens(paired)
+        return 1 - differences(paired).mean(1)
+
+
+def check_tokens(paired: Paired) -> None:
+    """Raise `NotApplicable` unless the inputs are tokens."""
+    if paired.truth.is_floating_point():
+        raise NotApplicable("token_accuracy needs tokens, whole numbers of words in a vocabulary")

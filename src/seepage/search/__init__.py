@@ -1,0 +1,68 @@
+"""Optimisation attacks: terms, optimisers, schedules, and the engine that brings them together."""
+
+from seepage.search.engine import Engine
+from seepage.search.feature_matching import FeatureMatching
+from seepage.search.fidelity import (
+    L2,
+    Cosine,
+    GaussianKernel,
+    GaussianLikelihood,
+    LayerwiseCosine,
+    Masked,
+    OnLayers,
+)
+from seepage.search.generator import Generator, SoftmaxCategories
+from seepage.search.lbfgs import LBFGS
+from seepage.search.matching import GradientMatching, together
+from seepage.search.optimisers import Adam, GradientDescent, Langevin, Optimiser
+from seepage.search.priors import (
+    BatchNormStatistics,
+    Decaying,
+    GroupConsistency,
+    Orthogonality,
+    SquaredNorm,
+    TotalVariation,
+)
+from seepage.search.schedules import Constant, CosineDecay, StepDecay, WarmUp
+from seepage.search.search import Search
+from seepage.search.starts import NormalStart, PatternedStart, UniformStart, WarmStart, ZeroStart
+from seepage.search.term import Candidate, Term
+
+__all__ = [
+    "L2",
+    "LBFGS",
+    "Adam",
+    "BatchNormStatistics",
+    "Candidate",
+    "Constant",
+    "Cosine",
+    "CosineDecay",
+    "Decaying",
+    "Engine",
+    "FeatureMatching",
+    "GaussianKernel",
+    "GaussianLikelihood",
+    "Generator",
+    "GradientDescent",
+    "GradientMatching",
+    "GroupConsistency",
+    "Langevin",
+    "LayerwiseCosine",
+    "Masked",
+    "NormalStart",
+    "OnLayers",
+    "Optimiser",
+    "Orthogonality",
+    "PatternedStart",
+    "Search",
+    "SoftmaxCategories",
+    "SquaredNorm",
+    "StepDecay",
+    "Term",
+    "TotalVariation",
+    "UniformStart",
+    "WarmStart",
+    "WarmUp",
+    "ZeroStart",
+    "together",
+]

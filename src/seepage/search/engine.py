@@ -1,0 +1,334 @@
+"""The engine: restarts and cases as rows of one run, in chunks that fit the device."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from seepage.core import Observation, Rng
+from seepage.core.checkpoint import checkpoints
+from seepage.core.device import Precision, precision, tuning
+from seepage.core.errors import InvalidValue
+from seepage.search.fast import Rounded, Strategy, case_simulation, known_statistics, rounded
+from seepage.search.objective import Layout, Objective, RowSimulation, joined
+from seepage.search.run_state import Run, State
+from seepage.search.runner import Drive
+from seepage.search.search import Search
+from seepage.search.starts import generated_point
+from seepage.threats import Simulation
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows that run together: some restarts of some cases."""
+
+    cases: range
+    restarts: range
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.cases) * len(self.restarts)
+
+    def halved(self) -> tuple[Chunk, Chunk] | None:
+        """The same rows in two chunks; None for a single row."""
+        if len(self.cases) > 1:
+            middle = len(self.cases) // 2
+            return Chunk(self.cases[:middle], self.restarts), Chunk(
+                self.cases[middle:], self.restarts
+            )
+        if len(self.restarts) > 1:
+            middle = len(self.restarts) // 2
+            return Chunk(self.cases, self.restarts[:middle]), Chunk(
+                self.cases, self.restarts[middle:]
+            )
+        return None
+
+
+def chunks(cases: int, restarts: int, together: int) -> Iterator[Chunk]:
+    """Cut the grid of cases and restarts into chunks of at most `together` rows."""
+    if together >= restarts:
+        width = max(1, together // restarts)
+        for first in range(0, cases, width):
+            yield Chunk(range(first, min(first + width, cases)), range(restarts))
+        return
+    for case in range(cases):
+        for first in range(0, restarts, together):
+            yield Chunk(range(case, case + 1), range(first, min(first + together, restarts)))
+
+
+def fingerprint(
+    searches: list[Search], cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
+) -> str:
+    """A name for a run that no run with another result shares."""
+    clients = [_client(case) for case in cases]
+    digest = hashlib.sha256(repr((searches, rngs, chunk, clients, cases[0].task)).encode())
+    # Cases share the task, whose weights may be most of all there is to read.
+    _add(digest, cases[0].task.parameters.values())
+    for case in cases:
+        known = [] if case.labels is None else [case.labels]
+        for layer in (case.statistics or {}).values():
+            known += [layer.mean, layer.variance]
+        _add(digest, (*case.update, *known))
+    return digest.hexdigest()[:24]
+
+
+def _add(digest: hashlib._Hash, tensors: Iterable[Tensor]) -> None:
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+
+
+def _client(case: Observation) -> object:
+    simulate = case.simulate
+    return simulate.client if isinstance(simulate, Simulation) else simulate
+
+
+def median_filter(normalised: Tensor, *, size: int = 3, axes: int = 2) -> Tensor:
+    """Replace every entry by the median of the window around it, channel by channel.
+
+    Borders are mirrored about the outermost entry, which is not repeated: `reflect` in torch,
+    `mirror` in scipy.
+
+    Args:
+        normalised: Images `(..., C, H, W)`, or signals `(..., C, L)` with `axes=1`.
+        size: Width of the window, odd.
+        axes: How many trailing axes it spans.
+
+    Example:
+        >>> spike = torch.tensor([0.0, 0.0, 9.0, 0.0, 0.0])
+        >>> median_filter(spike, axes=1).tolist()
+        [0.0, 0.0, 0.0, 0.0, 0.0]
+
+    References:
+        Geiping et al., 2020, Sec. 3.1 (geiping2020inverting)
+    """
+    if size < 1 or size % 2 == 0:
+        raise InvalidValue(f"expected an odd size >= 1, got {size!r}")
+    padded = normalised
+    for axis in range(-axes, 0):
+        mirrored = _mirrored(normalised.shape[axis], size // 2, normalised.device)
+        padded = padded.index_select(axis, mirrored)
+    windows = padded
+    for axis in range(normalised.ndim - axes, normalised.ndim):
+        windows = windows.unfold(axis, size, 1)
+    return windows.flatten(normalised.ndim).median(-1).values
+
+
+def _mirrored(length: int, margin: int, device: torch.device) -> Tensor:
+    """Indices of an axis continued by `margin` entries at both ends."""
+    period = max(2 * (length - 1), 1)
+    index = torch.arange(-margin, length + margin, device=device) % period
+    return torch.minimum(index, period - index) if length > 1 else index
+
+
+@dataclass(frozen=True, eq=False)
+class SearchOutcome:
+    """What came of one case.
+
+    Args:
+        point: The best point of the best restart.
+        points: The best point of every restart, `(R, D)`.
+        value: Its objective.
+        values: The objective of that restart at every step.
+        finals: The best objective of every restart.
+        diverged: How many restarts stopped being finite.
+        seconds: Its share of the time of the run, with all cases in it.
+    """
+
+    point: Tensor
+    points: Tensor
+    value: float
+    values: tuple[float, ...]
+    finals: tuple[float, ...]
+    diverged: int
+    seconds: float
+
+
+def part_of(state: State, index: int, cases: int) -> State:
+    """The rows of one case of a chunk."""
+    count = len(state.points) // cases
+    rows = slice(index * count, (index + 1) * count)
+    return state._replace(
+        points=state.points[rows],
+        best=state.best[rows],
+        lowest=state.lowest[rows],
+        diverged=state.diverged[rows],
+        values=state.values[:, rows],
+        memory=(),
+    )
+
+
+def outcome_of(parts: list[State], seconds: float) -> SearchOutcome:
+    """The best of all restarts of one case, from the chunks they ran in."""
+    lowest = torch.cat([part.lowest for part in parts])
+    winner = int(lowest.argmin())
+    values = torch.cat([part.values for part in parts], dim=1)
+    points = torch.cat([part.best for part in parts])
+    return SearchOutcome(
+        point=points[winner],
+        points=points,
+        value=float(lowest[winner]),
+        values=tuple(values[:, winner].tolist()),
+        finals=tuple(lowest.tolist()),
+        diverged=sum(int(part.diverged.sum()) for part in parts),
+        seconds=seconds,
+    )
+
+
+log = logging.getLogger("seepage.engine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """How runs are computed; the same results to rounding, whatever is chosen.
+
+    Args:
+        strategy: How rows are simulated together.
+        capture: Replay each step: as a CUDA graph where there is a card, and in a long run on a
+            CPU as a list of operations.
+        precision: "tf32" rounds the factors of matrix products on a card to 11 bits, "float32"
+            nothing; "bf16" simulates the client in bfloat16, of 8 bits, and compares in float32.
+        rows: Rows computed together; None takes all on a card and one on a CPU, where more do
+            not pay. Out of memory halves it.
+        fuse: Compile each step to fewer kernels, which takes a minute or two first; None does so
+            on a card where the steps still to take would last longer than that.
+    """
+
+    strategy: Strategy = "auto"
+    capture: bool = True
+    precision: Precision | Literal["bf16"] = "tf32"
+    rows: int | None = None
+    fuse: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if self.precision not in ("tf32", "float32", "bf16"):
+            raise InvalidValue(
+                f"expected precision 'tf32', 'float32' or 'bf16', got {self.precision!r}"
+            )
+        if self.rows is not None and self.rows < 1:
+            raise InvalidValue(f"expected rows >= 1 or None, got {self.rows!r}")
+
+    def run(
+        self,
+        searches: Sequence[Search],
+        cases: Sequence[Observation],
+        rngs: Sequence[Rng],
+        layouts: Sequence[Layout],
+    ) -> list[SearchOutcome]:
+        """Run every restart of every case.
+
+        Args:
+            searches: One for each case, alike but for their starts and what parts hold of a case.
+            cases: What was observed.
+            rngs: A key for each.
+            layouts: How the points of each are read.
+        """
+        began = time.perf_counter()
+        search = searches[0]
+        reference = next(iter(cases[0].update))
+        together = self.rows or (len(cases) * search.restarts if reference.is_cuda else 1)
+        if search.grouped:
+            together = max(together, search.restarts)
+        results: list[list[State]] = [[] for _ in cases]
+        todo = list(chunks(len(cases), search.restarts, together))
+        with precision("float32" if self.precision == "float32" else "tf32"), tuning(True):
+            while todo:
+                chunk = todo.pop(0)
+                try:
+                    state = self._chunk(searches, cases, rngs, layouts, chunk)
+                except torch.cuda.OutOfMemoryError:
+                    halves = chunk.halved()
+                    if halves is None or (search.grouped and len(chunk.cases) == 1):
+                        raise
+                    log.warning("out of memory with %d rows; halving", chunk.size)
+                    torch.cuda.empty_cache()
+                    todo = [*halves, *todo]
+                    continue
+                for index, case in enumerate(chunk.cases):
+                    results[case].append(part_of(state, index, len(chunk.cases)))
+        # A share for each, so that the seconds of all cases add up to what was spent.
+        seconds = (time.perf_counter() - began) / len(cases)
+        return [outcome_of(parts, seconds) for parts in results]
+
+    def _chunk(
+        self,
+        searches: Sequence[Search],
+        cases: Sequence[Observation],
+        rngs: Sequence[Rng],
+        layouts: Sequence[Layout],
+        chunk: Chunk,
+    ) -> State:
+        chosen = tuple(cases[case] for case in chunk.cases)
+        mine = [searches[case] for case in chunk.cases]
+        search, layout = mine[0], _joined([layouts[case] for case in chunk.cases], chunk)
+        reference = next(iter(chosen[0].update))
+        starts = [
+            _start(searches[case], layouts[case], rngs[case].fork("restart", restart), reference)
+            for case in chunk.cases
+            for restart in chunk.restarts
+        ]
+        labels = None
+        if not search.seek_labels:
+            known = [observation.labels for observation in chosen]
+            stacked = torch.stack([label for label in known if label is not None])
+            labels = stacked.repeat_interleave(len(chunk.restarts), 0)
+        simulate = self._simulation(chosen, chunk.size, given=search.given_statistics)
+        others = tuple(other.terms for other in mine[1:])
+        objective = Objective(search.terms, chosen, layout, labels, simulate, others)
+        run = Run(
+            evaluate=objective.evaluate,
+            optimiser=joined([s.optimiser for s in mine], restarts=len(chunk.restarts)),
+            schedule=search.schedule,
+            steps=search.steps,
+            project=layout.project if search.boxed else _unchanged,
+            same=objective.same,
+        )
+        drive = Drive(
+            capture=self.capture,
+            fuse=self.fuse,
+            smooth=partial(_smoothed, layout),
+            smooth_every=search.median_every,
+        )
+        keys = [rngs[case] for case in chunk.cases]
+        name = fingerprint(mine, chosen, keys, chunk) if checkpoints() else ""
+        return drive(run, torch.stack(starts), name=name)
+
+    def _simulation(
+        self, cases: tuple[Observation, ...], rows: int, *, given: bool = False
+    ) -> RowSimulation:
+        light = self.precision == "bf16"
+        simulated = [rounded(case) for case in cases] if light else cases
+        simulate = case_simulation(simulated, rows=rows, strategy=self.strategy)
+        if given:
+            simulate = known_statistics(simulate, cases)
+        return Rounded(simulate) if light else simulate
+
+
+def _joined(layouts: list[Layout], chunk: Chunk) -> Layout:
+    """The layout of all rows of a chunk."""
+    generated = joined([layout.generated for layout in layouts], restarts=len(chunk.restarts))
+    return replace(layouts[0], generated=generated)
+
+
+def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
+    if layout.generated is not None:
+        return generated_point(layout, rng=rng)
+    return search.start(layout, rng=rng, like=like)
+
+
+def _smoothed(layout: Layout, points: Tensor) -> Tensor:
+    axes = len(layout.domain.shape) - 1
+    return layout.with_inputs(points, median_filter(layout.normalised(points), axes=axes))
+
+
+def _unchanged(points: Tensor) -> Tensor:
+    return points

@@ -1,0 +1,279 @@
+"""Convolutions in which every row has its own weight, in the way that is fastest for a shape.
+
+Three ways compute the same numbers: one library call per row, one grouped convolution, or batched
+matrix products over the windows of the input. The windows serve the weight gradient and, later,
+its derivative, so they are laid out once and kept. Which way is fastest depends on the shape and
+the card: on CUDA each shape is timed once and the winner remembered. Elsewhere, and where
+deterministic algorithms are asked for, the choice is fixed.
+
+Matrices have the channels last: a pixel's channels lie side by side in memory, so windows are laid
+out by copying whole runs, and images that are channels-last need no copy at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Sides = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Stride, padding and dilation, one number per spatial axis."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def arguments(self) -> tuple[Sides, Sides, Sides, bool, Sides]:
+        """In the order of torch's general convolution, which is not a transposed one here."""
+        return self.stride, self.padding, self.dilation, False, (0,) * len(self.stride)
+
+    def output_side(self, inputs: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+        """Spatial sizes of the output.
+
+        Example:
+            >>> Geometry((2, 2), (1, 1), (1, 1)).output_side((32, 32), (3, 3))
+            (16, 16)
+        """
+        axes = zip(inputs, kernel, self.stride, self.padding, self.dilation, strict=True)
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
+
+
+def laid_out(images: Tensor) -> Tensor:
+    """Images, or weights, with their channels last on a card, where convolutions want them so."""
+    if images.ndim == 4 and images.is_cuda:
+        return images.contiguous(memory_format=torch.channels_last)
+    return images
+
+
+def split_rows(tensor: Tensor, count: int) -> Tensor:
+    """`(R B, ...)` to `(R, B, ...)`, without a copy."""
+    return tensor.reshape(count, -1, *tensor.shape[1:])
+
+
+def windows(images: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
+    """The window under every output position, `(N, H' W', k k C)`.
+
+    `torch.nn.functional.unfold` does the same with one kernel launch per image.
+    """
+    down, right = geometry.padding
+    padded = torch.nn.functional.pad(images, (right, right, down, down))
+    padded = padded.contiguous(memory_format=torch.channels_last)
+    apart = padded
+    for axis, (k, step, gap) in enumerate(
+        zip(kernel, geometry.stride, geometry.dilation, strict=True), start=2
+    ):
+        apart = apart.unfold(axis, gap * (k - 1) + 1, step)[..., ::gap]
+    return apart.permute(0, 2, 3, 4, 5, 1).reshape(len(images), -1, prod(kernel) * images.shape[1])
+
+
+def as_matrix(images: Tensor, count: int) -> Tensor:
+    """Images `(R B, C, H, W)` as `(R, B H W, C)`."""
+    return split_rows(images.movedim(1, -1), count).flatten(1, 3)
+
+
+def as_images(matrix: Tensor, side: Sequence[int]) -> Tensor:
+    """Undo `as_matrix`: `(R, B H W, C)` to channels-last images `(R B, C, H, W)`."""
+    return matrix.reshape(-1, *side, matrix.shape[-1]).movedim(-1, 1)
+
+
+def can_flip(weights: Tensor, geometry: Geometry) -> bool:
+    """Whether the gradient by the inputs is itself a plain convolution: at stride 1."""
+    axes = zip(weights.shape[3:], geometry.padding, geometry.dilation, strict=True)
+    return set(geometry.stride) == {1} and all(d * (k - 1) >= p for k, p, d in axes)
+
+
+def flipped(weights: Tensor, geometry: Geometry) -> tuple[Geometry, Tensor]:
+    """The convolution that is the gradient by the inputs: its geometry and `(R, k k O, C)`."""
+    axes = zip(weights.shape[3:], geometry.padding, geometry.dilation, strict=True)
+    padding = tuple(d * (k - 1) - p for k, p, d in axes)
+    matrix = weights.flip(3, 4).permute(0, 3, 4, 1, 2).flatten(1, 3)
+    return Geometry(geometry.stride, padding, geometry.dilation), matrix
+
+
+Way = Literal["in_turn", "grouped", "products"]
+FIXED: Way = "in_turn"
+_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """How a layer's row operations are computed.
+
+    Args:
+        weight: The weight gradient, and the convolution that differentiates it.
+        inputs: The gradient by the inputs.
+    """
+
+    weight: Way
+    inputs: Way
+
+
+_plans: dict[tuple[object, ...], KernelPlan] = {}
+
+
+def plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> KernelPlan:
+    """The fastest known way for these shapes.
+
+    Args:
+        slopes: Gradient by the output, `(R B, O, ...)`.
+        inputs: `(R B, C, ...)`.
+        weights: One per row, `(R, O, C, ...)`.
+        geometry: Of the convolution.
+    """
+    if not inputs.is_cuda or torch.are_deterministic_algorithms_enabled():
+        return KernelPlan(FIXED, FIXED)
+    form = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (slopes, inputs))
+    key = (form, tuple(weights.shape), geometry, inputs.device)
+    if key not in _plans:
+        if torch.cuda.is_current_stream_capturing():
+            return KernelPlan("grouped", "grouped")
+        _plans[key] = _timed(slopes, inputs, weights, geometry)
+    return _plans[key]
+
+
+def _timed(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> KernelPlan:
+    def both(way: Way) -> Callable[[], object]:
+        def work() -> object:
+            kept = kept_windows(inputs, weights, geometry, way)
+            return (
+                row_weight_gradient(slopes, inputs, weights, geometry, way, kept),
+                row_convolution(inputs, weights, geometry, way, kept),
+            )
+
+        return work
+
+    def back(way: Way) -> Callable[[], object]:
+        return lambda: row_input_gradient(slopes, inputs, weights, geometry, way)
+
+    ways: list[Way] = ["in_turn", "grouped"]
+    flat = inputs.ndim == 4
+    weight_ways = [*ways, "products"] if flat else ways
+    input_ways = [*ways, "products"] if flat and can_flip(weights, geometry) else ways
+    return KernelPlan(
+        min(weight_ways, key=lambda way: _milliseconds(both(way))),
+        min(input_ways, key=lambda way: _milliseconds(back(way))),
+    )
+
+
+def kept_windows(inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way) -> Tensor | None:
+    """What the weight gradient and the convolution share, if they go by products."""
+    if way != "products":
+        return None
+    return split_rows(windows(inputs, weights.shape[3:], geometry), len(weights)).flatten(1, 2)
+
+
+def row_weight_gradient(
+    slopes: Tensor,
+    inputs: Tensor,
+    weights: Tensor,
+    geometry: Geometry,
+    way: Way,
+    kept: Tensor | None,
+) -> Tensor:
+    """Gradient of each row's weight, `(R, O, C, ...)`."""
+    count = len(weights)
+    if kept is not None:
+        rows = as_matrix(slopes, count).transpose(1, 2)
+        gradient = torch.bmm(rows, kept)
+        return gradient.reshape(*gradient.shape[:2], *weights.shape[3:], -1).movedim(-1, 2)
+    if way == "in_turn":
+        triples = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
+        return _stacked([_backward(s, x, w, geometry, 1, 1) for s, x, w in triples])
+    joined = _interleave(slopes, count), _interleave(inputs, count), weights.flatten(0, 1)
+    gradient = _backward(*joined, geometry, count, 1)
+    return split_rows(gradient, count)
+
+
+def row_convolution(
+    inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way, kept: Tensor | None
+) -> Tensor:
+    """Convolve each row `(R B, C, ...)` with its own weight `(R, O, C, ...)`."""
+    count = len(weights)
+    if kept is not None:
+        columns = weights.movedim(2, -1).flatten(2).transpose(1, 2)
+        side = geometry.output_side(inputs.shape[2:], weights.shape[3:])
+        return as_images(torch.bmm(kept, columns), side)
+    if way == "in_turn":
+        pairs = zip(_rows(inputs, count), weights, strict=True)
+        return _stacked([_forward(x, w, geometry, 1) for x, w in pairs]).flatten(0, 1)
+    joined = _forward(_interleave(inputs, count), weights.flatten(0, 1), geometry, count)
+    return _separate(joined, count)
+
+
+def row_input_gradient(
+    slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way
+) -> Tensor:
+    """Gradient by the inputs `(R B, C, ...)` when each row has its own weight."""
+    count = len(weights)
+    if way == "products":
+        turned, matrix = flipped(weights, geometry)
+        laid = windows(slopes, weights.shape[3:], turned)
+        product = torch.bmm(split_rows(laid, count).flatten(1, 2), matrix)
+        return as_images(product, tuple(inputs.shape[2:]))
+    if way == "in_turn":
+        triples = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
+        return _stacked([_backward(s, x, w, geometry, 1, 0) for s, x, w in triples]).flatten(0, 1)
+    joined = _interleave(slopes, count), _interleave(inputs, count), weights.flatten(0, 1)
+    return _separate(_backward(*joined, geometry, count, 0), count)
+
+
+def _rows(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
+    return split_rows(tensor, count).unbind()
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    """One tensor of all rows; a single row is not copied."""
+    return torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)
+
+
+def _interleave(tensor: Tensor, count: int) -> Tensor:
+    """`(R B, C, ...)` to `(B, R C, ...)`, as grouped convolutions want it."""
+    return split_rows(tensor, count).transpose(0, 1).flatten(1, 2)
+
+
+def _separate(tensor: Tensor, count: int) -> Tensor:
+    """Undo `_interleave`."""
+    apart = tensor.reshape(len(tensor), count, -1, *tensor.shape[2:])
+    return apart.transpose(0, 1).flatten(0, 1)
+
+
+def _forward(inputs: Tensor, weight: Tensor, geometry: Geometry, groups: int) -> Tensor:
+    return torch.convolution(inputs, weight, None, *geometry.arguments, groups)
+
+
+def _backward(
+    slopes: Tensor, inputs: Tensor, weight: Tensor, geometry: Geometry, groups: int, which: int
+) -> Tensor:
+    """Gradient by the inputs (`which` 0) or by the weight (1)."""
+    wanted = (which == 0, which == 1, False)
+    gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        slopes, inputs, weight, None, *geometry.arguments, groups, wanted
+    )
+    return gradients[which]
+
+
+def _milliseconds(work: Callable[[], object]) -> float:
+    try:
+        work()
+        begin, end = (_timer() for _ in range(2))
+        begin.record()
+        for _ in range(_REPEATS):
+            work()
+        end.record()
+        torch.cuda.synchronize()
+    except torch.cuda.OutOfMemoryError:
+        return float("inf")
+    return float(begin.elapsed_time(end))
+
+
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

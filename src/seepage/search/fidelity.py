@@ -1,0 +1,438 @@
+"""How far the candidate's update is from the observed one.
+
+A tensor that is exactly zero on either side, as behind a dead ReLU, costs a finite value and has a
+finite gradient in every term.
+
+An update of many rows is gigabytes, and a step touches it little besides here: flattening,
+normalising and subtracting by autograd would cost more than all convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from seepage.core import Observation, Update
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.search.term import Candidate, Term
+
+_SMALL = 2**16
+_SMALL_IN_ALL = 2**22
+
+
+def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+    """One minus the cosine of two lists of tensors, each read as one vector.
+
+        1/2 || a/||a|| - b/||b|| ||^2
+
+    Differentiable once, by `ours`; safe under `vmap`. Where just one vector is zero the distance
+    is 1, lest a candidate behind dead units win over every honest one; the gradient there is 0.
+
+    Args:
+        ours: Tensors of any shapes.
+        theirs: As many, of the same shapes.
+    """
+    # One kernel for all tensors of a small network; of a large one, for all but the large tensors,
+    # which are not worth a copy.
+    limit = _SMALL if sum(t.numel() for t in theirs) > _SMALL_IN_ALL else _SMALL_IN_ALL
+    small = [t.numel() <= limit for t in theirs]
+    ours, theirs = _gathered(ours, small), _gathered(theirs, small)
+    distance: Tensor = _Distance.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
+    return distance
+
+
+def one_minus_cosines(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+    """One minus the cosine of each tensor with its counterpart, `(k,)`.
+
+    The same as `one_minus_cosine` of one pair after the other, in fewer operations: what is a
+    number for each tensor is computed for all of them at once.
+
+    Args:
+        ours: k tensors of any shapes.
+        theirs: As many, of the same shapes.
+    """
+    distances: Tensor = _Distances.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
+    return distances
+
+
+class _OfDirections(torch.autograd.Function):
+    """Keeps what was compared, the distances and the inverse norms for the way back."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def setup_context(
+        ctx: Any,  # noqa: ANN401
+        inputs: tuple[Tensor, ...],
+        output: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs, *output)
+
+
+class _Distance(_OfDirections):
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        half = len(tensors) // 2
+        ours, theirs = tensors[:half], tensors[half:]
+        a, b = (_inverse(_norm(vector)) for vector in (ours, theirs))
+        gaps = [torch.addcmul(-t * b, o, a) for o, t in zip(ours, theirs, strict=True)]
+        lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
+        return (_norm(gaps).square() + lonely) / 2, a, b
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        slope: Tensor,
+        *_: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        *tensors, distance, a, b = ctx.saved_tensors
+        half = len(tensors) // 2
+        along = slope * a * a * (1 - distance)
+        across = -slope * a * b
+        gradients = [
+            torch.addcmul(o * along, t, across)
+            for o, t in zip(tensors[:half], tensors[half:], strict=True)
+        ]
+        return (*gradients, *(None,) * half)
+
+
+class _Distances(_OfDirections):
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        half = len(tensors) // 2
+        ours, theirs = tensors[:half], tensors[half:]
+        a, b = (_inverse(_norms(vectors)) for vectors in (ours, theirs))
+        gaps = _combined(ours, a, theirs, -b)
+        lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
+        return (_norms(gaps).square() + lonely) / 2, a, b
+
+    @staticmethod
+    def backward(
+        ctx: Any,  # noqa: ANN401
+        slopes: Tensor,
+        *_: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        *tensors, distances, a, b = ctx.saved_tensors
+        half = len(tensors) // 2
+        along, across = slopes * a * a * (1 - distances), -slopes * a * b
+        gradients = _combined(tensors[:half], along, tensors[half:], across)
+        return (*gradients, *(None,) * half)
+
+
+def _combined(
+    ours: Sequence[Tensor], by_ours: Tensor, theirs: Sequence[Tensor], by_theirs: Tensor
+) -> list[Tensor]:
+    """Of each pair the sum, with a factor for either."""
+    parts = zip(ours, by_ours.unbind(), theirs, by_theirs.unbind(), strict=True)
+    return [torch.addcmul(o * a, t, b) for o, a, t, b in parts]
+
+
+def _norms(vectors: Sequence[Tensor]) -> Tensor:
+    return torch.stack([torch.linalg.vector_norm(t) for t in vectors])
+
+
+def _gathered(tensors: Sequence[Tensor], small: Sequence[bool]) -> list[Tensor]:
+    """The same entries with all small tensors joined to one."""
+    pairs = list(zip(tensors, small, strict=True))
+    joined = [t.flatten() for t, is_small in pairs if is_small]
+    large = [t for t, is_small in pairs if not is_small]
+    return [torch.cat(joined), *large] if joined else large
+
+
+def _inverse(norm: Tensor) -> Tensor:
+    return torch.where(norm > 0, 1 / norm, 0.0)
+
+
+def _norm(vector: Sequence[Tensor]) -> Tensor:
+    """The norm of a list of tensors, reading each once."""
+    each = torch.stack([torch.linalg.vector_norm(t) for t in vector])
+    return each.square().sum().sqrt()
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2:
+    """The squared Euclidean distance between simulated and observed update.
+
+        || g(x) - g* ||^2,  summed over all tensors
+
+    Unlike the cosine it sees the magnitude, so the client's loss must be reduced (mean or sum) on
+    both sides alike.
+
+    References:
+        Zhu et al., 2019 (zhu2019deep); Geiping et al., 2020, Eq. 3 (geiping2020inverting)
+    """
+
+    weight: float = 1.0
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Sum the squared differences."""
+        return (candidate.update.flat() - observation.update.flat()).square().sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianLikelihood:
+    """Minus the logarithm of the likelihood of Gaussian noise of known size, up to a constant.
+
+        || g(x) - g* ||^2 / (2 sigma^2)
+
+    In nats, so that a prior in nats beside it makes the posterior.
+
+    Args:
+        std: sigma, of the noise on every entry.
+        weight: Factor in the objective.
+
+    References:
+        Balunovic et al., 2022, Sec. 4 (balunovic2022bayesian)
+    """
+
+    std: float
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the deviation."""
+        if not self.std > 0:
+            raise InvalidValue(f"expected std > 0, got {self.std!r}")
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Sum the squared differences, in deviations."""
+        away = (candidate.update.flat() - observation.update.flat()) / self.std
+        return away.square().sum() / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """One minus the cosine between simulated and observed update, over all tensors jointly.
+
+        1 - <g(x), g*> / (||g(x)|| ||g*||)  =  1/2 || g(x)/||g(x)|| - g*/||g*|| ||^2
+
+    Computed by the right-hand side, which keeps its digits where the left cancels to nothing.
+    Invariant to rescaling of the update, hence blind to clipping.
+
+    Args:
+        weight: Factor in the objective.
+        top: Compare only the `top` tensors whose observed norm is largest (of equal ones the
+            first); None compares all.
+
+    References:
+        Geiping et al., 2020, Eq. 4 and, with `top`, Eq. 7 (geiping2020inverting)
+    """
+
+    weight: float = 1.0
+    top: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the count."""
+        if self.top is not None and self.top < 1:
+            raise InvalidValue(f"expected top >= 1 or None, got {self.top!r}")
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Compare directions."""
+        ours, theirs = candidate.update, observation.update
+        if self.top is not None and self.top < len(theirs.tensors):
+            chosen = _largest(theirs, self.top)
+            ours, theirs = _scaled(ours, chosen), _scaled(theirs, chosen)
+        return one_minus_cosine(list(ours), list(theirs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerwiseCosine:
+    """A weighted mean over tensors of one minus the cosine of each.
+
+        sum_i w_i (1 - cos(g_i(x), g*_i)) / sum_i w_i
+
+    Args:
+        weight: Factor in the objective.
+        weighting: "entries": w_i is the number of entries of tensor i. A number p: w_i is
+            ||g*_i||^p, so that 0 weighs all tensors alike. The joint cosine weighs about as p = 2
+            does; beyond it the layers next to the output lead, whose gradients are the smoothest
+            functions of the input, and the search gets stuck less.
+
+    Deviations:
+        Divided by the sum of the weights, so that `weight` means the same for all weightings and
+        every network; the paper leaves the sum as it is, and has "entries" alone.
+
+    References:
+        Liu et al., 2024, appendix F, gradient reweighting (liu2024systematic)
+    """
+
+    weight: float = 1.0
+    weighting: Literal["entries"] | float = "entries"
+
+    def __post_init__(self) -> None:
+        """Check the weighting."""
+        if isinstance(self.weighting, str):
+            known = self.weighting == "entries"
+        else:
+            known = 0 <= self.weighting < float("inf")
+        if not known:
+            raise InvalidValue(
+                f"expected weighting 'entries' or a power >= 0, got {self.weighting!r}"
+            )
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Compare the direction of each tensor."""
+        theirs = observation.update
+        ours = [candidate.update.tensors[name] for name in theirs.tensors]
+        return (self._shares(theirs) * one_minus_cosines(ours, list(theirs))).sum()
+
+    def _shares(self, observed: Update) -> Tensor:
+        first = next(iter(observed))
+        if isinstance(self.weighting, str):
+            counts = [t.numel() for t in observed]
+            # Filled in one by one: a copy from the host could not be part of a CUDA graph.
+            return torch.stack([first.new_full((), count / sum(counts)) for count in counts])
+        norms = torch.stack([torch.linalg.vector_norm(t) for t in observed])
+        # By the largest first: powers of tiny norms underflow in single precision.
+        tiny = torch.finfo(norms.dtype).tiny
+        weights = (norms / norms.max().clamp_min(tiny)).pow(self.weighting)
+        return weights / weights.sum().clamp_min(tiny)
+
+
+def _largest(observed: Update, count: int) -> Tensor:
+    """For every tensor 1 if its norm is among the `count` largest and 0 if not.
+
+    A mask rather than a choice of names: under vmap each case has its own largest tensors.
+    """
+    norms = torch.stack([t.square().sum() for t in observed])
+    order = norms.argsort(descending=True, stable=True)
+    return torch.zeros_like(norms).scatter(0, order[:count], 1.0)
+
+
+def _scaled(update: Update, factors: Tensor) -> Update:
+    named = zip(update.tensors.items(), factors.unbind(), strict=True)
+    return replace(update, tensors={name: t * factor for (name, t), factor in named})
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Another term, seeing only the entries at which the observed update is not zero.
+
+    For updates that were pruned or dropped out: what the client removed says nothing about the
+    value it had.
+
+    Args:
+        term: The fidelity to restrict.
+
+    Example:
+        >>> from seepage.search.fidelity import Cosine
+        >>> Masked(Cosine(weight=2.0)).weight
+        2.0
+    """
+
+    term: Term
+
+    @property
+    def weight(self) -> float:
+        """That of the term."""
+        return self.term.weight
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Zero the simulated update where the observed one is zero, and delegate."""
+        observed = observation.update.tensors
+        seen = {
+            name: torch.where(observed[name] != 0, ours, 0)
+            for name, ours in candidate.update.tensors.items()
+        }
+        masked = replace(candidate, update=replace(candidate.update, tensors=seen))
+        return self.term(masked, observation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianKernel:
+    """One minus a Gaussian kernel of the difference, averaged over tensors.
+
+        mean_i  1 - exp(-||g_i(x) - g*_i||^2 / (2 h_i^2))
+
+    Small differences count as in `L2`, large ones saturate at 1, so that no single tensor rules.
+
+    Args:
+        weight: Factor in the objective.
+        bandwidth: h, the same for every tensor. None adapts it to the spread of each observed
+            tensor: h_i = ||g*_i||, its root mean square times the root of its number of entries.
+            A tensor observed as zero takes the root mean square of the whole update.
+
+    Deviations:
+        The paper adapts its kernel to the variance of the gradient and to the architecture. Here
+        the variance is taken about zero (a bias of one entry has no other) and scaled by the
+        number of entries, so that the kernel does not saturate at the start; tensors count
+        equally.
+
+    References:
+        Wang et al., 2020 (wang2020sapag)
+    """
+
+    weight: float = 1.0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the bandwidth."""
+        if self.bandwidth is not None and not self.bandwidth > 0:
+            raise InvalidValue(f"expected bandwidth > 0 or None, got {self.bandwidth!r}")
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Average the saturated distances."""
+        observed = observation.update
+        overall = observed.flat().square().mean()
+        apart = []
+        for name, theirs in observed.tensors.items():
+            square = (candidate.update.tensors[name] - theirs).square().sum()
+            apart.append(-torch.expm1(-square / (2 * self._squared_bandwidth(theirs, overall))))
+        return torch.stack(apart).mean()
+
+    def _squared_bandwidth(self, theirs: Tensor, overall: Tensor) -> Tensor | float:
+        if self.bandwidth is not None:
+            return self.bandwidth**2
+        energy = theirs.square().sum()
+        energy = torch.where(energy > 0, energy, overall * theirs.numel())
+        return torch.where(energy > 0, energy, 1)
+
+
+@dataclass(frozen=True)
+class OnLayers:
+    """Another term, seeing only some tensors of the update.
+
+    Args:
+        term: The fidelity to restrict.
+        names: Tensors (`"conv1.weight"`) or whole modules (`"conv1"`, which is not `"conv10"`).
+
+    Example:
+        >>> from seepage.search.fidelity import Cosine
+        >>> OnLayers(Cosine(), names=("conv1", "head.bias")).names
+        ('conv1', 'head.bias')
+    """
+
+    term: Term
+    names: tuple[str, ...] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check that there are names."""
+        if isinstance(self.names, str) or not self.names:
+            raise InvalidValue(f"expected a tuple of tensor or module names, got {self.names!r}")
+
+    @property
+    def weight(self) -> float:
+        """That of the term."""
+        return self.term.weight
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Leave out the other tensors, and delegate."""
+        return self.term(
+            replace(candidate, update=self._kept(candidate.update)),
+            replace(observation, update=self._kept(observation.update)),
+        )
+
+    def _kept(self, update: Update) -> Update:
+        for name in self.names:
+            if not any(_within(tensor, name) for tensor in update.tensors):
+                raise UnknownName("tensor", name, update.tensors, where="of the update")
+        kept = {n: t for n, t in update.tensors.items() if any(_within(n, m) for m in self.names)}
+        return replace(update, tensors=kept)
+
+
+def _within(tensor: str, name: str) -> bool:
+    return tensor == name or tensor.startswith(f"{name}.")

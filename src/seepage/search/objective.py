@@ -1,0 +1,279 @@
+"""The objective of many rows at once: simulate, then sum the terms of each row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol, Self, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from seepage.core import Domain, Observation, Statistics, Update
+from seepage.search.generator import Generated
+from seepage.search.term import Candidate, Changing, ReadsLayers, Term
+
+_Part = TypeVar("_Part")
+
+
+@runtime_checkable
+class PerCase(Protocol):
+    """A part of a search that holds tensors of its own case, such as recovered features.
+
+    Cases that run together share one such part. A term is called row by row, under `vmap`, and
+    is given what is the row's; an optimiser and a generator are called with all rows, and are
+    given the tensors of all, with the rows in front.
+    """
+
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """The tensors, by name; empty if there are none."""
+
+    def holding(self, held: Mapping[str, Tensor]) -> Self:
+        """The same part with other tensors, which are not looked at: rows may be traced."""
+
+
+def stacked(parts: Sequence[object], *, restarts: int) -> dict[str, Tensor]:
+    """What the same part of several cases holds, `(R, ...)`, by case and then by restart.
+
+    Args:
+        parts: One for each case.
+        restarts: Rows of each case.
+    """
+    held = [part.held for part in parts if isinstance(part, PerCase)]
+    return {
+        name: torch.stack([one[name] for one in held]).repeat_interleave(restarts, 0)
+        for name in (held[0] if held else ())
+    }
+
+
+def joined(parts: Sequence[_Part], *, restarts: int) -> _Part:
+    """One part for the rows of all cases, of a kind that is called with all rows.
+
+    Args:
+        parts: One for each case, which differ in nothing but what they hold.
+        restarts: Rows of each case.
+    """
+    first = parts[0]
+    if len(parts) == 1 or not isinstance(first, PerCase):
+        return first
+    together: _Part = first.holding(stacked(parts, restarts=restarts))
+    return together
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A point is one flat vector, so that every optimiser works on every problem.
+
+    Points of several rows have a leading axis: `(R, D)`. A row is one restart of one case.
+
+    Args:
+        batch_size: Number of inputs sought.
+        domain: Their space.
+        classes: If labels are sought too, their number of classes; None if labels are known.
+        generated: What makes the inputs of the first entries of a point; None if these are the
+            inputs themselves.
+    """
+
+    batch_size: int
+    domain: Domain
+    classes: int | None = None
+    generated: Generated | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the inputs of one row."""
+        return (self.batch_size, *self.domain.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of entries of a point."""
+        return self.inputs_size + self.batch_size * (self.classes or 0)
+
+    @property
+    def inputs_size(self) -> int:
+        """Number of those that make the inputs."""
+        return math.prod(self.shape) if self.generated is None else self.generated.size
+
+    def normalised(self, points: Tensor) -> Tensor:
+        """The inputs `(..., B, *shape)`, in normalised coordinates."""
+        first = points[..., : self.inputs_size]
+        if self.generated is not None:
+            return self.generated(first)
+        return first.reshape(*points.shape[:-1], *self.shape)
+
+    def label_probabilities(self, points: Tensor) -> Tensor:
+        """The labels sought, `(..., B, K)`, as probabilities of the logits that are searched."""
+        logits = points[..., self.inputs_size :]
+        return logits.reshape(*points.shape[:-1], self.batch_size, -1).softmax(-1)
+
+    def with_inputs(self, points: Tensor, normalised: Tensor) -> Tensor:
+        """The points with other inputs, their labels kept."""
+        flat = normalised.reshape(*points.shape[:-1], -1)
+        return torch.cat([flat, points[..., flat.shape[-1] :]], dim=-1)
+
+    def project(self, points: Tensor) -> Tensor:
+        """The points with their inputs made valid; generated ones always are."""
+        if self.generated is not None:
+            return points
+        natural = self.domain.project(self.domain.denormalise(self.normalised(points)))
+        return self.with_inputs(points, self.domain.normalise(natural))
+
+
+Tensors = Mapping[str, Tensor]
+# Normalised inputs (R, B, ...) and their labels to the simulated update, each tensor (R, ...).
+RowSimulation = Callable[[Tensor, Tensor], dict[str, Tensor]]
+
+
+@runtime_checkable
+class Reading(Protocol):
+    """A simulation that can tell what layers read, so that terms need not run the network again."""
+
+    def reading(
+        self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The simulated update, and what those layers read of which it can tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """What is minimised. A row is one restart of one case; cases share the task and the client.
+
+    Args:
+        terms: Fidelity and priors, as the first case has them.
+        cases: What was observed; rows are ordered by case, then by restart.
+        layout: How points are read.
+        labels: Known labels by row `(R, B)` or `(R, B, K)`; None if they are searched for.
+        simulate: The client's computation for all rows.
+        others: The terms of the further cases, alike but for what they hold of their case; none
+            if all are the same.
+    """
+
+    terms: tuple[Term, ...]
+    cases: tuple[Observation, ...]
+    layout: Layout
+    labels: Tensor | None
+    simulate: RowSimulation
+    others: tuple[tuple[Term, ...], ...] = ()
+
+    def evaluate(self, points: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Values `(R,)` and gradients `(R, D)`."""
+        leaves = points.detach().requires_grad_()
+        values = self.values(leaves, step)
+        (gradients,) = torch.autograd.grad(values.sum(), leaves)
+        return values.detach(), gradients
+
+    def values(self, points: Tensor, step: Tensor) -> Tensor:
+        """The objective of every row, `(R,)`."""
+        normalised = self.layout.normalised(points)
+        labels = self.layout.label_probabilities(points) if self.labels is None else self.labels
+        updates, layers = self._simulated(normalised, labels)
+        consensus = self._consensus(normalised)
+        if len(points) == 1:
+            # Not t[0], whose derivative fills and copies a tensor of zeros.
+            first, read = (
+                {name: t.squeeze(0) for name, t in tensors.items()} for tensors in (updates, layers)
+            )
+            x, y, c = normalised[0], labels[0], consensus[0]
+            return self._row(self.terms, self.cases[0], x, y, first, read, step, c)[None]
+        if len(self.cases) == 1:
+
+            def restart(x: Tensor, y: Tensor, u: Tensors, r: Tensors, c: Tensor) -> Tensor:
+                return self._row(self.terms, self.cases[0], x, y, u, r, step, c)
+
+            one: Tensor = vmap(restart)(normalised, labels, updates, layers, consensus)
+            return one
+
+        def row(x: Tensor, y: Tensor, u: Tensors, r: Tensors, c: Tensor, seen: Tensors) -> Tensor:
+            terms = tuple(_holding(i, term, seen) for i, term in enumerate(self.terms))
+            return self._row(terms, _rebuilt(self.cases[0], seen), x, y, u, r, step, c)
+
+        seen = self._seen(len(points))
+        many: Tensor = vmap(row)(normalised, labels, updates, layers, consensus, seen)
+        return many
+
+    def same(self, step: Tensor) -> Tensor | bool:
+        """Whether it is the function that it was at the step before."""
+        changed: Tensor | bool = False
+        for term in self.terms:
+            if isinstance(term, Changing):
+                changed = changed | term.changes(step)
+        return ~changed if isinstance(changed, Tensor) else True
+
+    def _simulated(
+        self, normalised: Tensor, labels: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The updates of all rows, and what layers read that terms ask for."""
+        if not isinstance(self.simulate, Reading):
+            return self.simulate(normalised, labels), {}
+        task = self.cases[0].task
+        asked = [term.reads(task) for term in self.terms if isinstance(term, ReadsLayers)]
+        wanted = list(dict.fromkeys(chain.from_iterable(asked)))
+        return self.simulate.reading(normalised, labels, wanted)
+
+    def _row(
+        self,
+        terms: tuple[Term, ...],
+        observation: Observation,
+        normalised: Tensor,
+        labels: Tensor,
+        update: Tensors,
+        layers: Tensors,
+        step: Tensor,
+        consensus: Tensor,
+    ) -> Tensor:
+        simulated = replace(observation.update, tensors=update)
+        domain = self.layout.domain
+        candidate = Candidate(normalised, labels, simulated, domain, step, consensus, layers)
+        return torch.stack([t.weight * t(candidate, observation) for t in terms]).sum()
+
+    def _consensus(self, normalised: Tensor) -> Tensor:
+        """The mean over the restarts of each row's case."""
+        by_case = normalised.detach().reshape(len(self.cases), -1, *normalised.shape[1:])
+        return by_case.mean(1, keepdim=True).expand_as(by_case).flatten(0, 1)
+
+    def _seen(self, rows: int) -> dict[str, Tensor]:
+        """What was observed, and what terms hold of it, stacked by row."""
+        restarts = rows // len(self.cases)
+        parts = [_parts(case) for case in self.cases]
+        seen = {
+            name: torch.stack([part[name] for part in parts]).repeat_interleave(restarts, 0)
+            for name in parts[0]
+        }
+        others = self.others or (self.terms,) * (len(self.cases) - 1)
+        for place, terms in enumerate(zip(self.terms, *others, strict=True)):
+            held = stacked(terms, restarts=restarts)
+            seen |= {f"term {place}/{name}": tensor for name, tensor in held.items()}
+        return seen
+
+
+def _parts(observation: Observation) -> dict[str, Tensor]:
+    """The tensors of an observation that differ between cases, by a flat name."""
+    parts = {f"update/{name}": t for name, t in observation.update.tensors.items()}
+    for layer, known in (observation.statistics or {}).items():
+        parts[f"mean/{layer}"], parts[f"variance/{layer}"] = known.mean, known.variance
+    return parts
+
+
+def _holding(place: int, term: Term, parts: Tensors) -> Term:
+    """The term of one row, from tensors that vmap has sliced."""
+    if not isinstance(term, PerCase):
+        return term
+    first = f"term {place}/"
+    return term.holding({n.removeprefix(first): t for n, t in parts.items() if n.startswith(first)})
+
+
+def _rebuilt(template: Observation, parts: Tensors) -> Observation:
+    """The observation of one row, from tensors that vmap has sliced."""
+    chosen = {n.partition("/")[2]: t for n, t in parts.items() if n.startswith("update/")}
+    update: Update = replace(template.update, tensors=chosen)
+    if template.statistics is None:
+        return replace(template, update=update)
+    statistics = {
+        layer: Statistics(parts[f"mean/{layer}"], parts[f"variance/{layer}"])
+        for layer in template.statistics
+    }
+    return replace(template, update=update, statistics=statistics)

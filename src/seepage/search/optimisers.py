@@ -1,0 +1,271 @@
+"""Update rules as pure functions, for all rows at once.
+
+Every tensor has the rows first, `(R, ...)`; no rule lets one row see another. State is a tuple of
+tensors of fixed shapes, so that a step can be captured as a CUDA graph and saved to a file.
+
+A generator would have to be saved with a run and cannot be replayed inside a CUDA graph; a hash of
+a counter needs no state, and gives the same numbers on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from seepage.core.errors import InvalidValue
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """Where in a run a step is taken, as scalars on the device.
+
+    Args:
+        step: Steps taken so far.
+        progress: The same as a share of the run, in [0, 1].
+        scale: Factor of the schedule.
+        same: Whether the objective is what it was at the last step.
+    """
+
+    step: Tensor
+    progress: Tensor
+    scale: Tensor
+    same: Tensor | bool = True
+
+
+class Optimiser(Protocol):
+    """A rule that moves points against gradients."""
+
+    def start(self, points: Tensor) -> State:
+        """State before the first step, for points `(R, D)`."""
+
+    def step(
+        self,
+        points: Tensor,
+        values: Tensor,
+        gradients: Tensor,
+        state: State,
+        moment: Moment,
+    ) -> tuple[Tensor, State]:
+        """Return the next points and state.
+
+        Args:
+            points: `(R, D)`.
+            values: The objective there, `(R,)`.
+            gradients: Its gradients, `(R, D)`.
+            state: What `start` or the last step returned.
+            moment: Where in the run this is.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Adam, on the gradient or on its sign.
+
+    The sign makes every pixel move at the same pace, as in adversarial attacks. The soft sign
+    tanh(s g) / s with s falling from 1 to 0 over the run ends as the plain gradient.
+
+    References:
+        Kingma and Ba, 2015 (kingma2015adam); signed: Geiping et al., 2020, Sec. 3
+        (geiping2020inverting)
+    """
+
+    step_size: float = 0.1
+    sign: Literal["hard", "soft", "none"] = "hard"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        _check_step_size(self.step_size)
+        if self.sign not in ("hard", "soft", "none"):
+            raise InvalidValue(f"expected sign 'hard', 'soft' or 'none', got {self.sign!r}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InvalidValue(f"expected two betas in [0, 1), got {self.betas!r}")
+
+    def start(self, points: Tensor) -> State:
+        """Zero moments and step counts."""
+        return torch.zeros_like(points), torch.zeros_like(points), points.new_zeros(len(points), 1)
+
+    def step(
+        self,
+        points: Tensor,
+        values: Tensor,
+        gradients: Tensor,
+        state: State,
+        moment: Moment,
+    ) -> tuple[Tensor, State]:
+        """One step of Adam with bias correction."""
+        first, second, count = state
+        slow, slower = self.betas
+        signed = self._signed(gradients, moment)
+        count = count + 1
+        first = torch.lerp(first, signed, 1 - slow)
+        second = torch.lerp(second, signed.square(), 1 - slower)
+        spread = (second / _warmth(slower, count)).sqrt() + self.eps
+        pace = moment.scale * self.step_size / _warmth(slow, count)
+        return points - pace * first / spread, (first, second, count)
+
+    def _signed(self, gradients: Tensor, moment: Moment) -> Tensor:
+        if self.sign == "hard":
+            return gradients.sign()
+        if self.sign == "soft":
+            sharpness = (1 - moment.progress).clamp_min(1e-6)
+            return torch.tanh(gradients * sharpness) / sharpness
+        return gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientDescent:
+    """Plain gradient descent: x - step_size g.
+
+    References:
+        Geiping et al., 2020, Table 1, where it fails (geiping2020inverting)
+    """
+
+    step_size: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check the step size."""
+        _check_step_size(self.step_size)
+
+    def start(self, points: Tensor) -> State:
+        """Nothing to remember."""
+        return ()
+
+    def step(
+        self,
+        points: Tensor,
+        values: Tensor,
+        gradients: Tensor,
+        state: State,
+        moment: Moment,
+    ) -> tuple[Tensor, State]:
+        """One step."""
+        return points - moment.scale * self.step_size * gradients, state
+
+
+def _warmth(beta: float, count: Tensor) -> Tensor:
+    """1 - beta^count, to all digits: in single precision the difference would lose five."""
+    return -torch.expm1(count * (math.log(beta) if beta else -math.inf))
+
+
+def _check_step_size(step_size: float) -> None:
+    if not 0 < step_size < float("inf"):
+        raise InvalidValue(f"expected step_size > 0, got {step_size!r}")
+
+
+def _signed(word: int) -> int:
+    """A 64-bit word as torch's signed integers hold it."""
+    return (word + 2**63) % 2**64 - 2**63
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_FIRST = _signed(0xBF58476D1CE4E5B9)
+_SECOND = _signed(0x94D049BB133111EB)
+
+
+def normal_noise(seeds: Tensor, step: Tensor, size: int) -> Tensor:
+    """Standard normal numbers `(R, size)` in double precision, by Box and Muller's method.
+
+    Args:
+        seeds: One 64-bit integer per row, `(R, 1)`.
+        step: A counter, a scalar.
+        size: Numbers per row.
+
+    References:
+        Steele et al., 2014 (steele2014fast)
+    """
+    key = scrambled(seeds + scrambled(step.to(torch.int64) * _GOLDEN))
+    bits = stream(key, size)
+    # Halves of one word; the half added keeps the logarithm finite.
+    first = (_shifted(bits, 32).double() + 0.5) * 2.0**-32
+    second = (bits & (2**32 - 1)).double() * 2.0**-32
+    return (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
+
+
+def row_seeds(points: Tensor, seed: int) -> Tensor:
+    """A seed for each row `(R, 1)`, made of the row itself.
+
+    So a row meets the same noise alone, among others, and in single or double precision. Equal
+    rows are told apart by their order.
+    """
+    # Adding zero makes minus zero plus zero.
+    bits = (points.float() + 0.0).view(torch.int32).long()
+    content = scrambled(bits + stream(torch.zeros_like(bits[:, :1]), bits.shape[1])).sum(1)
+    earlier = (content.unsqueeze(1) == content).tril(-1).sum(1)
+    own = scrambled(content + _signed(seed)) + earlier * _GOLDEN
+    return scrambled(own).unsqueeze(1)
+
+
+def stream(key: Tensor, size: int) -> Tensor:
+    """The first `size` words of SplitMix64 seeded with each key `(R, 1)`."""
+    count = torch.arange(1, size + 1, device=key.device)
+    return scrambled(key + count * _GOLDEN)
+
+
+def scrambled(word: Tensor) -> Tensor:
+    """SplitMix64's bijection of 64-bit integers; products wrap around."""
+    word = (word ^ _shifted(word, 30)) * _FIRST
+    word = (word ^ _shifted(word, 27)) * _SECOND
+    return word ^ _shifted(word, 31)
+
+
+def _shifted(word: Tensor, bits: int) -> Tensor:
+    """Shift right, filling with zeros where torch fills with the sign."""
+    return torch.bitwise_and(word >> bits, 2 ** (64 - bits) - 1)
+
+
+@dataclass(frozen=True)
+class Langevin:
+    """Another rule, fed with gradients to which normal noise is added.
+
+        g + std * schedule * N(0, I)
+
+    The noise depends on the seed, on where the row started and on the step, and on nothing else.
+
+    Args:
+        optimiser: The rule.
+        std: Standard deviation of the noise before the schedule shrinks it.
+        seed: Another seed, other noise.
+
+    Deviations:
+        The paper adds the noise to the inputs, times the step size, after the rule; added to the
+        gradient, it passes through the rule (and its sign, where that is taken).
+
+    References:
+        Yin et al., 2021, Sec. 3.4 (yin2021see)
+    """
+
+    optimiser: Optimiser
+    std: float = field(default=0.2, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the deviation."""
+        if not self.std >= 0:
+            raise InvalidValue(f"expected std >= 0, got {self.std!r}")
+
+    def start(self, points: Tensor) -> State:
+        """The seeds of the rows, and the state of the rule."""
+        return (row_seeds(points, self.seed), *self.optimiser.start(points))
+
+    def step(
+        self,
+        points: Tensor,
+        values: Tensor,
+        gradients: Tensor,
+        state: State,
+        moment: Moment,
+    ) -> tuple[Tensor, State]:
+        """Shake the gradients and let the rule step."""
+        seeds, *rest = state
+        noise = normal_noise(seeds, moment.step, points.shape[1]).to(gradients.dtype)
+        shaken = gradients + self.std * moment.scale * noise
+        moved, rest_of_state = self.optimiser.step(points, values, shaken, tuple(rest), moment)
+        return moved, (seeds, *rest_of_state)

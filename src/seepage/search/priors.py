@@ -1,0 +1,224 @@
+"""What plausible inputs look like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from seepage.clients import batch_statistics
+from seepage.clients.gradient import measured
+from seepage.core import Observation, Statistics, Task
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.task import batchnorm_layers
+from seepage.search.term import Candidate, Term, trained_on
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotalVariation:
+    """Anisotropic total variation: the mean absolute difference of neighbours, along each axis.
+
+        mean |x[.., i+1, :] - x[.., i, :]| + mean |x[.., :, j+1] - x[.., :, j]|
+
+    Taken over valid differences only, so that a constant image scores 0, and in normalised
+    coordinates. Works on images and, along their one axis, on signals.
+
+    Args:
+        weight: Factor in the objective.
+        absolute: Measure |x| instead of x, for images whose pixels have random signs (InstaHide).
+
+    References:
+        Rudin et al., 1992 (rudin1992nonlinear); Geiping et al., 2020, Eq. 4
+        (geiping2020inverting); of |x|: Huang et al., 2021, Sec. 5.1 (huang2021evaluating)
+    """
+
+    weight: float
+    absolute: bool = False
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Measure the roughness of the candidate."""
+        inputs = candidate.normalised.abs() if self.absolute else candidate.normalised
+        axes = range(1 - len(candidate.domain.shape), 0)
+        # One pixel has no neighbour, and the mean of nothing is not a number.
+        rough = [inputs.diff(dim=a).abs().mean() for a in axes if inputs.shape[a] > 1]
+        return torch.stack(rough).sum() if rough else inputs.new_zeros(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredNorm:
+    """The sum of squares of the candidate, in natural units: ||x||_F^2.
+
+    It draws images towards black, and keeps sigmoid networks from saturating early on.
+
+    Deviations:
+        Squared, where the paper prints ||x||_F and calls it the L2 regulariser: the norm itself
+        has no gradient at zero.
+
+    References:
+        Qian and Hansen, 2020, Eq. 2 (qian2020what)
+    """
+
+    weight: float
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Sum the squares."""
+        return candidate.inputs.square().sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orthogonality:
+    """How much the inputs of one batch resemble each other, in natural units.
+
+        sum_{k != k'} (x_k . x_k')^2
+
+    Every pair counts twice, as the sum is written. Zero for a batch of one.
+
+    References:
+        Qian and Hansen, 2020, Eq. 3 (qian2020what)
+    """
+
+    weight: float
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Sum the squared inner products of different inputs."""
+        flat = candidate.inputs.flatten(1)
+        products = flat @ flat.T
+        return (products - torch.diag_embed(products.diagonal())).square().sum()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConsistency:
+    """The mean squared distance from the mean over all restarts, in normalised coordinates.
+
+    Restarts that agree are left alone; one that strays is drawn back.
+
+    Deviations:
+        The consensus is the pixelwise mean, without the paper's registration of the restarts with
+        each other; a mean over entries rather than a sum, so that `weight` does not depend on the
+        size of the images.
+
+    References:
+        Yin et al., 2021, Sec. 3.3 (yin2021see)
+    """
+
+    weight: float
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Measure the distance from the consensus."""
+        return (candidate.normalised - candidate.consensus).square().mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNormStatistics:
+    """How far the candidate's batch statistics are from those the adversary knows.
+
+        sum_l  || mean_l(x) - mean*_l || + || var_l(x) - var*_l ||
+
+    The known ones are the private batch's own where the threat grants them, else the running
+    statistics of the broadcast network, which describe the data it was trained on.
+
+    Args:
+        weight: Factor in the objective.
+        first_layer: Multiplier of the first layer's part, which is closest to the pixels.
+
+    Deviations:
+        Running variances are compared as broadcast. Torch accumulates them as unbiased estimates,
+        n/(n-1) times the biased variance measured on the candidate.
+
+    References:
+        Yin et al., 2021, Sec. 3.3 (yin2021see); Huang et al., 2021, Sec. 3.2
+        (huang2021evaluating)
+    """
+
+    weight: float
+    first_layer: float = 1.0
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Sum the distances over the layers, in the order they are run."""
+        ours = self._measured(candidate, observation)
+        if not ours:
+            raise NotApplicable(
+                f"{observation.task.name} runs no batch normalisation, so BatchNormStatistics has "
+                "nothing to compare; leave it out"
+            )
+        known = _known(observation)
+        apart = [_distance(found, known[layer]) for layer, found in ours.items()]
+        return torch.stack([self.first_layer * apart[0], *apart[1:]]).sum()
+
+    def reads(self, task: Task) -> list[str]:
+        """Every batch-normalisation layer."""
+        return list(batchnorm_layers(task.network))
+
+    def _measured(self, candidate: Candidate, observation: Observation) -> dict[str, Statistics]:
+        wanted = set(self.reads(observation.task))
+        if read := {name: t for name, t in candidate.layers.items() if name in wanted}:
+            return measured(read)
+        return batch_statistics(observation.task, trained_on(candidate, observation))
+
+
+def _distance(ours: Statistics, theirs: Statistics) -> Tensor:
+    # Unlike a square root written out, its gradient is 0 and not NaN where the two agree.
+    means: Tensor = torch.linalg.vector_norm(ours.mean - theirs.mean)
+    variances: Tensor = torch.linalg.vector_norm(ours.variance - theirs.variance)
+    return means + variances
+
+
+def _known(observation: Observation) -> dict[str, Statistics]:
+    if observation.statistics is not None:
+        return dict(observation.statistics)
+    known = {}
+    for name, layer in batchnorm_layers(observation.task.model).items():
+        if layer.running_mean is None or layer.running_var is None:
+            raise MissingKnowledge(
+                "batch statistics",
+                needed_by="BatchNormStatistics",
+                hint=f"{name} broadcasts no running ones either; use Threat(batchnorm='exact')",
+            )
+        known[name] = Statistics(layer.running_mean, layer.running_var)
+    return known
+
+
+@dataclass(frozen=True)
+class Decaying:
+    """Another term, with a weight that falls by a factor every so many steps.
+
+        factor ^ floor(step / every)  *  term
+
+    Args:
+        term: The term that fades.
+        factor: In (0, 1].
+        every: Steps between two falls.
+
+    Deviations:
+        The paper's listing decays if `(i // m) == 0`, read here as every m iterations.
+
+    References:
+        Qian and Hansen, 2020, Algorithm 2 (qian2020what)
+    """
+
+    term: Term
+    factor: float = field(default=0.9, kw_only=True)
+    every: int = field(default=2_000, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 < self.factor <= 1 or self.every < 1:
+            raise InvalidValue(
+                f"expected 0 < factor <= 1 and every >= 1, got {self.factor!r} and {self.every!r}"
+            )
+
+    @property
+    def weight(self) -> float:
+        """That of the term, before any fall."""
+        return self.term.weight
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Scale the term by how often it has fallen."""
+        value = self.term(candidate, observation)
+        falls = torch.div(candidate.step, self.every, rounding_mode="floor").to(value.dtype)
+        return value * self.factor**falls
+
+    def changes(self, step: Tensor) -> Tensor:
+        """Whether it falls at this step."""
+        return torch.remainder(step, self.every) == 0

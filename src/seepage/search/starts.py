@@ -1,0 +1,148 @@
+"""Where a search begins.
+
+Label logits, where labels are searched for, are drawn from N(0, 1) by a key of their own: the
+inputs of a restart are the same whether labels are known or not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from seepage.core import Rng
+from seepage.core.errors import InvalidValue
+from seepage.search.objective import Layout
+
+
+class Start(Protocol):
+    """A first point."""
+
+    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
+        """Return a flat point `(D,)`, with the dtype and device of `like`."""
+
+
+@dataclass(frozen=True)
+class NormalStart:
+    """N(0, 1) in normalised coordinates.
+
+    References:
+        Zhu et al., 2019 (zhu2019deep); Geiping et al., 2020 (geiping2020inverting)
+    """
+
+    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
+        """Draw every entry."""
+        return _point(rng.normal(layout.shape, like=like), layout, rng)
+
+
+@dataclass(frozen=True)
+class UniformStart:
+    """Uniform within the bounds of the domain, in natural units: U(0, 1) for images.
+
+    Deviations:
+        Label logits are N(0, 1) as everywhere here; the paper draws them from U(0, 1) too.
+
+    References:
+        Qian and Hansen, 2020, Algorithm 2 (qian2020what)
+    """
+
+    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
+        """Draw every entry."""
+        natural = layout.domain.sample(layout.batch_size, rng=rng).to(like)
+        return _point(layout.domain.normalise(natural), layout, rng)
+
+
+@dataclass(frozen=True)
+class ZeroStart:
+    """Zero in normalised coordinates: every input is the mean of the data.
+
+    All restarts are the same, unless labels are searched for.
+    """
+
+    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
+        """Return zeros."""
+        return _point(like.new_zeros(layout.shape), layout, rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatternedStart:
+    """One random patch of N(0, 1), tiled over the input; each input has its own.
+
+    Args:
+        size: Width of the patch.
+
+    References:
+        Wei et al., 2020, on geometric initialisation (wei2020framework)
+    """
+
+    size: int = 4
+
+    def __post_init__(self) -> None:
+        """Check the size."""
+        if self.size < 1:
+            raise InvalidValue(f"expected size >= 1, got {self.size!r}")
+
+    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
+        """Draw the patch and tile it."""
+        batch, channels, *spatial = layout.shape
+        tiled = rng.normal((batch, channels, *(self.size for _ in spatial)), like=like)
+        for axis, length in enumerate(spatial, start=2):
+            index = torch.arange(length, device=like.device) % self.size
+            tiled = tiled.index_select(axis, index)
+        return _point(tiled, layout, rng)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WarmStart:
+    """The inputs another attack found.
+
+    Args:
+        inputs: `(B, ...)`, in natural units: the `inputs` of a `Reconstruction`.
+        spread: Standard deviation of normal noise added in normalised coordinates, so that
+            restarts differ.
+
+    Example:
+        >>> WarmStart(torch.zeros(1, 1, 2, 2))
+        WarmStart((1, 1, 2, 2), 66687aad, spread=0.0)
+    """
+
+    inputs: Tensor
+    spread: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the spread."""
+        if not self.spread >= 0:
+            raise InvalidValue(f"expected spread >= 0, got {self.spread!r}")
+
+    def __repr__(self) -> str:
+        """Name shape and content: a record must tell two warm starts apart."""
+        content = self.inputs.detach().cpu().double().contiguous().numpy().tobytes()
+        digest = hashlib.sha256(content).hexdigest()[:8]
+        return f"WarmStart({tuple(self.inputs.shape)}, {digest}, spread={self.spread!r})"
+
+    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
+        """Normalise the inputs and add the noise."""
+        if tuple(self.inputs.shape) != layout.shape:
+            raise InvalidValue(
+                f"expected a warm start of shape {layout.shape}, got {tuple(self.inputs.shape)}; "
+                "was it found for another batch?"
+            )
+        normalised = layout.domain.normalise(self.inputs.detach().to(like))
+        noise = rng.normal(layout.shape, like=like)
+        return _point(normalised + self.spread * noise, layout, rng)
+
+
+def generated_point(layout: Layout, *, rng: Rng) -> Tensor:
+    """Where a generator begins, and label logits, where the layout has any."""
+    assert layout.generated is not None
+    return _point(layout.generated.start(rng=rng), layout, rng)
+
+
+def _point(normalised: Tensor, layout: Layout, rng: Rng) -> Tensor:
+    """Join the inputs with label logits, where the layout has any."""
+    flat = normalised.flatten()
+    count = layout.size - len(flat)
+    return torch.cat([flat, rng.fork("labels").normal((count,), like=flat)]) if count else flat

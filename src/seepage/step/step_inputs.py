@@ -1,0 +1,188 @@
+"""A batch as training loops have it, and the space its inputs live in."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.clients.gradient import Reduction
+from seepage.core import Batch, Domain
+from seepage.core.device import upcast
+from seepage.core.errors import InvalidValue, NotApplicable, in_a_line
+from seepage.core.task import Loss
+from seepage.domains import Image, Signal
+
+_INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
+_TOKENS = "input_ids"
+
+
+def read_batch(batch: object) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of a pair, a `Batch`, or a mapping as data loaders give them."""
+    if isinstance(batch, Batch):
+        return batch.inputs, batch.labels
+    if isinstance(batch, Mapping):
+        named = next((key for key in _INPUTS if key in batch), None)
+        pair = (batch.get(named or _TOKENS), batch.get("labels"))
+    elif isinstance(batch, tuple | list) and len(batch) == 2:
+        pair = (batch[0], batch[1])
+    else:
+        pair = (None, None)
+    inputs, labels = pair
+    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+        raise InvalidValue(
+            "expected a batch as (inputs, labels), two tensors, or a mapping of "
+            f"{', '.join(_INPUTS)} and labels, got {type(batch).__name__}"
+        )
+    return inputs, labels
+
+
+def usable(inputs: Tensor, labels: Tensor) -> Batch:
+    """The batch as attacks can search for it, or words on why they cannot."""
+    if not inputs.is_floating_point():
+        raise NotApplicable(
+            f"expected inputs that are real numbers, got {inputs.dtype}: nobody can search between "
+            "whole numbers such as tokens; audit the step on their embeddings, or divide images by "
+            "255"
+        )
+    if labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
+        labels = labels.long()
+    if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
+        labels = labels[:, 0].long()
+    if labels.ndim not in (1, 2) or (labels.ndim == 1 and labels.dtype != torch.int64):
+        raise NotApplicable(
+            f"expected class numbers (B,) or class probabilities (B, K), got labels of shape "
+            f"{tuple(labels.shape)} and {labels.dtype}: only classifiers can be audited so far"
+        )
+    # Double precision stays, or a network in it would read other numbers than in training.
+    return Batch(upcast(inputs.detach().clone()), labels.detach().clone())
+
+
+def assumed_domain(inputs: Tensor) -> tuple[Domain, str]:
+    """The space of inputs of which nothing is said, and words on what was assumed.
+
+    Values are taken to lie in [0, 1], [-1, 1] or between the next powers of two, as inputs that
+    were scaled or normalised do; entries keep the scale in which the network reads them.
+
+    Example:
+        >>> assumed_domain(torch.full((2, 3, 8, 8), 0.5))[0]
+        Image(shape=(3, 8, 8), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), bounds=(0.0, 1.0))
+    """
+    low, high = float(inputs.min()), float(inputs.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InvalidValue("expected finite inputs, got NaN or infinity; check the batch")
+    reach = 2.0 ** max(0, math.ceil(math.log2(max(abs(low), abs(high), 1.0))))
+    bounds = (0.0, 1.0) if low >= 0 and high <= 1 else (-reach, reach)
+    shape = tuple(inputs.shape[1:])
+    words = (
+        f"the adversary is taken to know that inputs lie in [{bounds[0]:g}, {bounds[1]:g}], as the "
+        "network reads them; give domain= for another range or for natural units"
+    )
+    if len(shape) == 3:
+        return Image(shape, bounds=bounds), words
+    # Anything else is channels of numbers in a row.
+    rows = shape if len(shape) == 2 else (1, *shape) if len(shape) == 1 else (shape[0], -1)
+    if -1 in rows:
+        rows = (shape[0], math.prod(shape[1:]))
+    return Signal(rows, bounds=bounds), words
+
+
+_CLOSE = 1e-4
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """A reduced loss, taken of each example alone."""
+
+    loss: Callable[[Any, Tensor], Tensor]
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """One value per example."""
+        pairs = ((outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels)))
+        return torch.stack([self.loss(one, label).reshape(()) for one, label in pairs])
+
+
+@dataclass(frozen=True)
+class OfLogits:
+    """A loss that reads `.logits` of what a network returns, given the logits alone."""
+
+    loss: Callable[[Any, Tensor], Tensor]
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Wrap the logits up again."""
+        return self.loss(SimpleNamespace(logits=outputs), labels)
+
+
+def per_example(
+    loss: Callable[[Any, Tensor], Tensor], outputs: Tensor, labels: Tensor
+) -> tuple[Loss, Reduction]:
+    """The loss unreduced, and how it was reduced; found out on the outputs of the step itself.
+
+    Args:
+        loss: As the training loop calls it.
+        outputs: Logits `(B, K)`.
+        labels: `(B,)` or `(B, K)`.
+
+    Example:
+        >>> outputs, labels = torch.eye(3), torch.tensor([0, 1, 1])
+        >>> per_example(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
+        (CrossEntropyLoss(), 'sum')
+    """
+    if not callable(loss):
+        raise InvalidValue(f"expected a loss to call on outputs and labels, got {loss!r}")
+    loss, value = _called(loss, outputs, labels)
+    if value.shape == labels.shape[:1] and (len(labels) > 1 or value.ndim == 1):
+        return loss, "mean"
+    if value.numel() != 1:
+        raise InvalidValue(
+            f"expected a loss of one number, or one per example ({len(labels)},), got "
+            f"{tuple(value.shape)}"
+        )
+    for unreduced in _candidates(loss):
+        losses = unreduced(outputs, labels)
+        if losses.shape != labels.shape[:1]:
+            continue
+        reductions: tuple[tuple[Reduction, Tensor], ...] = (
+            ("mean", losses.mean()),
+            ("sum", losses.sum()),
+        )
+        for name, reduced in reductions:
+            if torch.allclose(reduced, value.reshape(()), rtol=_CLOSE, atol=1e-7):
+                return unreduced, name
+    raise InvalidValue(
+        "expected a loss that is the mean or the sum of the losses of each example, got one that "
+        "is neither; leave class weights and terms that tie examples together out of the audit"
+    )
+
+
+def _called(
+    loss: Callable[[Any, Tensor], Tensor], outputs: Tensor, labels: Tensor
+) -> tuple[Callable[[Any, Tensor], Tensor], Tensor]:
+    try:
+        try:
+            value = loss(outputs, labels)
+        except AttributeError:
+            loss = OfLogits(loss)
+            value = loss(outputs, labels)
+    except Exception as error:
+        raise InvalidValue(
+            f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
+            f"but it raised {in_a_line(error)}"
+        ) from error
+    if not isinstance(value, Tensor):
+        raise InvalidValue(f"expected a loss that is a tensor, got {type(value).__name__}")
+    return loss, value
+
+
+def _candidates(loss: Callable[[Any, Tensor], Tensor]) -> list[Loss]:
+    if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
+        unreduced = copy.deepcopy(loss)
+        unreduced.reduction = "none"  # type: ignore[assignment]
+        return [unreduced, OneByOne(loss)]
+    return [OneByOne(loss)]

@@ -1,0 +1,140 @@
+"""What an audited step gave away, for training loops and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from seepage.audit import AuditStore, Case, Outcome, Record, environment, load_audit
+from seepage.audit.store import PAGE, SHEET
+from seepage.report import (
+    Attempt,
+    Level,
+    amounts,
+    attempts,
+    audit_page,
+    most,
+    save_contact_sheet,
+    strongest,
+    verdict,
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StepAudit:
+    """The result of `audit_step`; prints as sentences.
+
+    Args:
+        cases: What was tried.
+        outcomes: What each gave, in the same order.
+        refused: Attacks that do not apply, with the reason.
+        notes: What was assumed, and what the audit leaves out.
+        promise: What differential privacy promises, in words; empty where it does not.
+    """
+
+    cases: tuple[Case, ...]
+    outcomes: tuple[Outcome, ...]
+    refused: Mapping[str, str]
+    notes: tuple[str, ...]
+    promise: str = ""
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """One per attack."""
+        return tuple(outcome.record for outcome in self.outcomes)
+
+    @property
+    def people(self) -> Mapping[int, Attempt]:
+        """The strongest attack on each person, by their place in the batch, worst-off first."""
+        found = strongest(attempts(self.records))
+        return {person: attempt for (_, person), attempt in found.items()}
+
+    @property
+    def scores(self) -> Mapping[str, Tensor]:
+        """Metric to one value per person `(B,)`, each of the strongest attack on them."""
+        ordered = [self.people[person] for person in sorted(self.people)]
+        names = dict.fromkeys(name for attempt in ordered for name in attempt.record.scores)
+        return {
+            name: torch.tensor(
+                [float("nan") if (v := a.score(name)) is None else v for a in ordered]
+            )
+            for name in names
+        }
+
+    @property
+    def worst(self) -> int | None:
+        """The worst-off person's place in the batch; None if no attack gave a result."""
+        return next(iter(self.people), None)
+
+    @property
+    def recognisable(self) -> bool:
+        """Whether anybody's input can be recognised in what came back."""
+        return any(attempt.level is Level.recognisable for attempt in self.people.values())
+
+    @property
+    def guess(self) -> Tensor | None:
+        """What came back of each person `(B, ...)`, in natural units."""
+        if not self.people:
+            return None
+        chosen = [self.people[person] for person in sorted(self.people)]
+        kept = [self.outcomes[attempt.number].guess for attempt in chosen]
+        rows = [g[a.index] for a, g in zip(chosen, kept, strict=True) if g is not None]
+        return torch.stack(rows)
+
+    def report(self, path: Path | str, *, overwrite: bool = False) -> Path:
+        """Write records, tensors, pictures and the page into a directory.
+
+        Args:
+            path: The directory, new or empty.
+            overwrite: Replace an earlier audit there.
+
+        Returns:
+            Where the page is.
+        """
+        path = Path(path)
+        title = f"One training step of {self.cases[0].task.name}" if self.cases else "No attack"
+        title = f"{title}: {self.promise}" if self.promise else title
+        told = "\n".join(f"# {line}" for line in str(self).splitlines())
+        with AuditStore.create(
+            path,
+            title=title,
+            spec=f"# Made by sp.audit_step; call it again to run it again.\n{told}\n",
+            environment=environment(str(self.outcomes[0].record.effort.get("device", "cpu")))
+            if self.outcomes
+            else environment("cpu"),
+            cases=self.cases,
+            overwrite=overwrite,
+        ) as store:
+            for case, outcome in zip(self.cases, self.outcomes, strict=True):
+                store.add(case, outcome)
+        found = load_audit(path)
+        save_contact_sheet(list(found.outcomes()), path / SHEET)
+        (path / PAGE).write_text(audit_page(found), encoding="utf-8")
+        return path / PAGE
+
+    def __str__(self) -> str:
+        """The verdict, what was tried, what was not and why, and what was assumed."""
+        judged = verdict(self.records)
+        return "\n".join(
+            [
+                f"{judged.headline}." if self.records else "No attack applies to this step.",
+                *judged.details,
+                *(_tried(record) for record in self.records),
+                *(f"not tried: {name}: {reason}" for name, reason in self.refused.items()),
+                *(f"note: {note}" for note in self.notes),
+            ]
+        )
+
+    def __repr__(self) -> str:
+        """The same."""
+        return str(self)
+
+
+def _tried(record: Record) -> str:
+    effort = f"{record.effort.get('steps', 0)} steps, {record.effort.get('seconds', 0.0):.1f} s"
+    best = most(amounts(record)).words()
+    return f"tried: {record.attack}: {record.error or f'at best {best} ({effort})'}"

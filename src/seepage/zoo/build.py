@@ -1,0 +1,108 @@
+"""Every architecture by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from seepage.core import Domain, Task
+from seepage.core.construct import construct
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.plugins import Catalogue, first_line
+from seepage.domains import CIFAR10
+from seepage.zoo.convnets import CNN_VARIANTS, cnn, convnet, lenet, mnist_convnet, single_conv
+from seepage.zoo.factory import from_factory
+from seepage.zoo.foreign import hugging_face, pytorch_image_models
+from seepage.zoo.gpt import gpt
+from seepage.zoo.mlp import fc, mlp, two_layer
+from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
+from seepage.zoo.wide_head import wide_head_resnet18
+
+
+def _variant(variant: str) -> Callable[..., Task]:
+    def factory(*, classes: int = 10, domain: Domain = CIFAR10, seed: int = 0) -> Task:
+        return cnn(variant=variant, classes=classes, domain=domain, seed=seed)
+
+    network, number = variant.upper().split("-V")
+    factory.__doc__ = f"{network} variant {number} of Chen and Campbell's Table 1; see `cnn`."
+    return factory
+
+
+MODELS: Catalogue[Callable[..., Task]] = Catalogue(
+    "model",
+    "seepage.models",
+    {
+        "mlp": mlp,
+        "fc": fc,
+        "lenet": lenet,
+        "convnet": convnet,
+        "resnet20": resnet20,
+        "resnet32": resnet32,
+        "resnet56": resnet56,
+        "resnet18": resnet18,
+        "resnet50": resnet50,
+        "resnet152": resnet152,
+        "cnn": cnn,
+        **{variant: _variant(variant) for variant in CNN_VARIANTS},
+        "single_conv": single_conv,
+        "mnist_convnet": mnist_convnet,
+        "two_layer": two_layer,
+        "wide_head_resnet18": wide_head_resnet18,
+        "gpt": gpt,
+    },
+)
+
+
+# Before the colon, a package whose networks are built by the name after it.
+FOREIGN: Mapping[str, Callable[..., Task]] = MappingProxyType(
+    {"hf": hugging_face, "timm": pytorch_image_models}
+)
+
+
+def catalogue() -> dict[str, str]:
+    """Return each architecture's name with one line about it.
+
+    Example:
+        >>> catalogue()["cnn3-v4"]
+        "CNN3 variant 4 of Chen and Campbell's Table 1; see `cnn`."
+    """
+    known = {**MODELS, **{f"{package}:NAME": make for package, make in FOREIGN.items()}}
+    return {name: first_line(factory) for name, factory in known.items()}
+
+
+def build(name: str, *, options: Mapping[str, object]) -> Task:
+    """Build a task from plain data, as a spec holds it.
+
+    Args:
+        name: Of the zoo or of an installed package, `hf:KIND`, `timm:NAME`, or
+            `package.module:factory`.
+        options: Arguments of the factory, or of `from_factory`; none is made up.
+
+    Example:
+        >>> build("convnet", options={"width": 8}).name
+        'convnet(width=8)'
+
+    Raises:
+        UnknownName: No such model, or the model has no such option.
+        InvalidValue: An option is missing or has a value the model cannot use.
+    """
+    task = construct(name, _resolve(name), options)
+    if not isinstance(task, Task):
+        package = MODELS.origin(name)
+        raise InvalidValue(
+            f"expected {name} of the package {package!r} to return a seepage.Task, got "
+            f"{type(task).__name__}"
+        )
+    return task
+
+
+def _resolve(name: str) -> Callable[..., Task]:
+    if name in MODELS:
+        return MODELS[name]
+    package, _, rest = name.partition(":")
+    if package in FOREIGN and rest:
+        return partial(FOREIGN[package], rest)
+    if ":" in name or "." in name:
+        return partial(from_factory, name)
+    raise UnknownName("model", name, MODELS)
