@@ -33,6 +33,7 @@ def digits():
     return sp.data.load("digits")
 
 
+@pytest.mark.slow
 def test_a_surrogate_recovers_from_many_steps_without_unrolling_them(digits):
     batch = digits.batch(1, start=3)
     task = sp.zoo.cnn(variant="cnn2-v1", domain=digits.domain)
@@ -41,6 +42,7 @@ def test_a_surrogate_recovers_from_many_steps_without_unrolling_them(digits):
     assert psnr(guess, batch).item() > 20
 
 
+@pytest.mark.slow
 def test_the_position_whose_objective_ends_lowest_wins(digits):
     batch = digits.batch(1, start=2)
     task = sp.zoo.cnn(variant="cnn2-v1", domain=digits.domain)

@@ -79,6 +79,7 @@ def test_an_imprinted_network_still_classifies(cifar, data_root):
     assert planted.domain == task.domain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "known", "unknown"), [(0.3, 26, 17), (0.9, 17, 15)])
 def test_what_dropout_took_is_filled_in_from_around_it(rate, known, unknown, cifar):
     """Half of its pixels are enough to know a person by; a bias that is gone, its bin tells."""
@@ -96,6 +97,7 @@ def test_what_dropout_took_is_filled_in_from_around_it(rate, known, unknown, cif
     assert float(scores[False].median()) < unknown
 
 
+@pytest.mark.slow
 def test_long_columns_stand_out_of_noise(cifar):
     batch, client = cifar.batch(16), sp.Client(sp.Gradient(), sp.AddGaussian(0.01))
     scores = []
@@ -266,6 +268,7 @@ def test_flipping_makes_the_gradients_of_a_trained_network_large(cifar, data_roo
     torch.testing.assert_close(after, before.roll(1, dims=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [sp.attacks.inverting_gradients(steps=3), sp.attacks.rgap()])
 def test_updates_of_one_flipped_network_are_attacked_side_by_side(search, photos):
     flip = sp.attacks.label_flip(attack=search)

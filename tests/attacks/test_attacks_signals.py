@@ -53,6 +53,7 @@ def test_matching_finds_a_signal_behind_a_convolution(data_root, name):
     assert sp.certify(seen, guess).unique
 
 
+@pytest.mark.slow
 def test_a_short_search_is_not_ruled_by_its_regulariser(data_root):
     data = sp.data.load("ecg")
     task = sp.zoo.fc(hidden=16, domain=data.domain, classes=data.classes).to(dtype=torch.float64)

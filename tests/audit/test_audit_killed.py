@@ -33,9 +33,10 @@ defenses = [{ name = "AddGaussian", std = 0.001 }]
 # The command, noting every case as it begins.
 COUNTED = """
 import os, sys
-from seepage.audit import execution
+import seepage.audit.run_case
 from seepage.cli import main
 
+execution = sys.modules["seepage.audit.run_case"]
 run = execution.run_case
 
 def counted(case):

@@ -81,6 +81,7 @@ def test_the_features_of_a_deep_network_come_back_and_are_not_taken_for_inputs()
         sp.attacks.exact_features()(seen, rng=sp.rng(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("defense", "most"),
     [
@@ -99,6 +100,7 @@ def test_defenses_of_the_update_leave_little_to_be_desired(defense, most):
     assert outside(read(task, batch), found) < most
 
 
+@pytest.mark.slow
 def test_local_steps_are_about_a_gradient():
     task, batch = two_layer(), PHOTOS.batch(3)
     seen = observe(task, batch, local=sp.FedAvg(lr=0.01, steps=5), knows_labels=True)

@@ -221,6 +221,7 @@ class Posterior:
         return np.column_stack([shares.T @ values, shares.sum(0)]), shares, likely
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", [sp.Clip(0.01), sp.Dropout(0.5)], ids=repr)
 def test_where_it_ends_scipy_finds_nothing_likelier(task, defense):
     batch = pictures([1, 5, 7])
@@ -264,6 +265,7 @@ def test_a_head_without_bias_tells_them_too(without_bias):
         assert misses(seen, usual(seen), batch.inputs) > 0.06
 
 
+@pytest.mark.slow
 def test_labels_may_be_probabilities(task):
     batch = pictures([1, 5, 7])
     seen = observe(task, batch, sp.Dropout(0.5))

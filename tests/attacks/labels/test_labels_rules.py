@@ -120,6 +120,7 @@ def test_present_classes_and_not_the_absent_ones_are_read_off_a_difference(photo
     assert SignRule()(replace(seen, batch_size=None)).tolist() == [1, 3, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "size"),
     [(sp.zoo.resnet20, 8), (sp.zoo.lenet, 8), (sp.zoo.lenet, 32)],

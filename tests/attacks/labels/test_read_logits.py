@@ -49,6 +49,7 @@ def test_at_the_truth_the_read_simulation_gives_the_observed_update(data, gain):
     assert residual(read, batch.inputs, read.labels) < 1e-5
 
 
+@pytest.mark.slow
 def test_an_image_that_a_network_is_sure_of_comes_back_once_the_last_layer_is_read(data):
     task, batch = sure(data, 100)
     seen = seen_by(sp.Threat(knows_labels=True), task, batch)

@@ -42,6 +42,7 @@ def test_a_cifar_image_is_better_than_the_solution_of_least_norm(data_root, monk
     assert psnr(guess, batch) > least + 3
 
 
+@pytest.mark.slow
 def test_errors_from_the_layer_above_do_not_undo_the_gain():
     batch = photo(16)
     seen = observe(sp.zoo.cnn(variant="cnn3-v1", domain=shifted(16)), batch)
@@ -143,6 +144,7 @@ def test_gradients_are_matched_unless_all_solutions_explain_them(hard, matched):
     assert (LayerwiseCosine in kinds) == matched
 
 
+@pytest.mark.slow
 def test_one_filter_is_no_worse_than_least_norm(data_root, monkeypatch):
     monkeypatch.setenv("SEEPAGE_DATA", str(data_root))
     images = sp.data.load("cifar10")
@@ -192,6 +194,7 @@ def test_side_by_side_is_one_by_one(variant, constraint):
     assert not torch.allclose(alone[0].inputs, alone[1].inputs, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_of_several_only_those_that_are_uncertain_are_corrected():
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -182,6 +182,7 @@ def test_damping_is_tikhonovs(layer, damping):
     torch.testing.assert_close(minimum_norm(system, target, damping=damping), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(layers())
 def test_the_nearest_solution_keeps_what_the_system_does_not_see(layer):

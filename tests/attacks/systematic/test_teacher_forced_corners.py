@@ -122,6 +122,7 @@ def test_features_of_a_frozen_layer_are_matched_in_any_order(pictures):
     assert bool(attack(seen, rng=sp.rng(1)).inputs.isfinite().all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "activation"), [(84, nn.Sigmoid()), (16, nn.ReLU())])
 def test_what_explains_the_update_is_taken_and_not_what_fits_the_head(pictures, width, activation):
     """Behind narrow layers least squares finds people who were not there, and leave little."""
