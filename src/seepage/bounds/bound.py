@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 
 

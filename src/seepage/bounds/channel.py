@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Defense, Protection, Rng, Task, Update
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses import AddGaussian, AddLaplace, Chain, Dropout, Quantize, Sign, chain
+from seepage.defenses.chain import Chain, chain
+from seepage.defenses.noise import AddGaussian, AddLaplace
+from seepage.defenses.quantize import Quantize, Sign
+from seepage.defenses.sparsify import Dropout
 
 # How far a client may stray from its deterministic part, relative to it, by rounding alone.
 ROUNDING = 1e-4

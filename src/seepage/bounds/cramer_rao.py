@@ -12,7 +12,7 @@ from torch import Tensor
 from seepage.bounds.channel import SEEN_WITH, Channel, channel, nothing_said, require_std
 from seepage.bounds.information import Information, information, signs
 from seepage.bounds.inverse_trace import InverseTrace, Inversion, half_width
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.rng import require_key

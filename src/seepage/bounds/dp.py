@@ -9,11 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.clients import Client, Gradient
+from seepage.clients.client import Client
+from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
-from seepage.defenses import AddGaussian, ClipEach, Mean
+from seepage.defenses.clip import ClipEach, Mean
+from seepage.defenses.noise import AddGaussian
 
 # Parts of the sample whose spread gives the error of the estimate.
 BLOCKS = 20

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.bounds.channel import nothing_said, require_radius
 from seepage.bounds.van_trees import around
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import NotApplicable
 from seepage.core.rng import require_key

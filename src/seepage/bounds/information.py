@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.attacks.jacobian import Jacobian, Linear
 from seepage.bounds.channel import Channel
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, Rng, Task
 from seepage.core.progress import report
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.attacks.jacobian import Jacobian
 from seepage.bounds.information import largest_eigenvalue, person_jacobians, squared_norm
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.plugins import Catalogue

@@ -9,20 +9,14 @@ from torch import nn
 
 from seepage.bounds.channel import Channel
 from seepage.bounds.information import information
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, Protection, Task
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses import (
-    AddGaussian,
-    Clip,
-    ClipEach,
-    Dropout,
-    Mean,
-    Prune,
-    SecureAggregation,
-    TopK,
-    chain,
-)
+from seepage.defenses.aggregation import SecureAggregation
+from seepage.defenses.chain import chain
+from seepage.defenses.clip import Clip, ClipEach, Mean
+from seepage.defenses.noise import AddGaussian
+from seepage.defenses.sparsify import Dropout, Prune, TopK
 
 ASSUMPTIONS = (
     "up to constants and logarithms: an order of magnitude, not a number to compare attacks with",

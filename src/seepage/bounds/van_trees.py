@@ -13,7 +13,7 @@ from seepage.bounds.channel import channel, nothing_said, require_radius, requir
 from seepage.bounds.cramer_rao import KNOWN, computed, granted
 from seepage.bounds.information import information
 from seepage.bounds.inverse_trace import Inversion
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.rng import require_key

@@ -11,7 +11,7 @@ from seepage.core import Batch, LocalComputation, PreparedBatch, Protection, Rng
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
-from seepage.defenses import Chain, chain
+from seepage.defenses.chain import Chain, chain
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,14 @@
 """Nouns and protocols: what flows through the program, and the seams it flows past."""
 
 from seepage.core.batch import Batch
-from seepage.core.observation import Mixing, Observation, PreparedBatch, Simulate, Statistics
+from seepage.core.observation import (
+    Mixing,
+    Observation,
+    OwnSimulation,
+    PreparedBatch,
+    Simulate,
+    Statistics,
+)
 from seepage.core.protocols import (
     ActiveAttack,
     Aggregation,
@@ -33,6 +40,7 @@ __all__ = [
     "Metric",
     "Mixing",
     "Observation",
+    "OwnSimulation",
     "Paired",
     "PreparedBatch",
     "Protection",

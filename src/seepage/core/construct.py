@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from seepage.core.digest import stable_repr
 from seepage.core.errors import InvalidValue, UnknownName, error_path
 
 T = TypeVar("T")
@@ -96,15 +97,61 @@ def serialise(value: Any) -> Any:  # noqa: ANN401
     Example:
         >>> from seepage.core.reconstruction import Certificate
         >>> serialise(Certificate(residual=0.5))
-        {'name': 'Certificate', 'residual': 0.5, 'unique': None}
+        {'name': 'Certificate', 'arguments': {'residual': 0.5, 'unique': None}}
     """
     if is_dataclass(value) and not isinstance(value, type):
-        named = {f.name: serialise(getattr(value, f.name)) for f in fields(value) if f.init}
-        return {"name": type(value).__name__, **named}
+        arguments = {f.name: serialise(getattr(value, f.name)) for f in fields(value) if f.init}
+        return {"name": type(value).__name__, "arguments": arguments}
     if isinstance(value, tuple | list):
         return [serialise(item) for item in value]
-    if isinstance(value, dict):
-        return {key: serialise(item) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        return {str(key): serialise(item) for key, item in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return repr(value)
+    return stable_repr(value)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A defense, threat, attack or local computation as values, for records and identities.
+
+    Args:
+        name: Of the class, or what the user calls it.
+        arguments: Plain data by name; lists are kept as tuples.
+
+    Example:
+        >>> from seepage.core.reconstruction import Certificate
+        >>> Component.of(Certificate(residual=0.5)).arguments
+        {'residual': 0.5, 'unique': None}
+        >>> str(Component("dlg", {"steps": 3})), str(Component.of("my attack"))
+        ('dlg(steps=3)', 'my attack')
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make equal values equal, whether they were written by hand or read from JSON."""
+        object.__setattr__(self, "arguments", _freeze_lists(dict(self.arguments)))
+
+    def __hash__(self) -> int:
+        """Equal for equal components."""
+        return hash((self.name, repr(self.arguments)))
+
+    def __str__(self) -> str:
+        """The call, or the name alone where there are no arguments."""
+        return described(self.name, self.arguments) if self.arguments else self.name
+
+    @classmethod
+    def of(cls, value: object) -> Component:
+        """Describe an object: a dataclass by its fields, a name as it is, others by their repr."""
+        if isinstance(value, Component):
+            return value
+        plain = serialise(value)
+        return cls(**plain) if isinstance(plain, dict) else cls(str(plain))
+
+
+def _freeze_lists(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return {key: _freeze_lists(item) for key, item in value.items()}
+    return tuple(map(_freeze_lists, value)) if isinstance(value, list | tuple) else value

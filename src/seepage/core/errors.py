@@ -108,7 +108,7 @@ def error_path(*place: str | int) -> Iterator[None]:
 
     Example:
         >>> try:
-        ...     with located("scenario", 0), located("attacks", 1):
+        ...     with error_path("scenario", 0), error_path("attacks", 1):
         ...         raise SeepageError("no such attack")
         ... except SeepageError as error:
         ...     print(error.place, error)

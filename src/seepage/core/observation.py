@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from seepage.core.batch import Batch
-from seepage.core.task import Task
-from seepage.core.update import Update
+if TYPE_CHECKING:
+    from seepage.core.batch import Batch
+    from seepage.core.task import Task
+    from seepage.core.update import Update
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +32,15 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class PreparedBatch:
-    """A network and the data it is taught with.
+    """What a client trains after its input defenses have run.
 
     Args:
         task: The network.
-        batch: What is trained on.
-        sought: What a candidate of the adversary stands for: the encodings once data is mixed, and
-            the private batch otherwise.
-        mixing: How the encodings were made, if they were.
-        masks: By parameter name, what its part of the update is multiplied with.
+        batch: The training data.
+        target: What the adversary tries to recover: the encodings if the data was mixed, otherwise
+            the private batch.
+        mixing: How the encodings were made, if the data was mixed.
+        masks: Factors for the update, by parameter name.
     """
 
     task: Task
@@ -50,7 +51,7 @@ class PreparedBatch:
 
     @classmethod
     def plain(cls, task: Task, batch: Batch) -> PreparedBatch:
-        """The prepared of a client that prepares nothing."""
+        """The batch of a client without input defenses."""
         return cls(task, batch, target=batch)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from torch import Tensor
-
-from seepage.core.batch import Batch
 from seepage.core.errors import InvalidValue
-from seepage.core.observation import Observation, PreparedBatch
-from seepage.core.reconstruction import Paired, Reconstruction
-from seepage.core.rng import Rng
-from seepage.core.task import Task
-from seepage.core.update import Granularity, Update
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from seepage.core.batch import Batch
+    from seepage.core.observation import Observation, PreparedBatch
+    from seepage.core.reconstruction import Paired, Reconstruction
+    from seepage.core.rng import Rng
+    from seepage.core.task import Task
+    from seepage.core.update import Granularity, Update
 
 # To mix the data, so that candidates stand for mixtures; to add to it; to change the network.
 Stage = Literal["mixing", "data", "network"]

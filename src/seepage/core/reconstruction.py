@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue
-from seepage.core.task import Domain
+
+if TYPE_CHECKING:
+    from seepage.core.task import Domain
 
 
 @dataclass(frozen=True)

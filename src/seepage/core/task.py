@@ -6,17 +6,19 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from seepage.core.batch import Batch
 from seepage.core.device import differentiable_twice, is_recurrent, upcast
 from seepage.core.digest import content, digest
 from seepage.core.errors import InvalidValue
-from seepage.core.rng import Rng
+
+if TYPE_CHECKING:
+    from seepage.core.batch import Batch
+    from seepage.core.rng import Rng
 
 
 class Domain(Protocol):

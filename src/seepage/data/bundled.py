@@ -12,7 +12,8 @@ from seepage.data.dataset import DataRequest, Dataset, dealt
 from seepage.data.image_sets import SIDE, digit_dataset
 from seepage.data.npz import read_arrays
 from seepage.data.pictures import natural, squared
-from seepage.domains import Image, Tokens
+from seepage.domains.box import Image
+from seepage.domains.tokens import Tokens
 
 BUNDLE = Path(__file__).parent / "bundle"
 STORED_SIDES = (32, 64)

@@ -17,7 +17,9 @@ from torch import Tensor
 from seepage.core import Batch
 from seepage.core.digest import digest
 from seepage.core.errors import DataNotFound, InvalidValue
-from seepage.domains import Image, Signal, Tabular, Tokens
+from seepage.domains.box import Image, Signal
+from seepage.domains.tabular import Tabular
+from seepage.domains.tokens import Tokens
 
 
 @dataclass(frozen=True, eq=False)

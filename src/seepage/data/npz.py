@@ -19,7 +19,7 @@ from torch import Tensor
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.data.pictures import natural, squared
-from seepage.domains import Image, Signal
+from seepage.domains.box import Image, Signal
 
 # What numpy and zipfile raise on archives that are truncated, garbled, encrypted or lie about
 # their size.

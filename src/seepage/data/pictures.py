@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
 from seepage.data.dataset import DataRequest, Dataset, dealt
-from seepage.domains import Image
+from seepage.domains.box import Image
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

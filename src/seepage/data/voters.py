@@ -13,7 +13,7 @@ from seepage.core.errors import InvalidValue
 from seepage.data.bundled import BUNDLE
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.data.npz import read_arrays
-from seepage.domains import Categorical, Continuous, Tabular
+from seepage.domains.tabular import Categorical, Continuous, Tabular
 
 LEANINGS = (
     "extremely liberal",

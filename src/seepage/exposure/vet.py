@@ -9,7 +9,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from seepage.clients import Gradient
+from seepage.clients.gradient import Gradient
 from seepage.core import Batch, Task
 from seepage.core.errors import InvalidValue
 from seepage.exposure.server_checks import FEWEST_LABELLED as FLIPPING_TAKES

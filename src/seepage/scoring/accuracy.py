@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.core import Paired
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.domains import Tabular
+from seepage.domains.tabular import Tabular
 from seepage.scoring.entrywise import differences
 
 

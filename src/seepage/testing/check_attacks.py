@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import ActiveAttack, Attack, Batch, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import MissingKnowledge
-from seepage.scoring import METRICS, score
+from seepage.scoring.scores import METRICS, score
 from seepage.testing.contract import require
-from seepage.threats import Threat
+from seepage.threats.threat import Threat
 
 LABELLED = Threat(knows_labels=True)
 # Above this a guess looks like the truth, and how far above is the noise of the last steps.

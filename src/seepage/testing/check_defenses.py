@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from seepage.clients import Client, Gradient
+from seepage.clients.client import Client
+from seepage.clients.gradient import Gradient
 from seepage.core import Aggregation, Batch, Defense, InputDefense, Rng, Task, Update
-from seepage.defenses import chain
+from seepage.defenses.chain import chain
 from seepage.testing.contract import check_value, require
 
 DRAWS = 400

@@ -9,12 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seepage.clients import Client, SharedUpdate, batch_statistics
+from seepage.clients.client import Client, SharedUpdate
+from seepage.clients.gradient import batch_statistics
 from seepage.core import Batch, Mixing, Observation, PreparedBatch, Rng, Statistics, Task, Update
 from seepage.core.device import precision, upcast
 from seepage.core.errors import InvalidValue
 from seepage.core.task import Mode
-from seepage.defenses import chain, mix
+from seepage.defenses.chain import chain
+from seepage.defenses.mixing import mix
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,18 @@ class Simulation:
         return self.client.chain.prepare_expected(
             PreparedBatch.plain(self.task, batch)
         ).batch.inputs
+
+    def with_client(self, client: Client) -> Simulation:
+        """Return the simulation of another client."""
+        return replace(self, client=client)
+
+    def with_task(self, task: Task) -> Simulation:
+        """Return the simulation with another network."""
+        return replace(self, task=task)
+
+    def with_mixing(self, mixing: Mixing | None) -> Simulation:
+        """Return the simulation with another mixing."""
+        return replace(self, mixing=mixing)
 
     def _mixed(self, batch: Batch) -> Batch:
         if self.mixing is None:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.clients import Client
+from seepage.clients.client import Client
 from seepage.core import Batch, PreparedBatch, Protection, Rng, Task, Update
 from seepage.core.errors import InvalidValue
 from seepage.core.task import batchnorm_layers
-from seepage.defenses import InstaHide, SecureAggregation, chain
+from seepage.defenses.aggregation import SecureAggregation
+from seepage.defenses.chain import chain
+from seepage.defenses.mixing import InstaHide
 from seepage.utility.per_example import as_trained
 from seepage.utility.quality import Quality, evaluate
 from seepage.utility.training_plan import Deal, TrainingPlan

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.clients import Gradient
+from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Rng
 from seepage.core.errors import InvalidValue
 from seepage.utility.training_plan import Constant, CropAndFlip, Schedule, descent, whole

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from seepage.clients import Gradient
-from seepage.clients.gradient import Reduction
+from seepage.clients.gradient import Gradient, Reduction
 from seepage.core import LocalComputation, Task, Update
 from seepage.core.task import batchnorm_layers
 from seepage.core.update import Granularity

@@ -10,7 +10,7 @@ from seepage.core import Domain, Task
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.plugins import Catalogue, first_line
-from seepage.domains import CIFAR10
+from seepage.domains.box import CIFAR10
 from seepage.zoo.convnets import CNN_VARIANTS, cnn, convnet, lenet, mnist_convnet, single_conv
 from seepage.zoo.factory import from_factory
 from seepage.zoo.foreign import hugging_face, pytorch_image_models

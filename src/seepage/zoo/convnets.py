@@ -13,7 +13,7 @@ from torch import nn
 
 from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue
-from seepage.domains import CIFAR10, MNIST
+from seepage.domains.box import CIFAR10, MNIST
 from seepage.zoo.building import call_name, choice, convolved, image_shape, seeded, whole
 
 Pooling = Literal["max", "average"]

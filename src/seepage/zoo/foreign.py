@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue, MissingExtra
-from seepage.domains import IMAGENET
+from seepage.domains.box import IMAGENET
 from seepage.zoo.building import seeded, whole, with_argument
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue
-from seepage.domains import Tokens
+from seepage.domains.tokens import Tokens
 from seepage.zoo.building import call_name, seeded, whole
 
 _STD = 0.02

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seepage.core import Domain, Rng, Task, cross_entropy
 from seepage.core.errors import UnknownName
-from seepage.domains import CIFAR10
+from seepage.domains.box import CIFAR10
 from seepage.zoo.building import call_name, choice, seeded, whole, widths
 
 Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh", "gelu", "softplus"]

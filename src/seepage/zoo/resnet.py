@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from seepage.core import Domain, Task, cross_entropy
-from seepage.domains import CIFAR10
+from seepage.domains.box import CIFAR10
 from seepage.zoo.building import call_name, choice, image_shape, seeded, whole
 
 Shortcut = Callable[[int, int, int], nn.Module]

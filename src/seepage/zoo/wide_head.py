@@ -8,7 +8,7 @@ from torch.nn.functional import relu
 
 from seepage.core import Domain, Rng, Task, cross_entropy
 from seepage.core.errors import InvalidValue
-from seepage.domains import CIFAR10
+from seepage.domains.box import CIFAR10
 from seepage.zoo.building import call_name, image_shape, seeded, whole
 from seepage.zoo.resnet import BasicBlock, ResNet
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.core import Protection, Rng, Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses import Chain
+from seepage.defenses.chain import Chain
 from seepage.integrations.flower.recorder import Recorder
 from seepage.integrations.flower.wire import (
     arrays,

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from seepage.capture import Capture, Setting, hashed, save
+from seepage.capture.capture import Capture
+from seepage.capture.capture_file import save
+from seepage.capture.setting import Setting, hashed
 from seepage.core.errors import InvalidValue, SeepageError
 from seepage.integrations.flower.wire import arrays, examples_of, trainable
 
