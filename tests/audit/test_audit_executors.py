@@ -29,7 +29,6 @@ from seepage.audit import (
 from seepage.core import Attack
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable
-from seepage.core.partly import PartlyFailed
 from seepage.core.progress import listen
 from seepage.search import Engine
 
@@ -275,9 +274,8 @@ def test_a_group_that_fails_is_halved_until_the_guilty_case_alone_fails():
 def test_of_a_group_that_fails_in_part_the_rest_is_not_attacked_again():
     class Partly(Counting):
         def many(self, observations, *, rngs):
-            guesses = dict(enumerate(super().many(observations, rngs=rngs)))
-            del guesses[5]
-            raise PartlyFailed(self, guesses, {5: NotApplicable("not this one")})
+            guesses = super().many(observations, rngs=rngs)
+            return [*guesses[:5], NotApplicable("not this one"), *guesses[6:]]
 
     attack = Partly(sp.attacks.inverting_gradients(steps=2, restarts=1))
     grid = side_by_side_grid(attack, defenses=[sp.chain()], seeds=list(range(8)), people=1)
@@ -306,12 +304,10 @@ class SometimesFails:
         return self.inner(observation, rng=rng)
 
     def many(self, observations, *, rngs):
-        failed = {1: NotApplicable("not this one")}
-        places = [i for i in range(len(observations)) if rngs[i] != SECOND]
-        found = {i: self(observations[i], rng=rngs[i]) for i in places}
-        if len(found) == len(observations):
-            return list(found.values())
-        raise PartlyFailed(self, found, failed)
+        return [
+            NotApplicable("not this one") if key == SECOND else self(seen, rng=key)
+            for seen, key in zip(observations, rngs, strict=True)
+        ]
 
 
 @pytest.mark.parametrize(

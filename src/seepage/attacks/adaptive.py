@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from seepage.attacks.inverters import read_code, read_columns, read_mixtures, read_noise
 from seepage.attacks.unmix import Unmixed
 from seepage.core import Attack, Observation, Protection, Reconstruction, Rng
-from seepage.core.errors import MissingKnowledge, NotApplicable
-from seepage.core.partly import PartlyFailed
+from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
 from seepage.defenses import (
     AddGaussian,
     AddLaplace,
@@ -25,8 +24,7 @@ from seepage.defenses import (
     chain,
 )
 from seepage.search.defense_inversion import AttackPlan, read_signs, read_survivors
-from seepage.search.many import each
-from seepage.threats import Simulation
+from seepage.search.many import attack_many
 
 READINGS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
     {
@@ -49,7 +47,7 @@ brought back less, as of rounding and of OASIS's rotations."""
 def adapted(attack: Attack, observation: Observation) -> AttackPlan:
     """The plan of an adversary who has read off the update all that its defense lets through."""
     plan = AttackPlan(attack, observation)
-    if not isinstance(observation.simulate, Simulation):
+    if observation.simulate.client is None:
         return plan
     # From the last link on: what it hid must be known before one can say what an earlier one did.
     for link in reversed(plan.defense.links):
@@ -81,24 +79,14 @@ class Adaptive:
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction]:
+    ) -> list[Reconstruction | SeepageError]:
         """Adapt to each, and attack side by side those that are then attacked alike."""
         plans = [self._plan(observation) for observation in observations]
-        found: dict[int, Reconstruction] = {}
-        failed: dict[int, Exception] = {}
+        found: dict[int, Reconstruction | SeepageError] = {}
         for attack in {id(plan.attack): plan.attack for plan in plans}.values():
-            done = {*found, *failed}
-            places = [i for i, p in enumerate(plans) if i not in done and p.attack == attack]
+            places = [i for i, p in enumerate(plans) if i not in found and p.attack == attack]
             chosen, keys = [plans[i].observation for i in places], [rngs[i] for i in places]
-            try:
-                found |= dict(zip(places, each(attack, chosen, rngs=keys), strict=True))
-            except PartlyFailed as some:
-                if some.attack is not attack:
-                    raise
-                found |= {places[i]: guess for i, guess in some.found.items()}
-                failed |= {places[i]: reason for i, reason in some.failed.items()}
-        if failed:
-            raise PartlyFailed(self, found, failed)
+            found |= zip(places, attack_many(attack, chosen, rngs=keys), strict=True)
         return [found[i] for i in range(len(plans))]
 
     def _plan(self, observation: Observation) -> AttackPlan:
@@ -107,8 +95,8 @@ class Adaptive:
         return adapted(self.attack, observation)
 
     def _require(self, defense: Protection, observation: Observation) -> None:
-        simulation = observation.simulate
-        known = simulation.client.chain if isinstance(simulation, Simulation) else chain()
+        client = observation.simulate.client
+        known = chain() if client is None else client.chain
         if chain(known) == chain(defense):
             return
         if known == chain():

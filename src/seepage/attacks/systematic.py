@@ -29,7 +29,6 @@ from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels.read_logits import inner_product
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
-from seepage.core.partly import PartlyFailed
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
 from seepage.probing.usable_update import require_usable
@@ -89,34 +88,34 @@ class Systematic:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover, put in order, and search."""
-        try:
-            return self.many((observation,), rngs=(rng,))[0]
-        except PartlyFailed as alone:
-            raise alone.failed[0] from None
+        (found,) = self.many((observation,), rngs=(rng,))
+        if isinstance(found, SeepageError):
+            raise found
+        return found
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction]:
+    ) -> list[Reconstruction | SeepageError]:
         """Recover the features of every observation, then search side by side.
 
-        Those of which other features became known than of the rest are searched for apart.
+        Searches that match other kinds of features than the rest run in groups of their own.
 
         Args:
-            observations: Of equal batch size, made with the same task, client and threat.
-            rngs: One key for each.
+            observations: They have the same batch size, task, client and threat.
+            rngs: One key for each observation.
 
-        Raises:
-            PartlyFailed: Of some no features can be recovered; it holds what the others gave.
+        Returns:
+            One reconstruction for each observation, or the error if its features cannot be
+            recovered.
         """
         began = time.perf_counter()
         prepared: dict[int, tuple[Search, Observation]] = {}
-        failed: dict[int, Exception] = {}
+        found: dict[int, Reconstruction | SeepageError] = {}
         for place, (observation, rng) in enumerate(zip(observations, rngs, strict=True)):
             try:
                 prepared[place] = self._prepared(observation, rng)
             except SeepageError as error:
-                failed[place] = error
-        found: dict[int, Reconstruction] = {}
+                found[place] = error
         for places in _alike({place: search for place, (search, _) in prepared.items()}):
             guesses = together(
                 [GradientMatching(prepared[place][0], self.engine) for place in places],
@@ -124,17 +123,12 @@ class Systematic:
                 rngs=[rngs[place] for place in places],
             )
             found.update(zip(places, guesses, strict=True))
-        # With the time that features took, which no search knows of.
+        # The seconds include the recovery of features, which the search does not measure.
         share = (time.perf_counter() - began) / max(len(observations), 1)
-        found = {
-            place: replace(
-                _labelled(guess, observations[place]), trace=replace(guess.trace, seconds=share)
-            )
-            for place, guess in found.items()
-        }
-        if failed:
-            raise PartlyFailed(self, found, failed)
-        return [found[place] for place in range(len(observations))]
+        return [
+            _finish_guess(found[place], observation, seconds=share)
+            for place, observation in enumerate(observations)
+        ]
 
     def _prepared(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
         """What is searched for, and in which observation."""
@@ -196,9 +190,14 @@ class Systematic:
         )
 
 
-def _labelled(guess: Reconstruction, observation: Observation) -> Reconstruction:
-    """The guess with the labels that were known, which the search may have seen in another form."""
-    return guess if observation.labels is None else replace(guess, labels=observation.labels)
+def _finish_guess(
+    guess: Reconstruction | SeepageError, observation: Observation, *, seconds: float
+) -> Reconstruction | SeepageError:
+    """Add the time, and the known labels, which the search may have seen in another form."""
+    if isinstance(guess, SeepageError):
+        return guess
+    labels = guess.labels if observation.labels is None else observation.labels
+    return replace(guess, labels=labels, trace=replace(guess.trace, seconds=seconds))
 
 
 def _recovered(method: FeatureRecovery, observation: Observation, rng: Rng) -> Features:

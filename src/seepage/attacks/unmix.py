@@ -11,8 +11,8 @@ from torch import Tensor
 from seepage.attacks.certificate import EXPLAINED, residual
 from seepage.attacks.lost_signs import agree_with_neighbours, choose_patterns, retrieve_signs
 from seepage.core import Attack, Mixing, Observation, Reconstruction, Rng
-from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.search.many import each
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
+from seepage.search.many import attack_many
 
 # Patterns of signs that one round is searched for are compared pair by pair.
 MOST_SIGNS = 7
@@ -125,11 +125,13 @@ class Unmixed:
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction]:
-        """Attack side by side where the attack can, and unmix each."""
-        guesses = each(self.attack, observations, rngs=rngs)
-        found = zip(guesses, observations, rngs, strict=True)
-        return [_unmixed(guess, seen, rng=key) for guess, seen, key in found]
+    ) -> list[Reconstruction | SeepageError]:
+        """Attack side by side if the attack can, and unmix each guess."""
+        guesses = attack_many(self.attack, observations, rngs=rngs)
+        return [
+            guess if isinstance(guess, SeepageError) else _unmixed(guess, seen, rng=key)
+            for guess, seen, key in zip(guesses, observations, rngs, strict=True)
+        ]
 
 
 def _unmixed(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:

@@ -12,7 +12,6 @@ from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.errors import InvalidValue, SeepageError
-from seepage.core.partly import PartlyFailed
 from seepage.core.task import said
 from seepage.exposure import vet
 
@@ -103,10 +102,10 @@ def _side_by_side(cases: Sequence[Case], seen: Sequence[Observation]) -> list[Ou
     attack = cases[0].attack
     if len(cases) > 1 and isinstance(attack, SideBySide):
         try:
-            guesses = _many(attack, seen, rngs=[_adversary(case) for case in cases])
+            guesses = attack.many(seen, rngs=[_adversary(case) for case in cases])
             return [
                 lost(case, _reason(guess))
-                if isinstance(guess, Exception)
+                if isinstance(guess, SeepageError)
                 else _scored(case, one, guess)
                 for case, one, guess in zip(cases, seen, guesses, strict=True)
             ]
@@ -118,20 +117,6 @@ def _side_by_side(cases: Sequence[Case], seen: Sequence[Observation]) -> list[Ou
         return [_attacked(cases[0], seen[0])]
     except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
         return [lost(cases[0], _reason(error))]
-
-
-def _many(
-    attack: SideBySide, seen: Sequence[Observation], *, rngs: Sequence[Rng]
-) -> Sequence[Reconstruction | Exception]:
-    """What came back of each, or why nothing can."""
-    try:
-        return attack.many(seen, rngs=rngs)
-    except PartlyFailed as some:
-        # Of an attack within this one, nobody has finished what it found.
-        if some.attack is not attack:
-            raise
-        known: dict[int, Reconstruction | Exception] = {**some.found, **some.failed}
-        return [known[place] for place in range(len(seen))]
 
 
 def _attacked(case: Case, seen: Observation) -> Outcome:

@@ -5,7 +5,6 @@
     ├── UnknownName         (ValueError)         a name that is not in a catalogue
     ├── MissingKnowledge    (ValueError)         the threat withholds what the attack needs
     ├── NotApplicable       (ValueError)         an attack or metric does not fit what it was given
-    ├── PartlyFailed        (core.partly)        some of several updates cannot be attacked
     ├── Diverged            (ArithmeticError)    a training went to NaN or infinity
     ├── DataNotFound        (FileNotFoundError)  a data set, folder or file is not there
     ├── UnreadableFile      (OSError)            a file is there but cannot be used

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, SeepageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,16 +108,15 @@ class ActiveAttack(Protocol):
 
 @runtime_checkable
 class SideBySide(Protocol):
-    """An attack that can take several observations at once, which uses a card better."""
+    """An attack that can take several observations at once, which uses a GPU better."""
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction]:
+    ) -> Sequence[Reconstruction | SeepageError]:
         """Attack them all; the result is what attacking them one by one gives.
 
-        Raises:
-            PartlyFailed: Some cannot be attacked; it holds what the others gave. Of any other error
-                an audit finds out case by case whose it is.
+        An observation that cannot be attacked has its error in place of a reconstruction. If the
+        whole call raises, an audit attacks smaller groups until it knows which case is the cause.
         """
 
 

@@ -1,37 +1,35 @@
-"""Several updates at once, by any attack."""
+"""Attack several observations, by any attack."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from seepage.core import Attack, Observation, Reconstruction, Rng, SideBySide
-from seepage.threats import Simulation
+from seepage.core.errors import SeepageError
 
 
-def each(
+def attack_many(
     attack: Attack, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-) -> list[Reconstruction]:
-    """Attack side by side where the attack can, else one after the other.
+) -> list[Reconstruction | SeepageError]:
+    """Attack observations side by side if the attack can do that, else one after the other.
 
-    A client whose mixing is simulated mixes in its own way, and none is alike.
+    Clients whose mixing is simulated are attacked one by one, since each mixes in its own way.
 
     Args:
-        attack: What attacks.
-        observations: Of equal batch size, made with the same task, client and threat.
-        rngs: One key for each.
+        attack: The attack.
+        observations: They have the same batch size, task, client and threat.
+        rngs: One key for each observation.
+
+    Returns:
+        One reconstruction for each observation, or the error that says why it cannot be attacked.
     """
-    alike = len(observations) > 1 and not any(map(mixes, observations))
+    alike = len(observations) > 1 and all(seen.simulate.mixing is None for seen in observations)
     if alike and isinstance(attack, SideBySide):
-        return attack.many(observations, rngs=rngs)
-    return [attack(seen, rng=key) for seen, key in zip(observations, rngs, strict=True)]
-
-
-def mixes(observation: Observation) -> bool:
-    """Whether the adversary mixes its candidates, as the client did its inputs.
-
-    Where signs were flipped it searches for the encodings, which are not mixed again.
-    """
-    simulation = observation.simulate
-    if isinstance(simulation, Simulation):
-        return simulation.mixing is not None
-    return observation.mixing is not None
+        return list(attack.many(observations, rngs=rngs))
+    found: list[Reconstruction | SeepageError] = []
+    for observation, rng in zip(observations, rngs, strict=True):
+        try:
+            found.append(attack(observation, rng=rng))
+        except SeepageError as error:
+            found.append(error)
+    return found

@@ -11,11 +11,10 @@ from torch.func import vjp
 
 from seepage.clients import Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import NotApplicable, SeepageError
 from seepage.defenses import chain
 from seepage.probing.heads import PROBES, classifier_head
-from seepage.search.many import each
-from seepage.threats import Simulation
+from seepage.search.many import attack_many
 
 
 @dataclass(frozen=True)
@@ -57,24 +56,27 @@ class ReadLogits:
     attack: Attack
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Read, and attack."""
-        return self.many((observation,), rngs=(rng,))[0]
+        """Read the gradient at the logits off the update, and attack."""
+        read = _read(observation)
+        guess = self.attack(read or observation, rng=rng)
+        return guess if read is None else replace(guess, labels=_label(read, observation))
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction]:
-        """Read off each, and attack side by side where the attack can; apart what shows nothing."""
+    ) -> list[Reconstruction | SeepageError]:
+        """Do the same side by side, in two groups: those that could be read, and the others."""
         read = [_read(observation) for observation in observations]
-        found: dict[int, Reconstruction] = {}
+        found: dict[int, Reconstruction | SeepageError] = {}
         for shown in (True, False):
             places = [i for i, given in enumerate(read) if (given is not None) == shown]
             seen = [read[i] or observations[i] for i in places]
-            guesses = each(self.attack, seen, rngs=[rngs[i] for i in places])
-            found |= dict(zip(places, guesses, strict=True))
-        return [
-            found[i] if given is None else replace(found[i], labels=_label(given, observations[i]))
-            for i, given in enumerate(read)
-        ]
+            guesses = attack_many(self.attack, seen, rngs=[rngs[i] for i in places])
+            for i, guess in zip(places, guesses, strict=True):
+                given = read[i]
+                if given is not None and not isinstance(guess, SeepageError):
+                    guess = replace(guess, labels=_label(given, observations[i]))
+                found[i] = guess
+        return [found[i] for i in range(len(observations))]
 
 
 def inner_product(logits: Tensor, direction: Tensor) -> Tensor:
@@ -86,9 +88,9 @@ def _read(observation: Observation) -> Observation | None:
     """The observation with the direction at the logits for its labels; None where none shows."""
     simulation, size = observation.simulate, observation.batch_size
     alone = size == 1 and observation.mixing is None and observation.update.kind == "gradient"
-    if not alone or not isinstance(simulation, Simulation):
-        return None
     client = simulation.client
+    if not alone or client is None:
+        return None
     if not isinstance(client.local, Gradient) or client.chain != chain():
         return None
     task = observation.task
@@ -108,7 +110,7 @@ def _read(observation: Observation) -> Observation | None:
         observation,
         task=task,
         update=update,
-        simulate=replace(simulation, task=task),
+        simulate=simulation.with_task(task),
         labels=update.tensors[bias].unsqueeze(0),
     )
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.malicious_server.planting import passive_attack, with_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, SeepageError
 from seepage.probing.heads import classifier_head
-from seepage.search.many import each
+from seepage.search.many import attack_many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,9 @@ class LabelFlip:
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction]:
+    ) -> list[Reconstruction | SeepageError]:
         """Attack several updates of the same planted network, side by side where the attack can."""
-        return each(self.attack, observations, rngs=rngs)
+        return attack_many(self.attack, observations, rngs=rngs)
 
 
 def label_flip(*, attack: Attack | None = None, rows: Sequence[int] = ()) -> ActiveAttack:
