@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from seepage.core.errors import NotApplicable
+
 if TYPE_CHECKING:
+    from seepage.clients import Client
     from seepage.core.batch import Batch
     from seepage.core.task import Task
     from seepage.core.update import Update
@@ -56,10 +59,81 @@ class PreparedBatch:
 
 
 class Simulate(Protocol):
-    """The adversary's own run of the client: `(inputs, labels) -> Update`."""
+    """The adversary's own run of the client: `(inputs, labels) -> Update`.
+
+    `Threat.observe` makes one from a `Client`. Wrap a function of your own in `OwnSimulation`.
+    """
+
+    @property
+    def client(self) -> Client | None:
+        """The client as far as the adversary knows it; None if only its results can be had."""
+
+    @property
+    def task(self) -> Task:
+        """The network that the simulated client trains."""
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """How candidates are mixed before the client trains on them, if they are."""
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Update:
         """Return the update the client would share, as far as the adversary can tell."""
+
+    def trained_on(self, inputs: Tensor) -> Tensor:
+        """Return what the client would run the network on for these inputs."""
+
+    def with_client(self, client: Client) -> Simulate:
+        """Return the simulation of another client."""
+
+    def with_task(self, task: Task) -> Simulate:
+        """Return the simulation with another network."""
+
+    def with_mixing(self, mixing: Mixing | None) -> Simulate:
+        """Return the simulation with another mixing."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnSimulation:
+    """A function of the user's own as a simulation, of a client that Seepage does not know.
+
+    Attacks that only compare updates work with it. Those that look at the client, or change what
+    is simulated, do without or raise `NotApplicable`.
+
+    Args:
+        function: `(inputs, labels) -> Update`, differentiable in the inputs.
+        task: The network that was broadcast.
+    """
+
+    function: Callable[[Tensor, Tensor], Update]
+    task: Task
+    client: None = field(default=None, init=False)
+    mixing: None = field(default=None, init=False)
+
+    def __call__(self, inputs: Tensor, labels: Tensor) -> Update:
+        """Call the function."""
+        return self.function(inputs, labels)
+
+    def trained_on(self, inputs: Tensor) -> Tensor:
+        """Return the inputs: nothing is known of what the client does to them."""
+        return inputs
+
+    def with_client(self, client: Client) -> Simulate:
+        """Refuse: the function is fixed."""
+        raise self._refusal()
+
+    def with_task(self, task: Task) -> Simulate:
+        """Refuse: the function is fixed."""
+        raise self._refusal()
+
+    def with_mixing(self, mixing: Mixing | None) -> Simulate:
+        """Refuse: the function is fixed."""
+        raise self._refusal()
+
+    def _refusal(self) -> NotApplicable:
+        return NotApplicable(
+            "expected a simulation of a Seepage client, got a function, which cannot be changed; "
+            "use an attack that needs no knowledge of the client"
+        )
 
 
 @dataclass(frozen=True)
