@@ -27,7 +27,6 @@ import seepage as sp
 from benchmarks.provenance import RESULTS, commit, machine, save
 from seepage.attacks import adaptive, unmix
 from seepage.core import Attack, Protection
-from seepage.threats import Simulation
 
 Row = dict[str, object]
 
@@ -84,11 +83,10 @@ class Bench:
         mixing, simulation = observation.mixing, observation.simulate
         assert mixing is not None
         assert observation.labels is not None
-        assert isinstance(simulation, Simulation)
         labels = one_hot(observation.labels, self.task.classes).float()
         mixtures = replace(
             observation,
-            simulate=replace(simulation, mixing=None),
+            simulate=simulation.with_mixing(None),
             labels=mixing.coefficients.float() @ labels,
             mixing=None,
         )

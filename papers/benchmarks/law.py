@@ -56,7 +56,7 @@ def attacked(
     first = plan.attack(plan.observation, rng=sp.rng(1000 + seed))
     second = search(ignored, rng=sp.rng(1000 + seed))
     # What the unaware attack found are encodings, which the client did not mix again.
-    as_found = replace(plan.observation, simulate=replace(plan.simulation, mixing=None))
+    as_found = replace(plan.observation, simulate=plan.observation.simulate.with_mixing(None))
     explained = (
         unexplained(plan.observation, first, known),
         unexplained(as_found, second, ignored),

@@ -9,6 +9,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.certificate import dense_smallest, lanczos_smallest, smallest_singular_value
 from seepage.attacks.jacobian import Jacobian, update_jacobian
+from seepage.core import OwnSimulation
 from seepage.core.errors import MissingKnowledge
 
 
@@ -197,7 +198,7 @@ def test_labels_are_taken_from_the_guess_then_from_the_observation_or_asked_for(
 
 def test_a_simulation_of_ones_own_has_a_residual_but_no_claim_of_uniqueness():
     seen, guess = scene("mlp", hidden=[8])
-    own = replace(seen, simulate=lambda inputs, labels: seen.simulate(inputs, labels))
+    own = replace(seen, simulate=OwnSimulation(seen.simulate, seen.task))
     certificate = sp.certify(own, guess)
     assert certificate.residual < 1e-6
     assert certificate.unique is None

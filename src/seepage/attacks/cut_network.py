@@ -12,14 +12,13 @@ from torch.nn.functional import one_hot
 from seepage.attacks.exact_batch.exact_batch import one_each
 from seepage.attacks.feature_recovery import Features
 from seepage.attacks.labels.read_logits import inner_product
-from seepage.clients import Gradient
+from seepage.clients import Client, Gradient
 from seepage.core import Mixing, Observation, Rng, Task, Update
 from seepage.core.errors import InvalidValue
 from seepage.defenses import Clip, chain
 from seepage.defenses.chain import Chain
 from seepage.probing.hooks import running_order
 from seepage.search.feature_matching import features_at
-from seepage.threats import Simulation
 
 _HEAD_PROBES = 8
 
@@ -146,21 +145,18 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
         features: Inputs of the layer, of their true length, one for each label and in their order.
     """
     simulation, labels = observation.simulate, observation.labels
-    if (
-        labels is None
-        or not isinstance(simulation, Simulation)
-        or not _shares_gradients(simulation)
-    ):
+    client = simulation.client
+    if labels is None or client is None or not _shares_gradients(client, simulation.mixing):
         return None
     task = _cut(observation.task, features.layer)
     if task is None:
         return None
     above = Above(observation.task, features.layer)
     values = features.values.to(next(iter(task.parameters.values())))
-    update, client = observation.update, simulation.client
+    update = observation.update
     if client.chain.guards and all(isinstance(link, Clip) for link in client.chain.guards):
         # The norm that was clipped is that of the whole, of which a part knows nothing.
-        share = above.share(values, labels) / (len(labels) if _averages(simulation) else 1)
+        share = above.share(values, labels) / (len(labels) if _averages(client) else 1)
         update = _unclipped(update, weight_of(features), share)
         client = replace(client, defense=chain(*client.chain.preparations))
     known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
@@ -171,13 +167,13 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
         observation,
         task=task,
         update=seen_alone,
-        simulate=replace(simulation, task=task, client=client),
+        simulate=simulation.with_client(client).with_task(task),
         labels=above.slopes(values, labels).detach(),
     )
 
 
-def _averages(simulation: Simulation) -> bool:
-    local = simulation.client.local
+def _averages(client: Client) -> bool:
+    local = client.local
     return isinstance(local, Gradient) and local.reduction == "mean"
 
 
@@ -188,13 +184,13 @@ def _unclipped(update: Update, weight: str, share: Tensor) -> Update:
     return update.map(lambda t: t / factor) if 0 < factor < 1 else update
 
 
-def _shares_gradients(simulation: Simulation) -> bool:
-    defense = simulation.client.chain
+def _shares_gradients(client: Client, mixing: Mixing | None) -> bool:
+    defense = client.chain
     plain = defense.aggregation is None and defense.consumes == "aggregate"
     # Of clients that mix, candidates have to be the mixtures.
-    as_seen = simulation.mixing is None
+    as_seen = mixing is None
     as_seen = as_seen and all(link.stage == "mixing" for link in defense.preparations)
-    return plain and as_seen and isinstance(simulation.client.local, Gradient)
+    return plain and as_seen and isinstance(client.local, Gradient)
 
 
 def _defended_alike(defense: Chain, whole: Update, part: Update) -> bool:
@@ -250,7 +246,7 @@ def of_mixtures(observation: Observation) -> tuple[Observation, Mixing | None]:
     returned as it is.
     """
     simulation, labels = observation.simulate, observation.labels
-    if not isinstance(simulation, Simulation) or simulation.mixing is None or labels is None:
+    if simulation.mixing is None or labels is None:
         return observation, None
     mixing = simulation.mixing
     known = one_hot(labels, observation.task.classes) if labels.ndim == 1 else labels
@@ -258,7 +254,7 @@ def of_mixtures(observation: Observation) -> tuple[Observation, Mixing | None]:
     mixtures = replace(
         observation,
         labels=weights @ known.to(weights),
-        simulate=replace(simulation, mixing=None),
+        simulate=simulation.with_mixing(None),
     )
     return mixtures, mixing
 
@@ -272,10 +268,9 @@ def of_inputs(mixtures: Observation, mixing: Mixing) -> Observation | None:
         None where no labels do, since the coefficients are not of full rank.
     """
     simulation, labels = mixtures.simulate, mixtures.labels
-    assert isinstance(simulation, Simulation)
     assert labels is not None
     weights, wanted = mixing.coefficients.double(), labels.double()
     before = torch.linalg.pinv(weights) @ wanted
     if not torch.allclose(weights @ before, wanted, rtol=1e-4, atol=1e-6 * float(wanted.norm())):
         return None
-    return replace(mixtures, labels=before.to(labels), simulate=replace(simulation, mixing=mixing))
+    return replace(mixtures, labels=before.to(labels), simulate=simulation.with_mixing(mixing))

@@ -45,7 +45,7 @@ def read_code(link: Precode, plan: AttackPlan) -> AttackPlan:
     References:
         Balunovic et al., 2022, Sec. 5 (balunovic2022bayesian)
     """
-    task, update = plan.simulation.task, plan.observation.update
+    task, update = plan.observation.simulate.task, plan.observation.update
     named = [(n, m) for n, m in task.model.named_modules() if isinstance(m, VariationalBottleneck)]
     name, bottleneck = named[-1]
     if not all(_of_one(update, f"{name}.{part}") for part in ("encoder", "decoder")):

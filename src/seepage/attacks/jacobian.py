@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import cast
 
@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.func import jvp, vjp, vmap
 from torch.nn.functional import one_hot
 
-from seepage.core import Observation, Rng
-from seepage.threats import Simulation
+from seepage.core import Observation, Rng, Simulate
 
 # Numbers of a Jacobian that may be held on a CPU, and the share of them for what passes by.
 HELD, PASSING = 2**28, 16
@@ -205,9 +204,9 @@ def update_jacobian(
     return Jacobian(update, inputs.double().flatten(), vectorised=vectorised)
 
 
-def exact_simulation(observation: Observation) -> Simulation | None:
-    """The simulation in double precision; None if it is not the library's own."""
+def exact_simulation(observation: Observation) -> Simulate | None:
+    """Return the simulation in double precision, or None if its client is not known."""
     simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
+    if simulation.client is None:
         return None
-    return replace(simulation, task=simulation.task.to(dtype=torch.float64))
+    return simulation.with_task(simulation.task.to(dtype=torch.float64))

@@ -13,18 +13,17 @@ from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.rng import require_key
 from seepage.search import Candidate, GradientMatching
-from seepage.threats import Simulation
 
 
-def known_simulation(observation: Observation) -> Simulation:
-    """The adversary's simulation, with the client as far as it is known, or `NotApplicable`."""
-    simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
+def require_client(observation: Observation) -> Client:
+    """Return the client that the adversary simulates; raise `NotApplicable` if it is unknown."""
+    client = observation.simulate.client
+    if client is None:
         raise NotApplicable(
-            f"expected a simulation of a Seepage client, got {type(simulation).__name__}; "
-            "attack it with its own simulation instead"
+            f"expected a simulation of a Seepage client, got {observation.simulate!r}; "
+            "use the attack that this one wraps"
         )
-    return simulation
+    return client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +83,13 @@ class EpochAgnostic:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Unroll the epochs, search, pair and average."""
         require_key(rng)
-        known = known_simulation(observation)
-        client, local = known.client, known.client.local
+        client = require_client(observation)
+        local = client.local
         if not isinstance(local, FedAvg) or local.epochs is None:
             raise NotApplicable(
                 f"expected a client that trains for epochs, got {local}; use the attack as it is"
             )
-        if known.mixing is not None:
+        if observation.simulate.mixing is not None:
             raise NotApplicable(
                 "expected data that was not mixed, since every epoch has candidates of its own; "
                 "use the attack as it is"
@@ -120,7 +119,9 @@ def _unrolled(
     once = replace(local, epochs=1, local_batch_size=min(local.local_batch_size or size, size))
     return replace(
         observation,
-        simulate=Simulation(Client(once, client.defense), observation.task),
+        simulate=observation.simulate.with_client(Client(once, client.defense)).with_task(
+            observation.task
+        ),
         labels=labels.repeat(local.epochs or 1, *(1,) * (labels.ndim - 1)),
         batch_size=size * (local.epochs or 1),
     )
@@ -191,13 +192,12 @@ class SurrogateModel:
 def _at(observation: Observation, position: float) -> Observation:
     """The observation of a client that shares one gradient at the surrogate."""
     task = _between(observation.task, observation.update, position)
-    known = known_simulation(observation)
-    client = Client(Gradient(), known.client.defense)
+    client = Client(Gradient(), require_client(observation).defense)
     return replace(
         observation,
         task=task,
         update=observation.update.descent(),
-        simulate=replace(known, client=client, task=task),
+        simulate=observation.simulate.with_client(client).with_task(task),
     )
 
 

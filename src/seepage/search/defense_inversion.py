@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.core import Attack, Observation, Protection, Rng, Task, Update
+from seepage.clients.client import Client
+from seepage.core import Attack, Observation, Protection, Rng, Simulate, Task, Update
 from seepage.defenses import Chain, Clip, Dropout, Prune, Sign, TopK, chain
 from seepage.defenses.chain import OnAggregate
-from seepage.threats import Simulation
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +30,16 @@ class AttackPlan:
     observation: Observation
 
     @property
-    def simulation(self) -> Simulation:
-        """The simulation of the client."""
-        simulation = self.observation.simulate
-        assert isinstance(simulation, Simulation)
-        return simulation
+    def client(self) -> Client:
+        """The simulated client."""
+        client = self.observation.simulate.client
+        assert client is not None
+        return client
 
     @property
     def defense(self) -> Chain:
         """What is simulated of the defense."""
-        return self.simulation.client.chain
+        return self.client.chain
 
     @property
     def unknowns(self) -> int:
@@ -55,14 +55,14 @@ class AttackPlan:
     def standing_in(self, link: Protection, stand_in: Protection) -> AttackPlan:
         """The plan with something else simulated in the place of a link."""
         links = (stand_in if known is link else known for known in self.defense.links)
-        client = replace(self.simulation.client, defense=chain(*links))
-        return self._simulating(replace(self.simulation, client=client))
+        client = replace(self.client, defense=chain(*links))
+        return self._simulating(self.observation.simulate.with_client(client))
 
     def running(self, task: Task) -> AttackPlan:
         """The plan with another network simulated."""
-        return self._simulating(replace(self.simulation, task=task))
+        return self._simulating(self.observation.simulate.with_task(task))
 
-    def _simulating(self, simulation: Simulation) -> AttackPlan:
+    def _simulating(self, simulation: Simulate) -> AttackPlan:
         return replace(self, observation=replace(self.observation, simulate=simulation))
 
 
@@ -196,9 +196,9 @@ def searchable(attack: Attack, observation: Observation) -> Observation:
         attack: What searches.
         observation: What was observed.
     """
-    plan = AttackPlan(attack, observation)
-    if not isinstance(observation.simulate, Simulation):
+    if observation.simulate.client is None:
         return observation
+    plan = AttackPlan(attack, observation)
     for link in reversed(plan.defense.links):
         if type(link) in MISLEADING:
             plan = MISLEADING[type(link)](link, plan)

@@ -23,7 +23,6 @@ from seepage.search.run_state import Run, State
 from seepage.search.runner import Drive
 from seepage.search.search import Search
 from seepage.search.starts import generated_point
-from seepage.threats import Simulation
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def _add(digest: hashlib._Hash, tensors: Iterable[Tensor]) -> None:
 
 def _client(case: Observation) -> object:
     simulate = case.simulate
-    return simulate.client if isinstance(simulate, Simulation) else simulate
+    return simulate if simulate.client is None else simulate.client
 
 
 def median_filter(normalised: Tensor, *, size: int = 3, axes: int = 2) -> Tensor:

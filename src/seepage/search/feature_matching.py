@@ -14,7 +14,7 @@ from seepage.core import Observation, Task
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.probing.hooks import layer_inputs
-from seepage.search.term import Candidate, trained_on
+from seepage.search.term import Candidate
 
 _COMPARISONS = ("cosine", "distance", "span")
 
@@ -101,7 +101,9 @@ class FeatureMatching:
     def _found(self, candidate: Candidate, observation: Observation) -> Tensor:
         if self.layer in candidate.layers:
             return candidate.layers[self.layer].flatten(1)
-        return features_at(observation.task, self.layer, trained_on(candidate, observation))
+        return features_at(
+            observation.task, self.layer, observation.simulate.trained_on(candidate.inputs)
+        )
 
     @property
     def held(self) -> dict[str, Tensor]:

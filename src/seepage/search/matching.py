@@ -13,7 +13,6 @@ from seepage.core.rng import require_key
 from seepage.probing.usable_update import require_continuous, require_usable
 from seepage.search.defense_inversion import searchable
 from seepage.search.engine import Engine, SearchOutcome
-from seepage.search.many import mixes
 from seepage.search.objective import Layout
 from seepage.search.search import Search
 
@@ -124,7 +123,7 @@ def together(
     require_key(*rngs)
     for observation in observations:
         require_usable(observation.update, observation.task)
-        if mixes(observation) and len(observations) > 1:
+        if observation.simulate.mixing is not None and len(observations) > 1:
             raise NotApplicable(
                 "every client mixes in its own way, so that they cannot be simulated side by "
                 "side; attack them one by one"

@@ -12,7 +12,7 @@ from seepage.clients.gradient import measured
 from seepage.core import Observation, Statistics, Task
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.task import batchnorm_layers
-from seepage.search.term import Candidate, Term, trained_on
+from seepage.search.term import Candidate, Term
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class BatchNormStatistics:
         wanted = set(self.reads(observation.task))
         if read := {name: t for name, t in candidate.layers.items() if name in wanted}:
             return measured(read)
-        return batch_statistics(observation.task, trained_on(candidate, observation))
+        return batch_statistics(observation.task, observation.simulate.trained_on(candidate.inputs))
 
 
 def _distance(ours: Statistics, theirs: Statistics) -> Tensor:

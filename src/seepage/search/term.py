@@ -9,7 +9,6 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from seepage.core import Domain, Observation, Task, Update
-from seepage.threats import Simulation
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +41,6 @@ class Candidate:
     def inputs(self) -> Tensor:
         """The candidate in natural units."""
         return self.domain.denormalise(self.normalised)
-
-
-def trained_on(candidate: Candidate, observation: Observation) -> Tensor:
-    """The inputs that the client's network would see, in natural units: mixed, where it mixes."""
-    simulate, inputs = observation.simulate, candidate.inputs
-    return simulate.trained_on(inputs) if isinstance(simulate, Simulation) else inputs
 
 
 class Term(Protocol):

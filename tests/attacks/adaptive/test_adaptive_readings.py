@@ -84,7 +84,7 @@ def test_the_noise_of_precode_is_that_which_the_client_drew(task, data):
     client = sp.Client(sp.Gradient(), sp.Precode(16))
     held = client.broadcast(task)
     (prepared,) = client.share(held, data.batch(1), rng=sp.rng(0)).prepared_batches
-    read = adapted(SEARCH, observed(sp.Precode(16), task, data.batch(1))).simulation.task
+    read = adapted(SEARCH, observed(sp.Precode(16), task, data.batch(1))).observation.simulate.task
     drawn, found = (
         next(m.noise for m in t.model.modules() if isinstance(m, VariationalBottleneck))
         for t in (prepared.task, read)
@@ -144,7 +144,7 @@ def test_signs_have_the_scale_of_what_is_compared_with_them(task, data):
     seen = observed(sp.Sign(), task, data.batch(1))
     plan = adapted(SEARCH, seen)
     assert plan.defense.links == (UnitScale(),)
-    simulated = plan.simulation(data.batch(1).inputs, data.batch(1).labels)
+    simulated = plan.observation.simulate(data.batch(1).inputs, data.batch(1).labels)
     raw = sp.Gradient()(task, data.batch(1).inputs, data.batch(1).labels)
     for name, tensor in simulated.tensors.items():
         assert float(tensor.square().mean()) == pytest.approx(1.0, rel=1e-4)

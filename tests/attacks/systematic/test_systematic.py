@@ -55,7 +55,9 @@ class ExactHead:
             return client(inner, sp.Batch(inputs, labels), rng=rng)
 
         update = replace(observation.update, tensors=tensors)
-        seen = replace(observation, task=inner, update=update, simulate=OwnSimulation(simulate, inner))
+        seen = replace(
+            observation, task=inner, update=update, simulate=OwnSimulation(simulate, inner)
+        )
         found = sp.attacks.exact_batch()(seen, rng=rng).inputs.flatten(1)
         return Features("head.0", found, torch.linalg.qr(found.T).Q, True, 0.0)
 

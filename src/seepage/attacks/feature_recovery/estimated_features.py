@@ -16,7 +16,6 @@ from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
 from seepage.defenses import AddGaussian, AddLaplace, Prune, TopK
 from seepage.probing.heads import Head
-from seepage.threats import Simulation
 
 # How far starts spread, so that people of one label do not stay one person.
 _SPREAD = 0.01
@@ -165,10 +164,10 @@ def _posterior(head: Head, observation: Observation, labels: Tensor, noise: floa
 
 def _scale(observation: Observation, people: int) -> tuple[float, float]:
     """The logarithm of each person's share in the update, and how far it may stray from there."""
-    simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
+    client = observation.simulate.client
+    if client is None:
         return -math.log(people), _UNKNOWN
-    local, guards = simulation.client.local, simulation.client.chain.guards
+    local, guards = client.local, client.chain.guards
     summed = isinstance(local, Gradient) and local.reduction == "sum"
     kept = isinstance(local, Gradient) and all(isinstance(link, _SCALE_KEPT) for link in guards)
     return 0.0 if summed else -math.log(people), _KNOWN if kept else _UNKNOWN

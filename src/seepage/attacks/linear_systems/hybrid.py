@@ -20,7 +20,6 @@ from seepage.core.rng import require_key
 from seepage.domains import Image, Signal
 from seepage.probing.layer_stack import Stack
 from seepage.search import Engine, together
-from seepage.threats import Simulation
 
 
 def observe_tail(observation: Observation, stack: Stack, index: int) -> Observation:
@@ -34,9 +33,9 @@ def observe_tail(observation: Observation, stack: Stack, index: int) -> Observat
     if index == 0:
         return observation
     simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
+    if simulation.client is None:
         raise NotApplicable(
-            f"expected a simulation of a Seepage client, got {type(simulation).__name__}; "
+            f"expected a simulation of a Seepage client, got {simulation!r}; "
             "use rgap(), which needs none"
         )
     first = stack.layers[index]
@@ -58,7 +57,7 @@ def observe_tail(observation: Observation, stack: Stack, index: int) -> Observat
         observation,
         task=task,
         update=replace(observation.update, tensors=tensors),
-        simulate=Simulation(simulation.client, task),
+        simulate=simulation.with_task(task).with_mixing(None),
     )
 
 

@@ -16,7 +16,6 @@ from seepage.core.rng import require_key
 from seepage.defenses import Clip, Dropout
 from seepage.probing.first_layer import calls
 from seepage.probing.usable_update import require_continuous, require_usable
-from seepage.threats import Simulation
 
 
 def fill_holes(shape: tuple[int, ...], index: Tensor, values: Tensor) -> Tensor:
@@ -174,8 +173,8 @@ def _brightness(answers: Tensor, read: Tensor) -> Tensor:
 
 def drops_entries(observation: Observation) -> bool:
     """Whether the adversary knows of dropout, and of nothing that would hide what it dropped."""
-    simulation = observation.simulate
-    links = simulation.client.chain.links if isinstance(simulation, Simulation) else ()
+    client = observation.simulate.client
+    links = () if client is None else client.chain.links
     alone = all(isinstance(link, Dropout | Clip) for link in links)
     return alone and any(isinstance(link, Dropout) for link in links)
 

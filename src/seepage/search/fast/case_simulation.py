@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.core import Observation, Task
+from seepage.core import Observation, Simulate, Task
 from seepage.core.errors import NotApplicable
 from seepage.core.task import batchnorm_layers
 from seepage.probing.hooks import running_order
@@ -25,7 +25,6 @@ from seepage.search.fast.row_simulation import (
     shared_simulation,
 )
 from seepage.search.objective import RowSimulation
-from seepage.threats import Simulation
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +93,8 @@ def _one_network(
 
     Of clients whose defenses are of the same kinds, one is tried.
     """
-    simulations = [case.simulate for case in cases if isinstance(case.simulate, Simulation)]
-    if len(simulations) < len(cases) or any(_has_own_network(case) for case in cases):
+    simulations = [case.simulate for case in cases]
+    if any(case.simulate.client is None or _has_own_network(case) for case in cases):
         return None
     kinds = {_kind(one): case for one, case in zip(simulations, cases, strict=True)}
     tried = [row_simulation(case, rows=rows, strategy=strategy) for case in kinds.values()]
@@ -107,15 +106,16 @@ def _one_network(
     return [replace(first, simulation=simulation) for simulation in simulations]
 
 
-def _kind(simulation: Simulation) -> tuple[object, ...]:
+def _kind(simulation: Simulate) -> tuple[object, ...]:
     client = simulation.client
+    assert client is not None
     return (repr(client.local), simulation.mixing is None, *map(type, client.chain.links))
 
 
 def _alike(one: Observation, other: Observation) -> bool:
     """Whether the two clients are simulated alike; of those that are not ours, who asks says so."""
     ours, theirs = one.simulate, other.simulate
-    if not (isinstance(ours, Simulation) and isinstance(theirs, Simulation)):
+    if ours.client is None or theirs.client is None:
         return True
     own = ours is not theirs and (_has_own_network(one) or _has_own_network(other))
     return ours.client == theirs.client and not own
@@ -123,7 +123,7 @@ def _alike(one: Observation, other: Observation) -> bool:
 
 def _has_own_network(case: Observation) -> bool:
     """Whether another network is simulated than the one that was broadcast to all."""
-    return isinstance(case.simulate, Simulation) and case.simulate.task is not case.task
+    return case.simulate.client is not None and case.simulate.task is not case.task
 
 
 def _joined(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -195,13 +195,13 @@ class Rounded:
 def rounded(observation: Observation) -> Observation:
     """The same observation with its network in bfloat16."""
     simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
+    if simulation.client is None:
         raise NotApplicable(
-            "precision 'bf16' needs a client of ours, whose network it can round; "
+            "precision 'bf16' needs a Seepage client, whose network it can round; "
             "use precision 'tf32'"
         )
     task = observation.task.to(dtype=torch.bfloat16)
     update = replace(
         observation.update, tensors={n: t.bfloat16() for n, t in observation.update.tensors.items()}
     )
-    return replace(observation, task=task, update=update, simulate=replace(simulation, task=task))
+    return replace(observation, task=task, update=update, simulate=simulation.with_task(task))

@@ -15,24 +15,22 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import one_hot
 
-from seepage.clients import Gradient
-from seepage.core import Observation, Task, Update
+from seepage.clients.gradient import Gradient
+from seepage.core import Observation, Simulate, Task, Update
 from seepage.core.device import precision, tuning
 from seepage.core.errors import NotApplicable, UnknownName
-from seepage.core.observation import Simulate
 from seepage.probing.hooks import layer_inputs
 from seepage.search.fast.double_backward import use_double_backward
 from seepage.search.fast.row_kernels import laid_out, split_rows
 from seepage.search.fast.row_layers import row_layer
 from seepage.search.objective import RowSimulation
-from seepage.threats import Simulation
 
 
 @dataclass(frozen=True, eq=False)
 class SharedWeights:
     """Simulate FedSGD clients of all rows in one pass; made by `shared_simulation`."""
 
-    simulation: Simulation
+    simulation: Simulate
     network: nn.Module
     mean: bool
     # Whether it runs the network that was broadcast, which is the one that terms ask about.
@@ -86,7 +84,9 @@ class SharedWeights:
 
     def defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the defense leaves of every row's gradient."""
-        defense = self.simulation.client.chain
+        client = self.simulation.client
+        assert client is not None
+        defense = client.chain
 
         def one(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             return dict(defense.expected(Update(tensors)).tensors)
@@ -97,28 +97,26 @@ class SharedWeights:
 
 def shared_simulation(observation: Observation) -> SharedWeights | str:
     """The fast simulation of this client, or the reason why there is none."""
-    simulation = observation.simulate
-    if not isinstance(simulation, Simulation):
-        return "the client is not one of ours"
-    local = simulation.client.local
-    if not isinstance(local, Gradient):
-        return f"{local} takes local steps, after which rows no longer share weights"
-    chain = simulation.client.chain
+    simulation, client = observation.simulate, observation.simulate.client
+    if client is None:
+        return "the client is not known"
+    if not isinstance(client.local, Gradient):
+        return f"{client.local} takes local steps, after which rows no longer share weights"
+    chain = client.chain
     if chain.consumes != "aggregate" or chain.aggregation is not None:
-        return f"{simulation.client.defense} works on per-example updates, or on several clients'"
-    made = _shared(simulation, broadcast=simulation.task is observation.task)
+        return f"{client.defense} works on per-example updates, or on several clients'"
+    mean = client.local.reduction == "mean"
+    made = _shared(simulation, mean=mean, broadcast=simulation.task is observation.task)
     if isinstance(made, str):
         return made
-    return _disagreement(simulation, observation) or made
+    return _disagreement(simulation, observation, mean=mean) or made
 
 
-def _shared(simulation: Simulation, *, broadcast: bool) -> SharedWeights | str:
-    local = simulation.client.local
-    assert isinstance(local, Gradient)
+def _shared(simulation: Simulate, *, mean: bool, broadcast: bool) -> SharedWeights | str:
     network = _with_rows(simulation.task)
-    if isinstance(network, str):
-        return network
-    return SharedWeights(simulation, network, local.reduction == "mean", broadcast)
+    return (
+        network if isinstance(network, str) else SharedWeights(simulation, network, mean, broadcast)
+    )
 
 
 def _with_rows(task: Task) -> nn.Module | str:
@@ -138,14 +136,14 @@ def _with_rows(task: Task) -> nn.Module | str:
     return network
 
 
-def _disagreement(simulation: Simulation, observation: Observation) -> str | None:
+def _disagreement(simulation: Simulate, observation: Observation, *, mean: bool) -> str | None:
     """Why rows of noise together do not give what they give one by one; None if they do.
 
     Judged in double precision, whatever the search has: there a ReLU whose input is nearly zero
     does not switch by rounding, which deep networks amplify. Networks and losses that hold tensors
     of their own cannot all be doubled; those are judged as they are.
     """
-    doubled = replace(simulation, task=simulation.task.to(dtype=torch.float64))
+    doubled = simulation.with_task(simulation.task.to(dtype=torch.float64))
     for judge, slack in ((doubled, 1e-4), (simulation, 1e-2)):
         inputs, labels = _noise(judge.task, observation)
         # Once each: to time algorithms first would take longer than all of it.
@@ -154,7 +152,7 @@ def _disagreement(simulation: Simulation, observation: Observation) -> str | Non
                 apart = [judge(x, labels) for x in judge.task.domain.denormalise(inputs)]
             except Exception:  # noqa: BLE001 - it may still run as it is
                 continue
-            made = _shared(judge, broadcast=False)
+            made = _shared(judge, mean=mean, broadcast=False)
             assert isinstance(made, SharedWeights)
             try:
                 fast = made(inputs, labels.expand(2, *labels.shape))
@@ -198,8 +196,8 @@ class InTurn:
         """The client's own code, on a card with layers that are cheaper there."""
         simulation = self.observation.simulate
         on_card = next(iter(self.observation.update)).is_cuda
-        if on_card and isinstance(simulation, Simulation):
-            return replace(simulation, task=use_double_backward(simulation.task))
+        if on_card and simulation.client is not None:
+            return simulation.with_task(use_double_backward(simulation.task))
         return simulation
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
