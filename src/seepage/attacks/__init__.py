@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from seepage.attacks.adaptive import adaptive
@@ -101,3 +102,11 @@ __all__ = [
     "through",
     "unmix",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "likely_features":
+        message = "likely_features is now estimated_features; the old name goes with 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return estimated_features
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,51 +1,89 @@
-"""Which attacks fit an update, and why the others do not; told without the truth."""
+"""Which attacks apply to an update, and why the others do not; decided without the truth.
+
+A recipe states its own conditions with `applies_to`. Without them an attack is taken to fit every
+input made of numbers, and it runs only where a spec or a caller names it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
-from seepage.attacks import ATTACKS
-from seepage.attacks.feature_recovery.softmax_features import require_input_at_the_end
-from seepage.attacks.labels import CountAware, InferLabels, estimate_batch_size
-from seepage.attacks.linear_systems.rgap import read_single
-from seepage.core import Attack, Domain, Observation, Rng, Task
-from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError, in_a_line
+from seepage.attacks.labels.infer_labels import InferLabels, recover_labels
+from seepage.core import Attack, Domain, Observation, Rng
+from seepage.core.errors import NotApplicable, SeepageError, in_a_line
 from seepage.domains import Image, Signal, Tabular, Tokens
-from seepage.probing.first_layer import input_readers, rectified_layer
 from seepage.probing.usable_update import require_continuous, require_usable
 
-
-def has_curvature(task: Task) -> bool:
-    """Whether the logits have a second derivative that is not zero everywhere."""
-    task = task.in_mode("eval")
-    reference = next(iter(task.parameters.values()))
-    probes = task.domain.sample(2, rng=Rng(0)).to(reference).requires_grad_()
-    outputs = task.outputs(task.parameters, probes)
-    direction = Rng(1).normal(outputs.shape, like=outputs)
-    (slope,) = torch.autograd.grad((outputs * direction).sum(), probes, create_graph=True)
-    if not slope.requires_grad:
-        return False
-    (bend,) = torch.autograd.grad(slope.square().sum(), probes, allow_unused=True)
-    return bend is not None and bool(bend.any())
+Recipe = TypeVar("Recipe", bound=Callable[..., Attack])
 
 
-# A search with curvature pays for few unknowns.
-_FEW = 4_096
+def _no_options(steps: int) -> Mapping[str, object]:
+    del steps
+    return {}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """When an attack applies to an update.
+
+    Args:
+        domain: The only kind of inputs it attacks; None for all inputs made of numbers.
+        require: Raises `NotApplicable`, with the reason, if the attack cannot work on an
+            observation. With None the attack is never chosen by itself.
+        needs_labels: Whether labels that are not known must be recovered first.
+        rank: Attacks of a lower rank are tried first: 0 for closed forms, then searches.
+        options: The recipe's options for a search of so many steps.
+    """
+
+    domain: type[Domain] | None = None
+    require: Callable[[Observation], None] | None = None
+    needs_labels: bool = False
+    rank: int = 0
+    options: Callable[[int], Mapping[str, object]] = _no_options
+
+
+def applies_to(
+    domain: type[Domain] | None = None,
+    *,
+    require: Callable[[Observation], None] | None = None,
+    needs_labels: bool = False,
+    rank: int = 0,
+    options: Callable[[int], Mapping[str, object]] = _no_options,
+) -> Callable[[Recipe], Recipe]:
+    """Attach `Conditions` to a recipe, whose arguments these are.
+
+    Example:
+        >>> from seepage.attacks import dager
+        >>> read_conditions(dager).domain.__name__
+        'Tokens'
+    """
+
+    def attach(recipe: Recipe) -> Recipe:
+        vars(recipe)["conditions"] = Conditions(domain, require, needs_labels, rank, options)
+        return recipe
+
+    return attach
+
+
+def read_conditions(recipe: Callable[..., Attack]) -> Conditions:
+    """The conditions that a recipe states, or the default ones."""
+    conditions = getattr(recipe, "conditions", None)
+    return conditions if isinstance(conditions, Conditions) else Conditions()
 
 
 @dataclass(frozen=True)
 class ApplicableAttack:
-    """An attack that fits.
+    """An attack that applies.
 
     Args:
-        name: Of its recipe.
-        options: Of its recipe.
+        name: The name of its recipe.
+        options: The options of its recipe.
         infer_labels: Whether it needs labels that are not known, and recovers them first.
     """
 
@@ -56,13 +94,13 @@ class ApplicableAttack:
     @property
     def attack(self) -> Attack:
         """The attack itself."""
-        made = ATTACKS[self.name](**self.options)
+        made = _built_in()[self.name](**self.options)
         return InferLabels(made) if self.infer_labels else made
 
 
 @dataclass(frozen=True)
 class Applicability:
-    """What fits an update and what does not.
+    """Which attacks apply to an update and which do not.
 
     Args:
         chosen: In the order in which to try them, closed forms first.
@@ -77,8 +115,8 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
     """Choose attacks for an update by what the network and the update allow.
 
     Args:
-        observation: What is seen.
-        steps: Of each search.
+        observation: What the adversary sees.
+        steps: The number of steps of each search.
 
     Example:
         >>> import seepage as sp
@@ -90,39 +128,31 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
         ['analytic_fc', 'inverting_gradients']
     """
     require_usable(observation.update, observation.task)
-    infers = observation.labels is None
-    considered: dict[str, tuple[Callable[[Observation], None], ApplicableAttack]] = {
-        "analytic_fc": (_closed_form, ApplicableAttack("analytic_fc", infer_labels=infers)),
-        "exact_batch": (_separable, ApplicableAttack("exact_batch")),
-        "softmax_features": (
-            _classifying,
-            ApplicableAttack("softmax_features", infer_labels=infers),
-        ),
-        "rgap": (_recursive, ApplicableAttack("rgap", infer_labels=infers)),
-        "inverting_gradients": (
-            _searchable,
-            ApplicableAttack(
-                "inverting_gradients",
-                {"steps": steps, "restarts": 1, "tv": 1e-4},
-                infer_labels=infers,
-            ),
-        ),
-        "dlg": (_smooth, ApplicableAttack("dlg", {"iterations": max(1, steps // 20)})),
-    }
+    stated = {name: read_conditions(recipe) for name, recipe in _built_in().items()}
     chosen, refused = [], {}
-    for name, (require, option) in considered.items():
+    for name, conditions in sorted(stated.items(), key=lambda item: item[1].rank):
+        if conditions.require is None:
+            continue
         try:
-            with _in_words(observation):
-                require(observation)
-            chosen.append(option)
+            with _foreign_errors_as_reasons(observation):
+                conditions.require(observation)
         except SeepageError as error:
             refused[name] = str(error).splitlines()[0]
+        else:
+            infers = conditions.needs_labels and observation.labels is None
+            chosen.append(ApplicableAttack(name, conditions.options(steps), infers))
     return Applicability(tuple(chosen), MappingProxyType(refused))
 
 
+def _built_in() -> Mapping[str, Callable[..., Attack]]:
+    from seepage.attacks import ATTACKS
+
+    return ATTACKS.built_in
+
+
 @contextmanager
-def _in_words(observation: Observation) -> Iterator[None]:
-    """Make a reason of whatever somebody else's network raises."""
+def _foreign_errors_as_reasons(observation: Observation) -> Iterator[None]:
+    """Turn whatever somebody else's network raises into a reason."""
     try:
         yield
     except SeepageError:
@@ -133,48 +163,17 @@ def _in_words(observation: Observation) -> Iterator[None]:
         ) from error
 
 
-def _closed_form(observation: Observation) -> None:
-    if (observation.batch_size or 1) > 1:
-        raise NotApplicable(
-            f"a row of the first layer's gradient mixes all {observation.batch_size} inputs"
-        )
-    if not input_readers(observation.task):
-        raise NotApplicable("no fully connected layer reads the whole input")
-    _labelled(observation)
-
-
-def _require_several(observation: Observation) -> None:
+def require_several(observation: Observation) -> None:
+    """Raise `NotApplicable` if the batch is known to hold one input."""
     if observation.batch_size == 1:
         raise NotApplicable("there is one input, so there is no batch to take apart")
 
 
-def _separable(observation: Observation) -> None:
-    _require_several(observation)
-    layer = rectified_layer(observation.task)
-    width = len(observation.task.parameters[f"{layer.layer}.bias"])
-    if (observation.batch_size or 1) >= width:
-        raise NotApplicable(f"the first layer is {width} wide, too narrow for the batch")
-
-
-def _classifying(observation: Observation) -> None:
-    _require_several(observation)
-    require_input_at_the_end(observation.task)
-    if len(_labelled(observation)) >= observation.task.classes:
-        raise NotApplicable("there are as many people as classes, or more")
-
-
-def _recursive(observation: Observation) -> None:
-    stack = read_single(observation)
-    if all(not layer.convolutional for layer in stack.layers):
-        raise NotApplicable("without convolutions it is what analytic_fc computes at once")
-    _labelled(observation)
-
-
-def _searchable(observation: Observation) -> None:
-    """Whether a step of a search can be taken."""
+def require_searchable(observation: Observation) -> None:
+    """Raise `NotApplicable` unless the distance between updates has a gradient in the inputs."""
     task = observation.task
     require_continuous(task)
-    labels = _labelled(observation)
+    labels = recover_labels(observation)
     reference = next(iter(task.parameters.values()))
     start = task.domain.sample(len(labels), rng=Rng(0)).to(reference).requires_grad_()
     simulated = observation.simulate(start, labels).flat()
@@ -184,33 +183,9 @@ def _searchable(observation: Observation) -> None:
         (slope,) = torch.autograd.grad(distance, start, allow_unused=True)
     if slope is None or not bool(torch.isfinite(slope).all()) or not bool(slope.any()):
         raise NotApplicable(
-            "the update does not change with the inputs, or not by finite amounts, so that "
-            "nothing leads a search"
+            "the update does not change with the inputs, or its derivative is not finite, so a "
+            "search has no gradient to follow"
         )
-
-
-def _smooth(observation: Observation) -> None:
-    size = observation.batch_size
-    if size != 1 or observation.task.domain.sample(1, rng=Rng(0)).numel() > _FEW:
-        raise NotApplicable(f"it is for one input of at most {_FEW} entries")
-    if not has_curvature(observation.task):
-        raise NotApplicable(
-            "the network is linear in pieces, as ReLU makes it: its second derivative is zero, "
-            "where this search needs one"
-        )
-    _searchable(observation)
-
-
-def _labelled(observation: Observation) -> Tensor:
-    """The labels, known or recovered as `InferLabels` does."""
-    if observation.labels is not None:
-        return observation.labels
-    size = observation.batch_size or estimate_batch_size(observation)
-    if size is None:
-        raise MissingKnowledge(
-            "batch size", needed_by="a search", hint="the update does not tell it; say it"
-        )
-    return CountAware()(replace(observation, batch_size=size))
 
 
 _NOUNS: Mapping[type, str] = {
@@ -219,33 +194,32 @@ _NOUNS: Mapping[type, str] = {
     Tabular: "rows of tables",
     Tokens: "texts",
 }
-# All others compute with inputs as numbers, which those of words are not.
-_ONLY: Mapping[str, type] = {"dager": Tokens, "tableak": Tabular}
 
 
 def attacks_on(domain: Domain) -> list[str]:
-    """The names of the built-in attacks that may fit inputs of this kind.
+    """The names of the built-in attacks that may apply to inputs of this kind.
 
     Example:
         >>> attacks_on(Tokens(8, 50))
         ['dager']
     """
     numbers = not isinstance(domain, Tokens)
+    kinds = {name: read_conditions(recipe).domain for name, recipe in _built_in().items()}
     return [
         name
-        for name in ATTACKS.built_in
-        if (isinstance(domain, _ONLY[name]) if name in _ONLY else numbers)
+        for name, kind in kinds.items()
+        if (numbers if kind is None else isinstance(domain, kind))
     ]
 
 
 def require_kind(name: str, domain: Domain) -> None:
-    """Raise `NotApplicable` if the attack of this name can never fit inputs of this kind.
+    """Raise `NotApplicable` if the attack of this name can never apply to inputs of this kind.
 
     Attacks of other packages say it themselves when they run.
     """
     fitting = attacks_on(domain)
-    if name in fitting or name not in ATTACKS.built_in:
+    if name in fitting or name not in _built_in():
         return
-    kind = _NOUNS.get(type(domain), "other inputs")
-    meant = f"is for {_NOUNS[_ONLY[name]]}" if name in _ONLY else "computes with numbers"
+    kind, only = _NOUNS.get(type(domain), "other inputs"), read_conditions(_built_in()[name]).domain
+    meant = "computes with numbers" if only is None else f"is for {_NOUNS[only]}"
     raise NotApplicable(f"{name} {meant}, got {kind}; what fits those: {', '.join(fitting)}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.exact_batch import one_each
 from seepage.attacks.text_readers import (
@@ -171,6 +172,7 @@ def _weights(readers: Readers) -> list[str]:
     return [f"{layer}.weight" for layer in layers]
 
 
+@applies_to(Tokens)
 def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
     """Texts of a decoder, exactly: tokens and prefixes that lie in the spans of its gradients.
 

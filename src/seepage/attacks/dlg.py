@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from seepage.attacks.labels import IDLG, InferLabels
-from seepage.core import Attack
-from seepage.core.errors import InvalidValue, UnknownName
+import torch
+
+from seepage.attacks.applicability import applies_to, require_searchable
+from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.attacks.labels.label_rules import IDLG
+from seepage.core import Attack, Observation, Rng, Task
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.search import (
     L2,
     LBFGS,
@@ -33,6 +37,41 @@ _STEPS_PER_ITERATION = 20
 _FALLS = 10
 
 
+# L-BFGS pays off for few unknowns.
+_FEW = 4_096
+
+
+def _require_few_smooth_unknowns(observation: Observation) -> None:
+    size = observation.batch_size
+    if size != 1 or observation.task.domain.sample(1, rng=Rng(0)).numel() > _FEW:
+        raise NotApplicable(f"it is for one input of at most {_FEW} entries")
+    if not _has_curvature(observation.task):
+        raise NotApplicable(
+            "the network is piecewise linear, as with ReLU, so its second derivative is zero, and "
+            "this search needs one"
+        )
+    require_searchable(observation)
+
+
+def _has_curvature(task: Task) -> bool:
+    """Whether the logits have a second derivative that is not zero everywhere."""
+    task = task.in_mode("eval")
+    reference = next(iter(task.parameters.values()))
+    probes = task.domain.sample(2, rng=Rng(0)).to(reference).requires_grad_()
+    outputs = task.outputs(task.parameters, probes)
+    direction = Rng(1).normal(outputs.shape, like=outputs)
+    (slope,) = torch.autograd.grad((outputs * direction).sum(), probes, create_graph=True)
+    if not slope.requires_grad:
+        return False
+    (bend,) = torch.autograd.grad(slope.square().sum(), probes, allow_unused=True)
+    return bend is not None and bool(bend.any())
+
+
+@applies_to(
+    require=_require_few_smooth_unknowns,
+    rank=2,
+    options=lambda steps: {"iterations": max(1, steps // 20)},
+)
 def dlg(
     *,
     iterations: int = 300,

@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.attacks.labels import InferLabels, ReadLogits
-from seepage.attacks.linear_systems import features
+from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.attacks.labels.read_logits import ReadLogits
+from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.attacks.unmix import Unmixed
 from seepage.core import Attack, Observation, PreparedBatch, Task, Update
 from seepage.core.protocols import Stage

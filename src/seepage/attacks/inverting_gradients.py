@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from seepage.attacks.applicability import applies_to, require_searchable
 from seepage.core import Attack
 from seepage.core.errors import UnknownName
 from seepage.search import (
@@ -43,6 +44,12 @@ _SETTINGS = {
 }
 
 
+@applies_to(
+    require=require_searchable,
+    needs_labels=True,
+    rank=1,
+    options=lambda steps: {"steps": steps, "restarts": 1, "tv": 1e-4},
+)
 def inverting_gradients(
     *,
     setting: Literal["A", "B", "C"] = "A",

@@ -345,7 +345,7 @@ def teacher_forced(
     Args:
         features: What recovers the inputs of a fully connected layer first. If not given, it is
             `exact_features()` where the network ends in two such layers that tell,
-            `softmax_features()` where the last one does, and `likely_features()` elsewhere.
+            `softmax_features()` where the last one does, and `estimated_features()` elsewhere.
         prior: The untrained network that makes the images; None searches pixels.
         weighting: Of each tensor's cosine: the observed norm to this power, or its number of
             entries.

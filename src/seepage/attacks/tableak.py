@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import residual
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
@@ -157,6 +158,7 @@ def _certificate(observation: Observation, inputs: Tensor, labels: Tensor) -> Ce
 _TOGETHER = Engine(precision="float32", rows=64)
 
 
+@applies_to(Tabular)
 def tableak(
     *,
     steps: int = 1_500,

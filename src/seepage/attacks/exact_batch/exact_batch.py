@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.attacks.applicability import applies_to, require_several
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.direction_search import (
@@ -183,6 +184,15 @@ def _directions_are_fixed(factors: Factors, separation: Separation) -> bool:
     return separation.consistent(factors.noise) and determined(factors, separation)
 
 
+def _require_wide_first_layer(observation: Observation) -> None:
+    require_several(observation)
+    layer = rectified_layer(observation.task)
+    width = len(observation.task.parameters[f"{layer.layer}.bias"])
+    if (observation.batch_size or 1) >= width:
+        raise NotApplicable(f"the first layer is {width} wide, too narrow for the batch")
+
+
+@applies_to(require=_require_wide_first_layer)
 def exact_batch(
     *, engine: str = "auto", starts: int = 64, samples: int = 8_192, sparse_starts: int = 128
 ) -> Attack:

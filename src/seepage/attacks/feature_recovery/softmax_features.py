@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from seepage.attacks.applicability import applies_to, require_several
 from seepage.attacks.feature_recovery.exact_features import NotToldApartWarning
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.head_equations import reconstructed
+from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.core import Observation, Reconstruction, Rng, Task
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
@@ -307,6 +309,14 @@ def _equations(
     return wanted, basis, beside / float(values[people - 1])
 
 
+def _require_fewer_inputs_than_classes(observation: Observation) -> None:
+    require_several(observation)
+    require_input_at_the_end(observation.task)
+    if len(recover_labels(observation)) >= observation.task.classes:
+        raise NotApplicable("there are as many people as classes, or more")
+
+
+@applies_to(require=_require_fewer_inputs_than_classes, needs_labels=True)
 def softmax_features(*, steps: int = 200, starts: int = 24) -> SoftmaxFeatures:
     """What the last layer of an ordinary classifier reads, for fewer people than classes.
 

@@ -150,6 +150,17 @@ def _whole(evidence: Evidence, size: int) -> bool:
     return fit.explained and float(distance) < WHOLE
 
 
+def recover_labels(observation: Observation, rule: LabelRule | None = None) -> Tensor:
+    """The labels `(B,)`, if they are not known by this rule, which is `CountAware` by default.
+
+    An unknown batch size is estimated where the update gives it away.
+    """
+    if observation.labels is not None:
+        return observation.labels
+    size = observation.batch_size or estimate_batch_size(observation)
+    return (rule or CountAware())(replace(observation, batch_size=size))
+
+
 @dataclass(frozen=True)
 class InferLabels:
     """Recover the labels from the update, then attack as if they had been known.
@@ -178,6 +189,5 @@ class InferLabels:
         require_key(rng)
         if observation.labels is not None:
             return self.attack(observation, rng=rng)
-        size = observation.batch_size or estimate_batch_size(observation)
-        labels = self.rule(replace(observation, batch_size=size))
+        labels = recover_labels(observation, self.rule)
         return self.attack(replace(observation, labels=labels, batch_size=len(labels)), rng=rng)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
+from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.core.rng import require_key
@@ -243,6 +245,17 @@ def _certificate(
     return certify_solved(observation, inputs, labels, read=read, alone=True)
 
 
+def _require_one_labelled_input(observation: Observation) -> None:
+    if (observation.batch_size or 1) > 1:
+        raise NotApplicable(
+            f"a row of the first layer's gradient mixes all {observation.batch_size} inputs"
+        )
+    if not input_readers(observation.task):
+        raise NotApplicable("no fully connected layer reads the whole input")
+    recover_labels(observation)
+
+
+@applies_to(require=_require_one_labelled_input, needs_labels=True)
 def analytic_fc() -> Attack:
     """Closed-form input of a network that begins with fully connected layers, one with a bias.
 

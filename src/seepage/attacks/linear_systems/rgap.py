@@ -10,7 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved, residual
+from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.linear_systems.recursion import Step, Walk, as_solved, walk_back
 from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
@@ -244,6 +246,14 @@ class RGAP:
         ]
 
 
+def _require_convolutions(observation: Observation) -> None:
+    stack = read_single(observation)
+    if all(not layer.convolutional for layer in stack.layers):
+        raise NotApplicable("without convolutions it is what analytic_fc computes at once")
+    recover_labels(observation)
+
+
+@applies_to(require=_require_convolutions, needs_labels=True)
 def rgap(*, damping: float = 0.0) -> Attack:
     """Recursive gradient attack: every layer's input by linear least squares, last layer first.
 
