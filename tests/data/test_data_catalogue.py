@@ -3,8 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import seepage.data.root
 
+import seepage.data.dataset
 from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
 from seepage.data import catalogue, data_root, load
 
@@ -65,7 +65,7 @@ def test_both_places_searched_are_named_when_neither_exists(monkeypatch, tmp_pat
     monkeypatch.delenv("SEEPAGE_DATA", raising=False)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    installed = tmp_path / "env" / "lib" / "site" / "seepage" / "data" / "root.py"
+    installed = tmp_path / "env" / "lib" / "site" / "seepage" / "data" / "dataset.py"
     monkeypatch.setattr(seepage.data.dataset, "__file__", str(installed))
     with pytest.raises(DataNotFound) as caught:
         data_root()
