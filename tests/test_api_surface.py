@@ -47,7 +47,6 @@ PROMISED = {
     "Update",
     "attacks",
     "audit",
-    "audit.run",
     "attacks.adaptive",
     "attacks.PriorNetwork",
     "attacks.ReadLogits",

@@ -3,6 +3,8 @@
     private batch -> client -> defense -> shared update -> threat -> attack -> reconstruction
                   -> scoring
 
+Everything below is imported when it is first used, so that `seepage --help` answers at once.
+
 Example:
     >>> import seepage as sp
     >>> batch = sp.data.bundled("photos", size=1)
@@ -14,53 +16,79 @@ Example:
     True
 """
 
+import importlib
 import typing
 
-from seepage import attacks, bounds, capture, data, domains, utility, zoo
-from seepage.attacks.certificate import certify
-from seepage.clients import Client, FedAvg, Gradient
-from seepage.core import (
-    Batch,
-    Certificate,
-    Observation,
-    Paired,
-    Reconstruction,
-    Rng,
-    Task,
-    Trace,
-    Update,
-    cross_entropy,
-    rng,
-)
-from seepage.core.errors import SeepageError
-from seepage.core.version import __version__ as __version__
-from seepage.defenses import (
-    AddGaussian,
-    AddLaplace,
-    Clip,
-    ClipEach,
-    Dropout,
-    InstaHide,
-    Mean,
-    MixUp,
-    Oasis,
-    Precode,
-    Prune,
-    Quantize,
-    SecureAggregation,
-    Sign,
-    Soteria,
-    TopK,
-    chain,
-    dp_sgd,
-    epsilon,
-)
-from seepage.exposure import vet
-from seepage.scoring import score
-from seepage.threats import Threat
-
 if typing.TYPE_CHECKING:
+    from seepage import attacks, audit, bounds, capture, data, domains, utility, zoo
+    from seepage.attacks.certificate import certify
+    from seepage.clients import Client, FedAvg, Gradient
+    from seepage.core import (
+        Batch,
+        Certificate,
+        Observation,
+        Paired,
+        Reconstruction,
+        Rng,
+        Task,
+        Trace,
+        Update,
+        cross_entropy,
+        rng,
+    )
+    from seepage.core.errors import SeepageError
+    from seepage.defenses import (
+        AddGaussian,
+        AddLaplace,
+        Clip,
+        ClipEach,
+        Dropout,
+        InstaHide,
+        Mean,
+        MixUp,
+        Oasis,
+        Precode,
+        Prune,
+        Quantize,
+        SecureAggregation,
+        Sign,
+        Soteria,
+        TopK,
+        chain,
+        dp_sgd,
+        epsilon,
+    )
+    from seepage.exposure import vet
+    from seepage.scoring import score
     from seepage.step import audit_step
+    from seepage.threats import Threat
+
+__version__ = "0.1.0"
+
+# Where each public name is defined; defenses are not listed: they are the rest.
+_HOMES = {
+    "seepage.attacks.certificate": ("certify",),
+    "seepage.clients": ("Client", "FedAvg", "Gradient"),
+    "seepage.core": (
+        "Batch",
+        "Certificate",
+        "Observation",
+        "Paired",
+        "Reconstruction",
+        "Rng",
+        "Task",
+        "Trace",
+        "Update",
+        "cross_entropy",
+        "rng",
+    ),
+    "seepage.core.errors": ("SeepageError",),
+    "seepage.exposure": ("vet",),
+    "seepage.scoring": ("score",),
+    "seepage.step": ("audit_step",),
+    "seepage.threats": ("Threat",),
+}
+_PACKAGES = ("attacks", "audit", "bounds", "capture", "data", "domains", "utility", "zoo")
 
 __all__ = [
     "AddGaussian",
@@ -94,6 +122,7 @@ __all__ = [
     "Trace",
     "Update",
     "attacks",
+    "audit",
     "audit_step",
     "bounds",
     "capture",
@@ -113,10 +142,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs reports when it is first asked for, so that the rest stays light."""
-    if name != "audit_step":
+    """Import a public name when it is first used."""
+    if name not in __all__:
         raise AttributeError(f"module 'seepage' has no attribute {name!r}")
-    from seepage.step import audit_step
+    if name in _PACKAGES:
+        return importlib.import_module(f"seepage.{name}")
+    # Everything else is a defense.
+    home = next((home for home, names in _HOMES.items() if name in names), "seepage.defenses")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
 
-    globals()[name] = audit_step
-    return audit_step
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return [*__all__, "__version__"]

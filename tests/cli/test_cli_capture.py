@@ -166,7 +166,7 @@ def test_known_labels_are_used_and_nonsense_is_refused(place):
         ("--capture", "gradient.safetensors", "--labels", "a"): "--labels as class numbers",
         ("--capture", "gradient.safetensors", "--labels", "99"): "expected labels in 0..",
         ("--capture", "gradient.safetensors", "--shape", "3x9x9"): "does not accept inputs",
-        ("--truth", "truth.safetensors"): "goes with --capture",
+        ("--truth", "truth.safetensors"): "needs --capture",
         ("--capture", "truth.safetensors"): "seepage.capture",
         ("--capture", "nothing.safetensors"): "no capture at",
         ("some.toml", "--capture", "gradient.safetensors"): "a spec or --capture",
@@ -180,7 +180,7 @@ def test_known_labels_are_used_and_nonsense_is_refused(place):
 def test_steps_of_a_spec_stand_in_the_spec(place):
     refused = CliRunner().invoke(app, ["audit", "some.toml", "--steps", "5"])
     assert isinstance(refused.exception, InvalidValue)
-    assert "--steps goes with --capture, which is missing" in str(refused.exception)
+    assert "--steps needs --capture, which is missing" in str(refused.exception)
 
 
 def test_a_truth_that_is_no_truth_is_refused(place):

@@ -22,7 +22,7 @@ from seepage.audit import spec_entries as entries
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
 from seepage.cli import app, main
-from seepage.cli.list_command import Kind
+from seepage.cli.app import Kind
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.scoring import METRICS
@@ -297,3 +297,18 @@ def test_the_real_key_press_ends_the_real_command(place):
     assert len(records(place / "out")) == 4
     assert "interrupted after 4 of 8 cases" in said
     assert "Traceback" not in complained
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_the_help_and_the_version_do_not_wait_for_torch(flag):
+    program = (
+        "import sys; from seepage.cli import main; sys.argv = ['seepage', sys.argv[1]]\n"
+        "try: main()\n"
+        "except SystemExit: print('torch' in sys.modules, 'seepage.core' in sys.modules)"
+    )
+    began = time.monotonic()
+    said = subprocess.run(
+        [sys.executable, "-c", program, flag], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.endswith("False False\n"), said.stdout + said.stderr
+    assert time.monotonic() - began < 10, "a quiet core takes a quarter of a second"

@@ -11,13 +11,13 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from seepage import __version__
 from seepage.audit import spec_entries as entries
 from seepage.audit import spec_entries as whose
 from seepage.core import Batch, Protection, Rng, Task
 from seepage.core.checkpoint import checkpointing
 from seepage.core.construct import construct
 from seepage.core.digest import digest
-from seepage.core.version import __version__
 from seepage.defenses import chain
 from seepage.utility import CropAndFlip, Drops, OneCycle, Training, train
 from seepage_papers.place import Place, Trained

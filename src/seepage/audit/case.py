@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from seepage import __version__
 from seepage.audit.targets import Strangers, Victims
 from seepage.bounds import Bound
 from seepage.clients import Client
 from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
-from seepage.core.version import __version__
 from seepage.threats import Threat
 
 

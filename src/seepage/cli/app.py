@@ -1,79 +1,103 @@
-"""The command line."""
+"""The command line: `seepage audit`, `report`, `inspect`, `vet` and `list`.
+
+Only Typer is imported here. Each command imports what it needs when it is called, so that
+`seepage --help` and `seepage --version` do not wait for torch.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from seepage import __version__
 from seepage.cli.audit_command import NetworkOptions, audit
-from seepage.cli.display import plain_warnings
-from seepage.cli.inspect_command import inspect_models
-from seepage.cli.list_command import Kind, catalogue
-from seepage.cli.report_command import Format
-from seepage.cli.report_command import report as write_report
-from seepage.cli.run_audit import BAD_USAGE, INTERRUPTED
-from seepage.cli.vet_command import Received, vet_model
-from seepage.core.errors import InvalidValue, MissingExtra, SeepageError
-from seepage.core.plugins import Catalogue
-from seepage.core.version import __version__
 
 if TYPE_CHECKING:
     import click
 
-# Commands of packages that are not installed with this one, and what to install.
+    from seepage.core.plugins import Catalogue
+
+BAD_USAGE, INTERRUPTED = 2, 130
+
+# Commands of packages that are not installed with this one, and how to install them.
 _ELSEWHERE = {
     "reproduce": "pip install seepage-papers, or in a checkout: pip install -e papers",
 }
+_GROUP = "seepage.commands"
 
 
 class Commands(TyperGroup):
-    """Our own commands, and those of installed packages, which are imported when called."""
+    """Our own commands, and those of installed packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every name, our own first."""
+        """List every command that can be called, our own first."""
+        found = entry_points(group=_GROUP)
+        names = [*self.commands, *sorted(found.names)]
+        is_clear = len(names) == len(self.commands) + len(found) == len(set(names))
+        if is_clear and all(_load_command(entry) for entry in found):
+            return names
+        # Something is wrong with a package: the catalogue warns, and leaves the command out.
         return list(self._catalogue())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; one that is known and not installed says what to install."""
+        """Return a command; one of a package that is not installed says what to install."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        known = self._catalogue()
-        if cmd_name not in known and cmd_name in _ELSEWHERE:
-            return _not_installed(cmd_name, _ELSEWHERE[cmd_name])
-        return known.get(cmd_name)
+        registered = entry_points(group=_GROUP, name=cmd_name)
+        if len(registered) == 1 and (found := _load_command(next(iter(registered)))):
+            return found
+        if not registered and cmd_name in _ELSEWHERE:
+            return _refuse_command(cmd_name, _ELSEWHERE[cmd_name])
+        return self._catalogue().get(cmd_name) if registered else None
 
     def _catalogue(self) -> Catalogue[click.Command]:
-        return Catalogue("command", "seepage.commands", self.commands, adapt=_command)
+        from seepage.core.plugins import Catalogue
+
+        return Catalogue("command", _GROUP, self.commands, adapt=_make_command)
 
 
-def _command(name: str, found: Any) -> click.Command:  # noqa: ANN401
-    """A command, made of a function with Typer's annotations or of a Typer application."""
+def _load_command(entry: EntryPoint) -> click.Command | None:
+    """Import a command of another package; None if that fails."""
+    try:
+        return _make_command(entry.name, entry.load())
+    except (Exception, SystemExit):  # noqa: BLE001 - the catalogue says what is wrong
+        return None
+
+
+def _make_command(name: str, found: Any) -> click.Command:  # noqa: ANN401
+    """Make a command of a function with Typer's annotations, or of a Typer application."""
     if isinstance(found, typer.Typer):
         return get_command(found)
     if not callable(found):
+        from seepage.core.errors import InvalidValue
+
         raise InvalidValue(f"expected a function or a Typer application, got {found!r}")
-    return _single(name, found)
+    return _make_single(name, found)
 
 
-def _not_installed(name: str, install: str) -> click.Command:
+def _refuse_command(name: str, install: str) -> click.Command:
+    """Make a command that takes anything and says which package to install."""
+
     def refuse(_context: typer.Context) -> None:
+        from seepage.core.errors import MissingExtra
+
         raise MissingExtra(f"`seepage {name}` is in a package of its own: {install}")
 
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    return _single(name, refuse, context_settings=anything, add_help_option=False)
+    return _make_single(name, refuse, context_settings=anything, add_help_option=False)
 
 
-def _single(
+def _make_single(
     name: str,
     function: Callable[..., object],
     *,
@@ -97,7 +121,7 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"seepage {__version__}")
         raise typer.Exit
@@ -106,7 +130,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Measures what a shared gradient gives away."""
@@ -116,27 +141,32 @@ app.command()(audit)
 
 
 class Printed(StrEnum):
-    """How to print."""
+    """How `inspect` and `vet` print."""
 
     text = "text"
     json = "json"
 
 
+PrintedOption = Annotated[Printed, typer.Option("--format", help="Output format.")]
+
+
 @app.command()
 def inspect(
-    models: Annotated[
-        list[str], typer.Argument(help="Networks of the zoo, or package.module:factory.")
-    ],
+    models: Annotated[list[str], typer.Argument(help="Model names, or package.module:factory.")],
     option: NetworkOptions = None,
     shape: Annotated[
-        str | None, typer.Option(help="Of one input: 3x32x32 if not given, 1x140 for signals.")
+        str | None, typer.Option(help="Input shape, e.g. 3x32x32 (the default), or 1x140.")
     ] = None,
     numerical: Annotated[
-        bool, typer.Option("--numerical", help="Compute ranks, which takes memory and minutes.")
+        bool, typer.Option("--numerical", help="Compute ranks; takes memory and minutes.")
     ] = False,
-    form: Annotated[Printed, typer.Option("--format", help="How to print.")] = Printed.text,
+    form: PrintedOption = Printed.text,
 ) -> None:
     """Say what an architecture gives away: its rank metric, and counts of its first layer."""
+    from rich.console import Console
+
+    from seepage.cli.inspect_command import inspect_models
+
     sys.path.insert(0, str(Path.cwd()))
     inspect_models(
         models,
@@ -150,26 +180,32 @@ def inspect(
 
 @app.command()
 def vet(
-    model: Annotated[str, typer.Argument(help="A network of the zoo, or package.module:factory.")],
+    model: Annotated[str, typer.Argument(help="A model name, or package.module:factory.")],
     option: NetworkOptions = None,
     weights: Annotated[
-        Path | None, typer.Option(help="The weights that were received: .safetensors or .pt.")
+        Path | None, typer.Option(help="The received weights: .safetensors or .pt.")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Data of your own to run it on, as in seepage list data.")
+        str | None,
+        typer.Option(help="Your own data to run the model on; see `seepage list data`."),
     ] = None,
-    people: Annotated[int, typer.Option(min=1, help="How many examples of that to use.")] = 16,
+    people: Annotated[int, typer.Option(min=1, help="Number of examples to use.")] = 16,
     shape: Annotated[
-        str | None, typer.Option(help="Of one input: that of the data, or 3x32x32, if not given.")
+        str | None,
+        typer.Option(help="Input shape, e.g. 3x32x32; that of --data if not given."),
     ] = None,
-    form: Annotated[Printed, typer.Option("--format", help="How to print.")] = Printed.text,
+    form: PrintedOption = Printed.text,
 ) -> None:
-    """Say whether a network that was received looks as if its server wanted to read the update.
+    """Check a received model for signs that the server wants to read the update.
 
     Exit codes: 0 clean, 2 bad usage, 3 suspicious, 4 malicious.
     """
+    from rich.console import Console
+
+    from seepage.cli.vet_command import ReceivedModel, vet_model
+
     sys.path.insert(0, str(Path.cwd()))
-    received = Received(
+    received = ReceivedModel(
         model=model,
         options=option or [],
         weights=weights,
@@ -180,54 +216,117 @@ def vet(
     raise typer.Exit(vet_model(received, as_json=form is Printed.json, console=Console()))
 
 
+class Format(StrEnum):
+    """What `report` writes."""
+
+    html = "html"
+    markdown = "markdown"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
 @app.command()
 def report(
     directories: Annotated[
         list[Path], typer.Argument(help="The directory of an audit, or two to compare.")
     ],
-    form: Annotated[Format, typer.Option("--format", help="What to write.")] = Format.html,
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.html,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where; by default report.* (or comparison.*) in the last directory."),
+        typer.Option(
+            help="Output file; by default report.* (or comparison.*) in the last directory."
+        ),
     ] = None,
     utility: Annotated[
         Path | None,
-        typer.Option(help="JSON with what each defense is worth, drawn against what it lets out."),
+        typer.Option(help="JSON file with the utility of each defense, plotted against leakage."),
     ] = None,
 ) -> None:
-    """Write what an audit found, or what changed between two.
+    """Write the report of an audit, or compare two audits.
 
-    Also of an audit that is still running or was broken off: the report says what is missing.
+    The audit may still be running or may have been interrupted: the report says what is missing.
     """
-    write_report(directories, form=form, out=out, utility=utility, console=Console())
+    from rich.console import Console
+
+    from seepage.cli.report_command import write_report
+
+    write_report(directories, form=form.value, out=out, utility=utility, console=Console())
+
+
+class Kind(StrEnum):
+    """What `list` lists."""
+
+    attacks = "attacks"
+    bounds = "bounds"
+    risks = "risks"
+    defenses = "defenses"
+    locals = "locals"
+    models = "models"
+    data = "data"
+    metrics = "metrics"
 
 
 @app.command(name="list")
-def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
-) -> None:
-    """List what a spec can name."""
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+    """List the names that a spec can use."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from seepage.cli.list_command import read_catalogue
+
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
-    for name, line in catalogue(kind).items():
+    for name, line in read_catalogue(kind.value).items():
         table.add_row(name, Text(line))
     Console().print(table)
 
 
 def main() -> None:
-    """Run the command line; any error of ours is one sentence and exit code 2."""
+    """Run the command line; an error of ours becomes one sentence and exit code 2."""
     try:
-        with plain_warnings():
+        with _warn_in_sentences():
             app()
-    except SeepageError as error:
-        Console(stderr=True).print(
-            "seepage: " + " ".join(str(error).splitlines()),
-            style="red",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise SystemExit(BAD_USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        from seepage.core.errors import SeepageError
+
+        if not isinstance(error, SeepageError):
+            raise
+        _print_to_stderr("seepage: " + " ".join(str(error).splitlines()), style="red")
+        raise SystemExit(BAD_USAGE) from None
+
+
+_show_as_python = warnings.showwarning
+
+
+@contextmanager
+def _warn_in_sentences() -> Iterator[None]:
+    """Show our own warnings as one sentence each; others stay as they are."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if category.__module__.startswith("seepage."):
+        _print_to_stderr(f"seepage: warning: {message}", style="yellow")
+    else:
+        _show_as_python(message, category, filename, lineno, file, line)
+
+
+def _print_to_stderr(sentence: str, *, style: str) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    console.print(sentence, style=style, markup=False, highlight=False, soft_wrap=True)

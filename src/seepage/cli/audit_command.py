@@ -1,4 +1,7 @@
-"""The command `seepage audit` and its options."""
+"""The command `seepage audit` and its options.
+
+Only Typer is imported here; what the command needs is imported when it runs.
+"""
 
 from __future__ import annotations
 
@@ -8,43 +11,40 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-
-from seepage.audit import Gate
-from seepage.cli.capture_command import STEPS, CaptureRequest
-from seepage.cli.run_audit import AuditRequest
-from seepage.cli.run_audit import audit as run_audit
-from seepage.core.errors import InvalidValue
 
 
 class Device(StrEnum):
-    """Where to run."""
+    """Device to run on."""
 
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
 
 
-DeviceOption = Annotated[Device, typer.Option(help="Where to train and attack.")]
+DeviceOption = Annotated[Device, typer.Option(help="Device to train and attack on.")]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Processes that share the cores; on a card there is one."),
+    typer.Option(min=1, help="Number of worker processes; a GPU takes one."),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Run only what --out has no result of.")]
-Overwrite = Annotated[bool, typer.Option(help="Replace what is in --out.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Skip cases that already have a result in --out.")
+]
+Overwrite = Annotated[bool, typer.Option(help="Replace the audit in --out.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
 ]
-Plain = Annotated[bool, typer.Option("--plain", help="Lines for a log, no bar.")]
-Quiet = Annotated[bool, typer.Option(help="No progress, only the result.")]
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Print lines for a log instead of a progress bar.")
+]
+Quiet = Annotated[bool, typer.Option(help="Show only the result, no progress.")]
 NetworkOptions = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", help="An argument of the network, as key=value; repeatable."),
+    typer.Option("--option", "-o", help="An argument of the model, as key=value; repeatable."),
 ]
 
 
 class Where(StrEnum):
-    """Who runs the cases."""
+    """Where cases run."""
 
     local = "local"
     ray = "ray"
@@ -60,52 +60,54 @@ class CapturedForm(StrEnum):
 
 def audit(
     spec: Annotated[
-        Path | None, typer.Argument(help="A spec in TOML; the bundled quickstart if none is given.")
+        Path | None, typer.Argument(help="A spec in TOML; the bundled quickstart by default.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Directory for all that is found.")] = Path(
-        "seepage-audit"
-    ),
+    out: Annotated[Path, typer.Option(help="Output directory.")] = Path("seepage-audit"),
     capture: Annotated[
         Path | None,
-        typer.Option(help="A captured update to attack instead of a spec; needs --model."),
+        typer.Option(help="Attack this captured update instead of a spec; needs --model."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The network of the capture: of the zoo, or package.module:factory."),
+        typer.Option(help="The model that was trained: a model name, or package.module:factory."),
     ] = None,
     option: NetworkOptions = None,
     truth: Annotated[
         Path | None,
-        typer.Option(help="The private batch behind the capture, which scoring alone opens."),
+        typer.Option(help="The private batch of the capture; used only for scoring."),
     ] = None,
     labels: Annotated[
-        str | None, typer.Option(help="Labels the adversary knows, such as 3,5; else inferred.")
+        str | None, typer.Option(help="Labels the adversary knows, e.g. 3,5; inferred by default.")
     ] = None,
     form: Annotated[
         CapturedForm | None,
-        typer.Option(help="What the captured update is, in spite of what its file says."),
+        typer.Option(help="Read the captured update as this, whatever its file says."),
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="Of one captured input, such as 3x32x32, if not in the file.")
+        str | None,
+        typer.Option(
+            help="Input shape, e.g. 3x32x32; needed only if the capture does not record it."
+        ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Inputs behind the capture, if not in the file.")
+        int | None,
+        typer.Option(min=1, help="Batch size; needed only if the capture does not record it."),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Of each search that attacks the capture; 1000 if not given."),
+        typer.Option(min=1, help="Steps of each search on the capture; 1000 by default."),
     ] = None,
     device: DeviceOption = Device.auto,
     executor: Annotated[
-        Where, typer.Option(help="Run cases on this machine, or as tasks of a Ray cluster.")
+        Where, typer.Option(help="Run cases on this machine, or on a Ray cluster.")
     ] = Where.local,
     workers: Workers = None,
     fail_above: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC=VALUE",
-            help="Exit with 3 if anybody leaks beyond this: above for metrics that rise with "
-            "leakage such as psnr, below for those that fall such as lpips. May be repeated.",
+            help="Exit with code 3 if anybody's data leaks beyond this value: above it for "
+            "metrics such as psnr, below it for metrics such as lpips. Repeatable.",
         ),
     ] = None,
     resume: Resume = False,
@@ -117,10 +119,16 @@ def audit(
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack every combination a spec names, and show what leaked.
+    """Run every attack in a spec and show what leaked.
 
     Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above.
     """
+    from rich.console import Console
+
+    from seepage.audit.choices import Gate
+    from seepage.cli.capture_command import STEPS, CaptureRequest
+    from seepage.cli.run_audit import AuditRequest, run_request
+
     _require_capture(
         capture,
         model=model,
@@ -161,13 +169,15 @@ def audit(
             steps=STEPS if steps is None else steps,
         ),
     )
-    raise typer.Exit(run_audit(request, Console()))
+    raise typer.Exit(run_request(request, Console()))
 
 
 def _require_capture(capture: Path | None, **given: object) -> None:
-    """Refuse options of a capture without one, and a capture without its network."""
+    """Refuse options of a capture without one, and a capture without its model."""
+    from seepage.core.errors import InvalidValue
+
     extra = [name for name, value in given.items() if value is not None]
     if capture is None and extra:
-        raise InvalidValue(f"--{extra[0].replace('_', '-')} goes with --capture, which is missing")
+        raise InvalidValue(f"--{extra[0].replace('_', '-')} needs --capture, which is missing")
     if capture is not None and given["model"] is None:
-        raise InvalidValue("--capture needs --model, the network that was trained; give both")
+        raise InvalidValue("--capture needs --model, the model that was trained; give both")

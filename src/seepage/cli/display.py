@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -110,34 +108,3 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-_as_python_does = warnings.showwarning
-
-
-@contextmanager
-def plain_warnings() -> Iterator[None]:
-    """Show our own warnings as a sentence each inside the block; others stay as they are."""
-    with warnings.catch_warnings():
-        warnings.showwarning = _shown
-        yield
-
-
-def _shown(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    if not category.__module__.startswith("seepage."):
-        _as_python_does(message, category, filename, lineno, file, line)
-        return
-    Console(stderr=True).print(
-        f"seepage: warning: {message}",
-        style="yellow",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 
 from seepage import data, scoring, zoo
 from seepage.attacks import ATTACKS
@@ -18,20 +17,7 @@ from seepage.scoring import METRICS
 from seepage.zoo import MODELS
 
 
-class Kind(StrEnum):
-    """A catalogue."""
-
-    attacks = "attacks"
-    bounds = "bounds"
-    risks = "risks"
-    defenses = "defenses"
-    locals = "locals"
-    models = "models"
-    data = "data"
-    metrics = "metrics"
-
-
-def catalogue(kind: Kind) -> dict[str, str]:
+def read_catalogue(kind: str) -> dict[str, str]:
     """Return each name of a kind with one line about it, and the package if it is another's."""
     lines, known = _SOURCES[kind](), _CATALOGUES.get(kind)
     packages = {} if known is None else {name: p.package for name, p in known.plugins().items()}
@@ -52,22 +38,22 @@ def _line(documentation: str) -> str:
     return f"{first} ({', '.join(keys)})" if keys else first
 
 
-_SOURCES: Mapping[Kind, Callable[[], dict[str, str]]] = {
-    Kind.attacks: lambda: _described(ATTACKS),
-    Kind.bounds: lambda: _described(BOUNDS),
-    Kind.risks: lambda: _described(RISKS),
-    Kind.defenses: lambda: _described(DEFENSES),
-    Kind.locals: lambda: _described(LOCALS),
-    Kind.models: zoo.catalogue,
-    Kind.data: data.catalogue,
-    Kind.metrics: scoring.catalogue,
+_SOURCES: Mapping[str, Callable[[], dict[str, str]]] = {
+    "attacks": lambda: _described(ATTACKS),
+    "bounds": lambda: _described(BOUNDS),
+    "risks": lambda: _described(RISKS),
+    "defenses": lambda: _described(DEFENSES),
+    "locals": lambda: _described(LOCALS),
+    "models": zoo.catalogue,
+    "data": data.catalogue,
+    "metrics": scoring.catalogue,
 }
-_CATALOGUES: Mapping[Kind, Catalogue[object]] = {
-    Kind.attacks: ATTACKS,
-    Kind.bounds: BOUNDS,
-    Kind.risks: RISKS,
-    Kind.defenses: DEFENSES,
-    Kind.models: MODELS,
-    Kind.data: NAMED,
-    Kind.metrics: METRICS,
+_CATALOGUES: Mapping[str, Catalogue[object]] = {
+    "attacks": ATTACKS,
+    "bounds": BOUNDS,
+    "risks": RISKS,
+    "defenses": DEFENSES,
+    "models": MODELS,
+    "data": NAMED,
+    "metrics": METRICS,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 
 from rich.console import Console
@@ -70,23 +69,13 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-class Format(StrEnum):
-    """What to write."""
-
-    html = "html"
-    markdown = "markdown"
-    csv = "csv"
-    json = "json"
-    parquet = "parquet"
+SUFFIX = {"markdown": "md"}
 
 
-SUFFIX = {Format.markdown: "md"}
-
-
-def report(
+def write_report(
     paths: Sequence[Path],
     *,
-    form: Format,
+    form: str,
     out: Path | None,
     utility: Path | None,
     console: Console,
@@ -102,12 +91,12 @@ def report(
     """
     if len(paths) > 2:
         raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
-    if utility is not None and (len(paths) > 1 or form is not Format.html):
+    if utility is not None and (len(paths) > 1 or form != "html"):
         raise InvalidValue("--utility belongs to the page of one audit; leave it out here")
     audits = [load_audit(path) for path in paths]
     costs = choices(utility, audits[0].records) if utility is not None else []
     name = "report" if len(audits) == 1 else "comparison"
-    target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form.value)}"
+    target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form)}"
     if len(audits) == 1:
         write(target, _audit(audits[0], form, costs))
         _say(audit_verdict(audits[0]), audits, console)
@@ -138,17 +127,17 @@ def write(path: Path, content: str | bytes) -> None:
         ) from error
 
 
-def _audit(audit: AuditResult, form: Format, costs: Sequence[Choice]) -> str | bytes:
+def _audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | bytes:
     match form:
-        case Format.html:
+        case "html":
             return audit_page(audit, choices=costs)
-        case Format.markdown:
+        case "markdown":
             return audit_markdown(audit)
-        case Format.csv:
+        case "csv":
             return as_csv([*result_rows(audit.records), *flat_bounds(audit.bounds)])
-        case Format.parquet:
+        case "parquet":
             return as_parquet([*result_rows(audit.records), *flat_bounds(audit.bounds)])
-        case Format.json:
+        case "json":
             return as_json(
                 {
                     "title": audit.title,
@@ -163,18 +152,18 @@ def _audit(audit: AuditResult, form: Format, costs: Sequence[Choice]) -> str | b
 
 
 def _comparison(
-    before: AuditResult, after: AuditResult, *, found: Sequence[Change], form: Format
+    before: AuditResult, after: AuditResult, *, found: Sequence[Change], form: str
 ) -> str | bytes:
     match form:
-        case Format.html:
+        case "html":
             return comparison_page(before, after)
-        case Format.markdown:
+        case "markdown":
             return comparison_markdown(before.path.name, after.path.name, found)
-        case Format.csv:
+        case "csv":
             return as_csv(change_rows(found))
-        case Format.parquet:
+        case "parquet":
             return as_parquet(change_rows(found))
-        case Format.json:
+        case "json":
             judged = _sentences(comparison_verdict(found))
             return as_json({"verdict": judged, "changes": change_rows(found)})
 

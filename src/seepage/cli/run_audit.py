@@ -159,7 +159,7 @@ class AuditRequest:
 DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
-def audit(request: AuditRequest, console: Console) -> int:
+def run_request(request: AuditRequest, console: Console) -> int:
     """Run every case of a spec that has no result yet; the exit code tells how it went."""
     spec = build_spec(_source(request, console))
     require_measured(request.gates, spec)

@@ -29,7 +29,7 @@ STYLES: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Received:
+class ReceivedModel:
     """What was received, as the command line says it.
 
     Args:
@@ -49,7 +49,7 @@ class Received:
     people: int = 16
 
 
-def vet_model(received: Received, *, as_json: bool, console: Console) -> int:
+def vet_model(received: ReceivedModel, *, as_json: bool, console: Console) -> int:
     """Vet a network, print the verdict and return the exit code."""
     dataset = None if received.data is None else load(received.data)
     with trusting_nothing(received.model):
@@ -65,14 +65,14 @@ def vet_model(received: Received, *, as_json: bool, console: Console) -> int:
     return EXIT[verdict.judgement]
 
 
-def _arguments(received: Received, dataset: Dataset | None) -> dict[str, object]:
+def _arguments(received: ReceivedModel, dataset: Dataset | None) -> dict[str, object]:
     fitted: dict[str, object] = {"domain": domain_of(received.shape)}
     if dataset is not None and received.shape is None:
         fitted = {"domain": dataset.domain, "classes": dataset.classes}
     return fitted | dict(map(option, received.options))
 
 
-def _own(received: Received, dataset: Dataset | None) -> Batch | None:
+def _own(received: ReceivedModel, dataset: Dataset | None) -> Batch | None:
     return None if dataset is None else dataset.batch(min(received.people, len(dataset)))
 
 
