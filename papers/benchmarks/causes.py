@@ -36,7 +36,7 @@ from seepage.core import Paired, SideBySide
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.domains import IMAGENET, Image
 from seepage.scoring import METRICS
-from seepage.scoring.legacy import rmse_gradattack
+from seepage_papers.legacy import rmse_gradattack
 from seepage.utility import Training, train
 from seepage_papers.chosen import gradient_norms
 

@@ -22,7 +22,7 @@ from benchmarks.provenance import save
 from seepage.core import SideBySide
 from seepage.domains import CIFAR10, IMAGENET, Image
 from seepage.scoring import METRICS, applicable, pair
-from seepage.scoring.legacy import psnr_normalised_003
+from seepage_papers.legacy import psnr_normalised_003
 from seepage.search import (
     L2,
     LBFGS,

@@ -14,7 +14,8 @@ from torch import Tensor
 from seepage.audit import Outcome
 from seepage.core import Batch, Domain, Paired, Reconstruction
 from seepage.core.errors import UnknownName
-from seepage.scoring import METRICS, legacy
+from seepage.scoring import METRICS
+from seepage_papers import legacy
 
 Function = Callable[[Paired, Domain], Tensor]
 

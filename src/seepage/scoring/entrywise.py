@@ -69,7 +69,7 @@ class RMSE:
         [0.5]
 
     Deviations: the "RMSE" tables made with GradAttack divide by the largest error first; see
-        `seepage.scoring.legacy.rmse_gradattack`.
+        `seepage_papers.legacy.rmse_gradattack`.
     References: Yin et al., 2021 (yin2021see)
     """
 
@@ -96,7 +96,7 @@ class PSNR:
         20.0
 
     Deviations: several papers print PSNR on normalised inputs or with another peak; see
-        `seepage.scoring.legacy`.
+        `seepage_papers.legacy`.
     References: Geiping et al., 2020 (geiping2020inverting)
     """
 
@@ -117,7 +117,7 @@ class L1:
         >>> L1()(Paired(torch.zeros(1, 4), torch.full((1, 4), -0.5), labels, None, (0,))).tolist()
         [0.5]
 
-    Deviations: the paper's table sums over the entries; see `seepage.scoring.legacy.l1_sum_002`.
+    Deviations: the paper's table sums over the entries; see `seepage_papers.legacy.l1_sum_002`.
     References: Qian and Hansen, 2020 (qian2020what)
     """
 

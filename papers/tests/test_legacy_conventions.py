@@ -8,7 +8,7 @@ import torch
 from seepage.core import Batch, Paired, Reconstruction, rng
 from seepage.domains import CIFAR10, Image
 from seepage.scoring import L1, PSNR, pair
-from seepage.scoring.legacy import (
+from seepage_papers.legacy import (
     best_match_gradattack,
     l1_sum_002,
     psnr_normalised_003,
