@@ -1,15 +1,13 @@
 """Optimisation attacks: terms, optimisers, schedules, and the engine that brings them together."""
 
+from seepage.numerics.schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.search.engine import Engine
 from seepage.search.feature_matching import FeatureMatching
 from seepage.search.fidelity import (
     L2,
     Cosine,
-    GaussianKernel,
     GaussianLikelihood,
     LayerwiseCosine,
-    Masked,
-    OnLayers,
 )
 from seepage.search.generator import Generator, SoftmaxCategories
 from seepage.search.lbfgs import LBFGS
@@ -23,9 +21,8 @@ from seepage.search.priors import (
     SquaredNorm,
     TotalVariation,
 )
-from seepage.search.schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.search.search import Search
-from seepage.search.starts import NormalStart, PatternedStart, UniformStart, WarmStart, ZeroStart
+from seepage.search.starts import NormalStart, UniformStart, WarmStart
 from seepage.search.term import Candidate, Term
 
 __all__ = [
@@ -40,7 +37,6 @@ __all__ = [
     "Decaying",
     "Engine",
     "FeatureMatching",
-    "GaussianKernel",
     "GaussianLikelihood",
     "Generator",
     "GradientDescent",
@@ -48,12 +44,9 @@ __all__ = [
     "GroupConsistency",
     "Langevin",
     "LayerwiseCosine",
-    "Masked",
     "NormalStart",
-    "OnLayers",
     "Optimiser",
     "Orthogonality",
-    "PatternedStart",
     "Search",
     "SoftmaxCategories",
     "SquaredNorm",
@@ -63,6 +56,5 @@ __all__ = [
     "UniformStart",
     "WarmStart",
     "WarmUp",
-    "ZeroStart",
     "together",
 ]

@@ -18,9 +18,8 @@ from seepage.core.checkpoint import checkpoints
 from seepage.core.device import Precision, precision, tuning
 from seepage.core.errors import InvalidValue
 from seepage.search.fast import Rounded, Strategy, case_simulation, known_statistics, rounded
-from seepage.search.objective import Layout, Objective, RowSimulation, joined
-from seepage.search.run_state import Run, State
-from seepage.search.runner import Drive
+from seepage.search.objective import Layout, Objective, RowSimulation, join_parts
+from seepage.search.runner import Runner, State
 from seepage.search.search import Search
 from seepage.search.starts import generated_point
 
@@ -64,10 +63,27 @@ def chunks(cases: int, restarts: int, together: int) -> Iterator[Chunk]:
             yield Chunk(range(case, case + 1), range(first, min(first + together, restarts)))
 
 
-def fingerprint(
-    searches: list[Search], cases: tuple[Observation, ...], rngs: list[Rng], chunk: Chunk
-) -> str:
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One case to search.
+
+    Args:
+        search: How; alike for all jobs of a run but for starts and what parts hold of a case.
+        observation: What was observed.
+        rng: The key of its restarts.
+        layout: How its points are read.
+    """
+
+    search: Search
+    observation: Observation
+    rng: Rng
+    layout: Layout
+
+
+def fingerprint(jobs: Sequence[Job], chunk: Chunk) -> str:
     """A name for a run that no run with another result shares."""
+    cases = [job.observation for job in jobs]
+    searches, rngs = [job.search for job in jobs], [job.rng for job in jobs]
     clients = [_client(case) for case in cases]
     digest = hashlib.sha256(repr((searches, rngs, chunk, clients, cases[0].task)).encode())
     # Cases share the task, whose weights may be most of all there is to read.
@@ -216,34 +232,21 @@ class Engine:
         if self.rows is not None and self.rows < 1:
             raise InvalidValue(f"expected rows >= 1 or None, got {self.rows!r}")
 
-    def run(
-        self,
-        searches: Sequence[Search],
-        cases: Sequence[Observation],
-        rngs: Sequence[Rng],
-        layouts: Sequence[Layout],
-    ) -> list[SearchOutcome]:
-        """Run every restart of every case.
-
-        Args:
-            searches: One for each case, alike but for their starts and what parts hold of a case.
-            cases: What was observed.
-            rngs: A key for each.
-            layouts: How the points of each are read.
-        """
+    def run(self, jobs: Sequence[Job]) -> list[SearchOutcome]:
+        """Run every restart of every job."""
         began = time.perf_counter()
-        search = searches[0]
-        reference = next(iter(cases[0].update))
-        together = self.rows or (len(cases) * search.restarts if reference.is_cuda else 1)
+        search = jobs[0].search
+        reference = next(iter(jobs[0].observation.update))
+        together = self.rows or (len(jobs) * search.restarts if reference.is_cuda else 1)
         if search.grouped:
             together = max(together, search.restarts)
-        results: list[list[State]] = [[] for _ in cases]
-        todo = list(chunks(len(cases), search.restarts, together))
+        results: list[list[State]] = [[] for _ in jobs]
+        todo = list(chunks(len(jobs), search.restarts, together))
         with precision("float32" if self.precision == "float32" else "tf32"), tuning(True):
             while todo:
                 chunk = todo.pop(0)
                 try:
-                    state = self._chunk(searches, cases, rngs, layouts, chunk)
+                    state = self._chunk(jobs, chunk)
                 except torch.cuda.OutOfMemoryError:
                     halves = chunk.halved()
                     if halves is None or (search.grouped and len(chunk.cases) == 1):
@@ -255,24 +258,17 @@ class Engine:
                 for index, case in enumerate(chunk.cases):
                     results[case].append(part_of(state, index, len(chunk.cases)))
         # A share for each, so that the seconds of all cases add up to what was spent.
-        seconds = (time.perf_counter() - began) / len(cases)
+        seconds = (time.perf_counter() - began) / len(jobs)
         return [outcome_of(parts, seconds) for parts in results]
 
-    def _chunk(
-        self,
-        searches: Sequence[Search],
-        cases: Sequence[Observation],
-        rngs: Sequence[Rng],
-        layouts: Sequence[Layout],
-        chunk: Chunk,
-    ) -> State:
-        chosen = tuple(cases[case] for case in chunk.cases)
-        mine = [searches[case] for case in chunk.cases]
-        search, layout = mine[0], _joined([layouts[case] for case in chunk.cases], chunk)
+    def _chunk(self, jobs: Sequence[Job], chunk: Chunk) -> State:
+        jobs = [jobs[case] for case in chunk.cases]
+        chosen = tuple(job.observation for job in jobs)
+        search, layout = jobs[0].search, _join_layouts([job.layout for job in jobs], chunk)
         reference = next(iter(chosen[0].update))
         starts = [
-            _start(searches[case], layouts[case], rngs[case].fork("restart", restart), reference)
-            for case in chunk.cases
+            _start(job.search, job.layout, job.rng.fork("restart", restart), reference)
+            for job in jobs
             for restart in chunk.restarts
         ]
         labels = None
@@ -281,25 +277,24 @@ class Engine:
             stacked = torch.stack([label for label in known if label is not None])
             labels = stacked.repeat_interleave(len(chunk.restarts), 0)
         simulate = self._simulation(chosen, chunk.size, given=search.given_statistics)
-        others = tuple(other.terms for other in mine[1:])
+        others = tuple(job.search.terms for job in jobs[1:])
         objective = Objective(search.terms, chosen, layout, labels, simulate, others)
-        run = Run(
+        runner = Runner(
             evaluate=objective.evaluate,
-            optimiser=joined([s.optimiser for s in mine], restarts=len(chunk.restarts)),
+            optimiser=join_parts(
+                [job.search.optimiser for job in jobs], restarts=len(chunk.restarts)
+            ),
             schedule=search.schedule,
             steps=search.steps,
             project=layout.project if search.boxed else _unchanged,
             same=objective.same,
-        )
-        drive = Drive(
             capture=self.capture,
             fuse=self.fuse,
-            smooth=partial(_smoothed, layout),
+            smooth=partial(_smooth, layout),
             smooth_every=search.median_every,
         )
-        keys = [rngs[case] for case in chunk.cases]
-        name = fingerprint(mine, chosen, keys, chunk) if checkpoints() else ""
-        return drive(run, torch.stack(starts), name=name)
+        name = fingerprint(jobs, chunk) if checkpoints() else ""
+        return runner.run(torch.stack(starts), name=name)
 
     def _simulation(
         self, cases: tuple[Observation, ...], rows: int, *, given: bool = False
@@ -312,9 +307,9 @@ class Engine:
         return Rounded(simulate) if light else simulate
 
 
-def _joined(layouts: list[Layout], chunk: Chunk) -> Layout:
+def _join_layouts(layouts: list[Layout], chunk: Chunk) -> Layout:
     """The layout of all rows of a chunk."""
-    generated = joined([layout.generated for layout in layouts], restarts=len(chunk.restarts))
+    generated = join_parts([layout.generated for layout in layouts], restarts=len(chunk.restarts))
     return replace(layouts[0], generated=generated)
 
 
@@ -324,7 +319,7 @@ def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
     return search.start(layout, rng=rng, like=like)
 
 
-def _smoothed(layout: Layout, points: Tensor) -> Tensor:
+def _smooth(layout: Layout, points: Tensor) -> Tensor:
     axes = len(layout.domain.shape) - 1
     return layout.with_inputs(points, median_filter(layout.normalised(points), axes=axes))
 

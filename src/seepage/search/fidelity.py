@@ -10,15 +10,15 @@ normalising and subtracting by autograd would cost more than all convolutions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from seepage.core import Observation, Update
-from seepage.core.errors import InvalidValue, UnknownName
-from seepage.search.term import Candidate, Term
+from seepage.core.errors import InvalidValue
+from seepage.search.term import Candidate
 
 _SMALL = 2**16
 _SMALL_IN_ALL = 2**22
@@ -306,133 +306,3 @@ def _largest(observed: Update, count: int) -> Tensor:
 def _scaled(update: Update, factors: Tensor) -> Update:
     named = zip(update.tensors.items(), factors.unbind(), strict=True)
     return replace(update, tensors={name: t * factor for (name, t), factor in named})
-
-
-@dataclass(frozen=True)
-class Masked:
-    """Another term, seeing only the entries at which the observed update is not zero.
-
-    For updates that were pruned or dropped out: what the client removed says nothing about the
-    value it had.
-
-    Args:
-        term: The fidelity to restrict.
-
-    Example:
-        >>> from seepage.search.fidelity import Cosine
-        >>> Masked(Cosine(weight=2.0)).weight
-        2.0
-    """
-
-    term: Term
-
-    @property
-    def weight(self) -> float:
-        """That of the term."""
-        return self.term.weight
-
-    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Zero the simulated update where the observed one is zero, and delegate."""
-        observed = observation.update.tensors
-        seen = {
-            name: torch.where(observed[name] != 0, ours, 0)
-            for name, ours in candidate.update.tensors.items()
-        }
-        masked = replace(candidate, update=replace(candidate.update, tensors=seen))
-        return self.term(masked, observation)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaussianKernel:
-    """One minus a Gaussian kernel of the difference, averaged over tensors.
-
-        mean_i  1 - exp(-||g_i(x) - g*_i||^2 / (2 h_i^2))
-
-    Small differences count as in `L2`, large ones saturate at 1, so that no single tensor rules.
-
-    Args:
-        weight: Factor in the objective.
-        bandwidth: h, the same for every tensor. None adapts it to the spread of each observed
-            tensor: h_i = ||g*_i||, its root mean square times the root of its number of entries.
-            A tensor observed as zero takes the root mean square of the whole update.
-
-    Deviations:
-        The paper adapts its kernel to the variance of the gradient and to the architecture. Here
-        the variance is taken about zero (a bias of one entry has no other) and scaled by the
-        number of entries, so that the kernel does not saturate at the start; tensors count
-        equally.
-
-    References:
-        Wang et al., 2020 (wang2020sapag)
-    """
-
-    weight: float = 1.0
-    bandwidth: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the bandwidth."""
-        if self.bandwidth is not None and not self.bandwidth > 0:
-            raise InvalidValue(f"expected bandwidth > 0 or None, got {self.bandwidth!r}")
-
-    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Average the saturated distances."""
-        observed = observation.update
-        overall = observed.flat().square().mean()
-        apart = []
-        for name, theirs in observed.tensors.items():
-            square = (candidate.update.tensors[name] - theirs).square().sum()
-            apart.append(-torch.expm1(-square / (2 * self._squared_bandwidth(theirs, overall))))
-        return torch.stack(apart).mean()
-
-    def _squared_bandwidth(self, theirs: Tensor, overall: Tensor) -> Tensor | float:
-        if self.bandwidth is not None:
-            return self.bandwidth**2
-        energy = theirs.square().sum()
-        energy = torch.where(energy > 0, energy, overall * theirs.numel())
-        return torch.where(energy > 0, energy, 1)
-
-
-@dataclass(frozen=True)
-class OnLayers:
-    """Another term, seeing only some tensors of the update.
-
-    Args:
-        term: The fidelity to restrict.
-        names: Tensors (`"conv1.weight"`) or whole modules (`"conv1"`, which is not `"conv10"`).
-
-    Example:
-        >>> from seepage.search.fidelity import Cosine
-        >>> OnLayers(Cosine(), names=("conv1", "head.bias")).names
-        ('conv1', 'head.bias')
-    """
-
-    term: Term
-    names: tuple[str, ...] = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Check that there are names."""
-        if isinstance(self.names, str) or not self.names:
-            raise InvalidValue(f"expected a tuple of tensor or module names, got {self.names!r}")
-
-    @property
-    def weight(self) -> float:
-        """That of the term."""
-        return self.term.weight
-
-    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Leave out the other tensors, and delegate."""
-        return self.term(
-            replace(candidate, update=self._kept(candidate.update)),
-            replace(observation, update=self._kept(observation.update)),
-        )
-
-    def _kept(self, update: Update) -> Update:
-        for name in self.names:
-            if not any(_within(tensor, name) for tensor in update.tensors):
-                raise UnknownName("tensor", name, update.tensors, where="of the update")
-        kept = {n: t for n, t in update.tensors.items() if any(_within(n, m) for m in self.names)}
-        return replace(update, tensors=kept)
-
-
-def _within(tensor: str, name: str) -> bool:
-    return tensor == name or tensor.startswith(f"{name}.")

@@ -12,7 +12,7 @@ from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.rng import require_key
 from seepage.probing.usable_update import require_continuous, require_usable
 from seepage.search.defense_inversion import searchable
-from seepage.search.engine import Engine, SearchOutcome
+from seepage.search.engine import Engine, Job, SearchOutcome
 from seepage.search.objective import Layout
 from seepage.search.search import Search
 
@@ -51,7 +51,7 @@ class GradientMatching:
         require_usable(observation.update, observation.task)
         layout = self.layout(observation)
         searched = searchable(self, observation)
-        (outcome,) = self.engine.run((self.search,), (searched,), (rng,), (layout,))
+        (outcome,) = self.engine.run([Job(self.search, searched, rng, layout)])
         best = self.reconstruction(observation, layout, outcome)
         return best, layout.normalised(outcome.points)
 
@@ -130,9 +130,11 @@ def together(
             )
     pairs = list(zip(attacks, observations, strict=True))
     layouts = [attack.layout(observation) for attack, observation in pairs]
-    searches = [attack.search for attack in attacks]
-    searched = [searchable(attack, observation) for attack, observation in pairs]
-    outcomes = attacks[0].engine.run(searches, searched, rngs, layouts)
+    jobs = [
+        Job(attack.search, searchable(attack, observation), rng, layout)
+        for (attack, observation), rng, layout in zip(pairs, rngs, layouts, strict=True)
+    ]
+    outcomes = attacks[0].engine.run(jobs)
     return [
         attack.reconstruction(observation, layout, outcome)
         for (attack, observation), layout, outcome in zip(pairs, layouts, outcomes, strict=True)

@@ -1,7 +1,10 @@
-"""From the first step of a run to the last, reporting and saving on the way.
+"""Run a search: move all rows from their starts to their best points.
 
-A step launches hundreds of small kernels; issued one by one from Python they leave the card idle
-most of the time. A graph issues them all at once. Fused, there are fewer of them to issue.
+The state of a run is a tuple of tensors of fixed shapes, and a step is a pure function of it. So a
+step can be captured as a CUDA graph, and a run can be saved and continued with the same result.
+
+A step launches hundreds of small kernels. Issued one by one from Python they leave the GPU idle
+most of the time, and a graph issues them all at once. Compiled, there are fewer of them to issue.
 """
 
 from __future__ import annotations
@@ -9,180 +12,250 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from seepage.core.checkpoint import checkpoints
 from seepage.core.progress import report
-from seepage.search.fast.captured_step import first_line, fused, traced
-from seepage.search.run_state import Advance, Run, State, state_of, tensors_of
-
-_FROM, _TO = 5, 30
-# Compiling takes one to two minutes and saves about a third of what is left.
-_WORTH_SECONDS = 300.0
-
-
-def settled() -> float:
-    """The time once a card has done all it was told to."""
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-class Patience:
-    """Times a few steps of a run, and says once whether the rest will take long.
-
-    Args:
-        steps: Steps to take in all.
-        clock: Seconds, when all steps so far are done.
-    """
-
-    def __init__(self, steps: int, clock: Callable[[], float] = settled) -> None:
-        """Begin before the first step."""
-        self._steps, self._clock = steps, clock
-        self._began = 0.0
-
-    def runs_out(self, step: int) -> bool:
-        """Whether, at the step where this is decided, the steps left would take too long."""
-        if step == _FROM:
-            self._began = self._clock()
-        if step != _TO:
-            return False
-        each = (self._clock() - self._began) / (_TO - _FROM)
-        return each * (self._steps - step) > _WORTH_SECONDS
-
+from seepage.numerics.schedules import Schedule
+from seepage.search.fast.captured_step import compile_step, first_line, trace_step
+from seepage.search.optimisers import Moment, Optimiser
 
 log = logging.getLogger("seepage.engine")
 
+REPORT_EVERY = 25
+# Steps that are thrown away before a step is captured.
 _WARM_UP = 3
+# Tracing takes as long as some eighty steps, and saves a fifth of each.
+WORTH_TRACING = 1000
+# Compiling takes one to two minutes and saves about a third of what is left. Steps are timed
+# between the first two numbers.
+_TIMED_FROM, _TIMED_TO = 5, 30
+_WORTH_COMPILING_SECONDS = 300.0
 
 
-class Stepper:
-    """Holds the state of a run and moves it step by step.
+class State(NamedTuple):
+    """Where a run stands.
 
     Args:
-        advance: The pure step.
-        state: Where to begin.
-        capture: Whether to replay a CUDA graph where the state is on a card.
+        step: Steps taken, a scalar.
+        points: Where the rows are, `(R, D)`.
+        best: The point of each row whose own objective was lowest, `(R, D)`.
+        lowest: That objective, `(R,)`; infinite until one was finite.
+        diverged: Whether a row's objective ever stopped being finite, `(R,)`.
+        values: The objective of every row at every step so far, `(steps + 1, R)`.
+        memory: The optimiser's state.
     """
 
-    def __init__(self, advance: Advance, state: State, *, capture: bool = True) -> None:
-        """Prepare, capturing the step if that is possible."""
-        self._advance = advance
-        self.state = state
-        self._graph = self._captured() if capture and state.points.is_cuda else None
+    step: Tensor
+    points: Tensor
+    best: Tensor
+    lowest: Tensor
+    diverged: Tensor
+    values: Tensor
+    memory: tuple[Tensor, ...]
 
-    def trace(self) -> None:
-        """Take all further steps by replaying their operations, where they can be traced."""
-        self._advance = traced(self._advance, self.state) or self._advance
+    def tensors(self) -> list[Tensor]:
+        """The tensors in a fixed order."""
+        return [*self[:-1], *self.memory]
 
-    def fuse(self) -> None:
-        """Take all further steps by fused kernels, where the compiler can make them."""
-        faster = fused(self._advance, self.state)
-        if faster is None:
-            return
-        self._advance = faster
-        if self._graph is not None:
-            self._graph = None  # frees its memory before the next one takes its own
-            self._graph = self._captured()
+    @classmethod
+    def of(cls, tensors: list[Tensor]) -> State:
+        """Undo `tensors`."""
+        fixed = len(cls._fields) - 1
+        step, points, best, lowest, diverged, values = tensors[:fixed]
+        return cls(step, points, best, lowest, diverged, values, memory=tuple(tensors[fixed:]))
 
-    def step(self) -> None:
-        """Take one step."""
+
+@dataclass(eq=False, kw_only=True)
+class Runner:
+    """Moves rows, and decides how steps are computed, which does not change where they lead.
+
+    Args:
+        evaluate: Values `(R,)` and gradients `(R, D)` at points, given the step.
+        optimiser: The rule to move by.
+        schedule: The step size over time.
+        steps: Steps to take.
+        project: Makes points valid.
+        same: Whether the objective is at some step what it was at the last; None for always.
+        capture: Replay each step, as a CUDA graph or as a list of operations.
+        fuse: Compile each step; None does so if that saves time.
+        smooth: What is done to points every so many steps, if anything is.
+        smooth_every: After how many steps; None for never.
+    """
+
+    evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    optimiser: Optimiser
+    schedule: Schedule
+    steps: int
+    project: Callable[[Tensor], Tensor] = lambda points: points
+    same: Callable[[Tensor], Tensor | bool] | None = None
+    capture: bool = True
+    fuse: bool | None = None
+    smooth: Callable[[Tensor], Tensor] = lambda points: points
+    smooth_every: int | None = None
+    _step: Callable[[State], State] = field(init=False, repr=False)
+    _graph: torch.cuda.CUDAGraph | None = field(init=False, default=None, repr=False)
+
+    def run(self, points: Tensor, *, name: str = "") -> State:
+        """Take all steps.
+
+        Args:
+            points: Where the rows start, `(R, D)`.
+            name: Under which the run is saved, if checkpoints are kept.
+        """
+        saved = checkpoints()
+        kept = saved.load(name) if saved else None
+        state = self.begin(points)
+        if kept is not None:
+            state = State.of([k.to(t) for k, t in zip(kept, state.tensors(), strict=True)])
+        first = int(state.step)
+        state = self._prepare(state, self.steps - first)
+        # Never if a run must repeat to the bit: when it is compiled depends on a clock.
+        timed = self.fuse is None and not torch.are_deterministic_algorithms_enabled()
+        timed, began = timed and state.points.is_cuda, 0.0
+        for step in range(first, self.steps + 1):
+            state = self._take(state)
+            if timed and step - first == _TIMED_FROM:
+                began = _synchronised_time()
+            if timed and step - first == _TIMED_TO:
+                spent = _synchronised_time() - began
+                if is_worth_compiling(spent / (_TIMED_TO - _TIMED_FROM), self.steps - step):
+                    state = self._compile(state)
+            if self.smooth_every and (step + 1) % self.smooth_every == 0 and step + 1 < self.steps:
+                state.points.copy_(self.smooth(state.points))
+            if step % REPORT_EVERY == 0 or step == self.steps:
+                report(step, self.steps, float(state.lowest.min()))
+            if saved and (step + 1) % saved.every == 0 and step < self.steps:
+                saved.save(name, state.tensors())
+        if saved:
+            saved.finish(name, state.tensors())
+        return state
+
+    def begin(self, points: Tensor) -> State:
+        """The state before the first step."""
+        rows = len(points)
+        return State(
+            step=torch.zeros((), dtype=torch.long, device=points.device),
+            points=points.clone(),
+            best=points.clone(),
+            lowest=points.new_full((rows,), torch.inf),
+            diverged=torch.zeros(rows, dtype=torch.bool, device=points.device),
+            values=points.new_full((self.steps + 1, rows), torch.nan),
+            memory=self.optimiser.start(points),
+        )
+
+    def scales(self, like: Tensor) -> Tensor:
+        """The schedule as a table; the step after the last one is only evaluated."""
+        factors = [self.schedule(step, self.steps) for step in range(self.steps)]
+        return like.new_tensor([*factors, 0.0])
+
+    def advance(self, state: State, scales: Tensor) -> State:
+        """Evaluate every row, remember the best points, and move.
+
+        A row whose objective is not finite goes back to its best point.
+        """
+        values, gradients = self.evaluate(state.points, state.step)
+        finite = values.isfinite()
+        better = finite & (values < state.lowest)
+        best = torch.where(better.unsqueeze(1), state.points, state.best)
+        # Indexing by a scalar would ask the device for it and break a capture.
+        scale = scales.index_select(0, state.step.reshape(1)).squeeze(0)
+        same = True if self.same is None else self.same(state.step)
+        moment = Moment(state.step, state.step / self.steps, scale, same)
+        moved, memory = self.optimiser.step(
+            state.points,
+            values,
+            gradients,
+            state.memory,
+            moment,
+        )
+        moved = self.project(moved)
+        sound = finite & moved.isfinite().all(1)
+        return State(
+            step=state.step + 1,
+            points=torch.where(sound.unsqueeze(1), moved, best),
+            best=best,
+            lowest=torch.where(better, values, state.lowest),
+            diverged=state.diverged | ~sound,
+            values=state.values.index_copy(0, state.step.reshape(1), values.unsqueeze(0)),
+            memory=memory,
+        )
+
+    def _prepare(self, state: State, left: int) -> State:
+        """Choose how steps are taken; the returned state is the one to go on with."""
+        scales = self.scales(state.points)
+        self._step, self._graph = lambda at: self.advance(at, scales), None
+        on_gpu = state.points.is_cuda
+        if on_gpu and self.capture and self.steps > 10:
+            state = self._capture(state)
+        if self.fuse:
+            state = self._compile(state)
+        elif self.capture and not on_gpu and left >= WORTH_TRACING:
+            self._step = trace_step(self._step, state) or self._step
+        return state
+
+    def _take(self, state: State) -> State:
+        """Take one step; a graph writes the new state in the place of the old."""
         if self._graph is None:
-            self.state = self._advance(self.state)
-        else:
-            self._graph.replay()
+            return self._step(state)
+        self._graph.replay()
+        return state
 
-    def _captured(self) -> torch.cuda.CUDAGraph | None:
-        """The step as a graph that reads and writes `self.state` in place, or None."""
-        held = [t.clone() for t in tensors_of(self.state)]
+    def _compile(self, state: State) -> State:
+        """Take all further steps by compiled kernels, if the compiler can make them."""
+        faster = compile_step(self._step, state)
+        if faster is None:
+            return state
+        self._step = faster
+        if self._graph is None:
+            return state
+        self._graph = None  # frees its memory before the next one takes its own
+        return self._capture(state)
+
+    def _capture(self, state: State) -> State:
+        """Capture the step as a graph that reads and writes the returned state in place."""
+        held = [t.clone() for t in state.tensors()]
         try:
-            self._warm_up()
+            self._warm_up(state)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                moved = self._advance(state_of(held))
-                for kept, new in zip(held, tensors_of(moved), strict=True):
+                moved = self._step(State.of(held))
+                for kept, new in zip(held, moved.tensors(), strict=True):
                     kept.copy_(new)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
             log.warning("running eagerly: the step cannot be captured (%s)", first_line(error))
             torch.cuda.synchronize()
-            return None
-        self.state = state_of(held)
-        return graph
+            return state
+        self._graph = graph
+        return State.of(held)
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, state: State) -> None:
         """Take a few steps that are thrown away, as capture asks for, on a stream of their own."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP):
-                self._advance(self.state)
+                self._step(state)
         torch.cuda.current_stream().wait_stream(side)
 
 
-REPORT_EVERY = 25
-# Tracing takes as long as some eighty steps, and saves a fifth of each.
-WORTH_TRACING = 1000
+def is_worth_compiling(seconds_each: float, left: int) -> bool:
+    """Whether the steps left would take longer than compiling them pays for.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Drive:
-    """How a run is driven, which does not change where it goes.
-
-    Args:
-        capture: Replay each step.
-        fuse: Compile each step; None where that pays.
-        smooth: What is done to points every so many steps, if anything is.
-        smooth_every: After how many; None for never.
+    Example:
+        >>> is_worth_compiling(0.1, 24_000), is_worth_compiling(0.01, 4_000)
+        (True, False)
     """
+    return seconds_each * left > _WORTH_COMPILING_SECONDS
 
-    capture: bool
-    fuse: bool | None
-    smooth: Callable[[Tensor], Tensor]
-    smooth_every: int | None
 
-    def __call__(self, run: Run, points: Tensor, *, name: str) -> State:
-        """Take all steps.
-
-        Args:
-            run: What moves the points.
-            points: Where the rows start, `(R, D)`.
-            name: Under which the run is saved, where checkpoints are.
-        """
-        saved = checkpoints()
-        kept = saved.load(name) if saved else None
-        state = run.begin(points)
-        if kept is not None:
-            state = state_of([k.to(t) for k, t in zip(kept, tensors_of(state), strict=True)])
-        first = int(state.step)
-        stepper, patience = self._stepper(run, state, run.steps - first)
-        for step in range(first, run.steps + 1):
-            stepper.step()
-            if patience and patience.runs_out(step - first):
-                stepper.fuse()
-            if self.smooth_every and (step + 1) % self.smooth_every == 0 and step + 1 < run.steps:
-                stepper.state.points.copy_(self.smooth(stepper.state.points))
-            if step % REPORT_EVERY == 0 or step == run.steps:
-                report(step, run.steps, float(stepper.state.lowest.min()))
-            if saved and (step + 1) % saved.every == 0 and step < run.steps:
-                saved.save(name, tensors_of(stepper.state))
-        if saved:
-            saved.finish(name, tensors_of(stepper.state))
-        return stepper.state
-
-    def _stepper(self, run: Run, state: State, left: int) -> tuple[Stepper, Patience | None]:
-        scales = run.scales(state.points)
-        stepper = Stepper(
-            lambda at: run.advance(at, scales), state, capture=self.capture and run.steps > 10
-        )
-        on_card = state.points.is_cuda
-        if self.fuse:
-            stepper.fuse()
-        elif self.capture and not on_card and left >= WORTH_TRACING:
-            stepper.trace()
-        # Never where a run must repeat to the bit: when it is compiled depends on a clock.
-        undecided = self.fuse is None and not torch.are_deterministic_algorithms_enabled()
-        return stepper, Patience(left) if on_card and undecided else None
+def _synchronised_time() -> float:
+    """The time once the GPU has done all it was told to."""
+    torch.cuda.synchronize()
+    return time.perf_counter()

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from seepage.core.errors import InvalidValue
+from seepage.numerics.schedules import Schedule
 from seepage.search.generator import Generator
 from seepage.search.optimisers import Optimiser
 from seepage.search.priors import GroupConsistency
-from seepage.search.schedules import Schedule
 from seepage.search.starts import NormalStart, Start
 from seepage.search.term import Term
 

@@ -55,46 +55,6 @@ class UniformStart:
         return _point(layout.domain.normalise(natural), layout, rng)
 
 
-@dataclass(frozen=True)
-class ZeroStart:
-    """Zero in normalised coordinates: every input is the mean of the data.
-
-    All restarts are the same, unless labels are searched for.
-    """
-
-    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
-        """Return zeros."""
-        return _point(like.new_zeros(layout.shape), layout, rng)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatternedStart:
-    """One random patch of N(0, 1), tiled over the input; each input has its own.
-
-    Args:
-        size: Width of the patch.
-
-    References:
-        Wei et al., 2020, on geometric initialisation (wei2020framework)
-    """
-
-    size: int = 4
-
-    def __post_init__(self) -> None:
-        """Check the size."""
-        if self.size < 1:
-            raise InvalidValue(f"expected size >= 1, got {self.size!r}")
-
-    def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
-        """Draw the patch and tile it."""
-        batch, channels, *spatial = layout.shape
-        tiled = rng.normal((batch, channels, *(self.size for _ in spatial)), like=like)
-        for axis, length in enumerate(spatial, start=2):
-            index = torch.arange(length, device=like.device) % self.size
-            tiled = tiled.index_select(axis, index)
-        return _point(tiled, layout, rng)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class WarmStart:
     """The inputs another attack found.

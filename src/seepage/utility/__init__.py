@@ -1,17 +1,11 @@
 """Training under a defense: what protection costs."""
 
+from seepage.numerics.schedules import Constant, Drops, OneCycle, Schedule
 from seepage.utility.federated import Dirichlet, Federated
 from seepage.utility.quality import Quality, Utility, evaluate
 from seepage.utility.train import noise_multiplier, train
 from seepage.utility.training import Training
-from seepage.utility.training_plan import (
-    Constant,
-    CropAndFlip,
-    Drops,
-    OneCycle,
-    Schedule,
-    TrainingPlan,
-)
+from seepage.utility.training_plan import CropAndFlip, TrainingPlan
 
 __all__ = [
     "Constant",

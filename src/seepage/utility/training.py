@@ -11,7 +11,8 @@ from torch import Tensor
 from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Rng
 from seepage.core.errors import InvalidValue
-from seepage.utility.training_plan import Constant, CropAndFlip, Schedule, descent, whole
+from seepage.numerics.schedules import Constant, Schedule
+from seepage.utility.training_plan import CropAndFlip, descent, whole
 
 Sampling = Literal["shuffled", "poisson"]
 

@@ -24,11 +24,11 @@ from seepage.search import (
     StepDecay,
     TotalVariation,
 )
-from seepage.search.engine import Chunk, chunks, fingerprint
+from seepage.search.engine import Chunk, Job, chunks, fingerprint
 from seepage.search.fast import row_simulation
 from seepage.search.fast.row_simulation import SharedWeights, shared_simulation
 from seepage.search.objective import Layout, Objective
-from seepage.search.run_state import Run
+from seepage.search.runner import Runner
 
 NETWORKS = {
     "convolutions": lambda: sp.zoo.cnn(variant="cnn3-v2"),
@@ -296,15 +296,9 @@ def test_an_optimiser_that_holds_a_tensor_twice_can_be_saved(seen, tmp_path):
 def test_knowledge_is_part_of_what_names_a_checkpoint(photos):
     batch = sp.Batch(photos.inputs[:1], photos.labels[:1])
     task, search = sp.zoo.mlp(hidden=(4,)), attack().search
-    names = {
-        fingerprint(
-            [search],
-            (observe(task, batch, defense=sp.Clip(1e3), knows_defense=known),),
-            [sp.rng(0)],
-            Chunk(range(1), range(1)),
-        )
-        for known in (True, False)
-    }
+    layout, chunk = Layout(1, task.domain), Chunk(range(1), range(1))
+    both = [observe(task, batch, defense=sp.Clip(1e3), knows_defense=k) for k in (True, False)]
+    names = {fingerprint([Job(search, seen, sp.rng(0), layout)], chunk) for seen in both}
     assert len(names) == 2
 
 
@@ -354,7 +348,8 @@ def run(objective, start=1.0, steps=100):
         values = objective(leaf)
         return values.detach(), torch.autograd.grad(values.sum(), leaf)[0]
 
-    made = Run(evaluate, Adam(step_size=0.1), StepDecay(), steps, lambda points: points)
+    adam = Adam(step_size=0.1)
+    made = Runner(evaluate=evaluate, optimiser=adam, schedule=StepDecay(), steps=steps)
     state = made.begin(torch.tensor([[start]]))
     scales = made.scales(state.points)
     for _ in range(steps + 1):
@@ -390,9 +385,8 @@ def test_restarts_of_a_case_pull_each_other_together(seen):
     spread = []
     for candidate in (apart, pulled):
         layout = Layout(1, seen.task.domain)
-        state = candidate.engine._chunk(
-            [candidate.search], (seen,), (sp.rng(1),), [layout], Chunk(range(1), range(2))
-        )
+        job = Job(candidate.search, seen, sp.rng(1), layout)
+        state = candidate.engine._chunk([job], Chunk(range(1), range(2)))
         spread.append(float((state.points[0] - state.points[1]).norm()))
     assert spread[1] < spread[0] / 2
 

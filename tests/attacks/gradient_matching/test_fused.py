@@ -11,13 +11,10 @@ from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import seepage as sp
-from seepage.search import Adam, Engine
-from seepage.search import runner as drive
-from seepage.search import runner as graph
+from seepage.search import Adam, Engine, runner
 from seepage.search.fast import captured_step as fusing
-from seepage.search.fast.captured_step import made_fit, traced
-from seepage.search.run_state import Run
-from seepage.search.runner import Patience
+from seepage.search.fast.captured_step import fit_to_compiler, trace_step
+from seepage.search.runner import Runner, is_worth_compiling
 
 ATEN = torch.ops.aten
 
@@ -46,7 +43,7 @@ def test_a_program_takes_what_it_held_as_inputs_and_computes_the_same():
 
     program = make_fx(step)(*inputs)
     assert any("alpha" in node.kwargs for node in program.graph.nodes)
-    held = made_fit(program)
+    held = fit_to_compiler(program)
     assert len(held) == 2
     assert not any("alpha" in node.kwargs for node in program.graph.nodes)
     assert not any(node.op == "get_attr" for node in program.graph.nodes)
@@ -137,8 +134,8 @@ def test_a_replayed_run_is_the_plain_one_to_the_bit(options, local, monkeypatch)
     threat = sp.Threat(knows_labels=True)
     seen = threat.observe(sp.Client(local), task, photos.batch(1), rng=sp.rng(0))
     used = []
-    monkeypatch.setattr(graph, "traced", lambda *a: used.append(traced(*a)) or used[-1])
-    monkeypatch.setattr(drive, "WORTH_TRACING", 1)
+    monkeypatch.setattr(runner, "trace_step", lambda *a: used.append(trace_step(*a)) or used[-1])
+    monkeypatch.setattr(runner, "WORTH_TRACING", 1)
     found = [
         sp.attacks.inverting_gradients(steps=5, restarts=1, engine=Engine(capture=c), **options)(
             seen, rng=sp.rng(1)
@@ -155,9 +152,9 @@ def test_a_step_that_cannot_be_traced_is_taken_as_it_is(caplog):
     def step(state):
         return state._replace(step=state.step + int(state.lowest.isfinite().all()))
 
-    state = Run(None, Adam(), None, 3, None).begin(torch.zeros(1, 2))
+    state = Runner(evaluate=None, optimiser=Adam(), schedule=None, steps=3).begin(torch.zeros(1, 2))
     with caplog.at_level("INFO"):
-        assert traced(step, state) is None
+        assert trace_step(step, state) is None
     assert "not replaying the step" in caplog.text
 
 
@@ -172,11 +169,6 @@ def test_what_the_compiler_cannot_do_the_plain_step_does(seen, monkeypatch, capl
     assert torch.equal(guess.inputs, attacked(seen, fuse=False).inputs)
 
 
-@pytest.mark.parametrize(("each", "steps", "long"), [(0.01, 4_000, False), (0.1, 24_000, True)])
-def test_patience_runs_out_once_where_the_rest_would_take_long(each, steps, long):
-    at = {"step": 0}
-    patience = Patience(steps, clock=lambda: each * at["step"])
-    said = []
-    for at["step"] in range(100):
-        said.append(patience.runs_out(at["step"]))
-    assert sum(said) == long
+@pytest.mark.parametrize(("each", "left", "long"), [(0.01, 4_000, False), (0.1, 24_000, True)])
+def test_steps_are_compiled_if_the_rest_would_take_long(each, left, long):
+    assert is_worth_compiling(each, left) is long

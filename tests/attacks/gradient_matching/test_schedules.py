@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seepage.core.errors import InvalidValue
-from seepage.search.schedules import Constant, CosineDecay, StepDecay, WarmUp
+from seepage.numerics.schedules import Constant, CosineDecay, StepDecay, WarmUp
 
 
 def test_a_constant_schedule_is_one():

@@ -8,9 +8,9 @@ import torch
 from torch.func import grad, vmap
 
 import seepage as sp
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.errors import InvalidValue
 from seepage.domains import Image
-from seepage.search.fidelity import L2, Cosine, GaussianKernel, LayerwiseCosine, Masked, OnLayers
+from seepage.search.fidelity import L2, Cosine, LayerwiseCosine
 from seepage.search.priors import Decaying
 from seepage.search.term import Candidate
 
@@ -29,14 +29,8 @@ FIDELITIES = [
     LayerwiseCosine(),
     LayerwiseCosine(weighting=0),
     LayerwiseCosine(weighting=2.5),
-    GaussianKernel(),
-    GaussianKernel(bandwidth=0.7),
 ]
 WRAPPED = [
-    Masked(Cosine()),
-    Masked(L2()),
-    OnLayers(L2(), names=("conv1",)),
-    OnLayers(Masked(LayerwiseCosine()), names=("conv1.weight", "head")),
     Decaying(Cosine(), factor=0.5, every=3),
 ]
 TERMS = FIDELITIES + WRAPPED
@@ -127,37 +121,6 @@ def test_layerwise_cosine_is_a_weighted_mean_over_tensors(weighting):
     ) / sum(weights.values())
     term = LayerwiseCosine(weighting=weighting)
     assert float(value(term, OURS, THEIRS)) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("bandwidth", [None, 0.7])
-def test_the_gaussian_kernel_saturates_each_tensor(bandwidth):
-    parts = []
-    for name, theirs in THEIRS.items():
-        square = squared(only(OURS, [name]), only(THEIRS, [name]))
-        width = bandwidth**2 if bandwidth else sum(v * v for v in theirs.flatten().tolist())
-        parts.append(1 - math.exp(-square / (2 * width)))
-    term = GaussianKernel(bandwidth=bandwidth)
-    assert float(value(term, OURS, THEIRS)) == pytest.approx(sum(parts) / len(parts), rel=1e-12)
-
-
-def test_masked_ignores_what_was_pruned():
-    support = {n: t != 0 for n, t in THEIRS.items()}
-    assert not all(bool(kept.all()) for kept in support.values())
-    elsewhere = {n: torch.where(kept, OURS[n], 1e3) for n, kept in support.items()}
-    for term in FIDELITIES:
-        masked = Masked(term)
-        assert torch.equal(value(masked, OURS, THEIRS), value(masked, elsewhere, THEIRS))
-    ours = [v for v, seen in zip(entries(OURS), entries(THEIRS), strict=True) if seen]
-    theirs = [seen for seen in entries(THEIRS) if seen]
-    assert float(value(Masked(Cosine()), OURS, THEIRS)) == pytest.approx(1 - cosine(ours, theirs))
-
-
-def test_on_layers_takes_tensors_by_name_and_modules_by_prefix():
-    by_module = value(OnLayers(L2(), names=("conv1", "head.weight")), OURS, THEIRS)
-    names = ("conv1.weight", "conv1.bias", "head.weight")
-    assert float(by_module) == pytest.approx(squared(only(OURS, names), only(THEIRS, names)))
-    with pytest.raises(UnknownName, match="unknown tensor 'conv2' of the update"):
-        value(OnLayers(L2(), names=("conv1", "conv2")), OURS, THEIRS)
 
 
 def test_decaying_falls_by_its_factor_every_so_many_steps():
@@ -262,9 +225,6 @@ def test_a_dead_network_has_finite_slopes_in_its_inputs(photos):
         lambda: Cosine(top=0),
         lambda: LayerwiseCosine(weighting="norm"),
         lambda: LayerwiseCosine(weighting=-1.0),
-        lambda: GaussianKernel(bandwidth=0.0),
-        lambda: OnLayers(L2(), names=()),
-        lambda: OnLayers(L2(), names="conv1"),
         lambda: Decaying(L2(), factor=1.5),
         lambda: Decaying(L2(), every=0),
     ],

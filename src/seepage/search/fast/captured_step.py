@@ -1,17 +1,17 @@
-"""A step as fused kernels.
+"""A step of a search as a list of operations, replayed or compiled.
 
-A step differentiates twice, so torch's compiler does not see through it. The traced step it can
-fuse: activations are then read and written far less often, and that is what a step of many rows
-spends its time on.
+A step differentiates twice. Traced by running it once, it needs no autograd any more: the same
+operations in the same order, without the bookkeeping, which for a small network on a CPU is a
+fifth of the time.
+
+torch's compiler cannot look into a step that differentiates twice, but it can compile the traced
+one. Activations are then read and written far less often, which is where a step of many rows
+spends its time.
 
 Four things that run well as traced do not compile well. Tensors that the program holds are inputs
 to the compiler. A view of one layout need not be one of the layout that it chooses. A sum that
 scales its second part loses the scale where that part is a matrix product and the two are joined.
 And the library lays out gradients of convolutions in its own way, which the compiler must know.
-
-A step differentiates twice. Traced by running it once it needs no autograd any more: the same
-operations in the same order, without the bookkeeping, which for a small network on a CPU is a
-fifth of the time. Compilers start from the same list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -27,9 +27,14 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from seepage.core.device import precision
-from seepage.search.run_state import Advance, State, state_of, tensors_of
+
+if TYPE_CHECKING:
+    from seepage.search.runner import State
+
+log = logging.getLogger("seepage.engine")
 
 _ATEN = torch.ops.aten
+_DETACH = _ATEN.detach.default
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _SUMS = (_ATEN.add.Tensor, _ATEN.sub.Tensor)
 _SCHEMA = (
@@ -38,7 +43,11 @@ _SCHEMA = (
     "SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
 )
 
+# Compiling takes about a second per hundred operations; a hundred local steps have 100 000.
+_MOST_OPERATIONS = 20_000
+
 Gradients = tuple[Tensor, Tensor, Tensor]
+Flat = Callable[..., Sequence[Tensor]]
 
 
 @torch.library.custom_op("seepage::convolution_backward", mutates_args=(), schema=_SCHEMA)
@@ -73,7 +82,7 @@ def _laid_out_as(like: Tensor, tensor: Tensor) -> Tensor:
     return tensor if tensor.stride() == like.stride() else like.copy_(tensor)
 
 
-def made_fit(program: GraphModule) -> list[Tensor]:
+def fit_to_compiler(program: GraphModule) -> list[Tensor]:
     """Rewrite a program for the compiler; return what it held, which it now takes after its own."""
     graph = program.graph
     for node in list(graph.nodes):
@@ -110,12 +119,7 @@ def _lifted(program: GraphModule) -> list[Tensor]:
     return constants
 
 
-log = logging.getLogger("seepage.engine")
-
-_DETACH = torch.ops.aten.detach.default
-
-
-def traced(advance: Advance, state: State) -> Advance | None:
+def trace_step(advance: Callable[[State], State], state: State) -> Callable[[State], State] | None:
     """The same step to the bit, replayed; None, with a logged reason, where that fails.
 
     Args:
@@ -130,22 +134,22 @@ def traced(advance: Advance, state: State) -> Advance | None:
 
     def step(at: State) -> State:
         with torch.no_grad():
-            return state_of(list(program(*tensors_of(at))))
+            return at.of(list(program(*at.tensors())))
 
-    pairs = zip(tensors_of(step(state)), tensors_of(advance(state)), strict=True)
+    pairs = zip(step(state).tensors(), advance(state).tensors(), strict=True)
     if not all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs):
         log.warning("not replaying the step: replayed it gives other numbers")
         return None
     return step
 
 
-def program_of(advance: Advance, state: State) -> GraphModule:
+def program_of(advance: Callable[[State], State], state: State) -> GraphModule:
     """The operations of a step, from the tensors of a state to those of the next."""
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        return tensors_of(advance(state_of(list(tensors))))
+        return advance(state.of(list(tensors))).tensors()
 
-    tensors = tensors_of(state)
+    tensors = state.tensors()
     flat(*tensors)  # what is made on first use must not be traced
     program: GraphModule = make_fx(flat)(*tensors)
     for node in program.graph.nodes:
@@ -161,14 +165,9 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-log = logging.getLogger("seepage.engine")
-
-Flat = Callable[..., Sequence[Tensor]]
-# Compiling takes about a second per hundred operations; a hundred local steps have 100 000.
-_MOST_OPERATIONS = 20_000
-
-
-def fused(advance: Advance, state: State) -> Advance | None:
+def compile_step(
+    advance: Callable[[State], State], state: State
+) -> Callable[[State], State] | None:
     """The same step compiled, or None, with a logged reason, where that fails.
 
     Args:
@@ -186,18 +185,18 @@ def fused(advance: Advance, state: State) -> Advance | None:
     return None
 
 
-def _compiled(advance: Advance, state: State) -> Advance | None:
-    program, tensors = program_of(advance, state), tensors_of(state)
+def _compiled(advance: Callable[[State], State], state: State) -> Callable[[State], State] | None:
+    program, tensors = program_of(advance, state), state.tensors()
     if len(program.graph.nodes) > _MOST_OPERATIONS:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None
-    constants = made_fit(program)
+    constants = fit_to_compiler(program)
     with torch.no_grad(), _remembered():
         compiled: Flat = torch._inductor.compile(program, [*tensors, *constants])
 
     def step(at: State) -> State:
         with torch.no_grad():
-            return state_of(list(compiled(*tensors_of(at), *constants)))
+            return at.of(list(compiled(*at.tensors(), *constants)))
 
     return step
 
@@ -218,7 +217,9 @@ def _remembered() -> Iterator[None]:
         yield
 
 
-def _agree(plain: Advance, compiled: Advance, state: State) -> bool:
+def _agree(
+    plain: Callable[[State], State], compiled: Callable[[State], State], state: State
+) -> bool:
     """Whether a step from one state gives the same objective and moves almost everything alike.
 
     Not everything: the sign of a gradient that is nearly zero is a matter of rounding.

@@ -1,4 +1,4 @@
-"""Step-size schedules: a factor for each step."""
+"""Schedules of step sizes and learning rates: a factor for each step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seepage.core.errors import InvalidValue
 
 
 class Schedule(Protocol):
-    """A factor for the step size."""
+    """A factor for the step size or the learning rate."""
 
     def __call__(self, step: int, steps: int) -> float:
         """Factor at a step (counted from 0) of a run of `steps`."""
@@ -46,8 +46,34 @@ class StepDecay:
     milestones: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
 
     def __call__(self, step: int, steps: int) -> float:
-        """Count the milestones behind."""
+        """Count the milestones so far."""
         return float(self.factor ** sum(step >= share * steps for share in self.milestones))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drops:
+    """`StepDecay` with the milestones of training: a tenth after 1/4, 1/2 and 3/4 of the steps.
+
+    In both papers these are 50, 100 and 150 of 200 epochs.
+
+    Args:
+        at: Shares of the training after which the learning rate drops.
+        factor: What it is multiplied by at each.
+
+    Example:
+        >>> [round(Drops()(epoch, 200), 3) for epoch in (0, 50, 199)]
+        [1.0, 0.1, 0.001]
+
+    References:
+        Huang et al., 2021, Sec. A.1 (huang2021evaluating); Liu et al., 2024 (liu2024systematic)
+    """
+
+    at: tuple[float, ...] = (0.25, 0.5, 0.75)
+    factor: float = 0.1
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Count the drops so far."""
+        return StepDecay(factor=self.factor, milestones=self.at)(step, steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +132,31 @@ class WarmUp:
         if step < self.steps:
             return (step + 1) / self.steps * self.schedule(0, rest)
         return self.schedule(step - self.steps, rest)
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """Rise to the learning rate along a straight line, then fall to zero along another.
+
+    Args:
+        rise: Share of the steps that rise.
+
+    Example:
+        >>> [round(OneCycle(0.5)(step, 4), 2) for step in range(4)]
+        [0.5, 1.0, 0.67, 0.33]
+
+    References:
+        Smith and Topin, 2019 (smith2019super)
+    """
+
+    rise: float = field(default=0.3)
+
+    def __post_init__(self) -> None:
+        """Check the share."""
+        if not 0 <= self.rise < 1:
+            raise InvalidValue(f"expected 0 <= rise < 1, got {self.rise!r}")
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Read the two lines; the first step already moves."""
+        top = self.rise * steps
+        return min((step + 1) / max(top, 1.0), (steps - step) / (steps - top + 1), 1.0)
