@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.attacks import ATTACKS
-from seepage.attacks.feature_recovery.exact_features import NotToldApartWarning
+from seepage.attacks.feature_recovery.features import NotToldApartWarning
 from seepage.audit import load_audit
 from seepage.audit import spec_entries as entries
 from seepage.bounds import BOUNDS

@@ -1,4 +1,4 @@
-"""The network below a layer, searched with what each input sends back through it."""
+"""Cut a network at a layer whose inputs are known, and search in the lower part alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from seepage.attacks.exact_batch.exact_batch import one_each
-from seepage.attacks.feature_recovery import Features
+from seepage.attacks.exact_batch.assign_labels import match_one_to_one
+from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.labels.read_logits import inner_product
 from seepage.clients import Client, Gradient
 from seepage.core import Mixing, Observation, Rng, Task, Update
@@ -24,7 +24,7 @@ _HEAD_PROBES = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Above:
+class UpperNetwork:
     """The network from one layer on.
 
     Args:
@@ -88,7 +88,7 @@ class Above:
                 handle.remove()
 
 
-def in_order_of(labels: Tensor, features: Features, observation: Observation) -> Features:
+def order_by_labels(labels: Tensor, features: Features, observation: Observation) -> Features:
     """The same features, the i-th of which belongs to an input with the i-th label.
 
     The gradient dL/dW = D Z of the layer gives, with the features Z, the columns D: what each
@@ -102,21 +102,21 @@ def in_order_of(labels: Tensor, features: Features, observation: Observation) ->
         observation: What they were recovered from.
     """
     task, gradient = observation.task, observation.update.descent().tensors
-    above = Above(task, features.layer)
+    above = UpperNetwork(task, features.layer)
     values = features.values.to(next(iter(task.parameters.values())))
     if not features.scaled:
         values = values * above.length() / values.norm(dim=1, keepdim=True)
-    sent = gradient[weight_of(features)].double() @ torch.linalg.pinv(values.double())
-    choice = one_each(above.fits(values, labels, sent.T))
+    sent = gradient[weight_name(features)].double() @ torch.linalg.pinv(values.double())
+    choice = match_one_to_one(above.fits(values, labels, sent.T))
     return replace(features, values=features.values[choice])
 
 
-def tells_labels(features: Features, observation: Observation) -> bool:
+def holds_layer_gradient(features: Features, observation: Observation) -> bool:
     """Whether the update holds the gradient of their layer; that of a frozen one it does not."""
-    return weight_of(features) in observation.update.tensors
+    return weight_name(features) in observation.update.tensors
 
 
-def weight_of(features: Features) -> str:
+def weight_name(features: Features) -> str:
     """The name of their layer's weight."""
     # A network that is one layer has a layer without a name.
     return f"{features.layer}.weight" if features.layer else "weight"
@@ -151,13 +151,13 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
     task = _cut(observation.task, features.layer)
     if task is None:
         return None
-    above = Above(observation.task, features.layer)
+    above = UpperNetwork(observation.task, features.layer)
     values = features.values.to(next(iter(task.parameters.values())))
     update = observation.update
     if client.chain.guards and all(isinstance(link, Clip) for link in client.chain.guards):
         # The norm that was clipped is that of the whole, of which a part knows nothing.
         share = above.share(values, labels) / (len(labels) if _averages(client) else 1)
-        update = _unclipped(update, weight_of(features), share)
+        update = _unclipped(update, weight_name(features), share)
         client = replace(client, defense=chain(*client.chain.preparations))
     known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
     seen_alone = replace(update, tensors=known)
@@ -238,7 +238,7 @@ def _from(task: Task, layer: str) -> list[str]:
     return list(dict.fromkeys(order[order.index(layer) :]))
 
 
-def of_mixtures(observation: Observation) -> tuple[Observation, Mixing | None]:
+def observe_mixtures(observation: Observation) -> tuple[Observation, Mixing | None]:
     """The observation of the mixtures that the network saw, and how the client made them.
 
     Features are the mixtures' and not the private inputs', so that they have to be recovered with
@@ -259,7 +259,7 @@ def of_mixtures(observation: Observation) -> tuple[Observation, Mixing | None]:
     return mixtures, mixing
 
 
-def of_inputs(mixtures: Observation, mixing: Mixing) -> Observation | None:
+def observe_inputs(mixtures: Observation, mixing: Mixing) -> Observation | None:
     """The observation of private inputs that are mixed into these mixtures.
 
     Its labels are those that mixing turns into the mixtures', whatever they stand for.

@@ -1,4 +1,4 @@
-"""Whole texts, exactly, from the gradient of a decoder."""
+"""DAGER: exact texts from the gradient of a decoder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
-from seepage.attacks.exact_batch.exact_batch import one_each
+from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.attacks.text_readers import (
     Check,
     Limits,
     Readers,
-    assembled,
+    assemble_texts,
     find_readers,
     row_span,
     tokens_in_span,
@@ -48,7 +48,7 @@ def read_labels(observation: Observation, features: Tensor, logits: Tensor) -> T
     fit = torch.stack(
         [_fit(observation, logits, option, seen) for option in options.unbind()], dim=1
     )
-    return options[fit.argmax(1) if known is None else one_each(fit)]
+    return options[fit.argmax(1) if known is None else match_one_to_one(fit)]
 
 
 def _fit(observation: Observation, logits: Tensor, option: Tensor, seen: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class Dager:
         tokens, prefixes = self._checks(observation, readers)
         limits = Limits(self.tolerance, observation.batch_size or 1, self.at_most)
         candidates = tokens_in_span(task, tokens, vocabulary=domain.vocabulary, limits=limits)
-        found = assembled(task, prefixes, candidates, limits=limits)
+        found = assemble_texts(task, prefixes, candidates, limits=limits)
         people = observation.batch_size or len(found.texts)
         texts = found.texts[:people]
         labels = read_labels(observation, *_headed(task, texts))

@@ -14,8 +14,8 @@ from torch.nn import functional
 import seepage as sp
 from seepage.attacks.feature_recovery.feature_span import _singular, completed
 from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine
-from seepage.attacks.feature_recovery.rectified_heads import _distance_from_normal
 from seepage.attacks.feature_recovery.tensor_features import (
+    _distance_from_normal,
     _rotated,
     common_parts,
     gaussian_derivative,

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.attacks.feature_recovery import NotToldApartWarning
-from seepage.attacks.feature_recovery.rectified_heads import gaussian_neurons
+from seepage.attacks.feature_recovery.tensor_features import gaussian_neurons
 from seepage.core.errors import NotApplicable
 from seepage.probing.heads import two_layer_head
 from seepage.search import FeatureMatching

@@ -9,8 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.direction_search import at_least_one
-from seepage.attacks.exact_batch.span_factors import Candidates, Factors, determined_probability
+from seepage.attacks.exact_batch.span_factors import (
+    Candidates,
+    Factors,
+    determined_probability,
+    require_at_least_one,
+)
 from seepage.core import Rng
 
 # A start that ends this low has found somebody; those that have not end near 1e-2.
@@ -51,7 +55,7 @@ class Complementarity:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        at_least_one(starts=self.starts, steps=self.steps, rounds=self.rounds)
+        require_at_least_one(starts=self.starts, steps=self.steps, rounds=self.rounds)
 
     def probability(self, factors: Factors) -> float:
         """That everybody is determined; zero where the layer above is not known."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.attacks.exact_batch.span_factors import Candidates, Factors, none_yet
 from seepage.core import Rng
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
 
 # Wrong directions let about half of a gradient through silent neurons.
@@ -179,10 +179,3 @@ def find_everybody(
             "exact inversion needs a wider layer or a smaller batch"
         )
     return best, tuple(trail)
-
-
-def at_least_one(**numbers: int) -> None:
-    """Refuse the options of a search that would not search."""
-    for name, value in numbers.items():
-        if value < 1:
-            raise InvalidValue(f"expected {name} >= 1, got {value!r}")

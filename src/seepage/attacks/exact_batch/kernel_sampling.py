@@ -9,8 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.direction_search import at_least_one
-from seepage.attacks.exact_batch.span_factors import Candidates, Factors, success_probability
+from seepage.attacks.exact_batch.span_factors import (
+    Candidates,
+    Factors,
+    require_at_least_one,
+    success_probability,
+)
 from seepage.core import Rng
 
 
@@ -43,7 +47,7 @@ class KernelSampling:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        at_least_one(samples=self.samples, rounds=self.rounds)
+        require_at_least_one(samples=self.samples, rounds=self.rounds)
 
     def probability(self, factors: Factors) -> float:
         """That all rounds together find everybody."""

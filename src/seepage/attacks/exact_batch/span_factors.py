@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable
 
 # Singular values of noise alone stay within a few times their median.
 _ABOVE_NOISE = 10.0
@@ -285,3 +285,10 @@ def sparse_probability(
     determined = determined_probability(neurons=neurons, people=people, silent=silent)
     half = _SPARSE_HALF + _PER_ALIKE * people / (people if sent is None else sent)
     return determined / (1 + math.exp(half - neurons / people))
+
+
+def require_at_least_one(**numbers: int) -> None:
+    """Raise `InvalidValue` for a count below one."""
+    for name, value in numbers.items():
+        if value < 1:
+            raise InvalidValue(f"expected {name} >= 1, got {value!r}")

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.direction_search import at_least_one
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
     none_yet,
+    require_at_least_one,
     sparse_probability,
 )
 from seepage.core import Rng
@@ -215,7 +215,7 @@ class SparseDirections:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        at_least_one(
+        require_at_least_one(
             starts=self.starts,
             steps=self.steps,
             refinements=self.refinements,

@@ -7,13 +7,20 @@ from seepage.attacks.feature_recovery.estimated_features import (
 )
 from seepage.attacks.feature_recovery.exact_features import (
     ExactFeatures,
-    NotToldApartWarning,
     exact_features,
 )
-from seepage.attacks.feature_recovery.features import Fallback, FeatureRecovery, Features
-from seepage.attacks.feature_recovery.rectified_heads import NotGaussianWarning
+from seepage.attacks.feature_recovery.features import (
+    Fallback,
+    FeatureRecovery,
+    Features,
+    NotToldApartWarning,
+)
 from seepage.attacks.feature_recovery.softmax_features import SoftmaxFeatures, softmax_features
-from seepage.attacks.feature_recovery.tensor_features import TensorFeatures, tensor_features
+from seepage.attacks.feature_recovery.tensor_features import (
+    NotGaussianWarning,
+    TensorFeatures,
+    tensor_features,
+)
 
 __all__ = [
     "CocktailParty",

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.exact_batch import read_labels
+from seepage.attacks.exact_batch.assign_labels import read_labels
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.negentropy import (
     Contrast,

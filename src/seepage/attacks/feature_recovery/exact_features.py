@@ -9,9 +9,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch import Complementarity
-from seepage.attacks.feature_recovery.feature_span import FeatureSpan, feature_span
-from seepage.attacks.feature_recovery.features import Features
+from seepage.attacks.exact_batch.complementarity import Complementarity
+from seepage.attacks.exact_batch.span_factors import (
+    Candidates,
+    Factors,
+    column_space,
+    none_yet,
+    require_at_least_one,
+)
+from seepage.attacks.feature_recovery.feature_span import FeatureSpan, feature_span, one_column
+from seepage.attacks.feature_recovery.features import Features, NotToldApartWarning
 from seepage.attacks.feature_recovery.head_equations import (
     HeadEquations,
     as_reconstruction,
@@ -19,11 +26,11 @@ from seepage.attacks.feature_recovery.head_equations import (
     refine,
     with_lengths,
 )
-from seepage.attacks.feature_recovery.rectified_heads import EXPLAINED, separated
-from seepage.attacks.labels import CountAware
+from seepage.attacks.labels.infer_labels import CountAware
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import NotApplicable
+from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.probing.heads import NOTHING, TwoLayerHead, two_layer_head
 
@@ -97,8 +104,132 @@ def _apart(head: TwoLayerHead, mean: Tensor, left: Tensor, people: int, rng: Rng
     return units
 
 
-class NotToldApartWarning(UserWarning):
-    """The span of the features is exact, but not everybody in it was found."""
+# Equations for each unknown of a person: more of them only cost time.
+_EQUATIONS = 64
+# Below so many for each unknown, others than people solve them as well.
+_ENOUGH = 8
+# Where nearly every start ends at somebody, rounds without gain tell that the update is blurred.
+_PATIENCE, _BETTER = 2, 0.9
+_EXPLAINED = 1e-4
+
+
+def separated(
+    head: TwoLayerHead,
+    span: FeatureSpan,
+    equations: HeadEquations,
+    *,
+    search: Complementarity,
+    rng: Rng,
+) -> Tensor | None:
+    """Features `(B, d)` up to their lengths, or None if not everybody was found.
+
+    With ReLU the columns of dL/dZ are zero at silent neurons and what the head sends down at the
+    others, which singles them out in the span of dL/dW (see `Complementarity`); P with
+    dL/dZ = left P then gives the features, P^-1 mixtures. The equations of the last layer, which
+    had no part in it, say when everybody is right.
+
+    Neurons with one column of A in common, such as the random ones of the paper, come first: all of
+    them are sent the same number, so that a person's column holds no other than that and zero, and
+    nearly every start ends at somebody. Where they do not say enough all neurons are asked.
+    """
+    best, least = None, float("inf")
+    for number, (some, within) in enumerate(_groups(head, span)):
+        key = rng.fork("group", number)
+        patience = search.rounds if some is head else _PATIENCE
+        found = _searched(some, within, equations, search=search, patience=patience, rng=key)
+        misfit = float("inf") if found is None else equations.misfit(found)
+        if misfit < least:
+            best, least = found, misfit
+        if least < _EXPLAINED:
+            break
+    return best
+
+
+def _groups(head: TwoLayerHead, span: FeatureSpan) -> Iterator[tuple[TwoLayerHead, FeatureSpan]]:
+    """Parts of a head, each with its part of the gradient."""
+    common = one_column(head)
+    if common is not None:
+        chosen = torch.nonzero(common & (span.left != 0).any(1))[:, 0]
+        if len(chosen) >= _ENOUGH * (span.people + 1):
+            part = replace(
+                head,
+                weight=head.weight[chosen],
+                bias=head.bias[chosen],
+                above=head.above[:, chosen],
+                first=None if head.first is None else head.first[chosen],
+                last=head.last[:, chosen],
+            )
+            # Starts that are random in orthonormal coordinates favour nobody.
+            left, turn = torch.linalg.qr(span.left[chosen])
+            yield part, replace(span, left=left, mixtures=turn @ span.mixtures)
+    yield head, span
+
+
+def _searched(
+    head: TwoLayerHead,
+    span: FeatureSpan,
+    equations: HeadEquations,
+    *,
+    search: Complementarity,
+    patience: int,
+    rng: Rng,
+) -> Tensor | None:
+    above = head.above.T @ column_space(head.last, at_most=span.people)
+    factors = Factors(
+        span.left,
+        span.mixtures,
+        span.left.new_zeros(span.people),
+        span.noise,
+        column_space(above, at_most=above.shape[1]),
+    )
+    some = _some_neurons(factors, rng.fork("neurons"))
+    found, best, least, idle = none_yet(factors.span), None, float("inf"), 0
+    for number in range(search.rounds):
+        before = found.directions
+        key = rng.fork("round", number)
+        found = found.joined(search(some, found, rng=key)).independent()
+        if len(found) < span.people:
+            continue
+        idle += 1
+        if idle > patience:
+            break
+        if torch.equal(found.directions, before):
+            continue
+        features = _features(head, span, found)
+        misfit = equations.misfit(features)
+        report(number + 1, search.rounds, misfit)
+        if misfit < _BETTER * least:
+            idle = 0
+        if misfit < least:
+            best, least = features, misfit
+        if least < _EXPLAINED or (not span.clean and number > 3):
+            break
+    return best
+
+
+def _some_neurons(factors: Factors, rng: Rng) -> Factors:
+    assert factors.above is not None
+    unknowns = factors.people + factors.above.shape[1]
+    live = torch.nonzero(factors.live)[:, 0]
+    chosen = live[rng.permutation(len(live)).to(live.device)[: _EQUATIONS * unknowns]]
+    return Factors(
+        factors.span[chosen],
+        factors.mixtures,
+        factors.total,
+        factors.noise,
+        factors.above[chosen],
+    )
+
+
+def _features(head: TwoLayerHead, span: FeatureSpan, found: Candidates) -> Tensor:
+    """Of these directions, each with the sign that agrees with which neurons are active."""
+    directions = found.directions.T
+    flat = torch.nan_to_num(torch.linalg.solve_ex(directions, span.mixtures)[0])
+    flat = flat / flat.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    loud = (span.left @ directions).square().T
+    forwards = head.hidden(flat) > 0
+    share = (loud * forwards).sum(1) / loud.sum(1)
+    return torch.where(share[:, None] < 0.5, -flat, flat)
 
 
 _PROMISING = 0.3
@@ -135,9 +266,7 @@ class ExactFeatures:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("steps", "starts"):
-            if getattr(self, name) < 1:
-                raise InvalidValue(f"expected {name} >= 1, got {getattr(self, name)!r}")
+        require_at_least_one(steps=self.steps, starts=self.starts)
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""
@@ -172,7 +301,7 @@ class ExactFeatures:
             settled = abs(misfit - least) < _SETTLED * least
             if misfit < least:
                 best, least = guess, misfit
-            if least < EXPLAINED or settled:
+            if least < _EXPLAINED or settled:
                 break
         assert best is not None
         return best

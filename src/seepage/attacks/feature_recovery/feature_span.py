@@ -214,3 +214,10 @@ def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> in
             "rounding; withhold the batch size to recover the others"
         )
     return people
+
+
+def one_column(head: TwoLayerHead) -> Tensor | None:
+    """Which neurons `(m,)` have one column of A in common, if most do."""
+    columns = head.above.T
+    common: Tensor = (columns == columns.median(0).values).all(1)
+    return common if 2 * int(common.sum()) > len(common) > 1 else None

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from seepage.core import Observation, Rng
+from seepage.attacks.certificate import residual
+from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import InvalidValue, NotApplicable
+
+
+class NotToldApartWarning(UserWarning):
+    """The span of the features is exact, but not everybody in it was found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +102,28 @@ class Fallback:
         for warning in heard:
             warnings.warn(warning.message, stacklevel=2)
         return best
+
+
+def reconstructed(
+    observation: Observation, features: Features, labels: Tensor, began: float
+) -> Reconstruction:
+    """Features that are the normalised inputs, as a guess with its certificate.
+
+    Args:
+        observation: What they were recovered from.
+        features: One for each person.
+        labels: In their order.
+        began: When, by `time.perf_counter`.
+    """
+    inputs = read_inputs(observation.task, features)
+    certificate = Certificate(residual(observation, inputs, labels))
+    seconds = time.perf_counter() - began
+    left = (features.residual,)
+    trace = Trace(left, left, seconds=seconds, device=str(inputs.device))
+    return Reconstruction(inputs, labels, trace, certificate)
+
+
+def read_inputs(task: Task, features: Features) -> Tensor:
+    """Features that are normalised inputs, in natural units and within the domain."""
+    normalised = features.values.reshape(-1, *task.domain.shape)
+    return task.domain.project(task.domain.denormalise(normalised))

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.certificate import residual
-from seepage.attacks.exact_batch.exact_batch import read_labels
-from seepage.attacks.feature_recovery.features import Features
-from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.attacks.exact_batch.assign_labels import read_labels
+from seepage.attacks.feature_recovery.features import Features, read_inputs, reconstructed
+from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
 from seepage.core.rng import require_key
@@ -306,33 +305,9 @@ def as_reconstruction(
         )
     features = recover(observation, rng=rng)
     gradients = _gradients(head, features.values.double())
-    inputs = _inputs(task, features)
+    inputs = read_inputs(task, features)
     labels = read_labels(task, head.layer, inputs, gradients, observation.labels)
     return reconstructed(observation, features, labels, began)
-
-
-def reconstructed(
-    observation: Observation, features: Features, labels: Tensor, began: float
-) -> Reconstruction:
-    """Features that are the normalised inputs, as a guess with its certificate.
-
-    Args:
-        observation: What they were recovered from.
-        features: One for each person.
-        labels: In their order.
-        began: When, by `time.perf_counter`.
-    """
-    inputs = _inputs(observation.task, features)
-    certificate = Certificate(residual(observation, inputs, labels))
-    seconds = time.perf_counter() - began
-    left = (features.residual,)
-    trace = Trace(left, left, seconds=seconds, device=str(inputs.device))
-    return Reconstruction(inputs, labels, trace, certificate)
-
-
-def _inputs(task: Task, features: Features) -> Tensor:
-    normalised = features.values.reshape(-1, *task.domain.shape)
-    return task.domain.project(task.domain.denormalise(normalised))
 
 
 def _gradients(head: TwoLayerHead, features: Tensor) -> Tensor:

@@ -13,13 +13,16 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from seepage.attacks.applicability import applies_to, require_several
-from seepage.attacks.feature_recovery.exact_features import NotToldApartWarning
-from seepage.attacks.feature_recovery.features import Features
-from seepage.attacks.feature_recovery.head_equations import reconstructed
+from seepage.attacks.exact_batch.span_factors import require_at_least_one
+from seepage.attacks.feature_recovery.features import (
+    Features,
+    NotToldApartWarning,
+    reconstructed,
+)
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.core import Observation, Reconstruction, Rng, Task
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.numerics.least_squares import least_squares
@@ -202,9 +205,7 @@ class SoftmaxFeatures:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("steps", "starts"):
-            if getattr(self, name) < 1:
-                raise InvalidValue(f"expected {name} >= 1, got {getattr(self, name)!r}")
+        require_at_least_one(steps=self.steps, starts=self.starts)
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features, in the order of the labels."""
