@@ -36,9 +36,9 @@ from seepage.core import Paired, SideBySide
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.domains import IMAGENET, Image
 from seepage.scoring import METRICS
-from seepage_papers.legacy import rmse_gradattack
 from seepage.utility import Training, train
 from seepage_papers.chosen import gradient_norms
+from seepage_papers.legacy import rmse_gradattack
 
 Row = dict[str, object]
 # The first test images, of whom `sure` takes those of the smallest gradient.

@@ -22,7 +22,6 @@ from benchmarks.provenance import save
 from seepage.core import SideBySide
 from seepage.domains import CIFAR10, IMAGENET, Image
 from seepage.scoring import METRICS, applicable, pair
-from seepage_papers.legacy import psnr_normalised_003
 from seepage.search import (
     L2,
     LBFGS,
@@ -37,6 +36,7 @@ from seepage.search import (
     TotalVariation,
 )
 from seepage_papers.chosen import gradient_norms
+from seepage_papers.legacy import psnr_normalised_003
 
 Row = dict[str, object]
 Sheets = dict[str, tuple[Tensor, Tensor]]

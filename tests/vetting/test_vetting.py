@@ -7,7 +7,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.exposure import Finding, VettingVerdict, concentration
-from seepage.exposure.server_checks import parallel_rows
+from seepage.exposure.vet import parallel_rows
 from seepage.utility import Training, train
 from seepage.zoo import MODELS
 

@@ -14,8 +14,7 @@ from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import NotApplicable
 from seepage.core.rng import require_key
-from seepage.exposure.inspection import inspection
-from seepage.exposure.rank_metric import rank_metric
+from seepage.exposure.inspection import inspection, rank_metric
 
 UNSTRUCTURED = "what has no equation is guessed, from entries of no known structure"
 

@@ -5,23 +5,310 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, Task
-from seepage.core.errors import InvalidValue
-from seepage.exposure.server_checks import FEWEST_LABELLED as FLIPPING_TAKES
-from seepage.exposure.server_checks import (
-    Finding,
-    VettingVerdict,
-    exposed_inputs,
-    flipped_labels,
-    passing_layers,
-    repeated_rows,
-    silenced_classes,
-)
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.exposure.inspection import inspection
+from seepage.probing.heads import classifier_head
+
+Level = Literal["exposed", "suspicious", "malicious"]
+Judgement = Literal["clean", "suspicious", "malicious"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found.
+
+    Args:
+        check: What looked for it.
+        level: "exposed": the architecture gives inputs away, as honest ones may, and nothing about
+            the weights is strange. "suspicious": honest training hardly leads here. "malicious":
+            it has no purpose but to read inputs off the update.
+        layer: The module it was found in; empty for the network as a whole.
+        reason: One sentence for people.
+    """
+
+    check: str
+    level: Level
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class VettingVerdict:
+    """What was found in a network, and how bad it is.
+
+    Args:
+        model: Name of the task.
+        findings: Everything that was found, alarms first.
+        checks: Everything that was looked for.
+
+    Example:
+        >>> finding = Finding("reader", "exposed", "fc", "reads the input")
+        >>> VettingVerdict("mlp", (finding,)).judgement
+        'clean'
+    """
+
+    model: str
+    findings: tuple[Finding, ...] = ()
+    checks: tuple[str, ...] = ()
+
+    @property
+    def alarms(self) -> tuple[Finding, ...]:
+        """The findings that an honest network does not have."""
+        return tuple(found for found in self.findings if found.level != "exposed")
+
+    @property
+    def judgement(self) -> Judgement:
+        """The worst alarm, or "clean"."""
+        levels = {found.level for found in self.alarms}
+        if "malicious" in levels:
+            return "malicious"
+        return "suspicious" if levels else "clean"
+
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing speaks against computing an update."""
+        return not self.alarms
+
+
+KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# Rows shorter than this, relative to the longest, are dead and point nowhere.
+DEAD = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A layer as a matrix.
+
+    Args:
+        name: Of the module.
+        convolutional: Whether its weights are shared between positions.
+        matrix: `(rows, entries)`, without the rows that are dead.
+        bias: Of those rows, or None.
+    """
+
+    name: str
+    convolutional: bool
+    matrix: Tensor
+    bias: Tensor | None
+
+
+def weight_rows(task: Task) -> Iterator[Rows]:
+    """Every linear layer and convolution of a network."""
+    for name, module in task.model.named_modules():
+        if isinstance(module, KINDS):
+            matrix = module.weight.detach().flatten(1)
+            norms = matrix.norm(dim=1)
+            alive = norms > DEAD * norms.max()
+            bias = None if module.bias is None else module.bias.detach()[alive]
+            convolutional = not isinstance(module, nn.Linear)
+            yield Rows(name, convolutional, matrix[alive], bias)
+
+
+# Natural logarithm of how much more likely a class is before the input was looked at.
+HOPELESS = 15.0
+
+
+def silenced_classes(task: Task) -> Iterator[Finding]:
+    """Rows of zeros in the last layer, or biases that decide before the input is looked at.
+
+    The people of silenced classes leave nothing below the last layer, so that the update is that
+    of the others alone. A layer that is zero altogether is an honest way to begin.
+
+    References:
+        Wen et al., 2022 (wen2022fishing)
+    """
+    try:
+        head = classifier_head(task)
+    except NotApplicable:
+        return
+    layer = head.weight.removesuffix(".weight")
+    norms = task.parameters[head.weight].norm(dim=1)
+    silent = int((norms <= DEAD * norms.max()).sum()) if float(norms.max()) > 0 else 0
+    if silent:
+        reason = (
+            f"{silent} of {len(norms)} classes have a row of zeros in {layer!r}, so that their "
+            "people leave nothing in the layers below and the update is that of the others alone"
+        )
+        level: Level = "malicious" if silent >= len(norms) - 1 else "suspicious"
+        yield Finding("silenced classes", level, layer, reason)
+    bias = task.parameters[head.bias] if head.bias is not None else head.offset
+    spread = float(bias.max() - bias.min())
+    moved = float((head.logits - bias).abs().max())
+    if spread > HOPELESS and spread > 2 * moved:
+        reason = (
+            f"biases of {layer!r} differ by {spread:.3g}, more than any input moves the logits "
+            f"({moved:.3g}): some classes are ruled out before the input is looked at"
+        )
+        yield Finding("silenced classes", "malicious", layer, reason)
+
+
+FEWEST_LABELLED = 12
+WRONG, RIGHT = 0.3, 0.8
+
+
+def flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
+    """Predictions that are wrong as they are, and right after renaming the classes.
+
+    An untrained network is wrong under every naming, a trained one right under its own.
+
+    References:
+        Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
+    """
+    if batch.labels.ndim != 1 or len(batch) < FEWEST_LABELLED:
+        return
+    with torch.no_grad():
+        predicted = task.in_mode("eval").outputs(task.parameters, batch.inputs).argmax(1)
+    agreement = _agreement(predicted, batch.labels, task.classes)
+    right, renamed = float((predicted == batch.labels).double().mean()), _best(agreement)
+    if right <= WRONG and renamed >= RIGHT and len(set(predicted.tolist())) >= 3:
+        reason = (
+            f"it is right about {right:.0%} of your examples, and would be about {renamed:.0%} if "
+            "its classes were renamed: rows of the classifier have been permuted"
+        )
+        yield Finding("flipped labels", "suspicious", "", reason)
+
+
+def _agreement(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """How often each class was predicted for each label, `(K, K)`, as shares of all."""
+    pairs = torch.bincount(labels * classes + predicted, minlength=classes**2)
+    return pairs.reshape(classes, classes).double() / len(labels)
+
+
+def _best(agreement: Tensor) -> float:
+    """The share that is right under the best renaming."""
+    from scipy.optimize import linear_sum_assignment
+
+    rows, columns = linear_sum_assignment(agreement.cpu().numpy(), maximize=True)
+    return float(agreement[rows, columns].sum())
+
+
+# In fewer dimensions one entry outweighs the others by chance.
+PASS_DIMENSIONS = 9
+DOMINANT = 0.9
+PASS_SHARE = 0.9
+
+
+def passing_layers(task: Task) -> Iterator[Finding]:
+    """Layers whose rows each hold one entry and next to nothing else: identities, permutations.
+
+    A first one passes the input on as it is; behind a chain of them, a classifier reads the input.
+
+    References:
+        Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
+    """
+    layers = list(weight_rows(task))
+    passing = [rows for rows in layers if passes_on(rows)]
+    first = [rows.name for rows in layers if rows.convolutional][:1]
+    for rows in passing:
+        kind = "convolution" if rows.convolutional else "fully connected layer"
+        reason = f"{kind} {rows.name!r} passes on single entries of what it reads, unchanged"
+        begins = [rows.name] == first or rows.name == layers[0].name
+        level: Level = "malicious" if begins else "suspicious"
+        yield Finding("pass-through layers", level, rows.name, reason)
+
+
+def passes_on(rows: Rows) -> bool:
+    """Whether nearly every row has nearly all of its energy in one entry."""
+    if rows.matrix.shape[1] < PASS_DIMENSIONS or len(rows.matrix) == 0:
+        return False
+    energy = rows.matrix.double().square()
+    dominant = energy.amax(1) > DOMINANT * energy.sum(1)
+    return bool(dominant.double().mean() >= PASS_SHARE)
+
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def exposed_inputs(task: Task) -> Iterator[Finding]:
+    """A fully connected layer that reads the input, and a rank metric of zero.
+
+    Both are exposed by architecture: an honest perceptron has the former, a small honest
+    convolutional network the latter. Beside convolutions, which are there to read the input, a
+    fully connected layer that reads it as well is suspicious.
+
+    References:
+        Geiping et al., 2020, Sec. 4.3 (geiping2020inverting); Chen and Campbell, 2022
+        (chen2022analysing)
+    """
+    found = inspection(task)
+    if found.closed_form is not None:
+        name = found.closed_form
+        if any(isinstance(module, CONVOLUTIONS) for module in task.model.modules()):
+            reason = (
+                f"{name!r} is fully connected and reads the input of a convolutional network, "
+                "which has no use for it"
+            )
+            yield Finding("first layer", "suspicious", name, reason)
+        else:
+            reason = (
+                f"{name!r} is fully connected with a bias and reads the input, so one example "
+                "comes back in closed form"
+            )
+            yield Finding("first layer", "exposed", name, reason)
+    if found.metric is not None and found.metric.layers and round(found.metric.value) == 0:
+        reason = "its rank metric c(M) is 0: the equations of one update determine one example"
+        yield Finding("rank metric", "exposed", "", reason)
+
+
+# Directions in fewer dimensions coincide by chance.
+DIMENSIONS = 16
+PARALLEL = 0.999
+PIVOTS = 64
+FEWEST_ROWS, REPEATED_SHARE = 4, 0.1
+
+
+def repeated_rows(task: Task) -> Iterator[Finding]:
+    """Layers of which many rows are the same up to scale: they measure one thing many times.
+
+    With biases that differ, they sort inputs into bins, and differences of neighbouring rows of
+    the gradient are single inputs.
+
+    References:
+        Fowl et al., 2022 (fowl2022robbing)
+    """
+    for rows in weight_rows(task):
+        group = parallel_rows(rows.matrix)
+        if len(group) >= max(FEWEST_ROWS, REPEATED_SHARE * len(rows.matrix)):
+            yield _finding(rows, group)
+
+
+def parallel_rows(matrix: Tensor) -> Tensor:
+    """Numbers of the rows in the largest group that points one way, as far as pivots show it."""
+    if matrix.shape[1] < DIMENSIONS or len(matrix) < FEWEST_ROWS:
+        return torch.empty(0, dtype=torch.long)
+    unit = torch.nn.functional.normalize(matrix.double(), dim=1)
+    chosen = torch.linspace(0, len(unit) - 1, min(PIVOTS, len(unit))).round().long()
+    pivots = unit[chosen.to(unit.device)]
+    alike = (pivots @ unit.T).abs() > PARALLEL
+    best = alike[alike.sum(1).argmax()]
+    return best.nonzero()[:, 0]
+
+
+def _finding(rows: Rows, group: Tensor) -> Finding:
+    of_all = f"{len(group)} of the {len(rows.matrix)} rows of {rows.name!r} are one row repeated"
+    if rows.bias is None or not _bins(rows.matrix[group], rows.bias[group]):
+        reason = f"{of_all} up to scale, which training does not lead to"
+        return Finding("repeated rows", "suspicious", rows.name, reason)
+    reason = (
+        f"{of_all}, with biases that sort inputs into bins; what a bin holds alone stands in the "
+        "gradient as it is"
+    )
+    return Finding("bins of biases", "malicious", rows.name, reason)
+
+
+def _bins(matrix: Tensor, bias: Tensor) -> bool:
+    """Whether the rows cut their one direction at different places."""
+    cuts = (bias / matrix.norm(dim=1)).sort().values
+    spread = cuts[-1] - cuts[0]
+    return bool(spread > 0) and bool((cuts.diff() > 1e-9 * spread).all())
+
 
 # Times the mean of the others; honest networks, trained or not, stay well below.
 CONCENTRATED = 50.0
@@ -120,7 +407,7 @@ OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = MappingProxyType
 ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = MappingProxyType(
     {
         "gradient concentration (D-SNR)": (gradient_concentration, FEWEST_EXAMPLES),
-        "flipped labels": (flipped_labels, FLIPPING_TAKES),
+        "flipped labels": (flipped_labels, FEWEST_LABELLED),
     }
 )
 _ORDER = ("malicious", "suspicious", "exposed")

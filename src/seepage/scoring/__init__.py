@@ -1,11 +1,20 @@
 """Pairing with the truth and metrics: one number per person, never reduced."""
 
 from seepage.scoring.accuracy import FeatureAccuracy, LabelAccuracy, TokenAccuracy, count_error
-from seepage.scoring.baselines import baseline_scores, draw_guess, mean_guess
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
 from seepage.scoring.lpips import LPIPS
 from seepage.scoring.pairing import pair
-from seepage.scoring.scores import METRICS, Scores, applicable, catalogue, find_metric, score
+from seepage.scoring.scores import (
+    METRICS,
+    Scores,
+    applicable,
+    baseline_scores,
+    catalogue,
+    draw_guess,
+    find_metric,
+    mean_guess,
+    score,
+)
 from seepage.scoring.ssim import SSIM
 
 __all__ = [

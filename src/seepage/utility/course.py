@@ -19,7 +19,7 @@ from seepage.defenses.mixing import InstaHide
 from seepage.utility.per_example import as_trained
 from seepage.utility.quality import Quality, evaluate
 from seepage.utility.training_plan import Deal, TrainingPlan
-from seepage.zoo.wide_head import random_weights
+from seepage.zoo.resnet import random_weights
 
 
 class Trainee:

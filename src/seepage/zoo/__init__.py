@@ -6,8 +6,16 @@ from seepage.zoo.factory import from_factory, load_weights
 from seepage.zoo.foreign import hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.mlp import ACTIVATIONS, fc, mlp, square_loss, two_layer
-from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
-from seepage.zoo.wide_head import WideHead, wide_head_resnet18
+from seepage.zoo.resnet import (
+    WideHead,
+    resnet18,
+    resnet20,
+    resnet32,
+    resnet50,
+    resnet56,
+    resnet152,
+    wide_head_resnet18,
+)
 
 __all__ = [
     "ACTIVATIONS",
