@@ -19,7 +19,7 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.adaptive import adapted
+from seepage.attacks.adaptive import adapt_to_defense
 from seepage.attacks.certificate import residual
 from seepage.core import Attack, Protection
 
@@ -52,7 +52,7 @@ def attacked(
         threat.observe(client, task, batch, rng=sp.rng(seed))
         for threat in (KNOWING, KNOWING.unaware())
     )
-    plan = adapted(search, known)
+    plan = adapt_to_defense(search, known)
     first = plan.attack(plan.observation, rng=sp.rng(1000 + seed))
     second = search(ignored, rng=sp.rng(1000 + seed))
     # What the unaware attack found are encodings, which the client did not mix again.

@@ -26,7 +26,7 @@ from seepage.defenses import (
 from seepage.search.defense_inversion import AttackPlan, read_signs, read_survivors
 from seepage.search.many import attack_many
 
-READINGS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
+INVERTERS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
     {
         AddGaussian: read_noise,
         AddLaplace: read_noise,
@@ -39,20 +39,20 @@ READINGS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyT
         TopK: read_survivors,
     }
 )
-"""By class of defense. Of one that is not here there is nothing to read: what it does is already
-simulated, as of clipping, of MixUp's known mixing and of sums over clients, or simulating it
-brought back less, as of rounding and of OASIS's rotations."""
+"""What inverts each class of defense. The others need no inverter: either the simulation covers
+them already (clipping, MixUp with known mixing, sums over clients), or simulating them recovered
+less (rounding, OASIS's rotations)."""
 
 
-def adapted(attack: Attack, observation: Observation) -> AttackPlan:
-    """The plan of an adversary who has read off the update all that its defense lets through."""
+def adapt_to_defense(attack: Attack, observation: Observation) -> AttackPlan:
+    """Plan an attack with everything about the defense that can be read off the update."""
     plan = AttackPlan(attack, observation)
     if observation.simulate.client is None:
         return plan
-    # From the last link on: what it hid must be known before one can say what an earlier one did.
+    # Start with the last link: earlier links can only be read once its effect is known.
     for link in reversed(plan.defense.links):
-        if type(link) in READINGS:
-            plan = READINGS[type(link)](link, plan)
+        if type(link) in INVERTERS:
+            plan = INVERTERS[type(link)](link, plan)
     return plan
 
 
@@ -92,7 +92,7 @@ class Adaptive:
     def _plan(self, observation: Observation) -> AttackPlan:
         if self.defense is not None:
             self._require(self.defense, observation)
-        return adapted(self.attack, observation)
+        return adapt_to_defense(self.attack, observation)
 
     def _require(self, defense: Protection, observation: Observation) -> None:
         client = observation.simulate.client
@@ -115,14 +115,14 @@ def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:
     """The attack of an adversary who knows the defense and adapts to it.
 
     A threat with `knows_defense` has every attack simulate the deterministic part of the defense.
-    What was random or chosen by private data often stands in the update itself: `READINGS` has,
-    for each defense, what is read off and simulated in its place. No reading is right about
-    everybody, and which guess is nearer cannot be told without the truth. So an audit runs the
-    attack unaware of the defense as well: knowing it never lowers the leakage that is reported.
+    Random or data-dependent choices of the defense can often be read off the update itself:
+    `INVERTERS` has a function for each such defense. An inverter can be wrong about some inputs,
+    and without the truth nobody knows which guess is nearer. So an audit also runs the attack
+    without knowledge of the defense: knowing it never lowers the leakage that is reported.
 
     Args:
-        attack: What attacks; one that never simulates the client is left as it is. Of an attack
-            that unmixes, what finds the encodings is adapted.
+        attack: The attack. One that never simulates the client is left as it is. In an attack
+            that unmixes, the search for the encodings is adapted.
         defense: What it is adapted to, and to no other; None adapts it to whatever the threat
             reveals.
 
@@ -153,7 +153,7 @@ Value = TypeVar("Value")
 
 
 def without_adaptation(attack: Value) -> Value:
-    """The attack without what adapts it, however deep inside; itself if nothing does.
+    """Remove every `Adaptive` from an attack, however deep inside; itself if there is none.
 
     Example:
         >>> import seepage as sp

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import torch
 
-from seepage.attacks.labels.infer_labels import InferLabels, recover_labels
 from seepage.core import Attack, Domain, Observation, Rng
 from seepage.core.errors import NotApplicable, SeepageError, in_a_line
 from seepage.domains import Image, Signal, Tabular, Tokens
@@ -94,6 +93,8 @@ class ApplicableAttack:
     @property
     def attack(self) -> Attack:
         """The attack itself."""
+        from seepage.attacks.labels.infer_labels import InferLabels
+
         made = _built_in()[self.name](**self.options)
         return InferLabels(made) if self.infer_labels else made
 
@@ -171,6 +172,8 @@ def require_several(observation: Observation) -> None:
 
 def require_searchable(observation: Observation) -> None:
     """Raise `NotApplicable` unless the distance between updates has a gradient in the inputs."""
+    from seepage.attacks.labels.infer_labels import recover_labels
+
     task = observation.task
     require_continuous(task)
     labels = recover_labels(observation)

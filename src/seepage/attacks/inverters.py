@@ -1,4 +1,4 @@
-"""Which noise PRECODE drew: two layers tell what they read, and the noise lies between."""
+"""Inverters of defenses: what PRECODE, Soteria, InstaHide and noise did, read off the update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches by the angle between gradients."""
+"""Inverting Gradients: search by the angle between gradients, with total variation."""
 
 from __future__ import annotations
 

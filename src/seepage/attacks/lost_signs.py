@@ -1,4 +1,4 @@
-"""Signs that were lost: found by what the magnitudes allow, and by what neighbours make likely."""
+"""Recover lost signs from magnitudes: phase retrieval, smoothness, photograph against negative."""
 
 from __future__ import annotations
 

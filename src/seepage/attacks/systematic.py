@@ -12,19 +12,15 @@ from torch import Tensor
 
 from seepage.attacks.cut_network import (
     cut_network,
-    in_order_of,
-    of_inputs,
-    of_mixtures,
-    tells_labels,
+    holds_layer_gradient,
+    observe_inputs,
+    observe_mixtures,
+    order_by_labels,
 )
-from seepage.attacks.feature_recovery import (
-    Fallback,
-    FeatureRecovery,
-    Features,
-    estimated_features,
-    exact_features,
-    softmax_features,
-)
+from seepage.attacks.feature_recovery.estimated_features import estimated_features
+from seepage.attacks.feature_recovery.exact_features import exact_features
+from seepage.attacks.feature_recovery.features import Fallback, FeatureRecovery, Features
+from seepage.attacks.feature_recovery.softmax_features import softmax_features
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels.read_logits import inner_product
 from seepage.core import Attack, Observation, Reconstruction, Rng
@@ -152,17 +148,17 @@ class Systematic:
     def _informed(
         self, search: Search, method: FeatureRecovery, observation: Observation, rng: Rng
     ) -> tuple[Search, Observation]:
-        mixtures, mixing = of_mixtures(observation)
+        mixtures, mixing = observe_mixtures(observation)
         found = _recovered(method, mixtures, rng)
         labels = mixtures.labels
         assert labels is not None
         one_each = len(found.values) == len(labels)
-        labelled = one_each and tells_labels(found, observation)
+        labelled = one_each and holds_layer_gradient(found, observation)
         if labelled and not found.in_order:
-            found = in_order_of(labels, found, mixtures)
+            found = order_by_labels(labels, found, mixtures)
         lower = cut_network(mixtures, found) if labelled and self._gives(found) else None
         if lower is not None and mixing is not None:
-            lower = of_inputs(lower, mixing)
+            lower = observe_inputs(lower, mixing)
         if self.prior is not None and one_each and mixing is None:
             search = replace(search, generator=self.prior.given(found.values))
         classes = labels if labelled and labels.ndim == 1 else None

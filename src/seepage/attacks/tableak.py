@@ -1,4 +1,4 @@
-"""The search for rows of a table, by an ensemble."""
+"""TabLeak: search for rows of a table with an ensemble, and pool its members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from seepage.search import (
 )
 
 
-def aligned(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
+def align_members(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
     """Every member's rows in the order of one of them: the order of a batch means nothing.
 
     Rows are matched so that their summed squared distance is least, and only within a label, since
@@ -55,7 +55,7 @@ def aligned(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
     return torch.stack(ordered)
 
 
-def pooled(members: Tensor) -> Tensor:
+def pool_members(members: Tensor) -> Tensor:
     """The median over members, entry by entry: `(R, B, D)` to `(B, D)`.
 
     Of an even number the two in the middle are averaged.
@@ -140,8 +140,8 @@ class PooledEnsemble:
         matching = GradientMatching(self.search, self.engine)
         best, members = matching.ensemble(observation, rng=rng)
         finals = best.trace.finals
-        ordered = aligned(members, labels, reference=finals.index(min(finals)))
-        inputs = domain.project(domain.denormalise(pooled(ordered)))
+        ordered = align_members(members, labels, reference=finals.index(min(finals)))
+        inputs = domain.project(domain.denormalise(pool_members(ordered)))
         return replace(
             best,
             inputs=inputs,

@@ -243,7 +243,7 @@ def tokens_in_span(task: Task, check: Check, *, vocabulary: int, limits: Limits)
     return [limits.kept(column) for column in outside.T]
 
 
-def assembled(
+def assemble_texts(
     task: Task, checks: Sequence[Check], candidates: Sequence[Tensor], *, limits: Limits
 ) -> Found:
     """The texts all of whose prefixes lie in the spans.

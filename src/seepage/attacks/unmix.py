@@ -1,4 +1,4 @@
-"""Solving for private inputs from mixtures of them."""
+"""Solve for private inputs, given mixtures of them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def unmix(
         solved: Tensor = torch.linalg.pinv(weights) @ flat
         return solved.reshape(-1, *encodings.shape[1:]).to(encodings)
     centre, (seen, sought) = mixing.flipped_about, weights.shape
-    if not enough(mixing):
+    if not can_unmix(mixing):
         raise NotApplicable(
             f"expected more encodings than inputs, since their signs are lost, or as many of "
             f"{MOST_SIGNS} at most, got {seen} for {sought}; add those of other rounds"
@@ -86,8 +86,8 @@ def unmix(
     return (centre + agreed).to(encodings)
 
 
-def enough(mixing: Mixing) -> bool:
-    """Whether encodings with flipped signs are so many, or so few, that they can be unmixed."""
+def can_unmix(mixing: Mixing) -> bool:
+    """Whether there are more encodings than inputs, or as many and few enough to try all signs."""
     seen, sought = mixing.coefficients.shape
     return seen > sought or seen == sought <= MOST_SIGNS
 
@@ -121,7 +121,7 @@ class Unmixed:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack, and unmix what explains the update."""
-        return _unmixed(self.attack(observation, rng=rng), observation, rng=rng)
+        return _unmix_guess(self.attack(observation, rng=rng), observation, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
@@ -129,15 +129,15 @@ class Unmixed:
         """Attack side by side if the attack can, and unmix each guess."""
         guesses = attack_many(self.attack, observations, rngs=rngs)
         return [
-            guess if isinstance(guess, SeepageError) else _unmixed(guess, seen, rng=key)
+            guess if isinstance(guess, SeepageError) else _unmix_guess(guess, seen, rng=key)
             for guess, seen, key in zip(guesses, observations, rngs, strict=True)
         ]
 
 
-def _unmixed(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:
+def _unmix_guess(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:
     """The inputs in the encodings, or the guess as it is."""
     mixing, known = observation.mixing, observation.labels
-    if mixing is None or mixing.flipped_about is None or known is None or not enough(mixing):
+    if mixing is None or mixing.flipped_about is None or known is None or not can_unmix(mixing):
         return guess
     found = known if guess.labels is None else guess.labels
     if found.shape != known.shape or residual(observation, guess.inputs, found) > EXPLAINED:

@@ -7,7 +7,7 @@ import torch
 
 import seepage as sp
 from seepage.attacks import Unmixed, adaptive
-from seepage.attacks.adaptive import Adaptive, adapted
+from seepage.attacks.adaptive import Adaptive, adapt_to_defense
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import Chain
 from seepage.search import Engine
@@ -193,7 +193,7 @@ def test_several_are_attacked_side_by_side_as_they_are_one_by_one(defense, task,
 
 def test_survivors_of_several_are_compared_after_one_pass_through_the_network(task, data):
     seen = [observed(sp.Dropout(0.7), task, data.batch(1, start=i)) for i in range(2)]
-    read = [adapted(sp.attacks.inverting_gradients(), one).observation for one in seen]
+    read = [adapt_to_defense(sp.attacks.inverting_gradients(), one).observation for one in seen]
     simulate = case_simulation(read, rows=4, strategy="shared")
     assert isinstance(simulate, DefendedByCase)
     assert len({id(one.network) for one in simulate.simulations}) == 1

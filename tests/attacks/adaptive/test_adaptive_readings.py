@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.adaptive import READINGS, adapted
+from seepage.attacks.adaptive import INVERTERS, adapt_to_defense
 from seepage.attacks.certificate import residual
 from seepage.attacks.inverters import STRONG, OverSignal
 from seepage.attacks.labels import InferLabels, ReadLogits
@@ -52,7 +52,7 @@ READ = [
 def test_the_truth_explains_the_update_exactly_once_the_defense_is_read_off(defense, task, data):
     batch = data.batch(1)
     seen = observed(defense, task, batch)
-    read = adapted(SEARCH, seen).observation
+    read = adapt_to_defense(SEARCH, seen).observation
     assert residual(read, batch.inputs, batch.labels) < 1e-5
 
 
@@ -76,7 +76,7 @@ def test_sparse_updates_of_several_people_and_local_steps_are_read_alike(task, d
     batch = sp.Batch(batch.inputs, batch.labels.sort().values)
     for local in (sp.Gradient(), sp.FedAvg(lr=0.01, steps=2)):
         seen = observed(sp.Dropout(0.7), task, batch, local=local)
-        read = adapted(SEARCH, seen).observation
+        read = adapt_to_defense(SEARCH, seen).observation
         assert residual(read, batch.inputs, batch.labels) < 1e-5
 
 
@@ -84,7 +84,9 @@ def test_the_noise_of_precode_is_that_which_the_client_drew(task, data):
     client = sp.Client(sp.Gradient(), sp.Precode(16))
     held = client.broadcast(task)
     (prepared,) = client.share(held, data.batch(1), rng=sp.rng(0)).prepared_batches
-    read = adapted(SEARCH, observed(sp.Precode(16), task, data.batch(1))).observation.simulate.task
+    read = adapt_to_defense(
+        SEARCH, observed(sp.Precode(16), task, data.batch(1))
+    ).observation.simulate.task
     drawn, found = (
         next(m.noise for m in t.model.modules() if isinstance(m, VariationalBottleneck))
         for t in (prepared.task, read)
@@ -95,7 +97,7 @@ def test_the_noise_of_precode_is_that_which_the_client_drew(task, data):
 @pytest.mark.parametrize("people", [2, 3])
 def test_codes_of_several_people_cannot_be_read(people, task, data):
     seen = observed(sp.Precode(16), task, data.batch(people))
-    assert adapted(SEARCH, seen).observation.simulate is seen.simulate
+    assert adapt_to_defense(SEARCH, seen).observation.simulate is seen.simulate
 
 
 @pytest.mark.parametrize(
@@ -109,13 +111,13 @@ def test_codes_of_several_people_cannot_be_read(people, task, data):
 )
 def test_survivors_that_something_later_hides_are_not_read(defense, task, data):
     seen = observed(defense, task, data.batch(2))
-    assert adapted(SEARCH, seen).defense.links == defense.links[1:]
+    assert adapt_to_defense(SEARCH, seen).defense.links == defense.links[1:]
 
 
 def test_dropout_that_something_later_hides_is_simulated_by_its_mean(task, data):
     defense = sp.chain(sp.Dropout(0.7), sp.AddGaussian(1e-4))
     seen = observed(defense, task, data.batch(2))
-    assert adapted(SEARCH, seen).defense == defense
+    assert adapt_to_defense(SEARCH, seen).defense == defense
 
 
 def test_pruned_entries_must_only_be_as_small_as_the_smallest_survivor():
@@ -137,12 +139,12 @@ def test_pruned_entries_must_only_be_as_small_as_the_smallest_survivor():
 def test_fewer_survivors_than_unknowns_are_compared_with_all_the_rest(defense, task, data):
     seen = observed(defense, task, data.batch(1))
     assert int((seen.update.flat() != 0).sum()) < 3 * 16 * 16
-    assert adapted(SEARCH, seen).defense == sp.chain()
+    assert adapt_to_defense(SEARCH, seen).defense == sp.chain()
 
 
 def test_signs_have_the_scale_of_what_is_compared_with_them(task, data):
     seen = observed(sp.Sign(), task, data.batch(1))
-    plan = adapted(SEARCH, seen)
+    plan = adapt_to_defense(SEARCH, seen)
     assert plan.defense.links == (UnitScale(),)
     simulated = plan.observation.simulate(data.batch(1).inputs, data.batch(1).labels)
     raw = sp.Gradient()(task, data.batch(1).inputs, data.batch(1).labels)
@@ -163,7 +165,7 @@ def test_entries_that_say_nothing_have_no_slope():
 def test_the_bound_of_a_tensor_is_its_own_unless_all_are_pruned_together(task, data):
     for scope in ("tensor", "update"):
         seen = observed(sp.Prune(0.5, scope=scope), task, data.batch(1))
-        (link,) = adapted(SEARCH, seen).defense.links
+        (link,) = adapt_to_defense(SEARCH, seen).defense.links
         flat = seen.update.flat()
         for name, tensor in seen.update.tensors.items():
             entries = tensor if scope == "tensor" else flat
@@ -180,7 +182,7 @@ def test_strong_noise_is_weighed_against_the_prior_and_weak_noise_is_not(task, d
     for share, weighed in ((STRONG / 2, False), (2 * STRONG, True)):
         std = (share / (1 - share) * signal / entries) ** 0.5
         seen = observed(sp.AddGaussian(std), task, data.batch(1))
-        attack = adapted(SEARCH, seen).attack
+        attack = adapt_to_defense(SEARCH, seen).attack
         assert isinstance(attack, GradientMatching)
         terms = [getattr(term, "term", term) for term in attack.search.terms]
         assert [type(t) for t in terms] == [
@@ -192,14 +194,14 @@ def test_strong_noise_is_weighed_against_the_prior_and_weak_noise_is_not(task, d
 @pytest.mark.parametrize("wrap", [InferLabels, ReadLogits, lambda a: ReadLogits(InferLabels(a))])
 def test_strong_noise_is_weighed_inside_of_what_wraps_the_search(wrap, task, data):
     seen = observed(sp.AddGaussian(1.0), task, data.batch(1))
-    weighed = adapted(SEARCH, seen).attack
+    weighed = adapt_to_defense(SEARCH, seen).attack
     assert weighed != SEARCH
-    assert adapted(wrap(SEARCH), seen).attack == wrap(weighed)
+    assert adapt_to_defense(wrap(SEARCH), seen).attack == wrap(weighed)
 
 
 def test_the_likelihood_and_the_prior_are_in_the_proportion_of_nats(task, data):
     seen = observed(sp.AddGaussian(1.0), task, data.batch(2))
-    likelihood, prior = adapted(SEARCH, seen).attack.search.terms
+    likelihood, prior = adapt_to_defense(SEARCH, seen).attack.search.terms
     assert likelihood.term.std == likelihood.std == prior.std == 1.0
     assert prior.weight / likelihood.weight == pytest.approx(2 * 3 * 16 * 16)
 
@@ -235,8 +237,8 @@ def test_the_gaussian_likelihood_is_that_of_torch(task, data):
 def test_only_a_search_by_cosine_and_total_variation_is_weighed_anew(task, data):
     seen = observed(sp.AddGaussian(1.0), task, data.batch(1))
     for attack in (sp.attacks.dlg(iterations=1), sp.attacks.analytic_fc(), sp.attacks.rgap()):
-        assert adapted(attack, seen).attack == attack
+        assert adapt_to_defense(attack, seen).attack == attack
 
 
 def test_every_reading_is_of_a_defense_in_the_catalogue():
-    assert {kind.__name__ for kind in READINGS} <= set(sp.defenses.DEFENSES)
+    assert {kind.__name__ for kind in INVERTERS} <= set(sp.defenses.DEFENSES)

@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 
 import seepage as sp
 from seepage.attacks import teacher_forced
-from seepage.attacks.cut_network import cut_network, of_inputs, of_mixtures
+from seepage.attacks.cut_network import cut_network, observe_inputs, observe_mixtures
 from seepage.attacks.feature_recovery import Features
 from seepage.core import Mixing
 from seepage.scoring import METRICS, pair
@@ -84,8 +84,8 @@ def true_features(seen, inputs):
 
 def below_inputs(seen, mixed):
     """The network below the last layer, as a search for private inputs sees it."""
-    mixtures, mixing = of_mixtures(seen)
-    return of_inputs(cut_network(mixtures, true_features(seen, mixed.inputs)), mixing)
+    mixtures, mixing = observe_mixtures(seen)
+    return observe_inputs(cut_network(mixtures, true_features(seen, mixed.inputs)), mixing)
 
 
 def apart(found, wanted):
@@ -103,7 +103,7 @@ def test_mixtures_have_the_labels_that_the_client_mixed(exact, batch, k, soft):
     seen = observe(exact, batch, sp.MixUp(k))
     mixed = trained_on(exact, batch, sp.MixUp(k))
     known = replace(seen, labels=one_hot(seen.labels, 10).double()) if soft else seen
-    mixtures, mixing = of_mixtures(known)
+    mixtures, mixing = observe_mixtures(known)
     torch.testing.assert_close(mixtures.labels, mixed.labels)
     assert mixing is seen.mixing
     assert apart(mixtures.simulate(mixed.inputs, mixtures.labels), seen.update) < 1e-12
@@ -128,18 +128,20 @@ def test_private_inputs_share_what_the_network_below_shared_of_their_mixtures(
 def test_labels_before_mixing_are_found_unless_mixtures_made_alike_disagree(exact, batch):
     seen = observe(exact, batch, sp.MixUp(2))
     weights = seen.mixing.coefficients
-    mixtures, _ = of_mixtures(seen)
+    mixtures, _ = observe_mixtures(seen)
     draw = torch.Generator().manual_seed(0)
     wanted = torch.randn(PEOPLE, 7, dtype=torch.float64, generator=draw)
     of_all = replace(mixtures, labels=weights @ wanted)
-    torch.testing.assert_close(of_inputs(of_all, seen.mixing).labels, wanted)
+    torch.testing.assert_close(observe_inputs(of_all, seen.mixing).labels, wanted)
     twice = replace(mixtures, labels=torch.cat([weights, weights.flip(0)]) @ wanted)
     both = Mixing(torch.cat([weights, weights.flip(0)]))
-    torch.testing.assert_close(of_inputs(twice, both).labels, wanted)
+    torch.testing.assert_close(observe_inputs(twice, both).labels, wanted)
     # Two mixtures made alike, of which different things are said.
     deficient = Mixing(weights[[0, 1, 2, 2]])
-    assert of_inputs(of_all, deficient) is None
-    assert of_inputs(replace(mixtures, labels=of_all.labels[[0, 1, 2, 2]]), deficient) is not None
+    assert observe_inputs(of_all, deficient) is None
+    assert (
+        observe_inputs(replace(mixtures, labels=of_all.labels[[0, 1, 2, 2]]), deficient) is not None
+    )
 
 
 def test_what_was_not_mixed_or_is_not_told_how_is_left_as_it_is(exact, batch):
@@ -150,11 +152,11 @@ def test_what_was_not_mixed_or_is_not_told_how_is_left_as_it_is(exact, batch):
         (sp.InstaHide(2), sp.Threat.strongest()),
     ):
         seen = observe(exact, batch, defense, threat)
-        mixtures, mixing = of_mixtures(seen)
+        mixtures, mixing = observe_mixtures(seen)
         assert mixtures is seen
         assert mixing is None
     unlabelled = replace(observe(exact, batch, sp.MixUp(2)), labels=None)
-    assert of_mixtures(unlabelled)[0] is unlabelled
+    assert observe_mixtures(unlabelled)[0] is unlabelled
 
 
 @pytest.mark.parametrize("soft", [False, True])

@@ -8,7 +8,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import PriorNetwork, cocktail_party, systematic
-from seepage.attacks.cut_network import in_order_of
+from seepage.attacks.cut_network import order_by_labels
 from seepage.attacks.feature_recovery import Features
 from seepage.core import OwnSimulation, SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge
@@ -97,7 +97,7 @@ def test_features_are_put_in_the_order_of_their_labels(task, pictures, scaled):
     shuffled = truth[sp.rng(5).permutation(8)]
     values = shuffled if scaled else torch.nn.functional.normalize(shuffled)
     found = Features("head.0", values, torch.linalg.qr(shuffled.T).Q, scaled, 0.0)
-    ordered = in_order_of(seen.labels, found, seen)
+    ordered = order_by_labels(seen.labels, found, seen)
     wanted = truth[batch.labels.argsort()]
     cosines = torch.cosine_similarity(ordered.values, wanted)
     assert float(cosines.min()) > 0.999
@@ -113,7 +113,7 @@ def test_features_of_a_network_that_is_one_layer_are_put_in_order():
     seen = observe(bare, rows, batchnorm="running")
     shuffled = rows.inputs[sp.rng(5).permutation(6)]
     found = Features("", shuffled, torch.linalg.qr(shuffled.T).Q, True, 0.0)
-    ordered = in_order_of(seen.labels, found, seen)
+    ordered = order_by_labels(seen.labels, found, seen)
     torch.testing.assert_close(ordered.values, rows.inputs[rows.labels.argsort()])
     assert not torch.equal(shuffled, ordered.values)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import exact_features, systematic, teacher_forced
-from seepage.attacks.cut_network import cut_network, in_order_of
+from seepage.attacks.cut_network import cut_network, order_by_labels
 from seepage.attacks.feature_recovery import Features
 from seepage.core.errors import InvalidValue
 from seepage.scoring import METRICS, pair
@@ -196,7 +196,7 @@ def test_doubtful_features_are_matched_and_not_given(task, pictures):
     batch = sorted_by_label(pictures.batch(2))
     seen = observe(task, batch)
     features = true_features(seen, batch)
-    ordered = in_order_of(seen.labels, features, seen)
+    ordered = order_by_labels(seen.labels, features, seen)
     torch.testing.assert_close(ordered.values, features.values)
     sure, doubtful = (Told(replace(features, residual=r)) for r in (0.001, 0.1))
 

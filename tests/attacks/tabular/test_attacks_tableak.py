@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import seepage as sp
-from seepage.attacks.tableak import aligned, confidence, pooled
+from seepage.attacks.tableak import align_members, confidence, pool_members
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Categorical, Continuous, Tabular
 from seepage.scoring import FeatureAccuracy, baseline_scores, pair
@@ -58,7 +58,7 @@ def test_the_relaxation_is_a_softmax_of_each_column_of_categories():
 def test_rows_are_matched_within_labels_as_trying_every_order_does():
     members = sp.rng(1).normal((3, 5, 4))
     labels = torch.tensor([0, 0, 0, 1, 1])
-    ordered = aligned(members, labels, reference=1)
+    ordered = align_members(members, labels, reference=1)
     plain = members.double().numpy()
     orders = [o for o in permutations(range(5)) if (labels[list(o)] == labels).all()]
     for member, found in zip(plain, ordered.double().numpy(), strict=True):
@@ -69,7 +69,7 @@ def test_rows_are_matched_within_labels_as_trying_every_order_does():
 @pytest.mark.parametrize("members", [5, 6])
 def test_pooling_is_the_median(members):
     drawn = sp.rng(2).normal((members, 3, 4))
-    np.testing.assert_allclose(pooled(drawn).numpy(), np.median(drawn.numpy(), 0), rtol=1e-6)
+    np.testing.assert_allclose(pool_members(drawn).numpy(), np.median(drawn.numpy(), 0), rtol=1e-6)
 
 
 def test_confidence_is_the_entropy_of_what_members_say():

@@ -1,4 +1,4 @@
-"""Any attack that needs labels, without knowing them."""
+"""Infer labels and batch size from the update, for any attack that needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.attacks.labels.label_equations import peel, visible_people, write_equations
 from seepage.attacks.labels.label_evidence import EXACT, Evidence, measure_gain, read_evidence
-from seepage.attacks.labels.label_rules import LabelRule, handed_over, required_size
+from seepage.attacks.labels.label_rules import LabelRule, require_batch_size, sort_labels
 from seepage.attacks.labels.prototypes import fit_prototypes, nearest_counts
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.rng import require_key
@@ -35,9 +35,9 @@ class CountAware:
 
     def __call__(self, observation: Observation) -> Tensor:
         """Return the labels `(B,)`, sorted."""
-        required_size(observation, self)
+        require_batch_size(observation, self)
         counts = count_classes(observation)
-        return handed_over(torch.arange(len(counts)).repeat_interleave(counts), observation)
+        return sort_labels(torch.arange(len(counts)).repeat_interleave(counts), observation)
 
 
 def count_classes(observation: Observation) -> Tensor:
@@ -63,30 +63,30 @@ def count_classes(observation: Observation) -> Tensor:
         MissingKnowledge: The batch size is not known.
         NotApplicable: The update holds no classifier head, or none trained by cross-entropy.
     """
-    size = required_size(observation, "counting labels")
+    size = require_batch_size(observation, "counting labels")
     evidence = measure_gain(observation, size).undo(read_evidence(observation))
     if size == 1:
         return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
     fit = fit_prototypes(evidence, size)
-    return nearest_counts(fit.counts, size) if fit.explained else _peeled(evidence, size)
+    return nearest_counts(fit.counts, size) if fit.explained else _count_by_peeling(evidence, size)
 
 
-def _peeled(evidence: Evidence, size: int) -> Tensor:
+def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
     """Counts of the people found, and a guess of the rest."""
     visible = visible_people(evidence)
     if visible > min(size, evidence.classes - 2) or evidence.precision > EXACT:
-        return _calibrated(size * evidence.signal, size)
+        return _calibrate_counts(size * evidence.signal, size)
     equations = write_equations(evidence, size)
     found = peel(equations, limit=visible)
     if not (found.solved or evidence.biased):
         # Lengths of features are known roughly only, so that half an explanation misleads.
-        return _calibrated(size * evidence.signal, size)
+        return _calibrate_counts(size * evidence.signal, size)
     known = torch.bincount(found.people.labels, minlength=evidence.classes)
     left = equations.signal(equations.residual(found.people))
-    return known + _calibrated(left, size - len(found.people))
+    return known + _calibrate_counts(left, size - len(found.people))
 
 
-def _calibrated(signal: Tensor, size: int) -> Tensor:
+def _calibrate_counts(signal: Tensor, size: int) -> Tensor:
     """The whole counts nearest to n = B/K - B dL/db, from B dL/db."""
     return nearest_counts(size / len(signal) - signal, size)
 

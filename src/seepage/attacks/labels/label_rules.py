@@ -1,4 +1,4 @@
-"""Rules that read which classes are present off the head, and know nothing of how many."""
+"""Label rules that see which classes are present, but not how often."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class IDLG:
         # Scaling first keeps the squares of tiny gradients from underflowing.
         rows = rows / rows.abs().max()
         products = rows @ rows.T
-        return handed_over((products.sum(1) - products.diagonal()).argmin()[None], observation)
+        return sort_labels((products.sum(1) - products.diagonal()).argmin()[None], observation)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SignRule:
         order = signal.argsort(stable=True)
         present = order[: max(1, int((signal < 0).sum()))]
         size = observation.batch_size or len(present)
-        return handed_over(_cycled(present, size), observation)
+        return sort_labels(_repeat_in_order(present, size), observation)
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ class YinMinimum:
 
     def __call__(self, observation: Observation) -> Tensor:
         """Return the labels `(B,)`."""
-        size = required_size(observation, self)
+        size = require_batch_size(observation, self)
         evidence = read_evidence(observation)
         lowest = evidence.gradient[:, : -1 if evidence.biased else None].min(1).values
-        return handed_over(_cycled(lowest.argsort(stable=True), size), observation)
+        return sort_labels(_repeat_in_order(lowest.argsort(stable=True), size), observation)
 
 
-def required_size(observation: Observation, needed_by: object) -> int:
+def require_batch_size(observation: Observation, needed_by: object) -> int:
     """The batch size, or an error that says who needs it."""
     if observation.batch_size is None:
         raise MissingKnowledge(
@@ -103,10 +103,10 @@ def required_size(observation: Observation, needed_by: object) -> int:
     return observation.batch_size
 
 
-def handed_over(labels: Tensor, observation: Observation) -> Tensor:
+def sort_labels(labels: Tensor, observation: Observation) -> Tensor:
     """Sorted labels on the device of the update."""
     return labels.sort().values.to(next(iter(observation.update)).device)
 
 
-def _cycled(order: Tensor, size: int) -> Tensor:
+def _repeat_in_order(order: Tensor, size: int) -> Tensor:
     return order.repeat(-(-size // len(order)))[:size]

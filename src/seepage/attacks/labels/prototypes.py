@@ -1,4 +1,4 @@
-"""Counts from one prototype per class: right wherever people of a class look alike to the head."""
+"""Count labels with one prototype per class; exact if inputs of a class have equal features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss's gradient at the logits, read off the last layer instead of simulated."""
+"""Read the gradient at the logits off the last layer instead of simulating it."""
 
 from __future__ import annotations
 

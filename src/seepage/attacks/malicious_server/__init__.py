@@ -1,4 +1,4 @@
-"""Attacks by a server that cheats: what it sends is not what it trains."""
+"""Attacks by a malicious server, which plants weights or layers in the network it sends."""
 
 from seepage.attacks.malicious_server.class_fishing import ClassFishing, class_fishing
 from seepage.attacks.malicious_server.identity_convolutions import (

@@ -1,4 +1,4 @@
-"""Class fishing: of a large batch, only one class moves the network."""
+"""Class fishing: silence all classes but one, so that one input dominates the update."""
 
 from __future__ import annotations
 

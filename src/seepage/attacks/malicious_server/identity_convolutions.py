@@ -1,4 +1,4 @@
-"""Convolutions that pass the input on as it is, down to the classifier."""
+"""Set convolutions to the identity, so that the classifier reads the input itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label flipping: a classifier whose rows are permuted, so that the client learns what is wrong."""
+"""Label flipping: permute the classifier's rows, so that every prediction is wrong."""
 
 from __future__ import annotations
 
