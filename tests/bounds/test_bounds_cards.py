@@ -10,7 +10,7 @@ import seepage as sp
 from seepage.attacks import jacobian as jacobians
 from seepage.attacks.jacobian import Jacobian
 from seepage.bounds import BOUNDS, CramerRao, CramerRaoRelaxed, Inversion, VanTrees, information
-from seepage.bounds.channel import Channel
+from seepage.bounds.information import Channel
 from seepage.core.progress import listen
 
 NOISY = sp.Client(sp.Gradient(), sp.AddGaussian(0.01))

@@ -8,7 +8,6 @@ import torch
 from scipy import integrate, optimize, stats
 
 import seepage as sp
-from seepage.bounds.channel import SEEN_WITH
 from seepage.bounds.dp import (
     RenyiError,
     expected_error,
@@ -21,6 +20,7 @@ from seepage.bounds.dp import (
     required_noise,
     subsampled_blow_up,
 )
+from seepage.bounds.information import SEEN_WITH
 from seepage.core.errors import InvalidValue
 from seepage.defenses.dp_sgd import gaussian_epsilon
 

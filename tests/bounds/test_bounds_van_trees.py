@@ -9,7 +9,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.bounds import CramerRao, VanTrees
-from seepage.bounds.van_trees import around, cosine_draws
+from seepage.bounds.cramer_rao import around, cosine_draws
 from seepage.core.errors import InvalidValue
 
 LINE = sp.domains.Signal((1, 4))

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from seepage.audit import AuditResult, Ceiling, Planned, Record
-from seepage.bounds.channel import SEEN_WITH
+from seepage.bounds.information import SEEN_WITH
 from seepage.report import (
     attempts,
     audit_markdown,

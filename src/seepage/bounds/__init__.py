@@ -6,15 +6,12 @@ from collections.abc import Callable
 
 from seepage.bounds import dp, risk
 from seepage.bounds.bound import Bound
-from seepage.bounds.channel import Channel, channel
-from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed
+from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed, InverseTrace, Inversion, VanTrees
 from seepage.bounds.dp import RenyiError
 from seepage.bounds.equation_count import EquationCount, RankDeficiency
 from seepage.bounds.identifiability import Determined, Identifiability
-from seepage.bounds.information import Information, information
-from seepage.bounds.inverse_trace import InverseTrace, Inversion
+from seepage.bounds.information import Channel, Information, channel, information
 from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
-from seepage.bounds.van_trees import VanTrees
 from seepage.core.plugins import Catalogue
 
 _ALL: tuple[type[Bound], ...] = (

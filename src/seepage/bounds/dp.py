@@ -14,8 +14,7 @@ from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
-from seepage.defenses.clip import ClipEach, Mean
-from seepage.defenses.noise import AddGaussian
+from seepage.defenses.clip import AddGaussian, ClipEach, Mean
 
 # Parts of the sample whose spread gives the error of the estimate.
 BLOCKS = 20

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from seepage.bounds.channel import nothing_said, require_radius
-from seepage.bounds.van_trees import around
+from seepage.bounds.cramer_rao import around
+from seepage.bounds.information import nothing_said, require_radius
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import NotApplicable

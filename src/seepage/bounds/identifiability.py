@@ -9,10 +9,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.bounds.channel import channel, nothing_said, require_radius, within
-from seepage.bounds.information import Information, information
-from seepage.bounds.inverse_trace import RESOLVED, Inversion
-from seepage.bounds.van_trees import around
+from seepage.bounds.cramer_rao import RESOLVED, Inversion, around
+from seepage.bounds.information import (
+    Information,
+    channel,
+    information,
+    nothing_said,
+    require_radius,
+    within,
+)
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from seepage.bounds.channel import Channel
-from seepage.bounds.information import information
+from seepage.bounds.information import Channel, information
 from seepage.clients.client import Client
 from seepage.core import Batch, Protection, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.chain import chain
-from seepage.defenses.clip import Clip, ClipEach, Mean
-from seepage.defenses.noise import AddGaussian
+from seepage.defenses.clip import AddGaussian, Clip, ClipEach, Mean
 from seepage.defenses.sparsify import Dropout, Prune, TopK
 
 ASSUMPTIONS = (

@@ -8,10 +8,9 @@ from seepage.core import Protection
 from seepage.core.plugins import Catalogue
 from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.chain import Chain, chain
-from seepage.defenses.clip import Clip, ClipEach, Mean
+from seepage.defenses.clip import AddGaussian, AddLaplace, Clip, ClipEach, Mean
 from seepage.defenses.dp_sgd import dp_sgd, epsilon, gaussian_epsilon
 from seepage.defenses.mixing import InstaHide, MixUp, mix
-from seepage.defenses.noise import AddGaussian, AddLaplace
 from seepage.defenses.oasis import Oasis
 from seepage.defenses.precode import Precode
 from seepage.defenses.quantize import Quantize, Sign

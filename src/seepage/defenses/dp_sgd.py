@@ -8,8 +8,7 @@ from typing import Literal
 from seepage.core import Defense
 from seepage.core.errors import InvalidValue, MissingExtra, UnknownName
 from seepage.defenses.chain import chain
-from seepage.defenses.clip import ClipEach, Mean
-from seepage.defenses.noise import AddGaussian
+from seepage.defenses.clip import AddGaussian, ClipEach, Mean
 
 
 def dp_sgd(*, max_norm: float, noise_multiplier: float, batch_size: int) -> Defense:

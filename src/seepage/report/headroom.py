@@ -15,7 +15,7 @@ from statistics import median
 from types import MappingProxyType
 
 from seepage.audit import Ceiling, Record
-from seepage.bounds.channel import SEEN_WITH
+from seepage.bounds.information import SEEN_WITH
 from seepage.report.leak import NO_DEFENSE, Attempt, Victim, strongest
 from seepage.report.words import behind, counted, decibels
 

@@ -19,9 +19,8 @@ from seepage.core.errors import Diverged, InvalidValue
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.defenses.chain import Chain, chain
-from seepage.defenses.clip import ClipEach, Mean
+from seepage.defenses.clip import AddGaussian, ClipEach, Mean
 from seepage.defenses.dp_sgd import epsilon
-from seepage.defenses.noise import AddGaussian
 from seepage.utility.course import Course
 from seepage.utility.quality import Quality, Utility
 from seepage.utility.training_plan import TrainingPlan
