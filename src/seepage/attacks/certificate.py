@@ -1,4 +1,4 @@
-"""Checking a guess against the update, which needs no truth."""
+"""Certify a guess: compare its simulated update with the observed one. No truth is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the update follows the input."""
+"""The Jacobian of the simulated update in the inputs, in double precision."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ class Jacobian:
 
     @cached_property
     def _at_once(self) -> int:
-        """As many as fit, asked once: what is free on a card changes on the way."""
+        """As many as fit, asked once: what is free on a GPU changes on the way."""
         longest = max(self.equations, self.unknowns)
         return max(1, room(self.at) // PASSING // longest)
 
 
 def room(like: Tensor) -> int:
-    """Numbers like these that may be held: 2^28, or half of what is free on a card.
+    """Numbers like these that may be held: 2^28, or half of what is free on a GPU.
 
     Example:
         >>> room(torch.zeros(1)) == 2**28
@@ -179,7 +179,7 @@ def update_jacobian(
 ) -> Jacobian | None:
     """The derivative of the simulated update in the inputs, in double precision.
 
-    None if the simulation is not the library's own, whose precision can be raised.
+    None if the client is not known, so that its precision cannot be raised.
 
     Args:
         observation: What was seen.

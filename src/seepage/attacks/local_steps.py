@@ -1,4 +1,4 @@
-"""Several epochs over data whose order the adversary does not know."""
+"""Attack clients that take several local steps: over epochs, or by one gradient in between."""
 
 from __future__ import annotations
 

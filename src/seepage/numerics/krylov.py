@@ -1,4 +1,4 @@
-"""Spaces in which a symmetric matrix, of which only products are known, is a small one."""
+"""The Lanczos process: Krylov spaces of a symmetric matrix of which only products are known."""
 
 from __future__ import annotations
 

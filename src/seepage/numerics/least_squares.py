@@ -104,7 +104,7 @@ def minimum_norm(
     nothing = target.new_zeros(*target.shape[:-1], system.shape[1])
     state = _begin(system, target, damping, nothing, tolerance)
     for iteration in range(iterations):
-        # Not every time, for a card must be waited for; what is solved stays as it is.
+        # Not every time, for a GPU must be waited for; what is solved stays as it is.
         if iteration % _LOOK_EVERY == 0 and not bool((state.power > state.enough).any()):
             break
         state = _advance(system, state, damping)

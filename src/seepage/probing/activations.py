@@ -1,4 +1,4 @@
-"""Element-wise activations as the backward recursion needs them: forwards, backwards, slope."""
+"""Element-wise activations, recognised by what they compute."""
 
 from __future__ import annotations
 

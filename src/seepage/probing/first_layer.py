@@ -1,4 +1,4 @@
-"""Find the fully connected layers that read the input itself."""
+"""Find the layers that read the input itself, and whether a ReLU follows."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def rectified_layer(task: Task) -> Rectified:
     if dz is None or bool(dz[z < 0].any()) or not bool(dz[z > 0].any()):
         raise NotApplicable(
             f"the first layer {name!r} of {task.name} is not followed by a ReLU, so no neuron "
-            "falls silent and nothing tells the people of a batch apart; use gradient matching"
+            "falls silent and nothing tells the examples of a batch apart; use gradient matching"
         )
     weights = dict(task.network.named_parameters())
     for other, da in above.items():

@@ -1,4 +1,4 @@
-"""Find the classifier head: the linear layer whose outputs are the logits."""
+"""Find the classifier head: the linear layer that gives the logits, and the one before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One layer of a stack: its geometry, its weights and the activation behind it."""
+"""Read a network as a stack of layers: geometry, weights and the activation after each."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Stack:
 
 
 def read_stack(task: Task) -> Stack:
-    """The network as a stack, found by watching it run; a network that is none is refused.
+    """The network as a stack, found by watching it run; other networks are rejected.
 
     Layers and activations are recognised by what they compute, so any module will do whose forward
     pass is a chain of convolutions over one or two axes and of fully connected layers, with an

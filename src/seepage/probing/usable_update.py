@@ -1,4 +1,4 @@
-"""Is there anything in this update to attack?"""
+"""Check that an update and its inputs can be attacked at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an adapted adversary is about to do: which attack, on the client simulated how."""
+"""Adapt a simulation to a defense by what the observed update shows of it."""
 
 from __future__ import annotations
 

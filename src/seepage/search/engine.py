@@ -207,14 +207,14 @@ class Engine:
 
     Args:
         strategy: How rows are simulated together.
-        capture: Replay each step: as a CUDA graph where there is a card, and in a long run on a
+        capture: Replay each step: as a CUDA graph where there is a GPU, and in a long run on a
             CPU as a list of operations.
-        precision: "tf32" rounds the factors of matrix products on a card to 11 bits, "float32"
+        precision: "tf32" rounds the factors of matrix products on a GPU to 11 bits, "float32"
             nothing; "bf16" simulates the client in bfloat16, of 8 bits, and compares in float32.
-        rows: Rows computed together; None takes all on a card and one on a CPU, where more do
+        rows: Rows computed together; None takes all on a GPU and one on a CPU, where more do
             not pay. Out of memory halves it.
         fuse: Compile each step to fewer kernels, which takes a minute or two first; None does so
-            on a card where the steps still to take would last longer than that.
+            on a GPU where the steps still to take would last longer than that.
     """
 
     strategy: Strategy = "auto"

@@ -1,4 +1,4 @@
-"""The seam for searching something else than the inputs themselves."""
+"""Generators: make inputs from other numbers, which are searched in their place."""
 
 from __future__ import annotations
 

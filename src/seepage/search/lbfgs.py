@@ -78,7 +78,7 @@ class Curvature(NamedTuple):
 
         with q = -g and P = triu(S Y^T). A loop over the slots would launch hundreds of kernels.
         """
-        # Doubles cost nothing at this size, and a card may not round them to TF32.
+        # Doubles cost nothing at this size, and a GPU may not round them to TF32.
         products = self.products.double()
         down = -gradients
         inner = _inner(self.displacements, down).double().unsqueeze(2)
@@ -91,7 +91,7 @@ class Curvature(NamedTuple):
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of each row, `(R, 1)`; no matrix product, which a card may round to TF32."""
+    """Inner product of each row, `(R, 1)`; no matrix product, which a GPU may round to TF32."""
     return (a * b).sum(1, keepdim=True)
 
 

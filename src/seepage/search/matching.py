@@ -38,7 +38,7 @@ class GradientMatching:
     ) -> list[Reconstruction]:
         """Attack several observations of one task and client side by side.
 
-        The result is what attacking them one by one gives; a card is better used.
+        The result is what attacking them one by one gives; a GPU is better used.
 
         Args:
             observations: Of equal batch size, made with the same task, client and threat.

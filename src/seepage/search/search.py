@@ -1,4 +1,4 @@
-"""What is searched for, and by which rules."""
+"""The description of a search: terms, optimiser, schedule, starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate reconstruction under optimisation."""
+"""Candidates and the terms that score them."""
 
 from __future__ import annotations
 

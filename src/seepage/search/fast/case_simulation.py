@@ -1,4 +1,4 @@
-"""Rows of cases whose clients are simulated each in its own way."""
+"""Simulate the rows of several cases, whose clients may differ."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Three ways compute the same numbers: one library call per row, one grouped convolution, or batched
 matrix products over the windows of the input. The windows serve the weight gradient and, later,
 its derivative, so they are laid out once and kept. Which way is fastest depends on the shape and
-the card: on CUDA each shape is timed once and the winner remembered. Elsewhere, and where
+the GPU: on CUDA each shape is timed once and the winner remembered. Elsewhere, and where
 deterministic algorithms are asked for, the choice is fixed.
 
 Matrices have the channels last: a pixel's channels lie side by side in memory, so windows are laid
@@ -48,7 +48,7 @@ class Geometry:
 
 
 def laid_out(images: Tensor) -> Tensor:
-    """Images, or weights, with their channels last on a card, where convolutions want them so."""
+    """Images, or weights, with their channels last on a GPU, where convolutions want them so."""
     if images.ndim == 4 and images.is_cuda:
         return images.contiguous(memory_format=torch.channels_last)
     return images

@@ -1,4 +1,4 @@
-"""Gradients of many rows in one pass through one network with shared weights."""
+"""Simulate many rows: in one pass with shared weights, by vmap, or in turn."""
 
 from __future__ import annotations
 
@@ -193,10 +193,10 @@ class InTurn:
 
     @cached_property
     def simulate(self) -> Simulate:
-        """The client's own code, on a card with layers that are cheaper there."""
+        """The client's own code, on a GPU with layers that are cheaper there."""
         simulation = self.observation.simulate
-        on_card = next(iter(self.observation.update)).is_cuda
-        if on_card and simulation.client is not None:
+        on_gpu = next(iter(self.observation.update)).is_cuda
+        if on_gpu and simulation.client is not None:
             return simulation.with_task(use_double_backward(simulation.task))
         return simulation
 
@@ -245,8 +245,8 @@ def row_simulation(
     """
     if strategy not in _STRATEGIES:
         raise UnknownName("strategy", strategy, _STRATEGIES)
-    on_card = next(iter(observation.update)).is_cuda
-    if strategy == "in_turn" or (strategy == "auto" and rows == 1 and not on_card):
+    on_gpu = next(iter(observation.update)).is_cuda
+    if strategy == "in_turn" or (strategy == "auto" and rows == 1 and not on_gpu):
         return InTurn(observation)
     if strategy == "vectorised":
         return Vectorised(observation)
@@ -256,5 +256,5 @@ def row_simulation(
     if strategy == "shared":
         raise NotApplicable(f"rows cannot share one network: {shared}; use strategy='vectorised'")
     log.info("simulating rows apart: %s", shared)
-    pays = rows > 1 and on_card and not observation.task.mixes_examples
+    pays = rows > 1 and on_gpu and not observation.task.mixes_examples
     return Vectorised(observation) if pays else InTurn(observation)
