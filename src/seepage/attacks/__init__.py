@@ -9,27 +9,23 @@ from seepage.attacks.adaptive import adaptive
 from seepage.attacks.dager import dager
 from seepage.attacks.dlg import dlg, idlg, learn_from_gradients
 from seepage.attacks.exact_batch.exact_batch import exact_batch
-from seepage.attacks.feature_recovery import (
-    cocktail_party,
-    estimated_features,
-    exact_features,
-    softmax_features,
-    tensor_features,
-)
+from seepage.attacks.feature_recovery.cocktail_party import cocktail_party
+from seepage.attacks.feature_recovery.estimated_features import estimated_features
+from seepage.attacks.feature_recovery.exact_features import exact_features
+from seepage.attacks.feature_recovery.softmax_features import softmax_features
+from seepage.attacks.feature_recovery.tensor_features import tensor_features
 from seepage.attacks.grad_inversion import grad_inversion
 from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.inverting_gradients import gradattack_strongest, inverting_gradients
-from seepage.attacks.labels import ReadLogits
+from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.attacks.linear_systems.analytic_fc import analytic_fc
 from seepage.attacks.linear_systems.hybrid import hybrid
 from seepage.attacks.linear_systems.rgap import rgap
-from seepage.attacks.malicious_server import (
-    class_fishing,
-    first_layer_fc,
-    identity_convolutions,
-    label_flip,
-    robbing_the_fed,
-)
+from seepage.attacks.malicious_server.class_fishing import class_fishing
+from seepage.attacks.malicious_server.identity_convolutions import identity_convolutions
+from seepage.attacks.malicious_server.label_flip import label_flip
+from seepage.attacks.malicious_server.planting import first_layer_fc
+from seepage.attacks.malicious_server.robbing_the_fed import robbing_the_fed
 from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.attacks.tableak import tableak
 from seepage.attacks.unmix import Unmixed, unmix

@@ -11,21 +11,16 @@ from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.attacks.labels.label_rules import IDLG
 from seepage.core import Attack, Observation, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
-from seepage.search import (
-    L2,
-    LBFGS,
-    Adam,
-    Constant,
-    Decaying,
-    Engine,
-    GradientMatching,
-    Optimiser,
-    Orthogonality,
-    Search,
-    SquaredNorm,
-    Term,
-    UniformStart,
-)
+from seepage.numerics.schedules import Constant
+from seepage.search.engine import Engine
+from seepage.search.fidelity import L2
+from seepage.search.lbfgs import LBFGS
+from seepage.search.matching import GradientMatching
+from seepage.search.optimisers import Adam, Optimiser
+from seepage.search.priors import Decaying, Orthogonality, SquaredNorm
+from seepage.search.search import Search
+from seepage.search.starts import UniformStart
+from seepage.search.term import Term
 
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.
 _EXACT = Engine(precision="float32")

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from seepage.attacks.labels import InferLabels, YinMinimum
+from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.attacks.labels.label_rules import YinMinimum
 from seepage.core import Attack
-from seepage.search import (
-    L2,
-    Adam,
-    BatchNormStatistics,
-    CosineDecay,
-    Engine,
-    GradientMatching,
-    GroupConsistency,
-    Langevin,
-    Search,
-    SquaredNorm,
-    TotalVariation,
-    WarmUp,
-)
+from seepage.numerics.schedules import CosineDecay, WarmUp
+from seepage.search.engine import Engine
+from seepage.search.fidelity import L2
+from seepage.search.matching import GradientMatching
+from seepage.search.optimisers import Adam, Langevin
+from seepage.search.priors import BatchNormStatistics, GroupConsistency, SquaredNorm, TotalVariation
+from seepage.search.search import Search
 
 _ENGINE = Engine()
 

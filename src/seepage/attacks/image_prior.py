@@ -14,7 +14,8 @@ from seepage.attacks.unet import UNet
 from seepage.core import Attack, Domain, Rng
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.search import Adam, GradientMatching
+from seepage.search.matching import GradientMatching
+from seepage.search.optimisers import Adam
 
 # Of noise that the network turns into images, as in deep image prior.
 _CODES = 32

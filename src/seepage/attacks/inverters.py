@@ -20,17 +20,12 @@ from seepage.defenses import AddGaussian, AddLaplace, InstaHide, Precode, Soteri
 from seepage.defenses.chain import OnInputs
 from seepage.defenses.precode import VariationalBottleneck
 from seepage.probing.heads import head_of
-from seepage.search import (
-    Candidate,
-    Cosine,
-    GaussianLikelihood,
-    GradientMatching,
-    LayerwiseCosine,
-    Search,
-    Term,
-    TotalVariation,
-)
 from seepage.search.defense_inversion import AttackPlan
+from seepage.search.fidelity import Cosine, GaussianLikelihood, LayerwiseCosine
+from seepage.search.matching import GradientMatching
+from seepage.search.priors import TotalVariation
+from seepage.search.search import Search
+from seepage.search.term import Candidate, Term
 
 # Of one example, the gradient of a fully connected layer has rank one up to rounding.
 RANK_ONE = 1e-2

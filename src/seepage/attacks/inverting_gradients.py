@@ -8,23 +8,15 @@ from typing import Literal
 from seepage.attacks.applicability import applies_to, require_searchable
 from seepage.core import Attack
 from seepage.core.errors import UnknownName
-from seepage.search import (
-    L2,
-    LBFGS,
-    Adam,
-    BatchNormStatistics,
-    Constant,
-    Cosine,
-    Engine,
-    GradientDescent,
-    GradientMatching,
-    LayerwiseCosine,
-    Optimiser,
-    Search,
-    StepDecay,
-    Term,
-    TotalVariation,
-)
+from seepage.numerics.schedules import Constant, StepDecay
+from seepage.search.engine import Engine
+from seepage.search.fidelity import L2, Cosine, LayerwiseCosine
+from seepage.search.lbfgs import LBFGS
+from seepage.search.matching import GradientMatching
+from seepage.search.optimisers import Adam, GradientDescent, Optimiser
+from seepage.search.priors import BatchNormStatistics, TotalVariation
+from seepage.search.search import Search
+from seepage.search.term import Term
 
 _ENGINE = Engine()
 

@@ -27,20 +27,15 @@ from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
+from seepage.numerics.schedules import CosineDecay, StepDecay
 from seepage.probing.usable_update import require_usable
-from seepage.search import (
-    Adam,
-    BatchNormStatistics,
-    CosineDecay,
-    Engine,
-    FeatureMatching,
-    GradientMatching,
-    LayerwiseCosine,
-    Search,
-    StepDecay,
-    TotalVariation,
-    together,
-)
+from seepage.search.engine import Engine
+from seepage.search.feature_matching import FeatureMatching
+from seepage.search.fidelity import LayerwiseCosine
+from seepage.search.matching import GradientMatching, together
+from seepage.search.optimisers import Adam
+from seepage.search.priors import BatchNormStatistics, TotalVariation
+from seepage.search.search import Search
 
 
 @dataclass(frozen=True, kw_only=True)

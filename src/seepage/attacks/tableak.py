@@ -14,16 +14,14 @@ from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.rng import require_key
 from seepage.domains import Categorical, Tabular
+from seepage.numerics.schedules import Constant
 from seepage.probing.usable_update import require_usable
-from seepage.search import (
-    Adam,
-    Constant,
-    Cosine,
-    Engine,
-    GradientMatching,
-    Search,
-    SoftmaxCategories,
-)
+from seepage.search.engine import Engine
+from seepage.search.fidelity import Cosine
+from seepage.search.generator import SoftmaxCategories
+from seepage.search.matching import GradientMatching
+from seepage.search.optimisers import Adam
+from seepage.search.search import Search
 
 
 def align_members(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
