@@ -4,8 +4,9 @@ By known statistics it scales and shifts the channels of each row. Autograd woul
 twice through a dozen temporaries of the size of the activations, which are most of what a step
 moves.
 
-By the statistics of the batch the scale depends on the inputs, so autograd would differentiate it twice through dozens of
-temporaries of the size of the activations. By hand, with means over a channel of a row and
+By the statistics of the batch the scale depends on the inputs, so autograd would differentiate it
+twice through dozens of temporaries of the size of the activations. By hand, with means over a
+channel of a row and
 
     z = (x - mean(x)) / d,   d = sqrt(var(x) + eps),   P(v) = v - mean(v) - z mean(v z),
 
