@@ -17,7 +17,13 @@ from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.device import Precision, precision, tuning
 from seepage.core.errors import InvalidValue
-from seepage.search.fast import Rounded, Strategy, case_simulation, known_statistics, rounded
+from seepage.search.fast.case_simulation import (
+    Rounded,
+    case_simulation,
+    known_statistics,
+    rounded,
+)
+from seepage.search.fast.row_simulation import Strategy
 from seepage.search.objective import Layout, Objective, RowSimulation, join_parts
 from seepage.search.runner import Runner, State
 from seepage.search.search import Search
