@@ -57,7 +57,7 @@ class Inversion:
     """How a trace of an inverse is computed.
 
     All of I is formed where that is affordable, and its eigenvalues give the trace: by way of all
-    of J where that fits, and else from a product with each unit vector, which takes a card minutes
+    of J where that fits, and else from a product with each unit vector, which takes a GPU minutes
     for a few thousand unknowns and a CPU hours. Elsewhere the trace is estimated by stochastic
     Lanczos quadrature from random signs z,
 

@@ -121,7 +121,7 @@ class Identifiability:
         if not Inversion(held=self.held).fits(about):
             raise NotApplicable(
                 f"J has {about.equations} x {about.unknowns} entries, and `held` is {self.held}: "
-                "J^T J would take too long; use fewer or smaller inputs, a card, or raise `held`"
+                "J^T J would take too long; use fewer or smaller inputs, a GPU, or raise `held`"
             )
         return _decomposed(about, batch, self.shown)
 

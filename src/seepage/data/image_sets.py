@@ -14,8 +14,7 @@ from torch import Tensor
 
 from seepage.core.errors import UnreadableFile
 from seepage.data.dataset import DataRequest, Dataset, dealt, located
-from seepage.data.npz import read_arrays
-from seepage.data.pictures import natural, read_picture, squared, stacked
+from seepage.data.files import natural, read_arrays, read_picture, squared, stacked
 from seepage.domains.box import CIFAR10, CIFAR100, IMAGENET, MNIST, Image
 
 CIFAR10_FILES = {"test": "cifar10_test_1500.npz", "train": "cifar10_train_20k.npz"}

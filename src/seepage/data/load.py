@@ -10,14 +10,12 @@ from functools import partial
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName, in_a_line
 from seepage.core.plugins import Catalogue, first_line, import_factory, is_path
-from seepage.data.bundled import digits, hamlet, photos
+from seepage.data.bundled import digits, hamlet, photos, voters
 from seepage.data.dataset import DataRequest, Dataset
+from seepage.data.files import image_folder, npz_file
 from seepage.data.image_sets import cells, cifar10, cifar100, faces, imagenet, mnist
-from seepage.data.npz import npz_file
-from seepage.data.pictures import image_folder
 from seepage.data.signals import ecg, ecg_mitbih, fmri
 from seepage.data.torchvision_sets import torchvision_set
-from seepage.data.voters import voters
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.core.errors import InvalidValue
 from seepage.data.dataset import DataRequest, Dataset, dealt, located
-from seepage.data.npz import read_arrays
+from seepage.data.files import read_arrays
 from seepage.domains.box import Signal
 
 ECG_FILE, FMRI_FILE = "ecg.npz", "fmri.npz"

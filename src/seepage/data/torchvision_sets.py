@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnknownName
 from seepage.data.dataset import DataRequest, Dataset, data_root
-from seepage.data.pictures import picture_tensor, squared, stacked
+from seepage.data.files import picture_tensor, squared, stacked
 from seepage.domains.box import CIFAR10, CIFAR100, MNIST, Image
 
 PRESETS = {"CIFAR10": CIFAR10, "CIFAR100": CIFAR100, "MNIST": MNIST}

@@ -5,6 +5,9 @@ Example:
     >>> check_defense(Clip(1.0))
 """
 
+import warnings
+from collections.abc import Callable
+
 from seepage.testing.check_attacks import check_active_attack, check_attack, check_knowledge
 from seepage.testing.check_defenses import check_aggregation, check_defense, check_input_defense
 from seepage.testing.check_metrics import check_metric
@@ -20,3 +23,11 @@ __all__ = [
     "check_knowledge",
     "check_metric",
 ]
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """Keep the old name of `check_input_defense` for one release."""
+    if name != "check_preparation":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("check_preparation is now check_input_defense", DeprecationWarning, stacklevel=2)
+    return check_input_defense

@@ -173,7 +173,7 @@ class Course:
 
     def _batch(self, indices: Tensor, key: Rng) -> Batch:
         device = self.data.inputs.device
-        # From pinned memory, so that the next step is prepared while the card computes this one.
+        # From pinned memory, so that the next step is prepared while the GPU computes this one.
         chosen = (
             indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices
         )

@@ -1,7 +1,7 @@
 """Every example's own gradient from one backward pass over the batch.
 
 What a layer read and the slope of the loss at what it gave determine the gradient of its weights,
-example by example. `torch.func` differentiates each example apart instead, which on a card turns
+example by example. `torch.func` differentiates each example apart instead, which on a GPU turns
 convolutions into as many small ones.
 
 What they compute is what the attacked client computes; `Client` and chain around them are the same.

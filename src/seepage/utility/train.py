@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Protection, Rng, Task
 from seepage.core.checkpoint import checkpoints
-from seepage.core.device import precision as card_precision
+from seepage.core.device import precision as gpu_precision
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.core.progress import report
 from seepage.core.rng import require_key
@@ -87,7 +87,7 @@ def promised(
 
 
 Rounding = Literal["float32", "tf32", "bf16"]
-# Steps between two looks at the weights, for which a card has to be waited for.
+# Steps between two looks at the weights, for which a GPU has to be waited for.
 LOOK = 50
 
 
@@ -115,10 +115,10 @@ def train(
         held_out: What it is judged by.
         plan: `Training` or `Federated`.
         defense: What clients do; nothing by default.
-        precision: "tf32" and "bf16" round on a card, to 11 and 8 bits; nothing does on a CPU.
+        precision: "tf32" and "bf16" round on a GPU, to 11 and 8 bits; nothing does on a CPU.
         delta: For epsilon; None makes no account, which would need Opacus.
         rng: All randomness. Defenses draw on the device, since draws on the CPU would take longer
-            than training on a card.
+            than training on a GPU.
 
     Raises:
         Diverged: Weights or losses are no numbers any more.
@@ -236,7 +236,7 @@ def _rounded(wanted: Rounding, device: torch.device) -> Iterator[None]:
     halves = wanted == "bf16" and device.type == "cuda"
     # Without its cache, which would keep the weights of the first step.
     halved = torch.autocast(device.type, torch.bfloat16, halves, cache_enabled=False)
-    with card_precision("float32" if wanted == "float32" else "tf32"), halved:
+    with gpu_precision("float32" if wanted == "float32" else "tf32"), halved:
         yield
 
 
