@@ -21,7 +21,7 @@ from torch import Tensor
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.exact_batch.span_factors import factorise
-from seepage.attacks.exact_batch.sparse_directions import descend, trimmed, unit, whitened
+from seepage.attacks.exact_batch.sparse_directions import descend, fit_trimmed, unit, whiten_rows
 
 STARTS, STEPS = 128, 150
 QUIET = 0.3
@@ -94,9 +94,9 @@ def found(span: Tensor, directions: Tensor, contrast: str, number: int) -> int:
     people = span.shape[1]
     loudness = span.norm(dim=1, keepdim=True)
     rows = span / loudness.clamp_min(QUIET * (people / len(span)) ** 0.5)
-    white, there = whitened(rows, people)
+    white, there = whiten_rows(rows, people)
     starts = sp.rng(1000 + number).normal((STARTS, people), like=white)
-    ends = trimmed(white, CONTRASTS[contrast](white, starts), silent=0.35, steps=6)
+    ends = fit_trimmed(white, CONTRASTS[contrast](white, starts), silent=0.35, steps=6)
     cosines = (unit(ends @ there.T) @ directions.T).abs()
     return int((cosines.amax(0) > 1 - 1e-9).sum())
 

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 import seepage as sp
 from seepage.attacks.exact_batch import determined_probability, success_probability
 from seepage.attacks.exact_batch.complementarity import _best_above, _move, _objective
-from seepage.attacks.exact_batch.direction_search import ReLULayer, determined, separate, settle
+from seepage.attacks.exact_batch.direction_search import (
+    ReLULayer,
+    determined,
+    refine_separation,
+    separate,
+)
 from seepage.attacks.exact_batch.kernel_sampling import kernels
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
@@ -134,7 +139,7 @@ def test_greedy_choice_is_the_best_of_all_independent_choices(seed):
     directions = corners[generator.integers(len(corners), size=7)]
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     scores = generator.random(7)
-    chosen = Candidates(torch.from_numpy(directions), torch.from_numpy(scores)).independent()
+    chosen = Candidates(torch.from_numpy(directions), torch.from_numpy(scores)).select_independent()
     rank = np.linalg.matrix_rank(directions)
     sums = [
         scores[list(subset)].sum()
@@ -146,7 +151,7 @@ def test_greedy_choice_is_the_best_of_all_independent_choices(seed):
 
 
 def test_candidates_that_got_nowhere_are_never_chosen():
-    found = Candidates(torch.eye(2), torch.tensor([torch.inf, 0.5])).independent()
+    found = Candidates(torch.eye(2), torch.tensor([torch.inf, 0.5])).select_independent()
     assert found.directions.tolist() == [[0.0, 1.0]]
 
 
@@ -155,7 +160,7 @@ def test_settling_removes_what_noise_put_into_a_direction():
     noisy = private.directions + 0.02 * draw(4, 4, seed=7)
     found = Candidates((noisy / noisy.norm(dim=0)).T, torch.zeros(4))
     before = separate(private.factors, private.layer, found)
-    after = settle(private.factors, private.layer, before)
+    after = refine_separation(private.factors, private.layer, before)
     assert float((before.inputs - private.inputs).abs().max()) > 1e-3
     np.testing.assert_allclose(after.inputs, private.inputs, atol=1e-7)
     assert determined(private.factors, after)
@@ -210,12 +215,12 @@ def test_odds_fall_with_people_and_rise_with_samples():
 
 def test_draws_differ_between_keys_and_repeat_with_one():
     from seepage.attacks.exact_batch import Complementarity
-    from seepage.attacks.exact_batch.span_factors import none_yet
+    from seepage.attacks.exact_batch.span_factors import empty_candidates
 
     factors = Network(4).factors
     search = Complementarity(starts=8, steps=3)
     one, again, other = (
-        search(factors, none_yet(factors.span), rng=sp.rng(seed)) for seed in (0, 0, 1)
+        search(factors, empty_candidates(factors.span), rng=sp.rng(seed)) for seed in (0, 0, 1)
     )
     assert torch.equal(one.directions, again.directions)
     assert not torch.equal(one.directions, other.directions)

@@ -13,17 +13,22 @@ from seepage.attacks.exact_batch import (
     SparseDirections,
     sparse_probability,
 )
-from seepage.attacks.exact_batch.exact_batch import _promising
-from seepage.attacks.exact_batch.span_factors import Candidates, Factors, factorise, none_yet
+from seepage.attacks.exact_batch.exact_batch import _select_searches
+from seepage.attacks.exact_batch.span_factors import (
+    Candidates,
+    Factors,
+    empty_candidates,
+    factorise,
+)
 from seepage.attacks.exact_batch.sparse_directions import (
-    _without,
+    _separate_pairs,
+    add_multiple,
     descend,
-    lifted,
+    find_silent,
+    fit_trimmed,
     share,
-    silent_at,
-    trimmed,
     unit,
-    whitened,
+    whiten_rows,
 )
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.scoring import pair
@@ -133,7 +138,7 @@ def test_noise_is_owned_up_to(data_root):
 
 def test_rows_are_white_and_the_map_leads_back():
     rows = draw(200, 7) @ draw(7, 7, seed=1)
-    white, there = whitened(rows, 7)
+    white, there = whiten_rows(rows, 7)
     np.testing.assert_allclose(np.cov(white.numpy().T, bias=True, ddof=0), np.eye(7), atol=0.2)
     np.testing.assert_allclose(white.T @ white / 200, np.eye(7), atol=1e-10)
     np.testing.assert_allclose(rows @ there, white, atol=1e-12)
@@ -150,7 +155,7 @@ def test_a_step_goes_down_the_gradient_of_the_smoothed_count():
 
 def test_descent_stays_on_the_sphere_and_makes_entries_small():
     span, directions = sparse(8, 400)
-    white, there = whitened(span, 8)
+    white, there = whiten_rows(span, 8)
     ends = descend(white, draw(64, 8), steps=100)
     np.testing.assert_allclose(ends.norm(dim=1), np.ones(64), rtol=1e-12)
     cosines = (unit(ends @ there.T) @ directions.T).abs()
@@ -160,22 +165,22 @@ def test_descent_stays_on_the_sphere_and_makes_entries_small():
 def test_trimmed_squares_make_a_direction_exact_and_each_step_is_that_of_a_loop():
     span, directions = sparse(6, 120)
     near = unit(directions + 0.1 * draw(6, 6, seed=2))
-    step = trimmed(span, near, silent=0.35, steps=1)
+    step = fit_trimmed(span, near, silent=0.35, steps=1)
     for start, ours in zip(near.numpy(), step.numpy(), strict=True):
         quietest = np.argsort(np.abs(span.numpy() @ start))[: int(0.35 * 120)]
         theirs = np.linalg.svd(span.numpy()[quietest])[2][-1]
         assert abs(theirs @ ours) == pytest.approx(1, abs=1e-9)
-    exact = trimmed(span, near, silent=0.35, steps=8)
+    exact = fit_trimmed(span, near, silent=0.35, steps=8)
     np.testing.assert_allclose((exact * directions).sum(1).abs(), np.ones(6), atol=1e-12)
 
 
 def test_who_is_taken_out_leaves_one_dimension_less_and_is_put_back():
     span, directions = sparse(6, 200)
     one, other = directions[0], directions[1]
-    silent = silent_at(span, one[None], 1e-9)[0]
+    silent = find_silent(span, one[None], 1e-9)[0]
     assert np.linalg.matrix_rank(span[silent].numpy(), tol=1e-9) == 5
     lacking = unit((other - 0.7 * one)[None])
-    back = lifted(span[~silent], lacking, one)[0]
+    back = add_multiple(span[~silent], lacking, one)[0]
     assert abs(float(back @ other)) == pytest.approx(1, abs=1e-12)
 
 
@@ -184,12 +189,12 @@ def test_a_sparse_difference_and_one_of_the_two_give_the_other():
     factors = factors_of(span)
     difference = unit((directions[0] - directions[1])[None])
     # Zeros of the difference are those they share; more make it count as sparse.
-    kept = ~(silent_at(span, directions[:2], 1e-9).sum(0) == 1) | (torch.arange(300) % 3 == 0)
+    kept = ~(find_silent(span, directions[:2], 1e-9).sum(0) == 1) | (torch.arange(300) % 3 == 0)
     span = span[kept]
-    assert float(share(silent_at(span, difference, 1e-9))) > 0.3
+    assert float(share(find_silent(span, difference, 1e-9))) > 0.3
     people = Candidates(directions[:1], torch.tensor([0.5]).double())
     ends = Candidates(difference, torch.tensor([0.6]).double())
-    found = _without(factors, span, ends, people)
+    found = _separate_pairs(factors, span, ends, people)
     assert float((found.directions @ directions[1]).abs().max()) == pytest.approx(1, abs=1e-10)
 
 
@@ -199,7 +204,7 @@ def test_every_key_finds_all_six_directions(key):
         span, directions = sparse(6, 200, seed=seed)
         # A quarter of these starts finds all six as well.
         search = SparseDirections(starts=256, steps=30)
-        found = search(factors_of(span), none_yet(span), rng=sp.rng(key)).directions
+        found = search(factors_of(span), empty_candidates(span), rng=sp.rng(key)).directions
         cosines = (found @ directions.T).abs().amax(0)
         np.testing.assert_allclose(cosines, np.ones(6), rtol=0, atol=1e-8)
 
@@ -207,7 +212,7 @@ def test_every_key_finds_all_six_directions(key):
 def test_the_order_of_engines_follows_the_batch_size():
     for people, first in ((8, Complementarity), (40, SparseDirections)):
         factors = factors_of(sparse(people, 800)[0]).below(draw(800, 9))
-        assert isinstance(_promising(ExactBatch().searches, factors)[0], first)
+        assert isinstance(_select_searches(ExactBatch().searches, factors)[0], first)
 
 
 def test_odds_rise_with_neurons_per_person_and_hopeless_ones_are_refused():
@@ -218,7 +223,7 @@ def test_odds_rise_with_neurons_per_person_and_hopeless_ones_are_refused():
     assert alike == sorted(alike)
     weight, bias = draw(256, 64) @ draw(64, 300, seed=1), draw(256, seed=2)
     with pytest.raises(NotApplicable, match="64 people through 256 neurons"):
-        _promising((SparseDirections(),), factorise(weight, bias, people=64))
+        _select_searches((SparseDirections(),), factorise(weight, bias, people=64))
 
 
 @pytest.mark.parametrize(

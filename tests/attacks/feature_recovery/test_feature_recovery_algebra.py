@@ -12,12 +12,12 @@ import torch
 from torch.nn import functional
 
 import seepage as sp
-from seepage.attacks.feature_recovery.feature_span import _singular, completed
+from seepage.attacks.feature_recovery.feature_span import _singular, complete_matrix
 from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine
 from seepage.attacks.feature_recovery.tensor_features import (
     _distance_from_normal,
-    _rotated,
-    common_parts,
+    _rotate_classes,
+    diagonalise_jointly,
     gaussian_derivative,
     hermite_orders,
     matrix_moment,
@@ -134,7 +134,7 @@ def test_moments_of_relu_converge_to_the_sum_over_people_at_the_rate_of_the_theo
 def test_common_parts_are_found_to_rounding_where_they_exist(size):
     parts = functional.normalize(draw(size, size, seed=size), dim=1)
     slices = torch.einsum("ni,ia,ib->nab", draw(size + 2, size, seed=(size, 1)), parts, parts)
-    found = common_parts(slices, rng=sp.rng(0))
+    found = diagonalise_jointly(slices, rng=sp.rng(0))
     assert torch.allclose((found @ parts.T).abs().amax(0), torch.ones(size).double(), atol=1e-8)
 
 
@@ -201,10 +201,10 @@ def test_what_pruning_took_away_changes_nothing_about_the_solution():
 def test_a_matrix_of_low_rank_is_completed_from_half_its_entries(rank):
     whole = draw(120, rank) @ draw(rank, 60, seed=1)
     half = torch.from_numpy(np.random.default_rng(3).random(whole.shape)) < 0.5
-    filled, rest = completed(whole * half, rank)
+    filled, rest = complete_matrix(whole * half, rank)
     assert (filled - whole).norm() < 1e-4 * whole.norm()
     assert rest < 1e-4 * whole.norm()
-    assert torch.equal(completed(whole, rank)[0], whole)
+    assert torch.equal(complete_matrix(whole, rank)[0], whole)
 
 
 @pytest.mark.parametrize("scale", [0.9, 1.0, 1.3])
@@ -226,7 +226,7 @@ def test_singular_values_by_way_of_the_triangular_factor_are_those_of_the_matrix
 def test_turned_classes_have_the_moments_of_all_together():
     weight, shares, passed = draw(200, 6), draw(5, 3, seed=1), draw(3, 200, seed=2)
     values = shares @ passed
-    rows = _rotated(values)
+    rows = _rotate_classes(values)
     assert len(rows) == 3, "the rank"
     along = draw(6, seed=3)
 

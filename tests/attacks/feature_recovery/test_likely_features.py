@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 import seepage as sp
 from seepage.attacks import teacher_forced
 from seepage.attacks.feature_recovery import estimated_features, softmax_features
-from seepage.attacks.feature_recovery.softmax_features import missing
+from seepage.attacks.feature_recovery.softmax_features import find_missing
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.probing.heads import classifier_head
 from seepage.search.feature_matching import features_at
@@ -88,17 +88,17 @@ def test_zeros_are_missing_unless_a_dead_feature_explains_them_all():
     sent = torch.rand(3, 4, generator=draw) + 0.1
     features[:, 2] = 0
     gradient = sent.T @ features
-    assert not missing(gradient).any()
+    assert not find_missing(gradient).any()
     taken = torch.zeros(4, 5, dtype=torch.bool)
     taken[0, 0] = taken[0, 4] = taken[3, 1] = True
     # Then nobody can say which of the others were taken as well.
     left = torch.where(taken, 0.0, gradient)
-    assert torch.equal(missing(left), left == 0)
+    assert torch.equal(find_missing(left), left == 0)
     # A whole row is that of a class whose entries were all too small.
     left = gradient.clone()
     left[1] = 0
-    assert torch.equal(missing(left), left == 0)
-    assert not missing(torch.zeros(4, 5)).any()
+    assert torch.equal(find_missing(left), left == 0)
+    assert not find_missing(torch.zeros(4, 5)).any()
 
 
 @pytest.mark.parametrize(

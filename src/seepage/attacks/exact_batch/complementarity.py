@@ -1,4 +1,4 @@
-"""Directions by least squares: every neuron is either silent or passes all it is sent."""
+"""Find directions by least squares: each neuron blocks its upstream gradient or passes it whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of a search, until the forward pass agrees."""
+"""Run direction searches in rounds until the forward pass confirms the separated batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.span_factors import Candidates, Factors, none_yet
+from seepage.attacks.exact_batch.span_factors import Candidates, Factors, empty_candidates
 from seepage.core import Rng
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
@@ -40,7 +40,7 @@ class ReLULayer:
 
 @dataclass(frozen=True, eq=False)
 class Separation:
-    """Everybody's share of the gradient.
+    """The batch's gradient, separated into the examples that caused it.
 
     Args:
         inputs: `(B, n)`, as the layer reads them.
@@ -83,8 +83,8 @@ def separate(factors: Factors, layer: ReLULayer, found: Candidates) -> Separatio
     return Separation(inputs, (factors.span @ scaled).T, layer.silent(inputs, factors.noise))
 
 
-def settle(factors: Factors, layer: ReLULayer, separation: Separation) -> Separation:
-    """Solve anew with the silent neurons known, until they no longer change.
+def refine_separation(factors: Factors, layer: ReLULayer, separation: Separation) -> Separation:
+    """Solve again with the silent neurons known, until they no longer change.
 
     Given which neurons are silent for a person, the direction is linear: the one that lets least
     through them. All of them are used here, and not only the few that first pointed there. Where
@@ -105,7 +105,7 @@ def settle(factors: Factors, layer: ReLULayer, separation: Separation) -> Separa
 
 
 def determined(factors: Factors, separation: Separation) -> bool:
-    """Whether everybody's silent neurons leave no second direction: each kernel is a line."""
+    """Whether the silent neurons leave only one direction for every example."""
     energy = torch.linalg.eigvalsh(_through_silent(factors, separation))
     return _one_direction_each(energy, factors.noise)
 
@@ -143,7 +143,7 @@ class DirectionSearch(Protocol):
         """More candidates, given the best so far."""
 
 
-def find_everybody(
+def separate_batch(
     searches: Sequence[DirectionSearch], factors: Factors, layer: ReLULayer, *, rng: Rng
 ) -> tuple[Separation, tuple[float, ...]]:
     """Run searches in order until one separates the batch consistently.
@@ -155,11 +155,11 @@ def find_everybody(
     best: Separation | None = None
     trail: list[float] = []
     for search in searches:
-        found, idle = none_yet(factors.span), 0
+        found, idle = empty_candidates(factors.span), 0
         for number in range(search.rounds):
             before = found.directions
             key = rng.fork(type(search).__name__, number)
-            found = found.joined(search(factors, found, rng=key)).independent()
+            found = found.join(search(factors, found, rng=key)).select_independent()
             report(number + 1, search.rounds, 1.0 if best is None else best.leak)
             idle = idle + 1 if torch.equal(found.directions, before) else 0
             if idle > search.patience:
@@ -170,7 +170,7 @@ def find_everybody(
             if best is None or separation.leak < best.leak:
                 best = separation
             trail.append(best.leak)
-            settled = settle(factors, layer, separation)
+            settled = refine_separation(factors, layer, separation)
             if settled.consistent(factors.noise):
                 return settled, (*trail, settled.leak)
     if best is None:

@@ -1,4 +1,4 @@
-"""The whole batch behind a rectified first layer, exactly."""
+"""Exact inversion of a whole batch through a first layer with ReLU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seepage.attacks.exact_batch.direction_search import (
     ReLULayer,
     Separation,
     determined,
-    find_everybody,
+    separate_batch,
 )
 from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
 from seepage.attacks.exact_batch.span_factors import Factors, column_space, factorise
@@ -66,7 +66,7 @@ class ExactBatch:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Separate the batch."""
         require_key(rng)
-        # Layers are known by what they compute, which rounding on a card would blur.
+        # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
         with precision("float32"):
             return self._separated(observation, rng)
 
@@ -76,8 +76,8 @@ class ExactBatch:
         require_usable(observation.update, task)
         rectified = rectified_layer(task)
         factors = _factors(observation, rectified)
-        promising = _promising(self.searches, factors)
-        separation, trail = find_everybody(
+        promising = _select_searches(self.searches, factors)
+        separation, trail = separate_batch(
             promising, factors, _layer(task, rectified.layer), rng=rng
         )
         inputs = _natural(task, separation.inputs)
@@ -115,7 +115,9 @@ def _factors(observation: Observation, rectified: Rectified) -> Factors:
     return factors.below(task.parameters[name].double().T @ sent)
 
 
-def _promising(searches: Sequence[DirectionSearch], factors: Factors) -> list[DirectionSearch]:
+def _select_searches(
+    searches: Sequence[DirectionSearch], factors: Factors
+) -> list[DirectionSearch]:
     """The searches worth trying, or a refusal that says how unlikely success is."""
     odds = [search.probability(factors) for search in searches]
     if max(odds) < _HOPELESS:

@@ -1,4 +1,4 @@
-"""Directions by sampling: the kernel of a few neurons that are all silent for one person."""
+"""Find directions by sampling neurons that are all silent for one example."""
 
 from __future__ import annotations
 

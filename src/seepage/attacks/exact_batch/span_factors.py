@@ -1,4 +1,4 @@
-"""What the gradient of one layer says at once: how many people, and the span of their inputs."""
+"""Factors of a layer's gradient: the batch size, the span of dL/dZ, and candidate directions."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Factors:
 
     @property
     def live(self) -> Tensor:
-        """Which neurons `(m,)` say anything: those that were active for somebody."""
+        """Which neurons `(m,)` have a gradient, because at least one example activates them."""
         floor = self.loudness * min(max(3 * self.noise, 1e-12), 0.3)
         live: Tensor = self.span.norm(dim=1) > floor
         return live
 
     @property
     def tolerance(self) -> float:
-        """How large an entry of a direction may be, relative to the largest, that is zero."""
+        """Entries of a direction below this share of the largest count as zero."""
         return min(max(100 * self.noise, 1e-8), 0.03)
 
     def below(self, above: Tensor) -> Factors:
@@ -159,21 +159,22 @@ class Candidates:
         """Number of candidates."""
         return len(self.scores)
 
-    def joined(self, others: Candidates) -> Candidates:
-        """Both together."""
+    def join(self, others: Candidates) -> Candidates:
+        """Concatenate two sets of candidates."""
         return Candidates(
             torch.cat([self.directions, others.directions]), torch.cat([self.scores, others.scores])
         )
 
-    def independent(self) -> Candidates:
-        """The best linearly independent ones, taken greedily: at most B.
+    def select_independent(self) -> Candidates:
+        """Choose greedily the best linearly independent candidates, at most B.
 
         Independent sets are a matroid, so that greedy choice is optimal, and what it passes over
         never has to be looked at again when more candidates come in.
 
         Example:
             >>> found = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.6, 0.8]])
-            >>> Candidates(found, torch.tensor([3.0, 1.0, 2.0])).independent().scores.tolist()
+            >>> candidates = Candidates(found, torch.tensor([3.0, 1.0, 2.0]))
+            >>> candidates.select_independent().scores.tolist()
             [1.0, 2.0]
         """
         chosen: list[int] = []
@@ -191,7 +192,7 @@ class Candidates:
         return Candidates(self.directions[chosen], self.scores[chosen])
 
 
-def none_yet(span: Tensor) -> Candidates:
+def empty_candidates(span: Tensor) -> Candidates:
     """No candidate for the directions of a span `(m, B)`."""
     return Candidates(span.new_zeros(0, span.shape[1]), span.new_zeros(0))
 

@@ -1,4 +1,4 @@
-"""Directions by sparsity alone: who is found is taken out, which makes the others easier."""
+"""Find directions by sparsity alone, excluding examples already found to simplify the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
-    none_yet,
+    empty_candidates,
     require_at_least_one,
     sparse_probability,
 )
@@ -26,14 +26,14 @@ _STEP = 0.75
 _SAME = 0.98
 
 
-def whitened(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+def whiten_rows(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """Rows `(k, B)` as `(k, rank)` of unit covariance, and the map `(B, rank)` that makes them.
 
     A unit vector c in the new coordinates is the direction map @ c in the old ones.
 
     Example:
         >>> rows = torch.tensor([[3.0, 0.0], [0.0, 1.0], [-3.0, 0.0], [0.0, -1.0]])
-        >>> white, there = whitened(rows, 2)
+        >>> white, there = whiten_rows(rows, 2)
         >>> bool((white.T @ white / 4).allclose(torch.eye(2)))
         True
     """
@@ -69,7 +69,7 @@ def descend(white: Tensor, starts: Tensor, *, steps: int) -> Tensor:
     return c
 
 
-def trimmed(rows: Tensor, directions: Tensor, *, silent: float, steps: int) -> Tensor:
+def fit_trimmed(rows: Tensor, directions: Tensor, *, silent: float, steps: int) -> Tensor:
     """Least trimmed squares: the direction that lets least through the quietest entries, anew.
 
     Once the quietest share of the entries holds none but zeros the direction is exact.
@@ -123,7 +123,7 @@ def _quietest(rows: Tensor) -> Tensor:
 _AGREEING = 0.05
 
 
-def silent_at(rows: Tensor, directions: Tensor, tolerance: float) -> Tensor:
+def find_silent(rows: Tensor, directions: Tensor, tolerance: float) -> Tensor:
     """Which neurons `(N, k)` each direction is zero at, relative to where it is largest."""
     size = (directions @ rows.T).abs()
     silent: Tensor = size <= tolerance * size.amax(1, keepdim=True)
@@ -135,8 +135,8 @@ def share(silent: Tensor) -> Tensor:
     return silent.double().mean(1)
 
 
-def lifted(rows: Tensor, directions: Tensor, person: Tensor) -> Tensor:
-    """Add the multiple of a person that makes most entries zero, to each direction `(N, B)`.
+def add_multiple(rows: Tensor, directions: Tensor, person: Tensor) -> Tensor:
+    """Add to each direction `(N, B)` the multiple of a found example that zeroes most entries.
 
     The wanted t is the one on which neurons agree: the middle of the shortest interval that holds
     a given share of -d_j(q) / d_j(p).
@@ -173,7 +173,7 @@ class SparseDirections:
 
     Nothing but these zeros is used: neither labels nor the layer above. Each round descends from
     many random directions to where the smoothed number of nonzero entries is least (`descend`),
-    makes the zeros exact by least trimmed squares (`trimmed`), and keeps directions with more
+    makes the zeros exact by least trimmed squares (`fit_trimmed`), and keeps directions with more
     zeros than chance makes.
 
     Two people with the same label have similar columns, and the one hides the other. So a round
@@ -239,75 +239,77 @@ class SparseDirections:
         rows = factors.span[live] / loudness.clamp_min(_QUIET * factors.loudness)
         missing = factors.people - len(found)
         groups = min(_MOST_GROUPS, self.starts, factors.people // max(1, missing))
-        ends = none_yet(factors.span)
+        ends = empty_candidates(factors.span)
         for group in range(groups):
             key = rng.fork("group", group)
-            out = _taken_out(found.directions, len(rows), rng=key.fork("out"))
+            out = _choose_excluded(found.directions, len(rows), rng=key.fork("out"))
             directions = self._among(
                 factors, rows, found.directions, out, self.starts // groups, rng=key
             )
-            ends = ends.joined(self._exact(factors, rows, directions)).independent()
-        people = found.joined(ends).independent()
+            ends = ends.join(self._exact(factors, rows, directions)).select_independent()
+        people = found.join(ends).select_independent()
         mixed = people if missing <= 0 else ends
-        return ends.joined(_without(factors, rows, mixed, people))
+        return ends.join(_separate_pairs(factors, rows, mixed, people))
 
     def _among(
         self, factors: Factors, rows: Tensor, found: Tensor, out: Tensor, count: int, *, rng: Rng
     ) -> Tensor:
         """Directions `(n, B)` that are sparse with some people out."""
-        quiet = silent_at(rows, out, factors.tolerance)
+        quiet = find_silent(rows, out, factors.tolerance)
         left = rows[quiet.all(0)]
         if len(left) < factors.people:
             return found[:0]
-        white, there = whitened(left, factors.people - len(out))
+        white, there = whiten_rows(left, factors.people - len(out))
         known = unit(torch.linalg.lstsq(there, found.T).solution.T)
-        starts = _away(known, count, white, rng=rng)
+        starts = _draw_starts(known, count, white, rng=rng)
         ends = distinct(descend(white, starts, steps=self.steps), known)
         if not len(ends):
             return found[:0]
-        ends = trimmed(white, ends, silent=self.silent, steps=self.refinements)
-        ends = ends[share(silent_at(white, ends, factors.tolerance)) > _ENOUGH_SILENT]
+        ends = fit_trimmed(white, ends, silent=self.silent, steps=self.refinements)
+        ends = ends[share(find_silent(white, ends, factors.tolerance)) > _ENOUGH_SILENT]
         directions = ends @ there.T
         for number, person in enumerate(out):
             others = quiet[number + 1 :].all(0)
-            directions = lifted(rows[others & ~quiet[number]], directions, person)
+            directions = add_multiple(rows[others & ~quiet[number]], directions, person)
         return directions
 
     def _exact(self, factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
         """Directions as all neurons have them."""
         if not len(directions):
-            return none_yet(factors.span)
-        white, there = whitened(rows, factors.people)
+            return empty_candidates(factors.span)
+        white, there = whiten_rows(rows, factors.people)
         back = unit(torch.linalg.lstsq(there, directions.T).solution.T)
-        exact = unit(trimmed(white, back, silent=self.silent, steps=1) @ there.T)
-        return _scored(factors, rows, exact)
+        exact = unit(fit_trimmed(white, back, silent=self.silent, steps=1) @ there.T)
+        return _score(factors, rows, exact)
 
 
-def _without(factors: Factors, rows: Tensor, ends: Candidates, people: Candidates) -> Candidates:
+def _separate_pairs(
+    factors: Factors, rows: Tensor, ends: Candidates, people: Candidates
+) -> Candidates:
     """What is left of each end when a multiple of one of the people is taken from it.
 
     Two people who leave much the same neurons silent make a sparse difference, which is an end as
     well; with the one of them it gives the other.
     """
-    both = none_yet(factors.span)
+    both = empty_candidates(factors.span)
     for person in people.directions:
-        active = ~silent_at(rows, person[None], factors.tolerance)[0]
+        active = ~find_silent(rows, person[None], factors.tolerance)[0]
         apart = ends.directions[(ends.directions @ person).abs() < _ONE]
-        rest = _scored(factors, rows, lifted(rows[active], apart, person))
-        both = both.joined(rest).independent()
+        rest = _score(factors, rows, add_multiple(rows[active], apart, person))
+        both = both.join(rest).select_independent()
     return both
 
 
-def _scored(factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
+def _score(factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
     """Those with zeros enough, by the share of neurons that is not silent."""
     if not len(directions):
-        return none_yet(factors.span)
-    silent = share(silent_at(rows, directions, factors.tolerance))
+        return empty_candidates(factors.span)
+    silent = share(find_silent(rows, directions, factors.tolerance))
     kept = silent > _ENOUGH_SILENT
     return Candidates(directions[kept], 1 - silent[kept])
 
 
-def _taken_out(found: Tensor, neurons: int, *, rng: Rng) -> Tensor:
+def _choose_excluded(found: Tensor, neurons: int, *, rng: Rng) -> Tensor:
     """Some of those found: at most so many that neurons enough are silent for all of them."""
     people = found.shape[1]
     spare = neurons / (_NEURONS_EACH * people)
@@ -316,7 +318,7 @@ def _taken_out(found: Tensor, neurons: int, *, rng: Rng) -> Tensor:
     return found[rng.fork("whom").permutation(len(found))[:count].to(found.device)]
 
 
-def _away(known: Tensor, count: int, white: Tensor, *, rng: Rng) -> Tensor:
+def _draw_starts(known: Tensor, count: int, white: Tensor, *, rng: Rng) -> Tensor:
     """Random starts, half of them orthogonal to what is known and half some way off from it."""
     starts = rng.fork("starts").normal((count, white.shape[1]), like=white)
     away = rng.fork("away").uniform((count, 1), like=white)

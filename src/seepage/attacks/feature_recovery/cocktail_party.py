@@ -176,7 +176,7 @@ class CocktailParty:
 
     def _mixture(self, observation: Observation) -> Mixture:
         require_usable(observation.update, observation.task)
-        # Layers are known by what they compute, which rounding on a card would blur.
+        # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
         with precision("float32"):
             return read_mixture(observation, self.layer)
 

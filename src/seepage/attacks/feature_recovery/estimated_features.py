@@ -1,4 +1,4 @@
-"""The likeliest features, where the last gradient of a classifier is not whole."""
+"""Estimate features where the last layer's gradient is pruned, noisy or too small to solve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.feature_recovery.features import Features
-from seepage.attacks.feature_recovery.softmax_features import classified, layer_of, missing
+from seepage.attacks.feature_recovery.softmax_features import (
+    find_missing,
+    layer_name,
+    read_classifier,
+)
 from seepage.clients import Gradient
 from seepage.core import Observation, Rng
 from seepage.core.errors import InvalidValue
@@ -64,12 +68,12 @@ class EstimatedFeatures:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Estimate the features, in the order of the labels."""
         require_key(rng)
-        head, labels = classified(observation, needed_by="likely_features")
+        head, labels = read_classifier(observation, needed_by="likely_features")
         posterior = _posterior(head, observation, labels, self.noise)
         values, left = posterior.mode(steps=self.steps, rng=rng)
         values = values.to(next(iter(observation.task.parameters.values())))
         span = torch.linalg.qr(values.T).Q
-        return Features(layer_of(head), values, span, True, left, in_order=True)
+        return Features(layer_name(head), values, span, True, left, in_order=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,13 +142,13 @@ class _Posterior:
 
 def _posterior(head: Head, observation: Observation, labels: Tensor, noise: float) -> _Posterior:
     gradient, tensors = observation.update.descent().tensors, observation.task.parameters
-    # A last layer is small: what a card would win by its speed it loses by being asked.
+    # A last layer is small, so launching work on a GPU costs more than it saves.
     seen = gradient[head.weight].detach().double().cpu()
     bias, offset = seen.new_zeros(len(seen)), head.offset
     if head.bias is not None:
         bias, offset = gradient[head.bias].detach().double().cpu(), tensors[head.bias]
     read = head.features.double().cpu()
-    there = torch.cat([~missing(seen), (bias != 0)[:, None]], 1)
+    there = torch.cat([~find_missing(seen), (bias != 0)[:, None]], 1)
     wanted = torch.cat([seen, bias[:, None]], 1)
     sizes = torch.stack([_size(seen), _size(bias)]) * noise
     usual, strays = _scale(observation, len(labels))

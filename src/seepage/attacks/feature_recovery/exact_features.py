@@ -1,4 +1,4 @@
-"""Features of a two-layer head, exactly where nothing hides them."""
+"""Recover the inputs of a two-layer head, exactly if the update has no noise or pruning."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
     column_space,
-    none_yet,
+    empty_candidates,
     require_at_least_one,
 )
-from seepage.attacks.feature_recovery.feature_span import FeatureSpan, feature_span, one_column
+from seepage.attacks.feature_recovery.feature_span import (
+    FeatureSpan,
+    feature_span,
+    find_shared_column,
+)
 from seepage.attacks.feature_recovery.features import Features, NotToldApartWarning
 from seepage.attacks.feature_recovery.head_equations import (
     HeadEquations,
-    as_reconstruction,
     equations,
+    reconstruct_inputs,
     refine,
-    with_lengths,
+    restore_lengths,
 )
 from seepage.attacks.labels.infer_labels import CountAware
 from seepage.core import Observation, Reconstruction, Rng
@@ -53,7 +57,7 @@ def class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
     return -slopes[classes, :-1]
 
 
-def scaled_to(directions: Tensor, head: TwoLayerHead) -> Tensor:
+def scale_to_unit(directions: Tensor, head: TwoLayerHead) -> Tensor:
     """The same, as long as makes the neurons' inputs of size one, where activations bend."""
     size = (directions @ head.weight.T).square().mean(1, keepdim=True).sqrt()
     scaled: Tensor = directions / size.clamp_min(1e-300)
@@ -113,7 +117,7 @@ _PATIENCE, _BETTER = 2, 0.9
 _EXPLAINED = 1e-4
 
 
-def separated(
+def separate_features(
     head: TwoLayerHead,
     span: FeatureSpan,
     equations: HeadEquations,
@@ -147,7 +151,7 @@ def separated(
 
 def _groups(head: TwoLayerHead, span: FeatureSpan) -> Iterator[tuple[TwoLayerHead, FeatureSpan]]:
     """Parts of a head, each with its part of the gradient."""
-    common = one_column(head)
+    common = find_shared_column(head)
     if common is not None:
         chosen = torch.nonzero(common & (span.left != 0).any(1))[:, 0]
         if len(chosen) >= _ENOUGH * (span.people + 1):
@@ -183,11 +187,11 @@ def _searched(
         column_space(above, at_most=above.shape[1]),
     )
     some = _some_neurons(factors, rng.fork("neurons"))
-    found, best, least, idle = none_yet(factors.span), None, float("inf"), 0
+    found, best, least, idle = empty_candidates(factors.span), None, float("inf"), 0
     for number in range(search.rounds):
         before = found.directions
         key = rng.fork("round", number)
-        found = found.joined(search(some, found, rng=key)).independent()
+        found = found.join(search(some, found, rng=key)).select_independent()
         if len(found) < span.people:
             continue
         idle += 1
@@ -284,7 +288,7 @@ class ExactFeatures:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the head reads them."""
-        return as_reconstruction(self.recover, observation, rng=rng)
+        return reconstruct_inputs(self.recover, observation, rng=rng)
 
     def _best(
         self,
@@ -316,14 +320,16 @@ class ExactFeatures:
         rng: Rng,
     ) -> Iterator[Tensor]:
         if head.activation.rectifies and span is not None:
-            apart = separated(head, span, wanted, search=self.search, rng=rng.fork("separation"))
+            apart = separate_features(
+                head, span, wanted, search=self.search, rng=rng.fork("separation")
+            )
             if apart is not None:
                 yield apart
                 if wanted.misfit(apart) < _PROMISING:
-                    yield self._refined(wanted, span, scaled_to(apart, head))
+                    yield self._refined(wanted, span, scale_to_unit(apart, head))
         labels = _labels(observation, people)
         classes = torch.unique(labels)
-        means = self._refined(wanted, span, scaled_to(class_means(head, classes), head))
+        means = self._refined(wanted, span, scale_to_unit(class_means(head, classes), head))
         for number in range(self.starts):
             start = spread(head, wanted, means, labels, rng=rng.fork("start", number))
             yield self._refined(wanted, span, start)
@@ -364,7 +370,7 @@ class ExactFeatures:
                 stacklevel=2,
             )
         basis = span.basis if span is not None and clean else torch.linalg.qr(best.T).Q
-        values, scaled = with_lengths(head, wanted, best, observation)
+        values, scaled = restore_lengths(head, wanted, best, observation)
         dtype = next(iter(observation.task.parameters.values())).dtype
         values, basis = values.to(dtype), basis.to(dtype)
         return Features(head.layer, values, basis, scaled, residual, told_apart=not mingled)

@@ -14,7 +14,7 @@ _SWEEPS = 40
 _STALLED = 0.99
 
 
-def completed(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
+def complete_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
     """The matrix of this rank that agrees with all entries that are not zero, as far as found.
 
     Rows that are zero altogether come from neurons that are silent for everybody and stay so. For
@@ -31,7 +31,7 @@ def completed(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
     Example:
         >>> whole = torch.outer(torch.arange(1.0, 9), torch.tensor([1.0, 2.0, 3.0])).double()
         >>> pruned = torch.where(whole > 1.5, whole, 0)
-        >>> filled, left = completed(pruned, 1)
+        >>> filled, left = complete_matrix(pruned, 1)
         >>> bool(torch.allclose(filled[1:], whole[1:]))
         True
 
@@ -146,7 +146,7 @@ def feature_span(head: TwoLayerHead, people: int | None) -> FeatureSpan | None:
     rank, noisy = _rank(values)
     # Zeros of a gradient that has a rank as it is are its own, and none to be filled in.
     if people is not None and (noisy or rank > people) and _standing_out(values) > people:
-        whole, rest = completed(head.first, people)
+        whole, rest = complete_matrix(head.first, people)
         if whole is not head.first:
             values, right = _singular(whole)
             rank, noisy = _rank(values)
@@ -164,8 +164,8 @@ def feature_span(head: TwoLayerHead, people: int | None) -> FeatureSpan | None:
 def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Singular values and right vectors (rows) of a tall matrix, by way of its triangular factor.
 
-    Of the left vectors, most of which are of no use, none is made; a card takes far longer for the
-    decomposition of a small matrix than the host does.
+    The left vectors are not needed, so they are not computed. The small matrix is decomposed on the
+    CPU, which is much faster at it than a GPU.
     """
     factor = torch.linalg.qr(matrix, mode="r").R
     _, values, right = torch.linalg.svd(factor.cpu(), full_matrices=False)
@@ -216,7 +216,7 @@ def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> in
     return people
 
 
-def one_column(head: TwoLayerHead) -> Tensor | None:
+def find_shared_column(head: TwoLayerHead) -> Tensor | None:
     """Which neurons `(m,)` have one column of A in common, if most do."""
     columns = head.above.T
     common: Tensor = (columns == columns.median(0).values).all(1)

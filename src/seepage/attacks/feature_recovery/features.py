@@ -104,7 +104,7 @@ class Fallback:
         return best
 
 
-def reconstructed(
+def make_reconstruction(
     observation: Observation, features: Features, labels: Tensor, began: float
 ) -> Reconstruction:
     """Features that are the normalised inputs, as a guess with its certificate.

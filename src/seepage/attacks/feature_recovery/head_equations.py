@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.exact_batch.assign_labels import read_labels
-from seepage.attacks.feature_recovery.features import Features, read_inputs, reconstructed
+from seepage.attacks.feature_recovery.features import Features, make_reconstruction, read_inputs
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
@@ -84,7 +84,7 @@ _ROUNDING = 1e-10
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-def with_lengths(
+def restore_lengths(
     head: TwoLayerHead, equations: HeadEquations, features: Tensor, observation: Observation
 ) -> tuple[Tensor, bool]:
     """The features at their true length, and whether that could be found.
@@ -155,7 +155,7 @@ class _Mismatch:
         return ((low + high) / 2).exp() / size
 
 
-def guessed_lengths(
+def guess_lengths(
     head: TwoLayerHead, equations: HeadEquations, directions: Tensor, observation: Observation
 ) -> Tensor:
     """Directions of unknown sign `(B, d)` with signs and lengths that fit the equations.
@@ -167,7 +167,7 @@ def guessed_lengths(
         amounts = equations.shares(equations.hidden(both)).norm(dim=1)
         forwards = (amounts[: len(directions)] >= amounts[len(directions) :])[:, None]
         signed = torch.where(forwards, directions, -directions)
-        return with_lengths(head, equations, signed, observation)[0]
+        return restore_lengths(head, equations, signed, observation)[0]
     size = head.hidden(directions).square().mean(1, keepdim=True).sqrt()
     options = [directions * 2.0**power / size for power in range(-4, 4)]
     best = min(options, key=equations.misfit)
@@ -286,7 +286,7 @@ def _inner(a: Step, b: Step) -> Tensor:
     return (a[0] * b[0]).sum() + (a[1] * b[1]).sum()
 
 
-def as_reconstruction(
+def reconstruct_inputs(
     recover: Callable[..., Features], observation: Observation, *, rng: Rng
 ) -> Reconstruction:
     """Recover, and read features as inputs; labels are those that explain everybody's share.
@@ -307,7 +307,7 @@ def as_reconstruction(
     gradients = _gradients(head, features.values.double())
     inputs = read_inputs(task, features)
     labels = read_labels(task, head.layer, inputs, gradients, observation.labels)
-    return reconstructed(observation, features, labels, began)
+    return make_reconstruction(observation, features, labels, began)
 
 
 def _gradients(head: TwoLayerHead, features: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from seepage.attacks.exact_batch.span_factors import require_at_least_one
 from seepage.attacks.feature_recovery.features import (
     Features,
     NotToldApartWarning,
-    reconstructed,
+    make_reconstruction,
 )
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.core import Observation, Reconstruction, Rng, Task
@@ -110,12 +110,12 @@ class SoftmaxEquations:
         return lengths
 
 
-def layer_of(head: Head) -> str:
+def layer_name(head: Head) -> str:
     """The name of the last layer, as `named_modules` spells it."""
     return head.weight.removesuffix("weight").removesuffix(".")
 
 
-def classified(observation: Observation, *, needed_by: str) -> tuple[Head, Tensor]:
+def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, Tensor]:
     """The last layer, and the known labels as probabilities `(B, K)`.
 
     Raises:
@@ -129,7 +129,7 @@ def classified(observation: Observation, *, needed_by: str) -> tuple[Head, Tenso
     return classifier_head(observation.task), labels
 
 
-def missing(gradient: Tensor) -> Tensor:
+def find_missing(gradient: Tensor) -> Tensor:
     """Which entries of the last layer's gradient a defense has taken away, `(K, d)`.
 
     Entries are products of features and of softmax shares, and shares hardly vanish, so that a
@@ -210,13 +210,13 @@ class SoftmaxFeatures:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features, in the order of the labels."""
         require_key(rng)
-        head, labels = classified(observation, needed_by="softmax_features")
+        head, labels = read_classifier(observation, needed_by="softmax_features")
         with precision("float32"):
             wanted, basis, noise = _equations(head, observation, labels)
             best, left = self._best(wanted, head, rng)
         mixed, _ = wanted.split(best)
         dtype = next(iter(observation.task.parameters.values())).dtype
-        layer = layer_of(head)
+        layer = layer_name(head)
         if left > _LEFT:
             warnings.warn(
                 f"not all of {len(labels)} people were told apart: their features leave "
@@ -239,7 +239,7 @@ class SoftmaxFeatures:
         require_input_at_the_end(observation.task)
         features = self.recover(observation, rng=rng)
         assert observation.labels is not None
-        return reconstructed(observation, features, observation.labels, began)
+        return make_reconstruction(observation, features, observation.labels, began)
 
     def _best(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> tuple[Tensor, float]:
         best, least = None, float("inf")
@@ -265,7 +265,7 @@ class SoftmaxFeatures:
 
 def require_input_at_the_end(task: Task) -> None:
     """Raise `NotApplicable` unless the classifier reads the input itself."""
-    layer = layer_of(classifier_head(task))
+    layer = layer_name(classifier_head(task))
     if layer not in input_readers(task):
         raise NotApplicable(
             f"{layer!r} of {task.name} reads features and not the input; use recover(...) for the "
@@ -286,7 +286,7 @@ def _equations(
             f"numbers, cannot be told apart; at most {min(classes - 1, seen.shape[1])} can"
         )
     # A few may be accidents, of classes that the network rules out.
-    if float(missing(seen).double().mean()) > _MISSING:
+    if float(find_missing(seen).double().mean()) > _MISSING:
         raise NotApplicable(
             f"entries of the gradient of {head.weight!r} are missing, as behind pruning or "
             "dropout; use likely_features, which estimates features from the others"

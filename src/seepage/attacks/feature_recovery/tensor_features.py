@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seepage.attacks.feature_recovery.feature_span import one_column
+from seepage.attacks.feature_recovery.feature_span import find_shared_column
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.head_equations import (
-    as_reconstruction,
     equations,
-    guessed_lengths,
+    guess_lengths,
+    reconstruct_inputs,
 )
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.device import precision
@@ -131,7 +131,7 @@ _DRAWS = 32
 _SWEEPS = 50
 
 
-def common_parts(matrices: Tensor, *, rng: Rng) -> Tensor:
+def diagonalise_jointly(matrices: Tensor, *, rng: Rng) -> Tensor:
     """Unit vectors u_i `(B, B)`, one per row, with M_n close to sum_i c_ni u_i u_i^T for all n.
 
     For two random combinations M, M' of the matrices, the u_i are eigenvectors of M M'^-1. Of
@@ -145,7 +145,8 @@ def common_parts(matrices: Tensor, *, rng: Rng) -> Tensor:
     Example:
         >>> parts = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
         >>> amounts = torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)
-        >>> found = common_parts(torch.einsum("ni,ia,ib->nab", amounts, parts, parts), rng=Rng(0))
+        >>> matrices = torch.einsum("ni,ia,ib->nab", amounts, parts, parts)
+        >>> found = diagonalise_jointly(matrices, rng=Rng(0))
         >>> (found @ parts.T).abs().amax(0).round(decimals=6).tolist()
         [1.0, 1.0]
 
@@ -155,12 +156,12 @@ def common_parts(matrices: Tensor, *, rng: Rng) -> Tensor:
     size = matrices.shape[1]
     if size == 1:
         return torch.ones(1, 1, dtype=matrices.dtype, device=matrices.device)
-    # A few small matrices and hundreds of short operations: no work for a card.
-    found = _common_parts(matrices.cpu(), rng)
+    # Hundreds of short operations on small matrices are faster on the CPU than on a GPU.
+    found = _diagonalise(matrices.cpu(), rng)
     return found.to(matrices.device)
 
 
-def _common_parts(matrices: Tensor, rng: Rng) -> Tensor:
+def _diagonalise(matrices: Tensor, rng: Rng) -> Tensor:
     draws = rng.normal((_DRAWS, 2, len(matrices)), like=matrices)
     pairs = torch.einsum("dpn,nab->dpab", draws, matrices)
     solved = torch.linalg.solve_ex(pairs[:, 1], pairs[:, 0])[0].mT
@@ -271,7 +272,7 @@ def gaussian_neurons(head: TwoLayerHead) -> GaussianNeurons:
 
 def _alike(head: TwoLayerHead) -> Tensor:
     """Which neurons belong to the largest group, `(m,)`."""
-    common = one_column(head)
+    common = find_shared_column(head)
     if common is not None:
         return common
     size = head.weight.square().mean(1).sqrt()
@@ -341,20 +342,20 @@ class TensorFeatures:
             values = head.last[:, neurons.chosen]
             if not bool(values.any()):
                 raise NotApplicable(NOTHING)
-            values = _rotated(values / values.norm()).float()
+            values = _rotate_classes(values / values.norm()).float()
             along = _along(weight, values)
             if self.reduced:
                 values = _without_line(weight, values)
             span = _span(weight, values, orders.matrix, along, people)
             within = span.T @ along
             slices = _slices(weight @ span, values, orders, within / within.norm())
-            parts = common_parts(slices.double(), rng=rng.fork("parts"))
+            parts = diagonalise_jointly(slices.double(), rng=rng.fork("parts"))
             span = span.double()
         return _found(head, parts @ span.T, span, observation)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """The inputs, where the head reads them."""
-        return as_reconstruction(self.recover, observation, rng=rng)
+        return reconstruct_inputs(self.recover, observation, rng=rng)
 
 
 def _require_width(head: TwoLayerHead, neurons: int, people: int) -> None:
@@ -372,7 +373,7 @@ def _require_width(head: TwoLayerHead, neurons: int, people: int) -> None:
         )
 
 
-def _rotated(values: Tensor) -> Tensor:
+def _rotate_classes(values: Tensor) -> Tensor:
     """Rows `(K, m)` turned so that those beyond their rank are zero, and left out.
 
     Sums over classes of the square of anything linear in a row stay as they are.
@@ -421,7 +422,7 @@ def _found(
 ) -> Features:
     """The directions with the sign and length that fit best, of which nothing is certain."""
     wanted = equations(head)
-    values = guessed_lengths(head, wanted, directions, observation)
+    values = guess_lengths(head, wanted, directions, observation)
     dtype = next(iter(observation.task.parameters.values())).dtype
     residual = wanted.misfit(values)
     return Features(head.layer, values.to(dtype), span.to(dtype), False, residual)
