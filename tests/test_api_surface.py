@@ -47,6 +47,7 @@ PROMISED = {
     "Update",
     "attacks",
     "audit",
+    "audit.run",
     "attacks.adaptive",
     "attacks.PriorNetwork",
     "attacks.ReadLogits",

@@ -18,9 +18,9 @@ import seepage as sp
 from seepage.audit import Record, load_audit
 from seepage.audit import spec_entries as entries
 from seepage.audit.database import TEMPORARY
+from seepage.audit.run_spec import pick_device
 from seepage.cli import app, main
 from seepage.cli.display import Display
-from seepage.cli.run_audit import pick_device
 from seepage.core import progress
 from seepage.core.checkpoint import checkpointing
 

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit import Spec, build_spec
+from seepage.audit.run_spec import pick_device
 from seepage.cli.report_command import write
-from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, pick_device, show_plan
+from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen
 from seepage.report import as_json

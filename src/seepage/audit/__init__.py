@@ -19,6 +19,7 @@ from seepage.audit.pool import Pool
 from seepage.audit.ray_cluster import RayCluster
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
+from seepage.audit.run_spec import ProgressListener, find_breaches, run
 from seepage.audit.spec import Part, Spec, build_spec, load_spec
 from seepage.audit.spec_text import QUICKSTART, SpecSource
 from seepage.audit.store import AuditStore, environment
@@ -43,6 +44,7 @@ __all__ = [
     "Part",
     "Planned",
     "Pool",
+    "ProgressListener",
     "RayCluster",
     "Record",
     "Spec",
@@ -51,11 +53,13 @@ __all__ = [
     "build_spec",
     "environment",
     "estimate",
+    "find_breaches",
     "leakages",
     "load_audit",
     "load_spec",
     "pareto_front",
     "ranked",
+    "run",
     "run_case",
     "serial",
     "side_by_side",

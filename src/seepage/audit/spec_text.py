@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from seepage.core.errors import DataNotFound, SeepageError
+from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
 
 QUICKSTART = Path(__file__).parent / "quickstart.toml"
 
@@ -36,6 +39,50 @@ class SpecSource:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise DataNotFound(f"cannot read the spec {str(path)!r}: {reason}") from error
+
+
+def write_toml(spec: Mapping[str, Any]) -> str:
+    """Write a spec that is plain data as TOML, one line for each entry of a scenario.
+
+    Example:
+        >>> print(write_toml({"seeds": [0], "scenario": {"data": {"name": "photos"}}}), end="")
+        seeds = [0]
+        <BLANKLINE>
+        [[scenario]]
+        data = { name = "photos" }
+    """
+    scenarios = spec.get("scenario", [])
+    blocks = [{key: value for key, value in spec.items() if key != "scenario"}]
+    blocks += [scenarios] if isinstance(scenarios, Mapping) else scenarios
+    texts = ["".join(f"{_key(k)} = {_entry(v)}\n" for k, v in block.items()) for block in blocks]
+    return "\n[[scenario]]\n".join(texts)
+
+
+def _entry(value: object) -> str:
+    """Write an entry; a list of tables takes a line for each."""
+    if isinstance(value, list | tuple) and value and all(isinstance(v, Mapping) for v in value):
+        return "[\n" + "".join(f"  {_value(v)},\n" for v in value) + "]"
+    return _value(value)
+
+
+def _value(value: object) -> str:
+    """Write a value as TOML, which writes words, numbers and truths as JSON does."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        raise InvalidValue(
+            f"expected a spec of words, numbers, lists and tables, got {type(value).__name__}"
+        ) from None
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else json.dumps(key)
 
 
 Place = tuple[str | int, ...]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from seepage.attacks.applicability import ApplicableAttack, check_applicability
-from seepage.audit import SpecSource
 from seepage.audit.captures import captured
 from seepage.audit.spec_entries import model, trusting_nothing
+from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.capture import Consistency, consistency
 from seepage.cli.inspect_command import option, sizes
 from seepage.core.construct import construct
@@ -69,10 +68,18 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
         console.print(f"{name} does not apply: {reason}", style="dim", markup=False, soft_wrap=True)
     if not found.chosen:
         raise NotApplicable(f"no attack fits {request.file}: {'; '.join(found.refused.values())}")
-    attacks = [_attack(option) for option in found.chosen]
-    return SpecSource(
-        f"the spec of {request.file.name}", _toml(request, data, network, attacks), device
+    written = write_toml(
+        {
+            "title": f"Captured update {request.file.name}",
+            "scenario": {
+                "data": data,
+                "models": network,
+                "attacks": [_attack(option) for option in found.chosen],
+            },
+        }
     )
+    note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
+    return SpecSource(f"the spec of {request.file.name}", note + written, device)
 
 
 def _data(request: CaptureRequest) -> dict[str, Any]:
@@ -109,35 +116,3 @@ def _require_consistent(request: CaptureRequest, found: Consistency) -> None:
 def _attack(option: ApplicableAttack) -> dict[str, Any]:
     infers = {"infer_labels": True} if option.infer_labels else {}
     return {"name": option.name, **option.options, **infers}
-
-
-def _toml(
-    request: CaptureRequest,
-    data: Mapping[str, Any],
-    network: Mapping[str, Any],
-    attacks: Sequence[Mapping[str, Any]],
-) -> str:
-    listed = ",\n".join(f"  {_table(attack)}" for attack in attacks)
-    return (
-        f"# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
-        f"title = {_value(f'Captured update {request.file.name}')}\n\n"
-        f"[[scenario]]\n"
-        f"data = {_table(data)}\n"
-        f"models = {_table(network)}\n"
-        f"attacks = [\n{listed},\n]\n"
-    )
-
-
-def _table(values: Mapping[str, Any]) -> str:
-    pairs = [
-        f"{key if key.isidentifier() else json.dumps(key)} = {_value(value)}"
-        for key, value in values.items()
-    ]
-    return "{ " + ", ".join(pairs) + " }"
-
-
-def _value(value: object) -> str:
-    """A value as TOML, which writes words, numbers, truths and lists as JSON does."""
-    if isinstance(value, Mapping):
-        return _table(value)
-    return json.dumps(value, ensure_ascii=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +21,7 @@ from rich.progress import (
 from seepage.audit import AnyCase, Record
 from seepage.core.progress import listen
 from seepage.report import amounts, decibels, defense_words, headrooms, most
+from seepage.report.words import counted
 
 # A log hears of a search that takes longer than this before it is done.
 SECONDS_PER_LINE = 60.0
@@ -85,6 +87,51 @@ class Display:
         self._bar.update(self._task, note=f"{where}, worst {self._worst.words()}")
         if self._plain and time.monotonic() > self._told + SECONDS_PER_LINE:
             self._line(f"{self._case}: {where}")
+
+
+class AuditProgress:
+    """Shows on a console how `sp.audit.run` goes.
+
+    Args:
+        console: Where to print.
+        quiet: Print only what needs attention.
+        plain: Print lines for a log instead of a progress bar.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False, plain: bool = False) -> None:
+        """Print nothing yet."""
+        self._console, self._plain = console, plain
+        self._shown = Console(quiet=True) if quiet else console
+        self._display: Display | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the audit is open, so that its results can be read."""
+        return self._display is not None
+
+    def begin(
+        self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
+    ) -> AbstractContextManager[object]:
+        """Say what is there already, and show a bar inside the block."""
+        for path in mended:
+            self._console.print(
+                f"{path} was truncated and is made anew", style="yellow", markup=False
+            )
+        if done:
+            are = counted(len(done), "case is", "cases are")
+            self._shown.print(f"{are} done, {total - len(done)} to run")
+        self._display = Display(self._shown, total=total, done=done, plain=self._plain)
+        return self._display.showing()
+
+    def started(self, case: AnyCase) -> None:
+        """Show which case begins."""
+        if self._display is not None:
+            self._display.started(case)
+
+    def finished(self, record: Record) -> None:
+        """Count a case."""
+        if self._display is not None:
+            self._display.finished(record)
 
 
 def _allowed(record: Record) -> str:

@@ -6,35 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 
-from seepage.audit import (
-    AuditResult,
-    AuditStore,
-    Breach,
-    Executor,
-    Gate,
-    Pool,
-    RayCluster,
-    Record,
-    Spec,
-    SpecSource,
-    build_spec,
-    environment,
-    estimate,
-    load_audit,
-    serial,
-    side_by_side,
-)
+from seepage.audit.audit_result import AuditResult, load_audit
+from seepage.audit.choices import Breach, Gate
 from seepage.audit.database import DATABASE
-from seepage.audit.store import CHECKPOINTS, PAGE, SHEET
+from seepage.audit.grid import estimate
+from seepage.audit.record import Record
+from seepage.audit.run_spec import find_breaches, pick_device, read_source, require_measured, run
+from seepage.audit.spec import Spec, build_spec
+from seepage.audit.spec_text import SpecSource
+from seepage.audit.store import PAGE, SHEET
 from seepage.cli.capture_command import CaptureRequest, capture_spec
-from seepage.cli.display import Display, duration
+from seepage.cli.display import AuditProgress, duration
 from seepage.cli.report_command import save_page, say_alarms
-from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
+from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.report import (
     attempts,
     audit_verdict,
@@ -52,36 +39,10 @@ from seepage.report.words import counted
 SHOWN = 10
 
 
-def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
-    """Refuse a gate that could never trip: on people without a truth, or a metric left out."""
-    batches = [batch for part in spec.parts for batch in part.batches]
-    blind = next((batch.data for batch in batches if batch.truth is None), None)
-    if gates and blind is not None:
-        raise InvalidValue(
-            f"--fail-above compares with the truth, which there is none of behind {blind}; give "
-            "it as --truth, or in the spec as truth, or leave --fail-above out"
-        )
-    for gate in gates:
-        asked = [part.audit.metrics for part in spec.parts]
-        if not any(m is None or gate.metric in [metric.name for metric in m] for m in asked):
-            raise InvalidValue(
-                f"--fail-above {gate.metric} needs that metric, which {spec.source.name} does not "
-                "measure; add it to metrics"
-            )
-
-
-def leaked(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
-    """Name who leaked through what, and tell whether anybody did."""
-    done = [record for record in records if record.error is None]
-    found: list[Breach] = []
-    for gate in gates:
-        if done and not any(gate.metric in record.scores for record in done):
-            raise InvalidValue(
-                f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
-                "metric"
-            )
-        found.extend(gate.leaks(done))
-    # Seeds that say the same are said once.
+def name_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
+    """Print who leaked through which attack, and return whether anybody did."""
+    found = find_breaches(gates, records)
+    # Seeds with the same result are printed once.
     sentences = list(dict.fromkeys(map(_sentence, found)))
     for sentence in sentences[:SHOWN]:
         console.print(sentence, style="bold red", markup=False, soft_wrap=True)
@@ -167,17 +128,37 @@ def run_request(request: AuditRequest, console: Console) -> int:
         return show_plan(request, spec, console)
     found = perform(request, spec, console)
     _show(found, console)
-    if leaked(request.gates, found.records, console):
+    if name_leaks(request.gates, found.records, console):
         return LEAKED
     every = (*found.records, *found.bounds)
     return CASE_FAILED if any(record.error for record in every) else DONE
 
 
 def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
-    """Run what has no result yet, and read what there is then."""
+    """Run every case that has no result yet, show the progress, and write the pages."""
     _announce(spec, console)
-    _run(request, spec, _executor(request, spec.source), console)
-    return load_audit(request.out)
+    shown = AuditProgress(console, quiet=request.quiet, plain=request.plain)
+    try:
+        found = run(
+            spec,
+            request.out,
+            executor="ray" if request.executor == "ray" else "local",
+            workers=request.workers,
+            resume=request.resume,
+            retry_failed=request.retry_failed,
+            overwrite=request.overwrite,
+            gates=request.gates,
+            progress=shown,
+        )
+    except KeyboardInterrupt:
+        if shown.has_begun:
+            begun = load_audit(request.out)
+            _draw(begun)
+            done = len(begun.records) + len(begun.bounds)
+            _say_how_to_resume(request, done, len(spec.cases), console)
+        raise
+    _draw(found)
+    return found
 
 
 def _announce(spec: Spec, console: Console) -> None:
@@ -187,36 +168,9 @@ def _announce(spec: Spec, console: Console) -> None:
 
 def _source(request: AuditRequest, console: Console) -> SpecSource:
     device = pick_device(request.device)
-    if request.spec is None and request.resumes:
-        return SpecSource("spec.toml", load_audit(request.out).spec, device)
-    if request.spec is None and request.resume and request.capture is None:
-        raise DataNotFound(
-            f"no audit in {str(request.out)!r} to go on with; name its spec to begin one, or check "
-            "--out"
-        )
-    if request.capture is not None:
+    if request.capture is not None and not request.resumes:
         return capture_spec(request.capture, device=device, console=console)
-    return SpecSource.read(request.spec, device=device)
-
-
-def pick_device(device: str) -> str:
-    """Resolve "auto", and refuse a device that is not there."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InvalidValue("no CUDA device is available here; use --device cpu or auto")
-    return device
-
-
-def _executor(request: AuditRequest, source: SpecSource) -> Executor:
-    if request.executor == "ray":
-        return RayCluster(source, request.workers)
-    on_card = source.device.startswith("cuda")
-    if on_card and (request.workers or 1) > 1:
-        raise InvalidValue("one process drives a card, got --workers; leave it out, or use ray")
-    if (request.workers or 1) > 1:
-        return Pool(source, request.workers or 1, request.out / CHECKPOINTS)
-    return side_by_side if on_card else serial
+    return read_source(request.spec, request.out, resume=request.resume, device=device)
 
 
 def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
@@ -239,52 +193,13 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     return DONE
 
 
-def _open(request: AuditRequest, spec: Spec) -> AuditStore:
-    if request.resumes:
-        return AuditStore.resume(request.out, cases=spec.cases, retry_failed=request.retry_failed)
-    return AuditStore.create(
-        request.out,
-        title=spec.title,
-        spec=spec.source.text,
-        environment=environment(spec.source.device),
-        cases=spec.cases,
-        overwrite=request.overwrite,
-    )
-
-
-def _run(request: AuditRequest, spec: Spec, executor: Executor, console: Console) -> None:
-    by_id = {case.id: case for case in spec.cases}
-    shown = Console(quiet=True) if request.quiet else console
-    with _open(request, spec) as store:
-        records = store.records()
-        done = {record.case for record in records}
-        missing = [case for case in spec.cases if case.id not in done]
-        for path in store.mended:
-            console.print(f"{path} was truncated and is made anew", style="yellow", markup=False)
-        if records:
-            shown.print(
-                f"{counted(len(records), 'case is', 'cases are')} done, {len(missing)} to run"
-            )
-        display = Display(shown, total=len(by_id), done=records, plain=request.plain)
-        try:
-            with checkpointing(request.out / CHECKPOINTS), display.showing():
-                for outcome in executor(missing, display.started):
-                    store.add(by_id[outcome.record.case], outcome)
-                    display.finished(outcome.record)
-        except KeyboardInterrupt:
-            _draw(request.out)
-            _say_how_to_resume(request, len(store.records()), len(by_id), console)
-            raise
-    _draw(request.out)
-
-
-def _draw(out: Path) -> None:
-    found = load_audit(out)
+def _draw(found: AuditResult) -> None:
+    sheet = found.path / SHEET
     try:
-        save_contact_sheet(list(found.outcomes()), out / SHEET)
+        save_contact_sheet(list(found.outcomes()), sheet)
     except OSError as error:
         raise UnreadableFile(
-            f"cannot draw {str(out / SHEET)!r}: {error.strerror or error}; the records are stored"
+            f"cannot draw {str(sheet)!r}: {error.strerror or error}; the records are stored"
         ) from error
     save_page(found)
 

@@ -16,8 +16,7 @@ from seepage.cli.inspect_command import domain_of, option
 from seepage.core import Batch
 from seepage.data import Dataset, load
 from seepage.exposure import VettingVerdict, vet
-from seepage.exposure.vet import Judgement
-from seepage.exposure.vet import ON_DATA
+from seepage.exposure.vet import ON_DATA, Judgement
 from seepage.report.words import enumerated
 from seepage.zoo import build, load_weights
 

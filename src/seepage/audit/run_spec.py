@@ -1,0 +1,294 @@
+"""Run an audit from Python: a spec or cases in, an `AuditResult` out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from seepage.audit.audit_result import AuditResult, load_audit
+from seepage.audit.choices import Breach, Gate
+from seepage.audit.database import DATABASE
+from seepage.audit.pool import Pool
+from seepage.audit.ray_cluster import RayCluster
+from seepage.audit.record import Record
+from seepage.audit.run_case import AnyCase, Executor, serial, side_by_side
+from seepage.audit.spec import Spec, build_spec
+from seepage.audit.spec_text import SpecSource, write_toml
+from seepage.audit.store import CHECKPOINTS, AuditStore, environment
+from seepage.core.checkpoint import checkpointing
+from seepage.core.errors import DataNotFound, InvalidValue
+
+
+class ProgressListener(Protocol):
+    """What is told how an audit goes."""
+
+    def begin(
+        self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
+    ) -> AbstractContextManager[object]:
+        """Begin with some of `total` cases done; the result is entered while cases run."""
+
+    def started(self, case: AnyCase) -> None:
+        """Hear that a case begins."""
+
+    def finished(self, record: Record) -> None:
+        """Hear that a case has its result."""
+
+
+class Silent:
+    """A listener that shows nothing."""
+
+    def begin(
+        self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
+    ) -> AbstractContextManager[object]:
+        """Show nothing."""
+        return nullcontext()
+
+    def started(self, case: AnyCase) -> None:
+        """Show nothing."""
+
+    def finished(self, record: Record) -> None:
+        """Show nothing."""
+
+
+def run(
+    spec_or_cases: Path | str | Spec | Mapping[str, Any] | Sequence[AnyCase] | None = None,
+    out: Path | str | None = None,
+    *,
+    executor: Literal["local", "ray"] | Executor = "local",
+    workers: int | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    retry_failed: bool = False,
+    overwrite: bool = False,
+    gates: Sequence[Gate | str] = (),
+    progress: ProgressListener | None = None,
+    title: str = "",
+    notes: str = "",
+) -> AuditResult:
+    """Run every case that has no result yet, and return all results.
+
+    This is what `seepage audit` does, without the pages: `seepage report DIR` writes them.
+
+    Args:
+        spec_or_cases: A TOML file, a `Spec`, a mapping of the same form, or cases; None takes the
+            spec of the audit in `out` if `resume`, else the bundled quickstart.
+        out: Directory for records and tensors; None takes a temporary one, which is removed when
+            the result is no longer used.
+        executor: "local", "ray", or a function that runs cases and yields outcomes.
+        workers: Number of processes; None takes one, or all of a Ray cluster.
+        device: "auto", "cpu" or "cuda"; ignored for a `Spec` and for cases.
+        resume: Skip cases that already have a result in `out`.
+        retry_failed: With `resume`, run failed cases again.
+        overwrite: Replace the audit in `out`.
+        gates: How much may leak, e.g. "psnr=20"; checked before anything runs, and
+            `find_breaches` tells who leaked.
+        progress: What is told how the audit goes.
+        title: What an audit of cases is called.
+        notes: Text that is stored in place of a spec with an audit of cases.
+
+    Example:
+        >>> import seepage as sp
+        >>> result = sp.audit.run(
+        ...     {
+        ...         "scenario": {
+        ...             "data": {"name": "photos", "people": 1},
+        ...             "models": {"name": "mlp", "hidden": [8]},
+        ...             "threats": {"knows_labels": True},
+        ...             "attacks": {"name": "analytic_fc"},
+        ...         }
+        ...     },
+        ...     device="cpu",
+        ... )
+        >>> result.records[0].scores["psnr"][0] > 60
+        True
+
+    Raises:
+        SeepageError: The spec is wrong, `out` holds something else, or a gate cannot be checked.
+    """
+    if resume and overwrite:
+        raise InvalidValue("expected resume or overwrite, got both; choose one")
+    temporary = tempfile.mkdtemp(prefix="seepage-") if out is None else None
+    folder = Path(temporary or str(out))
+    try:
+        spec = _read(spec_or_cases, folder, resume=resume, device=device)
+        if spec is not None:
+            require_measured([_parse(gate) for gate in gates], spec)
+        cases = spec.cases if spec is not None else tuple(_require_cases(spec_or_cases))
+        with _open(
+            folder,
+            spec,
+            cases,
+            resume=resume,
+            retry_failed=retry_failed,
+            overwrite=overwrite,
+            title=title,
+            notes=notes,
+        ) as store:
+            chosen = _choose_executor(executor, spec, workers, folder)
+            _run_missing(store, cases, chosen, progress or Silent())
+        found = load_audit(folder)
+    except BaseException:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if temporary is not None:
+        weakref.finalize(found, shutil.rmtree, temporary, ignore_errors=True)
+    return found
+
+
+def read_source(path: Path | None, out: Path, *, resume: bool, device: str) -> SpecSource:
+    """Read a spec; without a path, that of the audit to resume, or the bundled quickstart."""
+    if path is None and resume:
+        if not (out / DATABASE).is_file():
+            raise DataNotFound(
+                f"no audit in {str(out)!r} to go on with; name its spec to begin one, or check "
+                "--out"
+            )
+        return SpecSource("spec.toml", load_audit(out).spec, device)
+    return SpecSource.read(path, device=device)
+
+
+def pick_device(device: str) -> str:
+    """Resolve "auto", and refuse a device that is not there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidValue("no CUDA device is available here; use --device cpu or auto")
+    return device
+
+
+def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
+    """Refuse a gate that could never trip: without a truth, or on a metric left out."""
+    batches = [batch for part in spec.parts for batch in part.batches]
+    blind = next((batch.data for batch in batches if batch.truth is None), None)
+    if gates and blind is not None:
+        raise InvalidValue(
+            f"--fail-above compares with the truth, which there is none of behind {blind}; give "
+            "it as --truth, or in the spec as truth, or leave --fail-above out"
+        )
+    for gate in gates:
+        asked = [part.audit.metrics for part in spec.parts]
+        if not any(m is None or gate.metric in [metric.name for metric in m] for m in asked):
+            raise InvalidValue(
+                f"--fail-above {gate.metric} needs that metric, which {spec.source.name} does not "
+                "measure; add it to metrics"
+            )
+
+
+def find_breaches(gates: Sequence[Gate | str], records: Sequence[Record]) -> list[Breach]:
+    """List everybody whose data leaked beyond a gate, gate by gate, the worst first.
+
+    Raises:
+        InvalidValue: No case could measure the metric of a gate.
+    """
+    done = [record for record in records if record.error is None]
+    found: list[Breach] = []
+    for gate in map(_parse, gates):
+        if done and not any(gate.metric in record.scores for record in done):
+            raise InvalidValue(
+                f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
+                "metric"
+            )
+        found.extend(gate.leaks(done))
+    return found
+
+
+def _parse(gate: Gate | str) -> Gate:
+    return Gate.parse(gate) if isinstance(gate, str) else gate
+
+
+def _read(given: object, out: Path, *, resume: bool, device: str) -> Spec | None:
+    """Build the spec; None if cases were given instead."""
+    if isinstance(given, Spec):
+        return given
+    if isinstance(given, Mapping):
+        return build_spec(SpecSource("the spec", write_toml(given), pick_device(device)))
+    if given is None or isinstance(given, Path | str):
+        path = None if given is None else Path(given)
+        return build_spec(read_source(path, out, resume=resume, device=pick_device(device)))
+    return None
+
+
+def _require_cases(given: object) -> Sequence[AnyCase]:
+    if not isinstance(given, Sequence):
+        raise InvalidValue(
+            "expected the path of a spec, a spec, a mapping or a list of cases, got "
+            f"{type(given).__name__}"
+        )
+    return given
+
+
+def _choose_executor(
+    executor: str | Executor, spec: Spec | None, workers: int | None, out: Path
+) -> Executor:
+    if callable(executor):
+        return executor
+    if executor not in ("local", "ray"):
+        raise InvalidValue(f"expected executor 'local' or 'ray', got {executor!r}")
+    count = workers or 1
+    if spec is None:
+        if executor == "ray" or count > 1:
+            raise InvalidValue(
+                "workers build their cases from a spec, got cases; give a spec, or leave executor "
+                "and workers out"
+            )
+        return serial
+    if executor == "ray":
+        return RayCluster(spec.source, workers)
+    on_gpu = spec.source.device.startswith("cuda")
+    if on_gpu and count > 1:
+        raise InvalidValue("one process drives a GPU, got --workers; leave it out, or use ray")
+    if count > 1:
+        return Pool(spec.source, count, out / CHECKPOINTS)
+    return side_by_side if on_gpu else serial
+
+
+def _open(
+    out: Path,
+    spec: Spec | None,
+    cases: Sequence[AnyCase],
+    *,
+    resume: bool,
+    retry_failed: bool,
+    overwrite: bool,
+    title: str,
+    notes: str,
+) -> AuditStore:
+    if resume and (out / DATABASE).is_file():
+        return AuditStore.resume(out, cases=cases, retry_failed=retry_failed)
+    device = spec.source.device if spec is not None else _find_device(cases)
+    return AuditStore.create(
+        out,
+        title=title or (spec.title if spec is not None else "Audit"),
+        spec=spec.source.text if spec is not None else notes,
+        environment=environment(device),
+        cases=cases,
+        overwrite=overwrite,
+    )
+
+
+def _find_device(cases: Sequence[AnyCase]) -> str:
+    if not cases:
+        return "cpu"
+    return str(next(iter(cases[0].task.parameters.values())).device)
+
+
+def _run_missing(
+    store: AuditStore, cases: Sequence[AnyCase], executor: Executor, progress: ProgressListener
+) -> None:
+    by_id = {case.id: case for case in cases}
+    records = store.records()
+    done = {record.case for record in records}
+    missing = [case for case in by_id.values() if case.id not in done]
+    showing = progress.begin(total=len(by_id), done=records, mended=store.mended)
+    with checkpointing(store.path / CHECKPOINTS), showing:
+        for outcome in executor(missing, progress.started):
+            store.add(by_id[outcome.record.case], outcome)
+            progress.finished(outcome.record)
