@@ -52,8 +52,8 @@ def write_toml(spec: Mapping[str, Any]) -> str:
         data = { name = "photos" }
     """
     scenarios = spec.get("scenario", [])
-    blocks = [{key: value for key, value in spec.items() if key != "scenario"}]
-    blocks += [scenarios] if isinstance(scenarios, Mapping) else scenarios
+    listed = [scenarios] if isinstance(scenarios, Mapping) else scenarios
+    blocks = [{key: value for key, value in spec.items() if key != "scenario"}, *listed]
     texts = ["".join(f"{_key(k)} = {_entry(v)}\n" for k, v in block.items()) for block in blocks]
     return "\n[[scenario]]\n".join(texts)
 

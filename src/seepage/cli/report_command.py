@@ -137,7 +137,7 @@ def _audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | byte
             return as_csv([*result_rows(audit.records), *flat_bounds(audit.bounds)])
         case "parquet":
             return as_parquet([*result_rows(audit.records), *flat_bounds(audit.bounds)])
-        case "json":
+        case _:
             return as_json(
                 {
                     "title": audit.title,
@@ -163,7 +163,7 @@ def _comparison(
             return as_csv(change_rows(found))
         case "parquet":
             return as_parquet(change_rows(found))
-        case "json":
+        case _:
             judged = _sentences(comparison_verdict(found))
             return as_json({"verdict": judged, "changes": change_rows(found)})
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from seepage.audit import AuditStore, Case, Outcome, Record, environment, load_audit
+from seepage.audit.case import Case
+from seepage.audit.record import Outcome, Record
+from seepage.audit.run_spec import run
 from seepage.audit.store import PAGE, SHEET
 from seepage.report import (
     Attempt,
@@ -99,19 +101,15 @@ class StepAudit:
         title = f"One training step of {self.cases[0].task.name}" if self.cases else "No attack"
         title = f"{title}: {self.promise}" if self.promise else title
         told = "\n".join(f"# {line}" for line in str(self).splitlines())
-        with AuditStore.create(
+        outcomes = {outcome.record.case: outcome for outcome in self.outcomes}
+        found = run(
+            self.cases,
             path,
-            title=title,
-            spec=f"# Made by sp.audit_step; call it again to run it again.\n{told}\n",
-            environment=environment(str(self.outcomes[0].record.effort.get("device", "cpu")))
-            if self.outcomes
-            else environment("cpu"),
-            cases=self.cases,
+            executor=lambda cases, _: [outcomes[case.id] for case in cases],
             overwrite=overwrite,
-        ) as store:
-            for case, outcome in zip(self.cases, self.outcomes, strict=True):
-                store.add(case, outcome)
-        found = load_audit(path)
+            title=title,
+            notes=f"# Made by sp.audit_step; call it again to run it again.\n{told}\n",
+        )
         save_contact_sheet(list(found.outcomes()), path / SHEET)
         (path / PAGE).write_text(audit_page(found), encoding="utf-8")
         return path / PAGE
