@@ -63,7 +63,7 @@ if typing.TYPE_CHECKING:
     from seepage.step import audit_step
     from seepage.threats import Threat
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each public name is defined; defenses are not listed: they are the rest.
 _HOMES = {

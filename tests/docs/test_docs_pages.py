@@ -16,14 +16,21 @@ from seepage.cli import app
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-# The guide is one program from top to bottom and has a test of its own.
 PAGES = sorted(
     page
-    for page in (ROOT / "docs").glob("*.md")
-    if page.name != "guide.md"
-    and any(b[1] in ("python", "bash") for b in BLOCK.finditer(page.read_text(encoding="utf-8")))
+    for page in (ROOT / "docs").rglob("*.md")
+    if any(b[1] in ("python", "bash") for b in BLOCK.finditer(page.read_text(encoding="utf-8")))
+)
+PUBLIC = sorted(
+    init.parent.name
+    for init in (ROOT / "src" / "seepage").glob("*/__init__.py")
+    if init.parent.name not in ("cli", "integrations", "numerics", "probing")
 )
 EXTRA = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
+
+
+# Pages whose searches take longer than a quick test should.
+SLOW = {"attacks", "features", "malicious_servers", "choose_a_defense", "bounds", "own_model"}
 
 
 def run_command(line: str) -> None:
@@ -33,7 +40,13 @@ def run_command(line: str) -> None:
     assert done.exit_code == (int(wanted[1]) if wanted else 0), f"{line}\n{done.output}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem in SLOW else (), id=page.stem)
+        for page in PAGES
+    ],
+)
 def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch, capsys):
     written = page.read_text(encoding="utf-8")
     for package in EXTRA.findall(written):
@@ -41,8 +54,8 @@ def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch, capsys):
             pytest.skip(f"{package} is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    module = ModuleType(page.stem)
-    monkeypatch.setitem(sys.modules, page.stem, module)
+    module = ModuleType(f"page_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     for language, title, code in (block.groups() for block in BLOCK.finditer(written)):
         if title:
             (tmp_path / title).write_text(code, encoding="utf-8")
@@ -55,7 +68,22 @@ def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch, capsys):
 
 
 def test_the_pages_that_users_ask_for_have_code_that_runs():
-    assert {"index", "threats", "gate", "add_an_attack"} <= {page.stem for page in PAGES}
+    assert {"index", "tutorial", "threats", "ci_gate", "add_an_attack", "own_model"} <= {
+        page.stem for page in PAGES
+    }
+
+
+def test_no_document_is_longer_than_its_readers_have_time():
+    how_to = {str(p.relative_to(ROOT)): 120 for p in (ROOT / "docs" / "how-to").glob("*.md")}
+    limits = {"README.md": 150, "docs/tutorial.md": 150, **how_to}
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in limits}
+    assert {n: length for n, length in lengths.items() if length > limits[n]} == {}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_reference_has_every_public_package(package):
+    written = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    assert f"::: seepage.{package}\n" in written
 
 
 def test_the_site_builds_without_a_warning(tmp_path):
