@@ -83,12 +83,12 @@ def test_the_floors_hold_as_they_are(lint):
         ),
         ("core/rng.py", "from seepage.clients import Client", "Floors import downward only"),
         (
-            "cli/networks.py",
+            "cli/app.py",
             "from seepage_papers.reading import names",
             "The product does not know the papers",
         ),
         (
-            "defenses/link.py",
+            "defenses/chain.py",
             "from seepage.defenses.clip import Clip",
             "Siblings do not import each other in a circle",
         ),
@@ -129,8 +129,9 @@ def test_only_the_sighted_import_scoring():
     assert {"audit", "testing"} <= set(found), "the search finds what is there"
 
 
-def test_nothing_below_the_command_line_imports_the_root_which_holds_score():
-    assert set(importers(lambda name: name == "seepage")) == {"__init__.py", "cli"}
+def test_nothing_below_audits_imports_the_root_which_holds_score():
+    # Audits name the version, and may score.
+    assert set(importers(lambda name: name == "seepage")) <= {"__init__.py", "audit", "cli"}
 
 
 def test_importing_seepage_pulls_in_nothing_heavy(tmp_path):

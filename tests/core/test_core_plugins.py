@@ -26,7 +26,7 @@ import torch
 import seepage as sp
 from seepage.core import BoundValue
 from seepage.data import Dataset, load
-from seepage.defenses.link import OnAggregate
+from seepage.defenses.chain import OnAggregate
 
 
 @dataclass(frozen=True)
@@ -306,8 +306,7 @@ def test_a_broken_command_is_one_sentence(broken):
 
 
 def test_a_command_of_a_package_that_is_not_there_says_what_to_install(capsys, monkeypatch):
-    monkeypatch.setattr(plugins, "_registered", lambda path: {})
-    sys.path.append("nowhere")
+    monkeypatch.setattr(sys.modules["seepage.cli.app"], "entry_points", lambda **_: ())
     monkeypatch.setattr(sys, "argv", ["seepage", "reproduce", "003-table1", "--scale", "smoke"])
     with pytest.raises(SystemExit) as ended:
         main()
