@@ -222,7 +222,7 @@ def test_all_attacks_and_threats_see_the_same_noise():
 KEY_ELSEWHERE = """
 import seepage as sp
 from seepage.audit import victims
-from seepage.audit.identity import client_key
+from seepage.audit.case import client_key
 client = sp.Client(sp.Gradient(), sp.AddGaussian(0.5))
 [who] = victims(sp.data.load("photos"), people=1, batch_size=1)
 print(client_key(3, client, who).digest)
