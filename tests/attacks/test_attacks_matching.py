@@ -26,6 +26,7 @@ def psnr(guess, batch):
     return sp.score(guess, batch)["psnr"]
 
 
+@pytest.mark.slow
 def test_a_photo_comes_back_through_two_convolutions(photos):
     batch = person(photos, 0)
     attack = sp.attacks.inverting_gradients(steps=500, restarts=1, tv=1e-6)

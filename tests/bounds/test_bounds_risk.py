@@ -56,6 +56,7 @@ def test_the_jacobian_norm_is_the_frobenius_norm(scene, jacobians):
     assert found.tolist() == pytest.approx(exact, rel=0.15)
 
 
+@pytest.mark.slow
 def test_the_influence_is_the_damped_pseudo_inverse(scene, jacobians):
     score = InversionInfluence(damping=1e-2, iterations=60, draws=64)
     found = score(*scene, rng=sp.rng(0))
