@@ -30,7 +30,7 @@ EXTRA = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 
 
 # Pages whose searches take longer than a quick test should.
-SLOW = {"attacks", "features", "malicious_servers", "choose_a_defense", "bounds", "own_model"}
+SLOW = {"attacks", "features", "own_model"}
 
 
 def run_command(line: str) -> None:
