@@ -23,6 +23,7 @@ import seepage as sp
 from benchmarks.provenance import save
 from seepage.audit import AuditResult, Planned, Record, environment
 from seepage.audit.artifacts import Artifacts, pack
+from seepage.core.construct import Component
 from seepage.report import audit_page
 
 BATCHES, BATCH = 125, 4
@@ -37,10 +38,10 @@ def record(batch: int, defense: str, attack: str, psnr: Tensor) -> Record:
         data="made up",
         people=tuple(range(batch * BATCH, (batch + 1) * BATCH)),
         model="convnet(width=64)",
-        local="Gradient(reduction='mean')",
-        defense=defense,
-        threat=repr(sp.Threat(knows_labels=True)),
-        attack=attack,
+        local=Component("Gradient", {"reduction": "mean"}),
+        defense=(Component(defense),),
+        threat=Component.of(sp.Threat(knows_labels=True)),
+        attack=Component(attack),
         seed=0,
         scores={"psnr": values, "ssim": tuple(v / 60 for v in values), "exact": (0.0,) * BATCH},
         baselines={"mean": baseline, "draw": baseline},

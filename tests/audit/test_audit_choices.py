@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 
 from seepage.audit import Choice, Record, leakages, pareto_front, ranked, strongest
+from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 
 
@@ -14,15 +15,16 @@ def record(defense, attack, people, **scores):
         data="photos",
         people=tuple(people),
         model="mlp()",
-        local="Gradient()",
-        defense=defense,
-        threat="Threat()",
-        attack=attack,
+        local=Component("Gradient"),
+        defense=() if defense == "none" else (Component(defense),),
+        threat=Component("Threat"),
+        attack=Component(attack),
         seed=0,
         scores={name: tuple(values) for name, values in scores.items()},
     )
 
 
+CLIP = (Component("Clip(1.0)"),)
 RECORDS = [
     record("none", "a", [0, 1], psnr=[30.0, 12.0], lpips=[0.1, 0.6]),
     record("none", "b", [0, 1], psnr=[20.0, 18.0], lpips=[0.3, 0.2]),
@@ -35,19 +37,19 @@ RECORDS = [
 def test_each_person_meets_the_attack_that_is_strongest_on_them():
     found = {(leak.defense, leak.person): (leak.value, leak.attack) for leak in strongest(RECORDS)}
     assert found == {
-        ("none", 0): (30.0, "a"),
-        ("none", 1): (18.0, "b"),
-        ("Clip(1.0)", 0): (11.0, "a"),
-        ("Clip(1.0)", 1): (13.0, "b"),
+        ((), 0): (30.0, "a"),
+        ((), 1): (18.0, "b"),
+        (CLIP, 0): (11.0, "a"),
+        (CLIP, 1): (13.0, "b"),
     }
 
 
 def test_a_distance_is_strongest_where_it_is_smallest():
     found = {(leak.defense, leak.person): leak.value for leak in strongest(RECORDS, "lpips")}
-    assert found[("none", 0)] == 0.1
-    assert found[("none", 1)] == 0.2
+    assert found[((), 0)] == 0.1
+    assert found[((), 1)] == 0.2
     first, second = leakages(RECORDS, "lpips")
-    assert (first.defense, first.worst) == ("Clip(1.0)", 0.5)
+    assert (first.defense, first.worst) == (CLIP, 0.5)
     assert second.worst == 0.1
 
 
@@ -60,8 +62,8 @@ def test_the_strongest_is_never_weaker_than_any_one_attack():
 
 def test_defenses_are_listed_from_the_least_leaking():
     first, second = leakages(RECORDS)
-    assert (first.defense, first.worst, first.mean) == ("Clip(1.0)", 13.0, 12.0)
-    assert (second.defense, second.worst, second.mean) == ("none", 30.0, 24.0)
+    assert (first.defense, first.worst, first.mean) == (CLIP, 13.0, 12.0)
+    assert (second.defense, second.worst, second.mean) == ((), 30.0, 24.0)
     assert second.attacks == {"a": 1, "b": 1}
 
 

@@ -117,7 +117,7 @@ def test_outcomes_come_one_by_one_through_the_executor_that_is_passed_in(grid):
     small = replace(grid, tasks=grid.tasks[:1], defenses=[sp.chain()], locals=[sp.Gradient()])
     outcomes = small.run(victims(PHOTOS, people=1, batch_size=1), executor=backwards)
     assert ran == []
-    assert next(outcomes).record.attack == "white"
+    assert next(outcomes).record.attack.name == "white"
     assert ran == [7]
     assert [o.record.seed for o in outcomes] == [0, 7, 0] + [7, 0] * 2
     plain = small.run(victims(PHOTOS, people=1, batch_size=1))
@@ -246,7 +246,7 @@ def test_a_case_that_fails_is_a_record_with_its_reason_in_one_line(case, said):
     assert "\n" not in outcome.record.error
     assert outcome.guess is None
     assert outcome.record.scores == {}
-    assert outcome.record.attack == "it"
+    assert outcome.record.attack.name == "it"
 
 
 def test_a_key_press_is_not_a_failure():

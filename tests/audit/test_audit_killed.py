@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from seepage.audit import AuditStore, Outcome, Record, SpecSource, build_spec, load_audit, run_case
+from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 
 SPEC = """
@@ -136,7 +137,8 @@ def finish(path, cases):
         done = {record.case for record in store.records()}
         for case in cases:
             if case.id not in done:
-                record = Record("d", (0,), "m", "l", "d", "t", "a", 0, case=case.id, truth="people")
+                it = Component("it")
+                record = Record("d", (0,), "m", it, (it,), it, it, 0, case=case.id, truth="people")
                 store.add(case, Outcome(record, torch.zeros(1), torch.zeros(1)))
     found = load_audit(path)
     assert found.complete

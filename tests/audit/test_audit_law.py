@@ -80,10 +80,10 @@ def test_of_nobody_less_is_reported_for_knowing_the_defense(defense, together, r
 def test_the_adapted_attack_alone_would_report_less_of_somebody(records):
     """Were it not so, the law would be no more than luck, and the test above would prove little."""
     every = records(adaptive(SEARCH), KNOWING, sp.MixUp(2), 2)
-    alone = leaks([record for record in every if record.attack == "s"], "psnr")
+    alone = leaks([record for record in every if record.attack.name == "s"], "psnr")
     reported = leaks(every, "psnr")
     assert any(alone[who] < reported[who] for who in reported)
-    assert {record.attack for record in every} == {"s", "unaware s"}
+    assert {record.attack.name for record in every} == {"s", "unaware s"}
 
 
 def test_only_who_knows_a_defense_and_adapts_to_it_is_run_unaware_as_well():

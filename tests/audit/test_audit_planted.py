@@ -26,13 +26,13 @@ def written(folder, text):
 
 def test_a_spec_names_attacks_that_plant_and_the_attacks_they_end_in(tmp_path):
     robbing, fishing = load_spec(written(tmp_path, SPEC.replace("SERVER", "malicious"))).cases
-    assert "analytic_fc" in fishing.attack_name
+    assert "analytic_fc" in str(fishing.attack_name)
     assert type(fishing.attack.attack).__name__ == "Adaptive"
     record = run_case(robbing).record
     assert record.error is None
     assert sum(value > 60 for value in record.scores["psnr"]) >= 4
     assert record.vetted == "malicious"
-    assert "server='malicious'" in record.threat
+    assert record.threat.arguments["server"] == "malicious"
     assert record.model == "mlp(hidden=(16,))"
     assert max(run_case(fishing).record.scores["psnr"]) > 60
 

@@ -9,6 +9,7 @@ import torch
 
 import seepage as sp
 from seepage.audit import QUICKSTART, environment, load_spec
+from seepage.core.construct import Component
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, SeepageError, UnknownName
 from seepage.scoring import METRICS
 
@@ -64,7 +65,7 @@ def test_a_spec_maps_one_to_one_to_constructors(written):
         sp.Threat(knows_labels=True, knows_defense=False),
     ]
     made = sp.attacks.inverting_gradients(steps=5, restarts=1)
-    assert audit.attacks == {"inverting_gradients(steps=5, restarts=1)": made}
+    assert audit.attacks == {Component("inverting_gradients", {"steps": 5, "restarts": 1}): made}
     assert audit.seeds == (3, 4)
     assert audit.metrics == tuple(METRICS[name] for name in ("psnr", "ssim", "l1"))
     assert [who.people for who in part.batches] == [(1, 2), (3, 4)]
@@ -75,7 +76,8 @@ def test_an_attack_of_a_spec_may_adapt_to_the_defense(written):
     text = EVERYTHING.replace("restarts = 1 }", "restarts = 1, adaptive = true }")
     [part] = load_spec(written(text)).parts
     made = sp.attacks.adaptive(sp.attacks.inverting_gradients(steps=5, restarts=1))
-    name = "inverting_gradients(steps=5, restarts=1, adaptive=True)"
+    options = {"steps": 5, "restarts": 1, "adaptive": True}
+    name = Component("inverting_gradients", options)
     assert part.audit.attacks == {name: made}
     [part] = load_spec(written(text.replace("adaptive", "unmix"))).parts
     assert list(part.audit.attacks.values()) == [
@@ -120,8 +122,8 @@ def test_defenses_of_every_kind_are_named_chained_and_run_like_the_others(writte
     outcomes = list(realistic.run(part.batches))
     assert [outcome.record.error for outcome in outcomes] == [None] * 5
     kept = outcomes[1].record
-    assert kept.defense == "chain(InstaHide(4), Prune(0.9))"
-    assert "knows_mixing=False" in kept.threat
+    assert [link.name for link in kept.defense] == ["InstaHide", "Prune"]
+    assert kept.threat.arguments["knows_mixing"] is False
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_the_quickstart_loads_and_attacks_photos_and_digits_behind_four_defenses
     assert {p.batches[0].data for p in spec.parts} == {"photos", "digits"}
     cases = [case for p in spec.parts for case in p.audit.cases(p.batches)]
     assert len(cases) == 2 * 2 * 4 * 4
-    assert {name for case in cases for name in [case.attack_name.partition("(")[0]]} == {
+    assert {name for case in cases for name in [case.attack_name.name]} == {
         "analytic_fc",
         "inverting_gradients",
     }

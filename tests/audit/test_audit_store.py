@@ -154,7 +154,7 @@ CHANGES = {
         {"attacks": {"match": sp.attacks.inverting_gradients(steps=3, restarts=1)}},
         "options was 'GradientMatching(",
     ),
-    "defense": ({"defenses": [sp.Prune(0.5)]}, "defense was 'chain()' and is now 'Prune(0.5)'"),
+    "defense": ({"defenses": [sp.Prune(0.5)]}, "defense was 'none' and is now \"Prune(ratio=0.5"),
     "weights": ({"tasks": [trained(CASES[0].task)]}, "weights was '"),
     "seeds": ({"seeds": [0, 1, 2]}, "seed '2' is new"),
     "fewer seeds": ({"seeds": [1]}, "seed '0' is gone"),

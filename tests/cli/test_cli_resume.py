@@ -23,6 +23,7 @@ from seepage.cli import app, main
 from seepage.cli.display import Display
 from seepage.core import progress
 from seepage.core.checkpoint import checkpointing
+from seepage.core.construct import Component
 
 # A process begun in the background inherits that interrupts are ignored; this one listens.
 LISTENING = (
@@ -349,7 +350,8 @@ def test_a_log_hears_now_and_then_of_a_search_that_takes_long(monkeypatch):
 
 
 def _record():
-    return Record("photos", (0,), "mlp", "Gradient()", "chain()", "Threat()", "it", 0)
+    local, threat = Component("Gradient"), Component("Threat")
+    return Record("photos", (0,), "mlp", local, (), threat, Component("it"), 0)
 
 
 def gone(group, seconds=20):

@@ -327,14 +327,14 @@ def test_attacks_on_local_steps_keep_the_mixing_or_say_that_they_cannot(photos):
 
 def test_a_chain_of_every_kind_has_a_serial_form():
     mixed = sp.chain(sp.MixUp(4), sp.Soteria(0.5), sp.Prune(0.9), sp.SecureAggregation(2))
-    plain = json.loads(json.dumps(serialise(mixed)))
-    assert [link["name"] for link in plain["links"]] == [
+    links = json.loads(json.dumps(serialise(mixed)))["arguments"]["links"]
+    assert [link["name"] for link in links] == [
         "MixUp",
         "Soteria",
         "Prune",
         "SecureAggregation",
     ]
-    assert plain["links"][0] == {"name": "MixUp", "k": 4, "bound": 0.65}
+    assert links[0] == {"name": "MixUp", "arguments": {"k": 4, "bound": 0.65}}
 
 
 def test_clients_who_mix_apart_are_not_attacked_side_by_side(photos):

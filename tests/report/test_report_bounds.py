@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+import seepage as sp
 from seepage.audit import AuditResult, Ceiling, Planned, Record
 from seepage.bounds.information import SEEN_WITH
+from seepage.core.construct import Component
 from seepage.report import (
     attempts,
     audit_markdown,
@@ -21,9 +23,12 @@ from seepage.report import (
     silences,
     summarise,
 )
-from seepage.report.bound_rows import bound_rows, reading
+from seepage.report.headroom import read_headroom, tabulate_bounds
+from seepage.report.words import defense_words
 
-THREAT = "Threat(knows_labels=True, batchnorm='running')"
+THREAT = Component.of(sp.Threat(knows_labels=True, batchnorm="running"))
+EXACT = Component.of(sp.Threat(knows_labels=True, batchnorm="exact"))
+NOISE = (Component.of(sp.AddGaussian(0.01)),)
 
 
 def attack(person=0, *, psnr=30.0, steps=4, **changed):
@@ -31,10 +36,12 @@ def attack(person=0, *, psnr=30.0, steps=4, **changed):
         data="photos",
         people=(person,),
         model="mlp(hidden=(8,))",
-        local="Gradient()",
-        defense="AddGaussian(0.01)",
+        local=Component("Gradient"),
+        defense=NOISE,
         threat=THREAT,
-        attack="analytic_fc()" if steps == 0 else f"inverting_gradients(steps={steps})",
+        attack=Component("inverting_gradients", {"steps": steps})
+        if steps
+        else Component("analytic_fc"),
         seed=0,
         scores={"psnr": (psnr,)},
         baselines={"mean": {"psnr": (11.0,)}},
@@ -43,18 +50,18 @@ def attack(person=0, *, psnr=30.0, steps=4, **changed):
     return replace(plain, **changed)
 
 
-def bound(person=0, *, rmse=0.01, name="CramerRao()", error=None, defense=None, **said):
+def bound(person=0, *, rmse=0.01, name="CramerRao", error=None, defense=None, **said):
     ceiling = Ceiling((rmse,), "lower", "rmse", ("the attack is unbiased",), peak=1.0, entries=192)
     return attack(
         person,
-        attack=name,
-        threat="",
+        attack=Component(name),
+        threat=None,
         scores={},
         baselines={},
         effort={"seconds": 0.5, "device": "cpu"},
         bound=replace(ceiling, **said),
         error=error,
-        defense=defense or "AddGaussian(0.01)",
+        defense=NOISE if defense is None else defense,
     )
 
 
@@ -91,46 +98,46 @@ def test_an_error_is_told_as_the_psnr_it_means():
 def test_a_bound_stands_beside_attacks_on_the_same_person_network_and_defense_alone():
     others = [
         attack(1, psnr=50.0),
-        attack(0, psnr=50.0, defense="chain()"),
+        attack(0, psnr=50.0, defense=()),
         attack(0, psnr=50.0, model="cnn"),
-        attack(0, psnr=50.0, local="FedAvg()"),
+        attack(0, psnr=50.0, local=Component("FedAvg")),
         attack(0, psnr=50.0, data="digits"),
-        attack(0, psnr=50.0, threat=THREAT.replace("running", "exact")),
+        attack(0, psnr=50.0, threat=EXACT),
     ]
     [room] = found([attack(0, psnr=30.0), *others], [bound(0)])
     assert [a.psnr for a in room.people[0].tried] == [30.0]
-    assert reading(room) == "holds for 1 person, 10.0 dB above"
+    assert read_headroom(room) == "holds for 1 person, 10.0 dB above"
 
 
 def test_a_planted_network_is_another_one():
     [room] = found([attack(vetted="planted: trap weights")], [bound()])
-    assert reading(room) == "no attack to compare with"
+    assert read_headroom(room) == "no attack to compare with"
 
 
 def test_a_bound_that_says_nothing_is_named_with_its_reason_and_still_shows_the_attack():
     rooms = found([attack()], [bound(rmse=0.0, remark="no noise is added")])
-    assert reading(rooms[0]) == "says nothing"
+    assert read_headroom(rooms[0]) == "says nothing"
     assert [a.psnr for a in rooms[0].tried] == [30.0]
     assert silences(rooms) == [
-        "CramerRao says nothing behind AddGaussian(0.01): no noise is added."
+        f"CramerRao says nothing behind {defense_words(NOISE)}: no noise is added."
     ]
     several = found([], [
         *(bound(p, rmse=0.0, remark=f"{p + 2} of 9 directions are open") for p in range(3)),
         bound(3),
     ])  # fmt: skip
     assert silences(several) == [
-        "CramerRao says nothing behind AddGaussian(0.01): 2 to 4 of 9 directions are open."
+        f"CramerRao says nothing behind {defense_words(NOISE)}: 2 to 4 of 9 directions are open."
     ]
-    assert reading(several[0]) == "no attack to compare with; says nothing of 3"
+    assert read_headroom(several[0]) == "no attack to compare with; says nothing of 3"
     odd = found([], [bound(metric="rank")])
     assert "it bounds rank, which is no error per entry" in silences(odd)[0]
 
 
 def test_a_guess_that_needs_no_update_explains_a_wide_bound_and_a_prior_a_narrow_one():
     [wide] = found([attack(psnr=15.0)], [bound(rmse=5.0)])
-    assert reading(wide) == "a guess without any update is closer, for 1 of 1"
+    assert read_headroom(wide) == "a guess without any update is closer, for 1 of 1"
     [narrow] = found([attack(psnr=45.0)], [bound(rmse=0.01)])
-    assert reading(narrow).startswith("closer for 1 of 1")
+    assert read_headroom(narrow).startswith("closer for 1 of 1")
     assert not contradictions([wide, narrow])
 
 
@@ -181,9 +188,7 @@ def test_searches_count_only_where_what_they_prefer_is_no_help():
 
 
 def test_who_sees_more_than_the_update_does_not_count():
-    attacks = [
-        attack(p, psnr=90.0, steps=0, threat=THREAT.replace("running", "exact")) for p in range(8)
-    ]
+    attacks = [attack(p, psnr=90.0, steps=0, threat=EXACT) for p in range(8)]
     assert not contradictions(found(attacks, [bound(p, mode="train") for p in range(8)]))
 
 
@@ -204,7 +209,7 @@ def test_what_holds_is_told_in_every_format_and_nothing_is_shouted(tmp_path):
     attacks = [attack(p) for p in range(2)]
     bounds = [
         *(bound(p) for p in range(2)),
-        *(bound(p, name="VanTrees(points=1)", rmse=0.0, remark="why <not>") for p in range(2)),
+        *(bound(p, name="VanTrees", rmse=0.0, remark="why <not>") for p in range(2)),
     ]
     told = audit(tmp_path, attacks, bounds)
     assert not audit_verdict(told).alarms
@@ -218,11 +223,12 @@ def test_what_holds_is_told_in_every_format_and_nothing_is_shouted(tmp_path):
     assert page.count('class="ceiling hue-0"') == 2
     written = audit_markdown(told)
     assert "## What theory allows" in written
-    assert "| mlp(hidden=(8,)) | AddGaussian(0.01) | CramerRao | 0.01 | 40.0 dB |" in written
+    noise = defense_words(NOISE)
+    assert f"| mlp(hidden=(8,)) | {noise} | CramerRao | 0.01 | 40.0 dB |" in written
     assert "holds for 2 people, 10.0 dB above" in written
     rows = flat_bounds(bounds)
     assert [row["value"] for row in rows] == [0.01, 0.01, None, None]
-    assert rows[0]["bound"] == "CramerRao()"
+    assert rows[0]["bound"] == "CramerRao"
     assert rows[0]["attack"] is None
 
 
@@ -232,7 +238,7 @@ def test_bounds_are_no_attacks(tmp_path):
     assert missing(audit(tmp_path, attacks, bounds)) is None
     broken = audit(tmp_path, attacks, [bound(error="it broke", values=())])
     assert missing(broken) == "Not complete: 1 case failed."
-    assert bound_rows(found(attacks, broken.bounds))[0][-1] == "says nothing"
+    assert tabulate_bounds(found(attacks, broken.bounds))[0][-1] == "says nothing"
 
 
 def test_an_audit_without_bounds_has_no_such_section(tmp_path):

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+import seepage as sp
 from seepage.audit import AuditResult, Record
 from seepage.audit.artifacts import Artifacts, pack
+from seepage.core.construct import Component
 from seepage.report import audit_page
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
-DEFENSES = ("chain()", "chain(Prune(0.9))", "chain(ClipEach(1.0), Mean(), AddGaussian(0.01))")
+PRUNE = (Component("Prune", {"ratio": 0.9}),)
+NOISE = tuple(map(Component.of, (sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.01))))
+DEFENSES = ((), PRUNE, NOISE)
 
 
 def record(person, defense, psnr, **changed):
@@ -20,10 +24,10 @@ def record(person, defense, psnr, **changed):
         data="photos",
         people=(person,),
         model="mlp(hidden=(8,))",
-        local="Gradient()",
+        local=Component("Gradient"),
         defense=defense,
-        threat="Threat(knows_labels=True)",
-        attack="inverting_gradients(steps=4)",
+        threat=Component("Threat", {"knows_labels": True}),
+        attack=Component("inverting_gradients", {"steps": 4}),
         seed=0,
         scores={"psnr": (psnr,), "exact": (0.0,)},
         baselines={"mean": {"psnr": (11.0,)}},
@@ -109,7 +113,7 @@ def test_typing_filters_the_table_and_the_address_keeps_it(page):
     )
     [row] = page.run(SHOWN)
     assert "photos #1" in row
-    assert "Prune(0.9)" in row
+    assert "Prune 0.9" in row
     assert page.run("document.getElementById('count').innerText") == "1 of 1 rows shown"
     assert page.run("location.hash") == "#filter=prune%20%231"
     assert page.complaints == []
@@ -191,7 +195,8 @@ def test_paper_has_the_results_and_not_the_controls(browser, report):
 
 
 def test_hostile_names_do_not_run(browser, written):
-    hostile = record(0, HOSTILE, 30.0, data=HOSTILE, attack=HOSTILE, threat=HOSTILE)
+    part = Component(HOSTILE)
+    hostile = record(0, (part,), 30.0, data=HOSTILE, attack=part, threat=part)
     broken = replace(hostile, scores={}, error=HOSTILE)
     page = browser.page()
     page.open(written([hostile, broken], title=HOSTILE, spec=HOSTILE), "#filter=onerror")
@@ -205,7 +210,7 @@ def test_hostile_names_do_not_run(browser, written):
 
 def test_two_thousand_records_filter_without_lag(browser, written):
     records = [
-        record(number % 500, f"Prune(0.{number // 500})", 15.0 + number % 37)
+        record(number % 500, (Component(f"Prune {number // 500}"),), 15.0 + number % 37)
         for number in range(2000)
     ]
     path = written(records)

@@ -12,6 +12,7 @@ import torch
 
 from seepage.audit import AuditResult, Ceiling, Choice, Planned, Record
 from seepage.audit.artifacts import Artifacts, pack
+from seepage.core.construct import Component
 from seepage.report import (
     as_csv,
     as_json,
@@ -32,10 +33,10 @@ def record(person=0, *, psnr=30.0, case="", **changed):
         data="photos",
         people=(person,),
         model="mlp(hidden=(8,))",
-        local="Gradient()",
-        defense="chain()",
-        threat="Threat(knows_labels=True)",
-        attack="inverting_gradients(steps=4)",
+        local=Component("Gradient"),
+        defense=(),
+        threat=Component("Threat", {"knows_labels": True}),
+        attack=Component("inverting_gradients", {"steps": 4}),
         seed=0,
         scores={"psnr": (psnr,), "ssim": (0.6,), "exact": (0.0,)},
         baselines={"mean": {"psnr": (11.0,)}, "draw": {"psnr": (9.0,)}},
@@ -126,7 +127,7 @@ def test_the_page_needs_nothing_else(audit):
 def test_everybody_can_read_the_page(audit):
     choices = [Choice("a", 10.0, 0.5), Choice("b", 30.0, 0.9)]
     bound = replace(
-        record(0), attack="CramerRao()", scores={}, bound=Ceiling((0.01,), "lower", "rmse")
+        record(0), attack=Component("CramerRao"), scores={}, bound=Ceiling((0.01,), "lower", "rmse")
     )
     told = audit([record(0), record(1)], bounds=(bound,))
     page = Page(audit_page(told, choices=choices))
@@ -165,10 +166,12 @@ def test_every_text_colour_has_the_contrast_of_wcag_aa(scheme):
 
 
 def test_hostile_names_stay_text(audit):
-    named = record(0, data=HOSTILE, model=HOSTILE, defense=HOSTILE, attack=HOSTILE, threat=HOSTILE)
+    part = Component(HOSTILE, {HOSTILE: HOSTILE})
+    names = {"data": HOSTILE, "model": HOSTILE, "defense": (part,), "attack": part}
+    named = record(0, **names, threat=part)
     broken = replace(named, people=(1,), scores={}, baselines={}, error=HOSTILE, truth="other")
     hostile = audit(
-        [named, replace(named, seed=1, local=HOSTILE), broken],
+        [named, replace(named, seed=1, local=part), broken],
         title=HOSTILE,
         spec=HOSTILE,
         environment={"python": HOSTILE},
@@ -181,7 +184,7 @@ def test_hostile_names_stay_text(audit):
     quoted = audit_markdown(hostile)
     assert "<script" not in quoted.replace("\\<", "")
     [row, _] = [line for line in quoted.splitlines() if line.startswith("| \\<")]
-    assert len(re.findall(r"(?<!\\)\|", row)) == 9
+    assert len(re.findall(r"(?<!\\)\|", row)) == 10
 
 
 def test_the_script_gets_every_row_and_the_page_the_worst(audit):
@@ -205,7 +208,8 @@ def test_many_people_leave_pictures_to_the_worst_off_and_the_page_says_so(audit)
 
 
 def test_a_persons_truth_is_in_its_card_once(audit):
-    records = [record(0, defense=name) for name in ("chain()", "Sign()", "Prune(0.9)")]
+    defenses = ((), (Component("Sign"),), (Component("Prune", {"ratio": 0.9}),))
+    records = [record(0, defense=defense) for defense in defenses]
     page = Page(audit_page(audit(records)))
     truths = [a["src"] for a in page.all("img") if a["alt"] == "private input of photos #0"]
     assert len(truths) == 2, "once beside the verdict, once in the card"
@@ -273,7 +277,8 @@ def test_flat_rows_name_everything_a_record_has(audit):
     assert rows[0]["mean_psnr"] == 11.0
     assert rows[1]["error"] == "no"
     header, first, second = as_csv(rows).splitlines()
-    assert header.startswith("data,person,model,local,defense,threat,attack,seed,level,psnr")
+    named = "local,local_name,defense,defense_name,threat,attack,attack_name"
+    assert header.startswith(f"data,person,model,batch_size,{named},seed,level,psnr")
     assert "photos,0," in first
     assert second.endswith(",no")
 

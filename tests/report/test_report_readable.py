@@ -83,7 +83,7 @@ def test_tables_show_the_share_that_is_right_of_what_people_read(audit):
     assert [share in line for line in shown["vot"]] == [True]
     assert ["100 % #" in line for line in shown["ham"]] == [True, False]
     assert "PSNR" not in text.getvalue()
-    assert "share of columns that are right, of texts the share of words" in " ".join(
+    assert "share of columns that are right, for texts, the share of words" in " ".join(
         text.getvalue().split()
     )
     written = audit_markdown(audit)

@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+import seepage as sp
 from seepage.audit import Outcome, Record
+from seepage.core.construct import Component
 from seepage.report import decibels, defense_words, leak_table, save_contact_sheet, summarise
 from seepage.report.contact_sheet import (
     GAP,
@@ -26,6 +28,11 @@ from seepage.report.contact_sheet import (
 )
 
 
+def links(*defenses):
+    """Defenses as the values that records hold."""
+    return tuple(map(Component.of, defenses))
+
+
 def record(psnr, *, people=None, exact=None, baseline=None, seconds=1.0, **changed):
     """A record of these scores, one per person."""
     people = tuple(people or range(len(psnr)))
@@ -34,10 +41,10 @@ def record(psnr, *, people=None, exact=None, baseline=None, seconds=1.0, **chang
         data="photos",
         people=people,
         model="mlp(hidden=(8,))",
-        local="Gradient()",
-        defense="chain()",
-        threat="Threat(knows_labels=True)",
-        attack="analytic_fc()",
+        local=Component("Gradient"),
+        defense=(),
+        threat=Component("Threat", {"knows_labels": True}),
+        attack=Component("analytic_fc"),
         seed=0,
         scores={
             "psnr": tuple(psnr),
@@ -57,20 +64,26 @@ def failed(reason="it does not fit", **changed):
 def test_rows_are_ordered_by_their_worst_off_person_not_by_their_mean():
     rows = summarise(
         [
-            record([20.0, 20.0, 20.0], defense="Clip(1.0)"),
-            record([5.0, 5.0, 50.0], defense="Prune(0.9)"),
-            record([math.inf], defense="chain()"),
-            failed(defense="Sign()"),
+            record([20.0, 20.0, 20.0], defense=links(sp.Clip(1.0))),
+            record([5.0, 5.0, 50.0], defense=links(sp.Prune(0.9))),
+            record([math.inf], defense=()),
+            failed(defense=links(sp.Sign())),
         ]
     )
-    assert [row.defense for row in rows] == ["chain()", "Prune(0.9)", "Clip(1.0)", "Sign()"]
+    assert [defense_words(row.defense) for row in rows] == [
+        "no defense",
+        "Prune 0.9",
+        "Clip C=1",
+        "Sign",
+    ]
 
 
 def test_people_and_seeds_of_one_scenario_share_a_row():
     [row] = summarise(
         [
             record([30.0], people=[0], exact=[1.0], seconds=0.5),
-            record([20.0, 40.0], people=[1, 2], baseline=[12.0, 13.0], seconds=1.5),
+            record([20.0], people=[1], baseline=[12.0], seconds=0.5),
+            record([40.0], people=[2], baseline=[13.0], seconds=1.0),
             record([10.0], people=[0], seed=7),
         ]
     )
@@ -81,11 +94,29 @@ def test_people_and_seeds_of_one_scenario_share_a_row():
     assert (row.exact, row.seconds, row.failed) == (1, 3.0, 0)
 
 
-@pytest.mark.parametrize("axis", ["data", "model", "local", "threat", "attack", "defense"])
-def test_whatever_else_differs_makes_a_row_of_its_own(axis):
-    rows = summarise([record([20.0]), record([30.0], **{axis: "another"})])
-    assert getattr(rows[0], axis) == "another"
+@pytest.mark.parametrize(
+    ("axis", "value"),
+    [
+        ("data", "digits"),
+        ("model", "lenet"),
+        ("local", Component("FedAvg")),
+        ("threat", Component("Threat", {"knows_labels": False})),
+        ("attack", Component("dlg")),
+        ("defense", (Component("Sign"),)),
+    ],
+)
+def test_whatever_else_differs_makes_a_row_of_its_own(axis, value):
+    rows = summarise([record([20.0]), record([30.0], **{axis: value})])
+    assert getattr(rows[0], axis) == value
     assert len(rows) == 2
+
+
+def test_batches_of_different_sizes_have_rows_of_their_own():
+    rows = summarise([record([20.0]), record([30.0, 25.0])])
+    assert [row.batch_size for row in rows] == [2, 1]
+    text = rendered([record([20.0]), record([30.0, 25.0])], 80)
+    assert "batch" in text
+    assert "batch" not in rendered([record([20.0])], 80)
 
 
 def test_a_failed_case_counts_as_failed_and_not_as_safe():
@@ -110,10 +141,13 @@ def rendered(records, width):
     return text.getvalue()
 
 
+BLIND = Component("Threat", {"knows_labels": False})
 RECORDS = [
-    record([20.0], defense="chain(ClipEach(1.0), Mean(), AddGaussian(0.01))"),
-    record([41.25, 31.0], exact=[1.0, 0.0], attack="inverting_gradients(steps=400)"),
-    failed(defense="Sign()"),
+    record([20.0], defense=links(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.01))),
+    record(
+        [41.25, 31.0], exact=[1.0, 0.0], attack=Component("inverting_gradients", {"steps": 400})
+    ),
+    failed(defense=links(sp.Sign())),
 ]
 
 
@@ -129,9 +163,13 @@ def test_the_table_fits_the_terminal_and_leads_with_the_worst_off(width):
 
 
 def test_names_are_broken_between_words_and_not_inside_them():
-    unaware = record([18.0], attack="unaware inverting_gradients(steps=4)", defense="Dropout(0.7)")
+    unaware = record(
+        [18.0],
+        attack=Component("unaware inverting_gradients", {"steps": 4}),
+        defense=links(sp.Dropout(0.7)),
+    )
     text = rendered([*RECORDS, unaware], 80)
-    for word in ("photos", "unaware", "inverting_gradients", "Dropout(0.7)", "behind", "exact"):
+    for word in ("photos", "unaware", "inverting_gradients", "Dropout 0.7", "defense", "exact"):
         assert word in text
 
 
@@ -144,32 +182,34 @@ def test_whether_anybody_came_back_exactly_is_not_shown_where_nobody_asked():
 
 def test_a_wide_table_also_names_model_metrics_and_time():
     narrow, wide = rendered(RECORDS, 80), rendered(RECORDS, 140)
-    for word in ("model", "ssim", "seconds", "mlp(hidden=(8,))", "0.500"):
+    for word in ("network", "ssim", "seconds", "mlp(hidden=(8,))", "0.500"):
         assert word in wide
         assert word not in narrow
 
 
 def test_what_an_unaware_attack_did_not_know_is_said_by_its_name():
     """A column of threats beside it would leave no room for anything else."""
-    adapted = record([20.0], attack="dlg(adaptive=True)")
-    unaware = record([18.0], attack="unaware dlg(adaptive=True)", threat="Threat(blind)")
+    adapted = record([20.0], attack=Component("dlg", {"adaptive": True}))
+    unaware = record([18.0], attack=Component("unaware dlg", {"adaptive": True}), threat=BLIND)
     shown = rendered([adapted, unaware], 80)
     assert "unaware dlg" in shown
-    assert "threat" not in shown
-    assert "threat" in rendered([adapted, record([18.0], threat="Threat(blind)")], 80)
+    assert "adversary" not in shown
+    assert "adversary" in rendered([adapted, record([18.0], threat=BLIND)], 80)
 
 
 def test_what_clients_compute_is_shown_where_it_varies():
     same = rendered([record([20.0])], 140)
-    varied = rendered([record([20.0]), record([30.0], local="FedAvg(lr=0.1)")], 140)
-    assert "FedAvg(lr=0.1)" in varied
-    assert "Gradient()" not in same
+    varied = rendered(
+        [record([20.0]), record([30.0], local=Component("FedAvg", {"steps": 4}))], 140
+    )
+    assert "FedAvg 4 steps" in varied
+    assert "gradient" not in same
 
 
 def test_a_network_is_shown_where_lines_would_be_the_same_without_it():
     two = [record([20.0]), record([30.0], model="lenet(classes=10)")]
     assert "lenet" in rendered(two, 80)
-    other_attack = [record([20.0]), record([30.0], model="lenet()", attack="dlg()")]
+    other_attack = [record([20.0]), record([30.0], model="lenet()", attack=Component("dlg"))]
     assert "lenet" not in rendered(other_attack, 80)
 
 
@@ -186,7 +226,7 @@ def test_an_empty_table_renders():
 
 def test_values_are_written_for_people():
     assert (decibels(math.inf), decibels(-math.inf), decibels(12.34)) == ("exact", "-", "12.3 dB")
-    assert defense_words("Sign()") == "Sign"
+    assert defense_words(links(sp.Sign())) == "Sign"
 
 
 def outcome(*pixels, psnr=30.0, people=None, channels=3, **changed):
@@ -218,8 +258,8 @@ def test_the_sheet_shows_the_truth_above_what_came_back_behind_each_defense(tmp_
     outcomes = [
         outcome(0.0, people=[0]),
         outcome(0.2, people=[1]),
-        outcome(0.0, people=[0], defense="Clip(1.0)"),
-        outcome(0.2, people=[1], defense="Clip(1.0)"),
+        outcome(0.0, people=[0], defense=links(sp.Clip(1.0))),
+        outcome(0.2, people=[1], defense=links(sp.Clip(1.0))),
     ]
     sheet = sheet_of(outcomes, tmp_path / "sheet.png")
     assert sheet.size == size_of(rows=3, columns=2)

@@ -194,5 +194,8 @@ def test_every_metric_is_in_the_catalogue_under_its_own_name():
 
 def test_a_metric_is_a_value_with_a_serial_form():
     assert ExactMatch() == ExactMatch(tolerance=0.5 / 255)
-    assert serialise(ExactMatch(tolerance=0.1)) == {"name": "ExactMatch", "tolerance": 0.1}
-    assert serialise(PSNR()) == {"name": "PSNR"}
+    assert serialise(ExactMatch(tolerance=0.1)) == {
+        "name": "ExactMatch",
+        "arguments": {"tolerance": 0.1},
+    }
+    assert serialise(PSNR()) == {"name": "PSNR", "arguments": {}}

@@ -72,7 +72,7 @@ class Audited:
         by_attack: dict[str, list[Record]] = {}
         for case in part.audit.cases(part.batches):
             if isinstance(case, Case) and case.id in self._records:
-                by_attack.setdefault(case.attack_name, []).append(self._records[case.id])
+                by_attack.setdefault(case.name, []).append(self._records[case.id])
         return list(by_attack.values())
 
     def _of(self, records: Sequence[Record], part: Part, kind: Measure) -> Sample:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.audit.artifacts import SUFFIX, Artifacts
 from seepage.audit.database import DATABASE, Database, Planned
-from seepage.audit.record import Outcome, Record, read_words
+from seepage.audit.record import Outcome, Record, unpack_words
 from seepage.core.errors import UnreadableFile
 
 ARTIFACTS = "artifacts"
@@ -85,7 +85,7 @@ class AuditResult:
 
     def _said(self, name: str) -> tuple[tuple[str, ...], ...]:
         try:
-            return read_words(Artifacts(self.path / ARTIFACTS).words(name))
+            return unpack_words(Artifacts(self.path / ARTIFACTS).words(name))
         except UnreadableFile:  # named in `damaged`
             return ()
 

@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from seepage import __version__
+from seepage.audit.record import Defense
 from seepage.audit.targets import Strangers, Victims
 from seepage.bounds import Bound
 from seepage.clients import Client
 from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
+from seepage.core.construct import Component
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
 from seepage.threats import Threat
 
+Identity = dict[str, Any]
 
-def standing(task: Task, client: Client, victims: Victims | Strangers) -> dict[str, str]:
-    """Who shares what, by name, as words."""
+
+def describe_defense(client: Client) -> Defense:
+    """The client's defense as values, link by link."""
+    return tuple(map(Component.of, client.chain.links))
+
+
+def _identify_client(task: Task, client: Client, victims: Victims | Strangers) -> Identity:
+    """Who shares what, as plain data by name."""
     return {
         "seepage": __version__,
         "data": victims.data,
-        "people": str(victims.people),
+        "people": list(victims.people),
         "inputs": victims.digest,
         "model": f"{task.name}, mode={task.mode!r}",
         "domain": repr(task.domain),
         "weights": task.digest,
-        "local": repr(client.local),
-        "defense": repr(client.defense),
-        # Results of audits in which all clients drew the same noise are not taken over.
+        "batch_size": len(victims.people),
+        "local": asdict(Component.of(client.local)),
+        "defense": [asdict(link) for link in describe_defense(client)],
+        # Results of audits in which all clients drew the same noise are not reused.
         "keys": "one per client",
     }
 
@@ -50,7 +61,7 @@ def client_key(seed: int, client: Client, victims: Victims) -> Rng:
     return Rng(seed).fork("client", victims.secret, stable_repr(client.chain))
 
 
-def hash_of(identity: Mapping[str, str]) -> str:
+def _hash_identity(identity: Identity) -> str:
     """Equal for equal identities in every process and on every machine."""
     return digest(json.dumps(identity))
 
@@ -60,7 +71,7 @@ def named(victims: Victims | Strangers) -> str:
     return f"{victims.data} #{', '.join(map(str, victims.people))}"
 
 
-def require_permission(name: str, attack: Attack, threat: Threat) -> None:
+def require_permission(name: str | Component, attack: Attack, threat: Threat) -> None:
     """Raise `InvalidValue` if an attack needs a server that cheats and the threat has none."""
     if isinstance(attack, ActiveAttack) and threat.server != "malicious":
         raise InvalidValue(
@@ -88,7 +99,7 @@ class Case:
     client: Client
     threat: Threat
     attack: Attack
-    attack_name: str
+    attack_name: str | Component
     victims: Victims | Strangers
     seed: int
     metrics: Sequence[Metric] | None = None
@@ -105,22 +116,22 @@ class Case:
         return self.attack.plant(self.task, rng=Rng(self.seed).fork("adversary", "plant"))
 
     @cached_property
-    def identity(self) -> dict[str, str]:
-        """Everything that decides the result, by name, as words."""
+    def identity(self) -> Identity:
+        """Everything that decides the result, as plain data by name."""
         metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
         return {
-            **standing(self.task, self.client, self.victims),
-            "threat": repr(self.threat),
-            "attack": self.attack_name,
+            **_identify_client(self.task, self.client, self.victims),
+            "threat": asdict(Component.of(self.threat)),
+            "attack": asdict(Component.of(self.attack_name)),
             "options": stable_repr(self.attack),
             "metrics": metrics,
-            "seed": str(self.seed),
+            "seed": self.seed,
         }
 
     @cached_property
     def id(self) -> str:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
-        return hash_of(self.identity)
+        return _hash_identity(self.identity)
 
     def observe(self) -> Observation:
         """What the adversary sees: the captured update, or one that the client computes now."""
@@ -142,7 +153,7 @@ class Case:
     @property
     def name(self) -> str:
         """What records call the attack."""
-        return self.attack_name
+        return str(self.attack_name)
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -157,7 +168,7 @@ class Case:
         network = (self.task.digest, self.task.domain)
         client = self.client.local if self.client.chain.comes_after else self.client
         # One attack runs for all, so that its name does not do: two audits may use it otherwise.
-        attack = (self.attack_name, stable_repr(self.attack))
+        attack = (self.name, stable_repr(self.attack))
         return tuple(map(repr, (*network, client, self.threat, *attack, size, captured)))
 
     @property
@@ -197,24 +208,24 @@ class BoundCase:
     task: Task
     client: Client
     bound: Bound
-    name: str
+    name: str | Component
     victims: Victims
     seed: int
 
     @cached_property
-    def identity(self) -> dict[str, str]:
-        """Everything that decides the result, by name, as words."""
+    def identity(self) -> Identity:
+        """Everything that decides the result, as plain data by name."""
         return {
-            **standing(self.task, self.client, self.victims),
-            "bound": self.name,
+            **_identify_client(self.task, self.client, self.victims),
+            "bound": asdict(Component.of(self.name)),
             "options": stable_repr(self.bound),
-            "seed": str(self.seed),
+            "seed": self.seed,
         }
 
     @cached_property
     def id(self) -> str:
         """A hash of the identity: equal for equal cases in every process and on every machine."""
-        return hash_of(self.identity)
+        return _hash_identity(self.identity)
 
     @property
     def alike(self) -> tuple[str, ...]:

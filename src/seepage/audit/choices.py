@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from seepage.audit.record import Record
+from seepage.audit.record import Defense, Record
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.scoring import METRICS
 
@@ -24,7 +24,7 @@ class Leak:
         attack: Which attack it was.
     """
 
-    defense: str
+    defense: Defense
     data: str
     person: int
     value: float
@@ -42,7 +42,7 @@ class Leakage:
         attacks: How many people each attack was the strongest on.
     """
 
-    defense: str
+    defense: Defense
     worst: float
     mean: float
     attacks: dict[str, int]
@@ -64,7 +64,7 @@ class Choice:
 
 
 def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
-    """The best attack on each person behind each defense, over attacks, threats and seeds.
+    """The best attack on each person behind each defense, over everything else that varies.
 
         S_D = min over attacks A of d(x, A(D(g)))
 
@@ -76,23 +76,23 @@ def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
         Liu et al., 2024, Eq. 3 and Table 4 (liu2024systematic)
     """
     sign = _sign(metric)
-    best: dict[tuple[str, str, int], Leak] = {}
+    best: dict[tuple[Defense, str, int], Leak] = {}
     for record in records:
         for person, value in zip(record.people, record.scores.get(metric, ()), strict=False):
             key = record.defense, record.data, person
             if value is not None and (key not in best or sign * value > sign * best[key].value):
-                best[key] = Leak(*key, value, record.attack)
+                best[key] = Leak(*key, value, str(record.attack))
     return list(best.values())
 
 
 def leakages(records: Iterable[Record], metric: str = "psnr") -> list[Leakage]:
     """What the strongest attacks get through each defense, the least leaking first."""
     sign = _sign(metric)
-    groups: dict[str, list[Leak]] = {}
+    groups: dict[Defense, list[Leak]] = {}
     for leak in strongest(records, metric):
         groups.setdefault(leak.defense, []).append(leak)
     found = [_leakage(defense, leaks, sign) for defense, leaks in groups.items()]
-    return sorted(found, key=lambda leakage: (sign * leakage.mean, leakage.defense))
+    return sorted(found, key=lambda leakage: (sign * leakage.mean, str(leakage.defense)))
 
 
 def ranked(choices: Sequence[Choice], *, utility: float) -> list[Choice]:
@@ -125,7 +125,7 @@ def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
     return front
 
 
-def _leakage(defense: str, leaks: list[Leak], sign: float) -> Leakage:
+def _leakage(defense: Defense, leaks: list[Leak], sign: float) -> Leakage:
     values = [leak.value for leak in leaks]
     counts = {leak.attack: 0 for leak in leaks}
     for leak in leaks:

@@ -1,4 +1,4 @@
-"""The table of records: one SQLite file, one transaction per case."""
+"""The database of an audit: one SQLite file, one transaction per case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEMPORARY = ".seepage-new-audit.sqlite"
 # Kept in the header of the file: whose database it is, and in which format. Whoever changes the
 # tables, or what records or identities hold, counts the format up; nothing else needs to change.
 APPLICATION = int.from_bytes(b"Seep", "big")
-FORMAT = 2
+FORMAT = 3
 
 _TABLES = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -46,7 +46,7 @@ class Planned:
 
     id: str
     description: str
-    identity: Mapping[str, str]
+    identity: Mapping[str, Any]
 
 
 def read_format(path: Path) -> int | None:

@@ -5,30 +5,32 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean
 
 from seepage.attacks.adaptive import adaptive, without_adaptation
 from seepage.audit.case import BoundCase, Case, known, require_permission
-from seepage.audit.record import Outcome, Record
+from seepage.audit.record import UNAWARE, Outcome, Record
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, unannounced
 from seepage.audit.targets import Strangers, Victims
 from seepage.bounds import Bound
 from seepage.clients import Client, Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
+from seepage.core.construct import Component
 from seepage.core.digest import stable_repr
 from seepage.core.progress import listen
 from seepage.defenses import chain
 from seepage.threats import Threat
 
-Adversary = tuple[Threat, str, Attack]
-# What the name of an attack begins with that was adapted, and is run without.
-UNAWARE = "unaware "
+Name = str | Component
+Adversary = tuple[Threat, Name, Attack]
 
 
 def adversaries(
-    threats: Sequence[Threat], attacks: Mapping[str, Attack], client: Client
+    threats: Sequence[Threat],
+    attacks: Mapping[str, Attack] | Mapping[Component, Attack],
+    client: Client,
 ) -> list[Adversary]:
     """Every threat with every attack, and each adapted one unaware of the defense as well.
 
@@ -45,12 +47,11 @@ def adversaries(
     References:
         Liu et al., 2024, Eq. 3 (liu2024systematic)
     """
-    listed = [
-        (threat, name, attack) for threat, (name, attack) in product(threats, attacks.items())
-    ]
+    named: list[tuple[Name, Attack]] = [*attacks.items()]
+    listed = [(threat, name, attack) for threat, (name, attack) in product(threats, named)]
     if client.chain == chain():
         return listed
-    names = {stable_repr(attack): name for name, attack in attacks.items()}
+    names = {stable_repr(attack): name for name, attack in named}
     every = {(threat, name): (threat, name, attack) for threat, name, attack in listed}
     for threat, name, attack in listed:
         unaware, plain = threat.unaware(), without_adaptation(attack)
@@ -58,9 +59,15 @@ def adversaries(
         # it is adapted to one defense alone and refuses.
         already = unaware in threats and attack == adaptive(plain)
         if plain is not attack and not already:
-            called = names.setdefault(stable_repr(plain), UNAWARE + name)
+            called = names.setdefault(stable_repr(plain), _name_unaware(name))
             every[unaware, called] = unaware, called, plain
     return list(every.values())
+
+
+def _name_unaware(name: Name) -> Name:
+    if isinstance(name, Component):
+        return replace(name, name=UNAWARE + name.name)
+    return UNAWARE + name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,18 +102,19 @@ class Audit:
     """
 
     tasks: Sequence[Task]
-    attacks: Mapping[str, Attack]
+    attacks: Mapping[str, Attack] | Mapping[Component, Attack]
     locals: Sequence[LocalComputation] = (Gradient(),)
     defenses: Sequence[Protection] = (chain(),)
     threats: Sequence[Threat] = (Threat(knows_labels=True),)
     metrics: Sequence[Metric] | None = None
     seeds: Sequence[int] = (0,)
-    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    bounds: Mapping[str, Bound] | Mapping[Component, Bound] = field(default_factory=dict)
 
     def permitted(self) -> None:
         """Raise `InvalidValue` if an attack plants and one of the threats has an honest server."""
-        for threat, (name, attack) in product(self.threats, self.attacks.items()):
-            require_permission(name, attack, threat)
+        for name, attack in self.attacks.items():
+            for threat in self.threats:
+                require_permission(name, attack, threat)
 
     def cases(self, batches: Iterable[Victims | Strangers]) -> list[AnyCase]:
         """List every combination; an impossible client is refused here, before anything runs."""
@@ -182,15 +190,15 @@ def _recorded(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
     seconds: Mapping[tuple[str, ...], list[float]] = defaultdict(list)
     for r in records:
         if r.error is None:
-            kind = (r.attack, r.model, r.local, r.data, str(r.batch_size))
+            kind = (str(r.attack), r.model, str(r.local), r.data, str(r.batch_size))
             seconds[kind].append(float(r.effort["seconds"]))
     return {kind: fmean(values) for kind, values in seconds.items()}
 
 
 def _kind(case: AnyCase) -> tuple[str, ...]:
     who = case.victims
-    local = repr(case.client.local)
-    return case.name, case.task.name, local, who.data, str(len(who.people))
+    local = str(Component.of(case.client.local))
+    return str(case.name), case.task.name, local, who.data, str(len(who.people))
 
 
 def _measured(case: AnyCase) -> float:

@@ -1,4 +1,4 @@
-"""What is kept of a case, an attack or a bound: plain data, one number per person."""
+"""The record of a case, which is an attack or a bound: plain data, one number per person."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from seepage.audit.artifacts import pack, unpack
+from seepage.core.construct import Component
 from seepage.core.protocols import Side
+
+Defense = tuple[Component, ...]
+# The prefix of the name of an attack that is run without its adaptation to the defense.
+UNAWARE = "unaware "
 
 
 @dataclass(frozen=True)
@@ -20,14 +25,14 @@ class Ceiling:
     """A bound on the error of attacks on one batch.
 
     Args:
-        values: One per person; empty where the case failed.
-        side: Whether the error is at least or at most this.
-        metric: What is bounded.
-        assumptions: Under which it holds.
-        remark: Why it says nothing, where it does not; empty otherwise.
-        peak: Width of the range of an entry, which a PSNR is relative to.
-        entries: Of one input.
-        mode: In which the client ran the network, "train" or "eval".
+        values: One per person; empty if the case failed.
+        side: Whether the error is at least or at most this value.
+        metric: The metric that is bounded.
+        assumptions: Conditions under which the bound holds.
+        remark: Why the bound says nothing; empty if it says something.
+        peak: Width of the range of an entry, to which a PSNR is relative.
+        entries: Number of entries of one input.
+        mode: The mode in which the client ran the network, "train" or "eval".
     """
 
     values: tuple[float, ...]
@@ -47,31 +52,31 @@ class Record:
     Args:
         data: Name of the data set.
         people: Numbers of the people in the batch.
-        model: The broadcast network.
+        model: Name of the broadcast network.
         local: What the client computed.
-        defense: What it did before sharing.
-        threat: What the adversary knew; empty for a bound.
-        attack: What it did; for a bound, its name.
+        defense: What it did before sharing, one component per link of the chain; empty for no
+            defense.
+        threat: What the adversary knew; None for a bound.
+        attack: The attack; for a bound, the bound.
         seed: Of all randomness.
         scores: Metric to one value per person; None where a value is not defined.
         baselines: The same for each guess that needs no update.
-        certificate: Residual and uniqueness, where the attack gave them.
+        certificate: Residual and uniqueness, if the attack gave them.
         effort: Steps, restarts, seconds and device.
         error: Why there is no result; None if there is one.
         case: The id of the case, a hash of everything that decides its result.
-        truth: The name under which the private inputs are kept.
-        vetted: What vetting says of the network an attack planted: how detectable it is; empty
-            where nothing was planted.
-        bound: What theory says, where the case is a bound; None where it is an attack.
+        truth: The name under which the private inputs are stored.
+        vetted: How detectable the network is that the attack planted; empty if it planted none.
+        bound: The values of a bound; None for an attack.
     """
 
     data: str
     people: tuple[int, ...]
     model: str
-    local: str
-    defense: str
-    threat: str
-    attack: str
+    local: Component
+    defense: Defense
+    threat: Component | None
+    attack: Component
     seed: int
     scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     baselines: Mapping[str, Mapping[str, tuple[float | None, ...]]] = field(default_factory=dict)
@@ -89,57 +94,60 @@ class Record:
         return len(self.people)
 
     def plain(self) -> dict[str, Any]:
-        """The record as data that JSON can hold, where infinity is the word "inf"."""
-        plain: dict[str, Any] = _finite(asdict(self))
-        return plain
+        """The record as data that JSON can hold; infinity becomes the word "inf"."""
+        plain: dict[str, Any] = _replace_infinities(asdict(self))
+        return {**plain, "batch_size": self.batch_size}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Record:
-        """The record of which `plain` is the plain form."""
+        """Read the record back from its plain form."""
         known = {field.name for field in fields(cls)}
-        values = {key: _restored(value) for key, value in plain.items() if key in known}
-        ceiling = values.get("bound")
-        return cls(**{**values, "bound": Ceiling(**ceiling) if ceiling else None})
+        values = {key: _restore(value) for key, value in plain.items() if key in known}
+        values["local"], values["attack"] = (Component(**values[k]) for k in ("local", "attack"))
+        values["defense"] = tuple(Component(**link) for link in values["defense"])
+        values["threat"] = Component(**values["threat"]) if values["threat"] else None
+        values["bound"] = Ceiling(**values["bound"]) if values.get("bound") else None
+        return cls(**values)
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401
+def _replace_infinities(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_infinities(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_finite(item) for item in value]
+        return [_replace_infinities(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value
 
 
-def _restored(value: Any) -> Any:  # noqa: ANN401
+def _restore(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
-        return {key: _restored(item) for key, item in value.items()}
+        return {key: _restore(item) for key, item in value.items()}
     if isinstance(value, list):
-        return tuple(_restored(item) for item in value)
+        return tuple(_restore(item) for item in value)
     return float(value) if value in ("inf", "-inf") else value
 
 
-def spelled(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
-    """Inputs in words, as an artifact carries them."""
+def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+    """Inputs in words, as the metadata of an artifact."""
     return {"said": json.dumps(said)} if said else {}
 
 
-def read_words(words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Undo `spelled`."""
+def unpack_words(words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Undo `pack_words`."""
     return tuple(tuple(map(str, one)) for one in json.loads(words.get("said", "[]")))
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A record, with the tensors behind it.
+    """A record with its tensors.
 
     Args:
-        record: What is kept.
-        truth: The private inputs; None where nobody has them.
+        record: The result.
+        truth: The private inputs; None if nobody has them.
         guess: The guesses in the order of the people; None if the case failed.
         objective: Value at the start and after each step; empty for closed forms.
-        said: The guesses in words, where people read them.
+        said: The guesses in words, for inputs that people read.
     """
 
     record: Record
@@ -149,17 +157,17 @@ class Outcome:
     said: tuple[tuple[str, ...], ...] = ()
 
     def packed(self) -> bytes:
-        """All but the truth, as the bytes of the artifact: safetensors that carry the record."""
+        """Everything except the truth, as safetensors whose metadata hold the record."""
         tensors = {} if self.guess is None else {"guess": self.guess}
         if self.objective:
             tensors["objective"] = torch.tensor(self.objective, dtype=torch.float64)
-        words = {"record": json.dumps(self.record.plain(), allow_nan=False), **spelled(self.said)}
-        return pack(tensors, words)
+        record = json.dumps(self.record.plain(), allow_nan=False)
+        return pack(tensors, {"record": record, **pack_words(self.said)})
 
     @classmethod
     def unpacked(cls, data: bytes, truth: Tensor | None) -> Outcome:
-        """The outcome of which `data` is the packed form, with the truth it left out."""
+        """Undo `packed`, adding the truth that it leaves out."""
         tensors, words = unpack(data)
         record = Record.from_plain(json.loads(words["record"]))
         objective = tensors["objective"].tolist() if "objective" in tensors else ()
-        return cls(record, truth, tensors.get("guess"), tuple(objective), read_words(words))
+        return cls(record, truth, tensors.get("guess"), tuple(objective), unpack_words(words))

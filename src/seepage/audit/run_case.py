@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 from seepage.attacks.certificate import residual
-from seepage.audit.case import BoundCase, Case, client_key
+from seepage.audit.case import BoundCase, Case, client_key, describe_defense
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
+from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError
 from seepage.core.task import said
 from seepage.exposure import vet
@@ -50,10 +51,10 @@ def failed_bound(case: BoundCase, reason: str | None) -> Record:
         data=case.victims.data,
         people=case.victims.people,
         model=case.task.name,
-        local=repr(case.client.local),
-        defense=repr(case.client.defense),
-        threat="",
-        attack=case.name,
+        local=Component.of(case.client.local),
+        defense=describe_defense(case.client),
+        threat=None,
+        attack=Component.of(case.name),
         seed=case.seed,
         error=reason,
         case=case.id,
@@ -176,10 +177,10 @@ def _blank(case: Case) -> Record:
         data=case.victims.data,
         people=case.victims.people,
         model=case.task.name,
-        local=repr(case.client.local),
-        defense=repr(case.client.defense),
-        threat=repr(case.threat),
-        attack=case.attack_name,
+        local=Component.of(case.client.local),
+        defense=describe_defense(case.client),
+        threat=Component.of(case.threat),
+        attack=Component.of(case.attack_name),
         seed=case.seed,
         case=case.id,
         truth=case.victims.digest,

@@ -21,6 +21,7 @@ from seepage.audit.spec_text import SpecSource, locate_error
 from seepage.audit.targets import Strangers, Victims
 from seepage.bounds import Bound
 from seepage.core import LocalComputation, Metric, Paired, Task
+from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
 from seepage.data import Dataset
 from seepage.scoring import METRICS, find_metric
@@ -142,7 +143,7 @@ def _parts(
     return parts
 
 
-def _bounds(scenario: Table) -> dict[str, Bound]:
+def _bounds(scenario: Table) -> dict[Component, Bound]:
     """What theory is asked: nothing unless the scenario says so."""
     if "bounds" not in scenario:
         return {}

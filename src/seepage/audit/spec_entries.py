@@ -21,7 +21,7 @@ from seepage.audit.targets import Strangers, Victims, victims
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task
-from seepage.core.construct import construct, described
+from seepage.core.construct import Component, construct, described
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName, error_path
 from seepage.core.plugins import find_part
 from seepage.data import Dataset, load
@@ -150,9 +150,9 @@ def threat(table: Table) -> Threat:
     return constructed("threat", THREATS, {"name": "Threat", **table}, Threat)
 
 
-def bound(table: Table) -> tuple[str, Bound]:
+def bound(table: Table) -> tuple[Component, Bound]:
     """What theory is asked, and what records call it."""
-    return described(*split(table)), constructed("bound", BOUNDS, table, Bound)
+    return Component(*split(table)), constructed("bound", BOUNDS, table, Bound)
 
 
 def seeds(values: object) -> tuple[int, ...]:
@@ -197,7 +197,7 @@ def named(table: Table) -> str:
     return name
 
 
-def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
+def attack(table: Table, domain: Domain | None = None) -> tuple[Component, Attack]:
     """What the adversary does to inputs of this kind, if it is known, and what records call it.
 
     `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
@@ -229,7 +229,7 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[str, Attack]:
                 raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
         if wanted[key]:
             made = _wrapped(name, made, key, wrap)
-    return described(*split(table)), made
+    return Component(*split(table)), made
 
 
 def recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery:

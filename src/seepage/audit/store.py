@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -25,9 +26,10 @@ from seepage.audit.database import (
     read_format,
     require_database,
 )
-from seepage.audit.record import Outcome, Record, spelled
+from seepage.audit.record import Outcome, Record, pack_words
 from seepage.audit.run_case import AnyCase
 from seepage.audit.targets import Strangers, Victims
+from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 
 # What changes along with something that says more.
@@ -58,13 +60,20 @@ def changes(before: Sequence[Planned], now: Sequence[Planned]) -> str:
 
 
 def _change(name: str, before: Sequence[Planned], now: Sequence[Planned]) -> str:
-    old, new = ({case.identity.get(name, "") for case in cases} for cases in (before, now))
+    old, new = ({_word(case.identity.get(name, "")) for case in cases} for cases in (before, now))
     gone, come = sorted(old - new), sorted(new - old)
     if gone and come:
         return f"{name} was {_listed(gone)} and is now {_listed(come)}"
     if gone:
         return f"{name} {_listed(gone)} is gone"
     return f"{name} {_listed(come)} is new" if come else ""
+
+
+def _word(value: Any) -> str:  # noqa: ANN401
+    """A part of an identity as text: components as calls, anything else as JSON has it."""
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        return " + ".join(map(_word, value)) or "none"
+    return str(Component(**value)) if isinstance(value, dict) else str(value)
 
 
 def _listed(values: Sequence[str]) -> str:
@@ -398,7 +407,7 @@ class AuditStore:
         self._database.add(outcome.record)
 
     def _keep_truth(self, victims: Victims | Strangers) -> None:
-        self.artifacts.write(victims.digest, pack(victims.kept(), spelled(victims.said)))
+        self.artifacts.write(victims.digest, pack(victims.kept(), pack_words(victims.said)))
 
     def close(self) -> None:
         """Close the database and let go of the directory."""

@@ -27,10 +27,11 @@ from seepage.report import (
     comparison_page,
     comparison_verdict,
     flat_bounds,
+    labelled_record,
     missing,
     result_rows,
 )
-from seepage.report.words import defense_words
+from seepage.report.words import label_defenses
 
 
 def choices(path: Path, records: Sequence[Record]) -> list[Choice]:
@@ -41,7 +42,9 @@ def choices(path: Path, records: Sequence[Record]) -> list[Choice]:
         records: What leaked behind each.
     """
     utilities = _read(path)
-    worst = {defense_words(leakage.defense): leakage.worst for leakage in leakages(records)}
+    found = leakages(records)
+    labels = label_defenses(leakage.defense for leakage in found)
+    worst = {labels[leakage.defense]: leakage.worst for leakage in found}
     for defense in utilities:
         if defense not in worst:
             raise UnknownName("defense", defense, worst, where=f"in {path.name}")
@@ -60,7 +63,7 @@ def _read(path: Path) -> Mapping[str, float]:
     if not fits:
         raise InvalidValue(
             f"expected {path.name} to map defenses to numbers, such as "
-            f'{{"Prune(0.9)": 0.87}}, got {str(found)[:60]}'
+            f'{{"Prune 0.9": 0.87}}, got {str(found)[:60]}'
         )
     return {str(defense): float(value) for defense, value in found.items()}
 
@@ -145,8 +148,8 @@ def _audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | byte
                     "missing": missing(audit),
                     "environment": audit.environment,
                     "spec": audit.spec,
-                    "records": [record.plain() for record in audit.records],
-                    "bounds": [record.plain() for record in audit.bounds],
+                    "records": [labelled_record(record) for record in audit.records],
+                    "bounds": [labelled_record(record) for record in audit.bounds],
                 }
             )
 

@@ -1,13 +1,34 @@
 """Records to what people read: a table, a contact sheet, a page, and files for other programs."""
 
-from seepage.report.bound_rows import flat_bounds, silences
 from seepage.report.change import Change, Direction, changes, comparison_verdict
 from seepage.report.contact_sheet import save_contact_sheet
-from seepage.report.flat_rows import change_rows, result_rows
-from seepage.report.formats import as_csv, as_json, as_parquet
-from seepage.report.headroom import Contradiction, Headroom, contradictions, headrooms
+from seepage.report.flat_rows import (
+    as_csv,
+    as_json,
+    as_parquet,
+    change_rows,
+    flat_bounds,
+    labelled_record,
+    result_rows,
+)
+from seepage.report.headroom import (
+    Contradiction,
+    Headroom,
+    contradictions,
+    headrooms,
+    silences,
+)
 from seepage.report.intervals import Interval, mean_interval, median_interval, share_not_ruled_out
-from seepage.report.leak import Attempt, Level, amounts, attempts, most, strongest
+from seepage.report.leak import (
+    Attempt,
+    Level,
+    Verdict,
+    amounts,
+    attempts,
+    most,
+    strongest,
+    unscored,
+)
 from seepage.report.markdown import (
     audit_markdown,
     comparison_markdown,
@@ -17,7 +38,7 @@ from seepage.report.markdown import (
 from seepage.report.page import audit_page, comparison_page
 from seepage.report.summary import Row, summarise
 from seepage.report.terminal_tables import bound_table, change_table, leak_table
-from seepage.report.verdict import Verdict, audit_verdict, missing, unscored, verdict
+from seepage.report.verdict import audit_verdict, missing, verdict
 from seepage.report.words import decibels, defense_words
 
 __all__ = [
@@ -50,6 +71,7 @@ __all__ = [
     "defense_words",
     "flat_bounds",
     "headrooms",
+    "labelled_record",
     "leak_table",
     "markdown_table",
     "markdown_words",

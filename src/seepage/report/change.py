@@ -1,15 +1,23 @@
-"""Two audits side by side: who leaks more, and who less, behind what and to which attack."""
+"""The comparison of two audits: who leaks more and who less, by setup and attack."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from seepage.audit import Record
-from seepage.report.leak import SATURATED, Attempt, Level, Victim, attempts, strength
-from seepage.report.verdict import Verdict
-from seepage.report.words import behind, counted, decibels
+from seepage.audit.record import Record
+from seepage.core.construct import Component
+from seepage.report.leak import (
+    SATURATED,
+    Attempt,
+    Level,
+    Verdict,
+    Victim,
+    attempts,
+    keep_strongest,
+)
+from seepage.report.words import Setup, counted, decibels, label_setups
 
 # Smaller differences are what another seed gives as well, in dB of PSNR.
 NOTICED = 1.0
@@ -27,19 +35,19 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """One person behind one defense against one attack, before and after.
+    """One person in one setup against one attack, before and after.
 
     Args:
         victim: Data set and number of the person.
-        defense: Behind which.
-        attack: Against which.
+        setup: Defense, local computation and batch size.
+        attack: The attack.
         before: The strongest attempt of the first audit, None if it had none.
         after: The same of the second.
     """
 
     victim: Victim
-    defense: str
-    attack: str
+    setup: Setup
+    attack: Component
     before: Attempt | None
     after: Attempt | None
 
@@ -71,13 +79,9 @@ class Change:
 
 
 def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
-    """Every person of either audit behind every defense and attack, what got worst first."""
-    old, new = _strongest(before), _strongest(after)
-    found = [
-        Change(victim, defense, attack, old.get(key), new.get(key))
-        for key in dict.fromkeys([*old, *new])
-        for victim, defense, attack in [key]
-    ]
+    """Every person of either audit in every setup against every attack, what got worst first."""
+    old, new = (keep_strongest(attempts(records), _key) for records in (before, after))
+    found = [Change(*key, old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
     ordered = sorted(found, key=lambda change: change.weight, reverse=True)
     return [change for kind in Direction for change in ordered if change.direction is kind]
 
@@ -96,26 +100,24 @@ def comparison_verdict(found: Sequence[Change]) -> Verdict:
         if better
         else "Nothing changed"
     )
+    labels = label_setups(change.setup for change in found)
     alone = len(found) - len(both)
     details = [
-        *(f"Most: {_told(c)}." for c in worse[:1]),
-        *(f"{'Less leaks too: ' if worse else 'Most: '}{_told(c)}." for c in better[:1]),
+        *(f"Most: {_tell(c, labels)}." for c in worse[:1]),
+        *(
+            f"{'Also, less leaks of ' if worse else 'Most: '}{_tell(c, labels)}."
+            for c in better[:1]
+        ),
         f"Compared: {counted(len(both), 'pair')} of results ({len(worse)} worse, "
         f"{len(better)} better, {len(both) - len(worse) - len(better)} within {NOTICED:g} dB)"
-        + (f"; {alone} stand in one audit only." if alone else "."),
+        + (f"; {alone} are in one audit only." if alone else "."),
     ]
     level = Level.recognisable if worse else Level.hidden
     return Verdict(level, headline, tuple(details))
 
 
-def _strongest(records: Sequence[Record]) -> dict[tuple[Victim, str, str], Attempt]:
-    best: dict[tuple[Victim, str, str], Attempt] = {}
-    for attempt in attempts(records):
-        key = (attempt.victim, attempt.record.defense, attempt.record.attack)
-        known = best.get(key)
-        if known is None or strength(attempt) > strength(known):
-            best[key] = attempt
-    return best
+def _key(attempt: Attempt) -> tuple[Victim, Setup, Component]:
+    return attempt.victim, Setup.of(attempt.record), attempt.record.attack
 
 
 def _count(found: Sequence[Change]) -> int:
@@ -126,13 +128,14 @@ def _people(found: Sequence[Change]) -> str:
     return counted(_count(found), "person", "people")
 
 
-def _told(change: Change) -> str:
+def _tell(change: Change, labels: Mapping[Setup, str]) -> str:
     return (
-        f"{change.victim[0]} #{change.victim[1]} behind {behind(change.defense)} against "
-        f"{change.attack.partition('(')[0]}, {_psnr(change.before)} before and "
-        f"{_psnr(change.after)} now"
+        f"{change.victim[0]} #{change.victim[1]} behind {labels[change.setup]} against "
+        f"{change.attack.name}, {psnr_words(change.before)} before and "
+        f"{psnr_words(change.after)} now"
     )
 
 
-def _psnr(attempt: Attempt | None) -> str:
+def psnr_words(attempt: Attempt | None) -> str:
+    """The PSNR of one side of a change; "-" if that audit has no such attempt."""
     return decibels(None if attempt is None else attempt.psnr)

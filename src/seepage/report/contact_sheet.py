@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from seepage.audit import Outcome
-from seepage.report.words import decibels, defense_words
+from seepage.audit.record import Defense, Outcome
+from seepage.report.words import decibels, defense_words, local_words, threat_words
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -162,27 +162,23 @@ def _images(outcome: Outcome) -> bool:
 
 
 def _blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
-    groups: dict[tuple[str | int, ...], dict[str, list[Outcome]]] = {}
+    groups: dict[tuple[str, ...], dict[Defense, list[Outcome]]] = {}
     for outcome in outcomes:
-        record = outcome.record
-        same = (record.data, record.attack, record.model, record.local, record.threat, record.seed)
-        groups.setdefault(same, {}).setdefault(record.defense, []).append(outcome)
-    headings = [f"{key[0]}, {str(key[1]).partition('(')[0]} on {key[2]}" for key in groups]
-    # What the short headings leave out is added where two would read the same.
-    full = [", ".join(map(str, key)) for key in groups]
-    shown = [
-        short if headings.count(short) == 1 else long
-        for short, long in zip(headings, full, strict=True)
-    ]
+        r = outcome.record
+        heading = f"{r.data}, {r.attack.name} on {r.model}"
+        client = (local_words(r.local), threat_words(r.threat), f"batch size {r.batch_size}")
+        full = (r.data, str(r.attack), r.model, *client, f"seed {r.seed}")
+        groups.setdefault((heading, *full), {}).setdefault(r.defense, []).append(outcome)
+    headings = [heading for heading, *_ in groups]
+    # Where two short headings would read the same, the full one is shown.
+    shown = [h if headings.count(h) == 1 else ", ".join(full) for h, *full in groups]
     return [_block(name, group) for name, group in zip(shown, groups.values(), strict=True)]
 
 
-def _block(heading: str, by_defense: dict[str, list[Outcome]]) -> SheetBlock:
+def _block(heading: str, by_defense: dict[Defense, list[Outcome]]) -> SheetBlock:
     truth = truth_strip(next(iter(by_defense.values())))
-    guesses = [guess_strip(_words(defense), group) for defense, group in by_defense.items()]
+    guesses = [
+        guess_strip(defense_words(defense).replace(" + ", " +\n"), group)
+        for defense, group in by_defense.items()
+    ]
     return SheetBlock(heading, tuple(guesses if truth is None else [truth, *guesses]))
-
-
-def _words(defense: str) -> str:
-    label = "no defense" if defense == "chain()" else defense_words(defense)
-    return label.replace(" + ", " +\n")

@@ -1,13 +1,21 @@
-"""Results as flat rows, for spreadsheets and data frames."""
+"""Results as flat rows for spreadsheets and data frames, and as CSV, JSON and Parquet."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from seepage.audit import Record
-from seepage.report.change import Change
-from seepage.report.leak import Attempt, attempts
-from seepage.report.verdict import unscored
+from seepage.audit.record import Record
+from seepage.core.errors import MissingExtra
+from seepage.report.leak import Attempt, attempts, unscored
+from seepage.report.words import Setup, defense_words, local_words, threat_words
+
+if TYPE_CHECKING:
+    from seepage.report.change import Change
 
 Cell = str | int | float | bool | None
 FlatRow = Mapping[str, Cell]
@@ -16,29 +24,35 @@ FlatRow = Mapping[str, Cell]
 def result_rows(records: Sequence[Record]) -> list[FlatRow]:
     """One row per person and attack in the order of the audit, then without truth, then failed."""
     metrics = list(dict.fromkeys(name for record in records for name in record.scores))
-    scored = [_scored(attempt, metrics) for attempt in attempts(records)]
-    failed = [
-        {**described(record), "person": person, "error": record.error}
-        for record in records
-        if record.error is not None
+    scored = [_score_row(attempt, metrics) for attempt in attempts(records)]
+    blind = [
+        {**_describe(record), "person": person, **_effort(record), "error": None}
+        for record in unscored(records)
         for person in record.people
     ]
-    blind = [
-        {**described(record), "person": person, **_checked(record), "error": None}
-        for record in unscored(records)
+    failed = [
+        {**_describe(record), "person": person, "error": record.error}
+        for record in records
+        if record.error is not None
         for person in record.people
     ]
     return [*scored, *blind, *failed]
 
 
+def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
+    """One row per person and bound."""
+    return [row for record in records for row in _bound_rows(record)]
+
+
 def change_rows(found: Sequence[Change]) -> list[FlatRow]:
-    """One row per person, defense and attack of either audit."""
+    """One row per person, setup and attack of either audit."""
     return [
         {
             "data": change.victim[0],
             "person": change.victim[1],
-            "defense": change.defense,
-            "attack": change.attack,
+            **_describe_setup(change.setup),
+            "attack": str(change.attack),
+            "attack_name": change.attack.name,
             "psnr_before": change.before.psnr if change.before else None,
             "psnr_after": change.after.psnr if change.after else None,
             "level_before": str(change.before.level) if change.before else None,
@@ -49,40 +63,154 @@ def change_rows(found: Sequence[Change]) -> list[FlatRow]:
     ]
 
 
-def described(record: Record) -> dict[str, Cell]:
-    """What a case was, as the first columns."""
+def labelled_record(record: Record) -> dict[str, Any]:
+    """The plain form of a record, with its labels in words beside the values."""
+    labels = {
+        "local": local_words(record.local),
+        "defense": defense_words(record.defense),
+        "threat": threat_words(record.threat),
+        "attack": str(record.attack),
+    }
+    return {**record.plain(), "labels": labels}
+
+
+def _describe_setup(setup: Setup) -> dict[str, Cell]:
+    return {
+        "batch_size": setup.batch_size,
+        "local": local_words(setup.local),
+        "local_name": setup.local.name,
+        "defense": defense_words(setup.defense),
+        "defense_name": " + ".join(link.name for link in setup.defense),
+    }
+
+
+def _describe(record: Record) -> dict[str, Cell]:
+    """The first columns: labels, names and the batch size."""
     return {
         "data": record.data,
         "person": None,
         "model": record.model,
-        "local": record.local,
-        "defense": record.defense,
-        "threat": record.threat,
-        "attack": record.attack,
+        **_describe_setup(Setup.of(record)),
+        "threat": threat_words(record.threat),
+        "attack": str(record.attack),
+        "attack_name": record.attack.name,
         "seed": record.seed,
     }
 
 
-def _scored(attempt: Attempt, metrics: Sequence[str]) -> FlatRow:
+def _score_row(attempt: Attempt, metrics: Sequence[str]) -> FlatRow:
     record = attempt.record
     baselines = {
         f"{name}_psnr": scores["psnr"][attempt.index] for name, scores in record.baselines.items()
     }
     return {
-        **described(record),
+        **_describe(record),
         "person": attempt.victim[1],
         "level": str(attempt.level),
         **{metric: attempt.score(metric) for metric in metrics},
         **baselines,
-        **_checked(record),
+        **_effort(record),
         "error": None,
     }
 
 
-def _checked(record: Record) -> FlatRow:
+def _effort(record: Record) -> FlatRow:
     certificate = record.certificate or {}
     return {
         "residual": certificate.get("residual"),
         "unique": certificate.get("unique"),
         **{name: record.effort.get(name) for name in ("steps", "restarts", "seconds", "device")},
     }
+
+
+def _bound_rows(record: Record) -> list[FlatRow]:
+    bound = record.bound
+    assert bound is not None
+    values: Sequence[float | None] = bound.values or [None] * record.batch_size
+    about: dict[str, Cell] = {"attack": None, "attack_name": None, "threat": None}
+    return [
+        {
+            **_describe(record),
+            **about,
+            "bound": str(record.attack),
+            "person": person,
+            "side": bound.side,
+            "bounded": bound.metric,
+            "value": None if bound.remark else value,
+            "remark": bound.remark,
+            "error": record.error,
+        }
+        for person, value in zip(record.people, values, strict=True)
+    ]
+
+
+def as_csv(rows: Sequence[FlatRow]) -> str:
+    """Rows as CSV, every column that any row has.
+
+    Text that a spreadsheet would run as a formula is quoted with an apostrophe.
+
+    Example:
+        >>> print(as_csv([{"a": 1}, {"a": 2.5, "b": "=x"}]), end="")
+        a,b
+        1,
+        2.5,'=x
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=_columns(rows), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _quote_formula(value) for key, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def as_json(content: Mapping[str, object]) -> str:
+    """Plain data as JSON, where infinity is the word "inf" as in every record.
+
+    Example:
+        >>> print(as_json({"psnr": [math.inf, 1.5]}), end="")
+        {
+         "psnr": [
+          "inf",
+          1.5
+         ]
+        }
+    """
+    return json.dumps(_name_infinities(content), indent=1, allow_nan=False) + "\n"
+
+
+def as_parquet(rows: Sequence[FlatRow]) -> bytes:
+    """Rows as Parquet, infinity kept.
+
+    Raises:
+        MissingExtra: If pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra(
+            "--format parquet needs pyarrow: pip install 'seepage[parquet]', or use --format csv"
+        ) from error
+    names = _columns(rows)
+    kept = io.BytesIO()
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    pyarrow.parquet.write_table(table, kept)
+    return kept.getvalue()
+
+
+def _columns(rows: Sequence[FlatRow]) -> list[str]:
+    """Every column, in the order of first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _name_infinities(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _name_infinities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_name_infinities(item) for item in value]
+    infinite = isinstance(value, float) and math.isinf(value)
+    return str(value) if infinite else value
+
+
+def _quote_formula(value: object) -> object:
+    risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if risky else value

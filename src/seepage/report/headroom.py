@@ -1,23 +1,33 @@
-"""What theory allows beside what was reached, person by person, in one unit.
+"""Bounds beside what attacks reached, person by person, in one unit, and both in words.
 
-Bounds are on the mean over the noise of attacks that are unbiased, or know nothing of what inputs
-look like. Most attacks are not that, and one draw of the noise is not its mean. So an attack counts
-against a bound only where its assumptions reach it, and only beyond what luck explains.
+A bound is on the mean over the noise, for attacks that are unbiased or know nothing about what
+inputs look like. Most attacks are neither, and one draw of the noise is not its mean. So an attack
+counts against a bound only if the bound's assumptions cover it, and only beyond what luck explains.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 from types import MappingProxyType
 
-from seepage.audit import Ceiling, Record
-from seepage.bounds.information import SEEN_WITH
-from seepage.report.leak import NO_DEFENSE, Attempt, Victim, strongest
-from seepage.report.words import behind, counted, decibels
+from seepage.audit.record import Ceiling, Record
+from seepage.core.construct import Component
+from seepage.report.leak import Attempt, Victim, strongest
+from seepage.report.words import (
+    NO_DEFENSE,
+    Setup,
+    counted,
+    decibels,
+    defense_words,
+    enumerated,
+    label_setups,
+    short_names,
+)
 
 # Errors that can be told as a PSNR: a value and the width of the range to dB.
 DECIBELS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
@@ -30,19 +40,27 @@ DECIBELS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Scene:
-    """What an attack and a bound must share to be set side by side."""
+    """What an attack and a bound must share to be compared."""
 
     data: str
     model: str
-    local: str
-    defense: str
+    setup: Setup
     mode: str
 
     @classmethod
     def of(cls, record: Record) -> Scene:
         """The scene of an attack or a bound."""
-        mode = record.bound.mode if record.bound else mode_of(record.threat)
-        return cls(record.data, record.model, record.local, record.defense, mode)
+        mode = record.bound.mode if record.bound else _mode_of(record)
+        return cls(record.data, record.model, Setup.of(record), mode)
+
+
+def _batchnorm(record: Record) -> object:
+    return None if record.threat is None else record.threat.arguments.get("batchnorm")
+
+
+def _mode_of(record: Record) -> str:
+    """The client's mode: it uses the broadcast statistics unless the threat says otherwise."""
+    return "train" if _batchnorm(record) in ("exact", "unknown") else "eval"
 
 
 @dataclass(frozen=True)
@@ -87,8 +105,8 @@ class Headroom:
     """One bound on everybody in one scene.
 
     Args:
-        scene: Network, data and defense.
-        bound: Its name.
+        scene: Network, data and setup.
+        bound: The bound.
         people: In the order of the audit; empty where it says nothing.
         tried: Every attack on them, whether the bound speaks or not.
         assumptions: Under which it holds.
@@ -97,7 +115,7 @@ class Headroom:
     """
 
     scene: Scene
-    bound: str
+    bound: Component
     people: tuple[Standing, ...]
     tried: tuple[Attempt, ...]
     assumptions: tuple[str, ...]
@@ -130,11 +148,11 @@ def headrooms(tried: Sequence[Attempt], bounds: Iterable[Record]) -> list[Headro
         if attempt.record.vetted:
             continue
         attacks.setdefault((Scene.of(attempt.record), attempt.victim), []).append(attempt)
-    groups: dict[tuple[Scene, str], list[Record]] = {}
+    groups: dict[tuple[Scene, Component], list[Record]] = {}
     for record in bounds:
         groups.setdefault((Scene.of(record), record.attack), []).append(record)
     found = [_headroom(*key, group, attacks) for key, group in groups.items()]
-    return sorted(found, key=lambda headroom: headroom.scene.defense != NO_DEFENSE)
+    return sorted(found, key=lambda headroom: headroom.scene.setup.defense != NO_DEFENSE)
 
 
 def scenes(found: Iterable[Headroom]) -> dict[Scene, list[Headroom]]:
@@ -154,14 +172,9 @@ def reached(found: Iterable[Headroom]) -> dict[Victim, Attempt]:
     return strongest(attempts.values())
 
 
-def mode_of(threat: str) -> str:
-    """In which mode the client ran: with the broadcast statistics unless the threat differs."""
-    return "train" if "batchnorm='exact'" in threat or "batchnorm='unknown'" in threat else "eval"
-
-
 def _headroom(
     scene: Scene,
-    name: str,
+    name: Component,
     group: Sequence[Record],
     attacks: Mapping[tuple[Scene, Victim], list[Attempt]],
 ) -> Headroom:
@@ -227,7 +240,7 @@ class Contradiction:
     """
 
     headroom: Headroom
-    attack: str
+    attack: Component
     ratio: float
     cases: int
 
@@ -236,9 +249,9 @@ class Contradiction:
         """What is wrong, and that something is."""
         scene, middle = self.headroom.scene, self.headroom.middle
         return (
-            f"CONTRADICTION: {self.attack.partition('(')[0]} came {1 / self.ratio:.3g} times "
+            f"CONTRADICTION: {self.attack.name} came {1 / self.ratio:.3g} times "
             f"closer than {self.headroom.bound} allows on {scene.model} behind "
-            f"{behind(scene.defense)} (at most {decibels(middle.ceiling)}), over "
+            f"{defense_words(scene.setup.defense)} (at most {decibels(middle.ceiling)}), over "
             f"{counted(self.cases, 'case')}: the bound or the attack has a bug."
         )
 
@@ -248,25 +261,27 @@ def contradictions(found: Iterable[Headroom]) -> list[Contradiction]:
     return [
         contradiction
         for headroom in found
-        for attack, pairs in _by_attack(headroom).items()
-        if (contradiction := _judged(headroom, attack, pairs)) is not None
+        for attack, pairs in _pair_by_attack(headroom).items()
+        if (contradiction := _judge(headroom, attack, pairs)) is not None
     ]
 
 
 def comparable(attempt: Attempt, person: Standing) -> bool:
     """Whether a bound's assumptions reach an attack, so that to be below it is impossible."""
+    from seepage.bounds.information import SEEN_WITH
+
     bound, share = person.bound, person.rmse / person.bound.peak
     stated = bound.side == "lower" and 0 < share < math.inf
     assumed = any(phrase.startswith(SEEN_WITH) for phrase in bound.assumptions)
-    told_more = "batchnorm='exact'" in attempt.record.threat
+    told_more = _batchnorm(attempt.record) == "exact"
     if not stated or assumed or told_more:
         return False
     closed_form = attempt.record.effort.get("steps") == 0
     return (closed_form and share <= WIDE) or share * math.sqrt(bound.entries) <= FINE
 
 
-def _by_attack(headroom: Headroom) -> dict[str, list[tuple[Attempt, Standing]]]:
-    groups: dict[str, list[tuple[Attempt, Standing]]] = {}
+def _pair_by_attack(headroom: Headroom) -> dict[Component, list[tuple[Attempt, Standing]]]:
+    groups: dict[Component, list[tuple[Attempt, Standing]]] = {}
     for person in headroom.people:
         for attempt in person.tried:
             if comparable(attempt, person):
@@ -274,8 +289,8 @@ def _by_attack(headroom: Headroom) -> dict[str, list[tuple[Attempt, Standing]]]:
     return groups
 
 
-def _judged(
-    headroom: Headroom, attack: str, pairs: Sequence[tuple[Attempt, Standing]]
+def _judge(
+    headroom: Headroom, attack: Component, pairs: Sequence[tuple[Attempt, Standing]]
 ) -> Contradiction | None:
     """Whether the mean squared error is below the bound by more than luck.
 
@@ -290,3 +305,111 @@ def _judged(
         return None
     ratio = math.sqrt(sum(squares) / len(squares))
     return Contradiction(headroom, attack, max(ratio, 1e-12), len(squares))
+
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+COLUMNS = ("network", "defense", "bound", "error at least", "PSNR at most", "closest attack", "")
+
+
+def tabulate_bounds(found: Sequence[Headroom]) -> list[list[str]]:
+    """One row per scene and bound, as text under `COLUMNS`."""
+    short = short_names(headroom.bound for headroom in found)
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    return [
+        [
+            headroom.scene.model,
+            labels[headroom.scene.setup],
+            short[headroom.bound],
+            error_words(headroom.middle.rmse) if headroom.speaks else "-",
+            decibels(headroom.middle.ceiling) if headroom.speaks else "-",
+            closest_words([headroom]),
+            read_headroom(headroom),
+        ]
+        for headroom in found
+    ]
+
+
+def read_headroom(headroom: Headroom) -> str:
+    """How the closest attacks stand to the bound, in words."""
+    if not headroom.speaks:
+        return "says nothing"
+    silent = f"; says nothing of {headroom.silent}" if headroom.silent else ""
+    return _comparison(headroom) + silent
+
+
+def _comparison(headroom: Headroom) -> str:
+    if contradictions([headroom]):
+        return "BEATEN: one of the two has a bug"
+    tried = [person for person in headroom.people if person.tried]
+    if not tried:
+        return "no attack to compare with"
+    passed = [person for person in tried if person.passed]
+    share = f"{len(passed)} of {len(tried)}"
+    if passed and all(person.blunt for person in passed):
+        return f"a guess without any update is closer, for {share}"
+    if passed:
+        return f"closer for {share}, by what the bound leaves out: a prior, or luck"
+    return f"holds for {counted(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
+
+
+def silences(found: Sequence[Headroom]) -> list[str]:
+    """Why some bounds say nothing, one sentence for each reason.
+
+    Reasons that differ in numbers alone are told once, with the range of the numbers.
+    """
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    short = short_names(headroom.bound for headroom in found)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    places: dict[tuple[str, str], dict[str, None]] = {}
+    for headroom in found:
+        for remark in headroom.remarks:
+            key = short[headroom.bound], _NUMBER.sub("#", remark)
+            reasons.setdefault(key, []).append(remark)
+            places.setdefault(key, {})[labels[headroom.scene.setup]] = None
+    return [
+        f"{bound} says nothing behind {enumerated(list(places[bound, pattern]))}: "
+        f"{_merge_remarks(remarks)}."
+        for (bound, pattern), remarks in reasons.items()
+    ]
+
+
+def _merge_remarks(remarks: Sequence[str]) -> str:
+    """Remarks of one pattern as one.
+
+    Example:
+        >>> _merge_remarks(["2 of 9 are open", "4 of 9 are open"])
+        '2 to 4 of 9 are open'
+    """
+    columns = zip(*(_NUMBER.findall(remark) for remark in remarks), strict=True)
+    spans = iter([sorted(set(column), key=float) for column in columns])
+
+    def span(_: re.Match[str]) -> str:
+        values = next(spans)
+        return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+    return _NUMBER.sub(span, remarks[0])
+
+
+def closest_words(found: Sequence[Headroom]) -> str:
+    """The attack that came closest to anybody."""
+    people = reached(found)
+    if not people:
+        return "-"
+    best = max(people.values(), key=lambda attempt: attempt.psnr)
+    return f"{decibels(best.psnr)} by {best.record.attack.name}"
+
+
+def error_words(rmse: float) -> str:
+    """An error per entry, in a few characters.
+
+    Example:
+        >>> error_words(0.01234), error_words(math.inf)
+        ('0.0123', 'any')
+    """
+    return "any" if math.isinf(rmse) else f"{rmse:.3g}"
+
+
+def ceiling_words(person: Standing) -> str:
+    """What a bound says of one person."""
+    sign = "at most" if person.bound.side == "lower" else "at least"
+    return f"{sign} {decibels(person.ceiling)} (error {error_words(person.rmse)})"

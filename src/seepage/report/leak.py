@@ -1,17 +1,19 @@
-"""What came back about whom, and how it is read: one attempt per attack and person."""
+"""What came back of each person, how it is read, and who is worst off."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TypeVar
 
-from seepage.audit import Record
-from seepage.report.words import decibels
+from seepage.audit.record import Record
+from seepage.core.construct import Component
+from seepage.report.words import NO_DEFENSE, Setup, decibels
 
-# Of tables and texts PSNR says little: it would compare codes of answers and numbers of words.
+# PSNR says little about tables and texts: it would compare codes of answers and word numbers.
 _SHARES: Mapping[str, str] = {"feature_accuracy": "columns", "token_accuracy": "words"}
 
 
@@ -50,9 +52,9 @@ def headline(scores: Mapping[str, object]) -> str:
     return next((metric for metric in _SHARES if metric in scores), "psnr")
 
 
+K = TypeVar("K", bound=Hashable)
 Victim = tuple[str, int]
 Scores = Mapping[str, tuple[float | None, ...]]
-NO_DEFENSE = "chain()"
 # From here on a PSNR only says that the guess is the input up to rounding.
 SATURATED = 60.0
 
@@ -71,8 +73,8 @@ class Yardstick:
 
 
 # PSNR: an error of a tenth of the range, and half the squared error of the guess without update.
-# SSIM, which sees shapes under noise and in the wrong contrast, where PSNR does not: half of what
-# the same image has. Of tables and texts: the share of columns or words that are right.
+# SSIM: half of what two equal images have. It sees shapes under noise and in the wrong contrast,
+# which PSNR does not. Tables and texts: the share of columns or words that are right.
 YARDSTICKS: Mapping[str, Yardstick] = MappingProxyType(
     {
         "psnr": Yardstick(20.0, 3.0),
@@ -86,16 +88,16 @@ YARDSTICKS: Mapping[str, Yardstick] = MappingProxyType(
 class Level(StrEnum):
     """How much of a person's input came back, the worst first.
 
-    A convention of this tool, not a law of perception: people's own judgement agrees with such
-    scores only loosely, which is why a report shows the pictures as well. In doubt the worse
-    reading counts: one metric that sees the input is enough.
+    This is a convention of this tool. Human judgement agrees with such scores only loosely, which
+    is why a report shows the pictures as well. In doubt the worse reading counts: one metric that
+    sees the input is enough.
 
     References:
         Sun et al., 2023 (sun2023privacy) on scores against human judgement
     """
 
     recognisable = "recognisable"
-    partial = "a trace"
+    partial = "partial"
     hidden = "near a guess"
 
     @property
@@ -152,14 +154,14 @@ class Attempt:
 def level_of(record: Record, index: int) -> Level:
     """Read the scores of one person by every yardstick; the worst reading counts."""
     readings = [
-        _reading(value, _baseline(record, index, metric), yardstick)
+        _read_score(value, _baseline(record, index, metric), yardstick)
         for metric, yardstick in YARDSTICKS.items()
         if (value := _score(record.scores, index, metric)) is not None
     ]
     return min(readings, key=lambda level: level.rank, default=Level.hidden)
 
 
-def _reading(value: float, baseline: float | None, yardstick: Yardstick) -> Level:
+def _read_score(value: float, baseline: float | None, yardstick: Yardstick) -> Level:
     if baseline is not None and value < baseline + yardstick.margin:
         return Level.hidden
     return Level.recognisable if value >= yardstick.recognisable else Level.partial
@@ -167,10 +169,14 @@ def _reading(value: float, baseline: float | None, yardstick: Yardstick) -> Leve
 
 def attempts(records: Sequence[Record]) -> list[Attempt]:
     """Every person of every record with a score, in the order of the audit."""
-    return [attempt for number, record in enumerate(records) for attempt in _of(number, record)]
+    return [
+        attempt
+        for number, record in enumerate(records)
+        for attempt in _list_attempts(number, record)
+    ]
 
 
-def _of(number: int, record: Record) -> Iterator[Attempt]:
+def _list_attempts(number: int, record: Record) -> Iterator[Attempt]:
     for index, value in enumerate(record.scores.get("psnr", ())):
         if value is not None:
             yield Attempt(number, record, index, value, level_of(record, index))
@@ -204,47 +210,84 @@ def amounts(record: Record) -> list[Amount]:
     return [Amount(metric, value) for value in values if value is not None]
 
 
+def unscored(records: Iterable[Record]) -> list[Record]:
+    """The records of guesses that were compared with no truth."""
+    return [record for record in records if record.error is None and not record.scores]
+
+
+def residual_of(record: Record) -> float:
+    """How much of the update a guess leaves unexplained; infinite if that is not known."""
+    value = record.certificate["residual"] if record.certificate else None
+    return math.inf if value is None else float(value)
+
+
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
     """Per person the attempt that shows most, the worst-off person first.
 
     A defense is judged by the lowest error over attacks: it must hold against all of them.
 
     Deviations:
-        A guess that is read as worse goes before one of a lower error, so that what can be
-        recognised under noise is not covered by a grey guess with a better PSNR.
+        An attempt with a worse reading goes before one with a lower error. Otherwise a grey guess
+        with a better PSNR would hide an input that can be recognised under noise.
 
     References:
         Liu et al., 2024, Sec. 4 (liu2024systematic)
     """
-    best: dict[Victim, Attempt] = {}
-    for attempt in tried:
-        known = best.get(attempt.victim)
-        if known is None or strength(attempt) > strength(known):
-            best[attempt.victim] = attempt
+    best = keep_strongest(tried, lambda attempt: attempt.victim)
     return dict(sorted(best.items(), key=lambda item: strength(item[1]), reverse=True))
 
 
+def keep_strongest(tried: Iterable[Attempt], key: Callable[[Attempt], K]) -> dict[K, Attempt]:
+    """The strongest attempt for each value of a key, in order of first appearance."""
+    best: dict[K, Attempt] = {}
+    for attempt in tried:
+        known = best.setdefault(key(attempt), attempt)
+        if strength(attempt) > strength(known):
+            best[key(attempt)] = attempt
+    return best
+
+
 def strength(attempt: Attempt) -> tuple[int, float]:
-    """What attempts are ordered by: the reading, then the PSNR."""
+    """The order of attempts: the reading, then the PSNR."""
     return -attempt.level.rank, attempt.psnr
 
 
-def by_defense(tried: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """Attempts behind each defense, no defense first, then as the audit names them."""
-    groups: dict[str, list[Attempt]] = {}
+def group_by_setup(tried: Iterable[Attempt]) -> dict[Setup, list[Attempt]]:
+    """Attempts by defense, local computation and batch size; no defense first."""
+    groups: dict[Setup, list[Attempt]] = {}
     for attempt in tried:
-        groups.setdefault(attempt.record.defense, []).append(attempt)
-    return dict(sorted(groups.items(), key=lambda group: group[0] != NO_DEFENSE))
+        groups.setdefault(Setup.of(attempt.record), []).append(attempt)
+    return dict(sorted(groups.items(), key=lambda group: group[0].defense != NO_DEFENSE))
 
 
-def by_attack(tried: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    """Attempts with each attack, as the audit names them."""
-    groups: dict[str, list[Attempt]] = {}
+def group_by_attack(tried: Iterable[Attempt]) -> dict[Component, list[Attempt]]:
+    """Attempts by attack, in the order of the audit."""
+    groups: dict[Component, list[Attempt]] = {}
     for attempt in tried:
         groups.setdefault(attempt.record.attack, []).append(attempt)
     return groups
 
 
-def recognisable(best: dict[Victim, Attempt]) -> int:
+def count_recognisable(best: Mapping[Victim, Attempt]) -> int:
     """How many people are recognisable."""
     return sum(attempt.level is Level.recognisable for attempt in best.values())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What leaked, as sentences.
+
+    Args:
+        level: The reading of the worst-off person that the headline is about; None if nobody was
+            attacked with a result.
+        headline: One sentence.
+        details: More sentences: the worst-off person, and what each defense changes.
+        worst: The attempt that came closest, among those that the headline is about.
+        alarms: Bounds that an attack beat, one sentence each. This cannot happen without a bug.
+    """
+
+    level: Level | None
+    headline: str
+    details: tuple[str, ...] = ()
+    worst: Attempt | None = None
+    alarms: tuple[str, ...] = ()

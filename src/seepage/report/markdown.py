@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seepage.audit import AuditResult
-from seepage.report.bound_rows import COLUMNS, bound_rows, silences
-from seepage.report.change import Change, Direction, comparison_verdict
-from seepage.report.headroom import headrooms
-from seepage.report.leak import attempts
+from seepage.audit.audit_result import AuditResult
+from seepage.report.change import Change, Direction, comparison_verdict, psnr_words
+from seepage.report.headroom import COLUMNS, headrooms, silences, tabulate_bounds
+from seepage.report.leak import Verdict, attempts
 from seepage.report.summary import exact_words, summarise, unscored_words
-from seepage.report.verdict import Verdict, audit_verdict, missing
-from seepage.report.words import decibels, defense_words, threat_words
+from seepage.report.verdict import audit_verdict, missing
+from seepage.report.words import label_setups, threat_words
 
 
 def audit_markdown(audit: AuditResult) -> str:
     """The verdict, what the adversary had, and a table with the worst leak first."""
-    header = ["data", "network", "attack", "behind", "worst-off", "median", "no update", "exact"]
+    header = ["data", "network", "attack", "defense", "batch size"]
+    header += ["worst-off", "median", "no update", "exact"]
+    found = summarise(audit.records)
+    labels = label_setups(row.setup for row in found)
     rows = [
         [
             row.data,
             row.model,
-            row.attack.partition("(")[0],
-            defense_words(row.defense),
+            row.attack.name,
+            labels[row.setup],
+            str(row.batch_size),
             f"{row.words(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
             row.words(row.median),
             row.words(row.baseline),
             exact_words(row, of=" of "),
         ]
-        for row in summarise(audit.records)
+        for row in found
     ]
     threats = dict.fromkeys(record.threat for record in audit.records)
     lacks = missing(audit)
@@ -54,7 +57,7 @@ def _bounds(audit: AuditResult) -> str:
         "",
         "## What theory allows",
         "",
-        *markdown_table(list(COLUMNS), bound_rows(found)),
+        *markdown_table(list(COLUMNS), tabulate_bounds(found)),
         *told,
     ]
     return "\n".join(lines) + "\n"
@@ -62,14 +65,15 @@ def _bounds(audit: AuditResult) -> str:
 
 def comparison_markdown(before: str, after: str, found: Sequence[Change]) -> str:
     """What changed between two audits, the worst first; what stayed is left out."""
-    header = ["person", "behind", "attack", before, after, ""]
+    header = ["person", "defense", "attack", before, after, ""]
+    labels = label_setups(change.setup for change in found)
     rows = [
         [
             "{} #{}".format(*change.victim),
-            defense_words(change.defense),
-            change.attack.partition("(")[0],
-            decibels(change.before.psnr if change.before else None),
-            decibels(change.after.psnr if change.after else None),
+            labels[change.setup],
+            change.attack.name,
+            psnr_words(change.before),
+            psnr_words(change.after),
             str(change.direction),
         ]
         for change in found

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from seepage.audit import Record
-from seepage.report.leak import Amount, headline, in_yardsticks
-from seepage.report.verdict import unscored
+from seepage.audit.record import Defense, Record
+from seepage.core.construct import Component
+from seepage.report.leak import Amount, headline, in_yardsticks, unscored
+from seepage.report.words import Setup
 
-GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense")
+GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size")
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class Row:
         model: The broadcast network.
         local: What the clients computed.
         threat: What the adversary knew.
-        attack: What it did.
-        defense: What the clients did.
+        attack: The attack.
+        defense: What the clients did before sharing.
+        batch_size: Number of people in each batch.
         people: How many were attacked.
         metric: What tells most about this kind of input: PSNR, or of tables and texts the share of
             columns or words that are right.
@@ -42,10 +44,11 @@ class Row:
 
     data: str
     model: str
-    local: str
-    threat: str
-    attack: str
-    defense: str
+    local: Component
+    threat: Component | None
+    attack: Component
+    defense: Defense
+    batch_size: int
     people: int
     metric: str
     worst: float
@@ -58,6 +61,11 @@ class Row:
     failed: int
     residual: float | None = None
 
+    @property
+    def setup(self) -> Setup:
+        """Defense, local computation and batch size."""
+        return Setup(self.defense, self.local, self.batch_size)
+
     def words(self, value: float, *, unit: bool = True) -> str:
         """A value of the metric, for people."""
         return Amount(self.metric, value).words(unit=unit)
@@ -65,7 +73,7 @@ class Row:
 
 def summarise(records: Iterable[Record]) -> list[Row]:
     """Group attacks by everything but people and seeds, the worst leak first."""
-    groups: dict[tuple[str, ...], list[Record]] = {}
+    groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         if record.bound is not None:
             continue
@@ -92,12 +100,7 @@ def _row(group: list[Record]) -> Row:
     )
     other = {} if record is None else {n: v[index] for n, v in record.scores.items()}
     return Row(
-        data=group[0].data,
-        model=group[0].model,
-        local=group[0].local,
-        threat=group[0].threat,
-        attack=group[0].attack,
-        defense=group[0].defense,
+        **{name: getattr(group[0], name) for name in GROUPED_BY},
         people=len({person for _, person, *_ in people}),
         metric=metric,
         worst=worst,

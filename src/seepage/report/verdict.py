@@ -1,40 +1,33 @@
-"""The first thing a report says, in plain words."""
+"""The verdict: the first sentences of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
-from seepage.audit import AuditResult, Record
+from seepage.audit.audit_result import AuditResult
+from seepage.audit.record import Record
 from seepage.report.headroom import contradictions, headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
-    NO_DEFENSE,
     Attempt,
-    Level,
+    Verdict,
     Victim,
     attempts,
-    by_defense,
-    recognisable,
+    count_recognisable,
+    group_by_setup,
+    residual_of,
     strongest,
+    unscored,
 )
-from seepage.report.words import counted, defense_words, enumerated
+from seepage.report.words import NO_DEFENSE, Setup, counted, enumerated, label_setups
 
 # Rounding in float32 leaves less; a guess with more does not explain the update.
 EXPLAINED = 1e-3
 
-
-def unscored(records: Iterable[Record]) -> list[Record]:
-    """The records of guesses that were held against no truth."""
-    return [record for record in records if record.error is None and not record.scores]
-
-
-def residual_of(record: Record) -> float:
-    """How much of the update a guess leaves unexplained; infinite where that is not known."""
-    value = record.certificate["residual"] if record.certificate else None
-    return float("inf") if value is None else float(value)
+People = Mapping[Victim, Attempt]
 
 
 def best_explained(records: Sequence[Record]) -> Record | None:
@@ -55,7 +48,7 @@ def unscored_headline(record: Record, *, noun: str) -> str:
 
 def unscored_details(record: Record) -> tuple[str, ...]:
     """What follows it: how good the best guess is, and what that means."""
-    name = record.attack.partition("(")[0]
+    name = record.attack.name
     left = residual_of(record)
     if left == float("inf"):
         return (f"The guess of {name} could not be checked: it comes without labels.",)
@@ -72,49 +65,34 @@ def unscored_details(record: Record) -> tuple[str, ...]:
     return (share,)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What leaked, as sentences.
-
-    Args:
-        level: How bad it is for the worst-off person the headline speaks of; None if nobody was
-            attacked with a result.
-        headline: One sentence.
-        details: What follows it: the worst-off person, and what each defense changes.
-        worst: The attempt that came closest, among those the headline speaks of.
-        alarms: What cannot be: bounds that an attack beat, one sentence each.
-    """
-
-    level: Level | None
-    headline: str
-    details: tuple[str, ...] = ()
-    worst: Attempt | None = None
-    alarms: tuple[str, ...] = ()
-
-
 def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     """Judge an audit by its people without a defense, then say what each defense changes.
 
-    Where the audit has no case without a defense, the headline speaks of all its cases.
+    If the audit has no case without a defense, the headline is about all its cases.
 
     Args:
         records: Of the audit.
         noun: What a person's data are called, e.g. "images".
     """
-    groups = {name: strongest(group) for name, group in by_defense(attempts(records)).items()}
+    tried = attempts(records)
+    groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     blind = best_explained(records)
     if not groups and blind is not None:
         return Verdict(None, unscored_headline(blind, noun=noun), unscored_details(blind))
     if not groups:
         return Verdict(None, "There is no result yet")
-    bare = groups.pop(NO_DEFENSE, None)
-    people = bare or strongest(attempts(records))
+    bare = {setup: people for setup, people in groups.items() if setup.defense == NO_DEFENSE}
+    defended = {setup: people for setup, people in groups.items() if setup not in bare}
+    people = strongest(a for a in tried if a.record.defense == NO_DEFENSE or not bare)
     worst = next(iter(people.values()))
-    where = " without a defense" if groups and bare else " behind these defenses" if groups else ""
+    where = ""
+    if defended:
+        where = " without a defense" if bare else " behind these defenses"
+    labels = label_setups(groups)
     return Verdict(
         level=worst.level,
-        headline=_headline(people, noun) + where,
-        details=(_worst(worst), *_changes(groups)),
+        headline=_headline(people, noun, where),
+        details=(_worst(worst), *_compare_setups(bare, labels), *_changes(defended, labels)),
         worst=worst,
     )
 
@@ -139,13 +117,14 @@ def _noun(truth: Tensor) -> str:
     return {4: "images", 3: "signals", 2: "answers"}.get(truth.ndim, "inputs")
 
 
-def _headline(people: dict[Victim, Attempt], noun: str) -> str:
-    count, total = recognisable(people), len(people)
+def _headline(people: People, noun: str, where: str) -> str:
+    count, total = count_recognisable(people), len(people)
     if count == 0:
-        return f"Nobody's {noun} are recognisable, of {counted(total, 'person', 'people')} attacked"
+        attacked = counted(total, "person", "people")
+        return f"No {noun.removesuffix('s')} was recognisable{where} ({attacked} attacked)"
     if total == 1:
-        return f"The {noun} of the one person attacked are recognisable"
-    return f"{count} of {total} people's {noun} are recognisable"
+        return f"The {noun} of the one person attacked are recognisable{where}"
+    return f"{count} of {total} people's {noun} are recognisable{where}"
 
 
 def _worst(attempt: Attempt) -> str:
@@ -161,18 +140,25 @@ def _worst(attempt: Attempt) -> str:
     return f"The worst-off person, {data} #{person}, {how}{beside}."
 
 
-def _changes(groups: dict[str, dict[Victim, Attempt]]) -> list[str]:
-    holding = {name: people for name, people in groups.items() if not recognisable(people)}
-    leaking = {name: people for name, people in groups.items() if recognisable(people)}
+def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
+    """How many people are recognisable without a defense, if batch sizes or clients differ."""
+    if len(bare) < 2:
+        return []
+    shares = [f"{_share(people)} with {labels[setup]}" for setup, people in bare.items()]
+    return [f"Recognisable are {enumerated(shares)}."]
+
+
+def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
+    """What each defense changes."""
+    holding = {setup: people for setup, people in groups.items() if not count_recognisable(people)}
+    leaking = {setup: people for setup, people in groups.items() if setup not in holding}
     sentences = []
     if leaking:
-        kept = [
-            f"{defense_words(name)} ({recognisable(people)} of {len(people)})"
-            for name, people in sorted(leaking.items(), key=lambda item: -recognisable(item[1]))
-        ]
+        ranked = sorted(leaking.items(), key=lambda item: -count_recognisable(item[1]))
+        kept = [f"{labels[setup]} ({_share(people)})" for setup, people in ranked]
         sentences.append(f"People stay recognisable behind {enumerated(kept)}.")
     if holding:
-        names = enumerated([defense_words(name) for name in holding], "or")
+        names = enumerated([labels[setup] for setup in holding], "or")
         fewest = min(len(people) for people in holding.values())
         bound = share_not_ruled_out(fewest)
         sentences.append(
@@ -185,18 +171,22 @@ def _changes(groups: dict[str, dict[Victim, Attempt]]) -> list[str]:
     return sentences
 
 
+def _share(people: People) -> str:
+    return f"{count_recognisable(people)} of {len(people)}"
+
+
 def missing(audit: AuditResult) -> str | None:
     """Say what is not there yet, failed or cannot be read; None if nothing is."""
     every = (*audit.records, *audit.bounds)
     left = len(audit.planned) - len(every)
     failed = sum(record.error is not None for record in every)
-    unscored = sum(
+    infinite = sum(
         value is None for record in audit.records for value in record.scores.get("psnr", ())
     )
     lacks = [
         f"{counted(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
         f"{counted(failed, 'case')} failed" if failed else "",
-        f"{counted(unscored, 'guess', 'guesses')} not finite" if unscored else "",
+        f"{counted(infinite, 'guess', 'guesses')} not finite" if infinite else "",
         f"{counted(len(audit.damaged), 'file')} of tensors damaged" if audit.damaged else "",
     ]
     said = [lack for lack in lacks if lack]

@@ -1,36 +1,242 @@
-"""Values as people read them."""
+"""Words for values: short labels of defenses, local computations and threats, numbers with units.
+
+This is the only place that turns the values of a record into words.
+"""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from seepage.audit.record import Defense, Record
+from seepage.core.construct import Component
+
+T = TypeVar("T", bound=Hashable)
+
+NO_DEFENSE: Defense = ()
+
+# The short label of each defense, and the arguments that it does not show while they are at their
+# default.
+_LABELS: Mapping[str, str] = {
+    "AddGaussian": "Gaussian noise \N{GREEK SMALL LETTER SIGMA}={std:g}",
+    "AddLaplace": "Laplace noise b={scale:g}",
+    "Clip": "Clip C={max_norm:g}",
+    "ClipEach": "Clip each C={max_norm:g}",
+    "Dropout": "Dropout {rate:g}",
+    "InstaHide": "InstaHide k={k}",
+    "Mean": "Mean",
+    "MixUp": "MixUp k={k}",
+    "Oasis": "Oasis",
+    "Precode": "Precode {code}",
+    "Prune": "Prune {ratio:g}",
+    "Quantize": "Quantize {bits} bits",
+    "SecureAggregation": "Secure aggregation of {clients}",
+    "Sign": "Sign",
+    "Soteria": "Soteria {ratio:g}",
+    "TopK": "Top {k}",
+}
+_DEFAULTS: Mapping[str, object] = {
+    "average": True,
+    "bound": 0.65,
+    "flips": False,
+    "over": None,
+    "rescale": False,
+    "rotations": True,
+    "scope": "tensor",
+    "seed": 0,
+}
+_DP_SGD = ("ClipEach", "Mean", "AddGaussian")
 
 
-def defense_words(defense: str) -> str:
-    """A defense without the punctuation of the call that made it.
+def defense_words(defense: Defense) -> str:
+    """The short label of a defense; a defense of a plugin reads like the call that makes it.
 
     Example:
-        >>> defense_words("chain()")
-        'none'
-        >>> defense_words("chain(ClipEach(1.0), Mean(), AddGaussian(0.01))")
-        'ClipEach(1.0) + Mean + AddGaussian(0.01)'
-    """
-    if not defense.startswith("chain("):
-        return defense.replace("()", "")
-    links = defense.removeprefix("chain(").removesuffix(")")
-    return links.replace("), ", ") + ").replace("()", "") or "none"
+        >>> defense_words(()), defense_words((Component("Prune", {"ratio": 0.9}),))
+        ('no defense', 'Prune 0.9')
+        >>> defense_words((Component("Sign"), Component("Blur", {"width": 3})))
+        'Sign + Blur(width=3)'
+        >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
+        >>> defense_words((clip, mean, Component("AddGaussian", {"std": 0.125})))
+        'DP-SGD C=1 σ=0.5'
+    """  # noqa: RUF002
+    names = tuple(link.name for link in defense)
+    for start in range(len(defense) - 2):
+        clip, mean, noise = defense[start : start + 3]
+        if names[start : start + 3] == _DP_SGD and mean.arguments.get("over"):
+            norm = clip.arguments["max_norm"]
+            sigma = noise.arguments["std"] * mean.arguments["over"] / norm
+            label = f"DP-SGD C={norm:g} \N{GREEK SMALL LETTER SIGMA}={sigma:g}"
+            around = defense[:start], defense[start + 3 :]
+            before, after = (list(map(_label_link, links)) for links in around)
+            return " + ".join([*before, label, *after])
+    return " + ".join(map(_label_link, defense)) or "no defense"
 
 
-def behind(defense: str) -> str:
-    """A defense as it stands after "behind", or beside a picture.
+def _label_link(link: Component) -> str:
+    template = _LABELS.get(link.name)
+    if template is None:
+        return str(link)
+    try:
+        label = template.format(**link.arguments)
+    except (KeyError, ValueError):  # a plugin's defense of the same name
+        return str(link)
+    shown = {name for name in link.arguments if f"{{{name}" in template}
+    more = [
+        f"{name}={value}"
+        for name, value in link.arguments.items()
+        if name not in shown and value != _DEFAULTS.get(name)
+    ]
+    return " ".join([label, *more])
+
+
+def local_words(local: Component) -> str:
+    """The short label of what the client computed.
 
     Example:
-        >>> behind("chain()"), behind("chain(Prune(0.9))")
-        ('no defense', 'Prune(0.9)')
+        >>> local_words(Component("Gradient", {"reduction": "mean"}))
+        'gradient'
+        >>> local_words(Component("FedAvg", {"lr": 0.1, "steps": 4, "epochs": None}))
+        'FedAvg 4 steps'
     """
-    words = defense_words(defense)
-    return "no defense" if words == "none" else words
+    arguments = local.arguments
+    if local.name == "Gradient":
+        return "summed gradient" if arguments.get("reduction") == "sum" else "gradient"
+    if local.name != "FedAvg":
+        return str(local)
+    steps, epochs, size = (arguments.get(k) for k in ("steps", "epochs", "local_batch_size"))
+    long = counted(epochs or 1, "epoch") if steps is None else counted(steps, "step")
+    return f"FedAvg {long}" + (f", batches of {size}" if size else "")
+
+
+_KNOWLEDGE: Mapping[str, str] = {
+    "knows_labels": "the labels",
+    "knows_batch_size": "the batch size",
+    "knows_defense": "the defense",
+    "knows_mixing": "any mixing of inputs",
+}
+_STATISTICS: Mapping[object, str] = {
+    "exact": "the batch statistics",
+    "running": "the broadcast batch statistics",
+}
+
+
+def _split_threat(threat: Component) -> tuple[list[str], list[str]]:
+    """What the adversary had besides the update, and what it lacked."""
+    had, lacked = list[str](), list[str]()
+    for name, value in threat.arguments.items():
+        if name in _KNOWLEDGE:
+            (had if value else lacked).append(_KNOWLEDGE[name])
+        elif name == "batchnorm":
+            known = value in _STATISTICS
+            (had if known else lacked).append(_STATISTICS[value if known else "exact"])
+        elif name != "server":
+            had.append(f"{name}={value!r}")
+        elif value == "malicious":
+            had.append("the freedom to send any network")
+    return had, lacked
+
+
+def threat_words(threat: Component | None) -> str:
+    """What the adversary had, as a clause after "the adversary had"; empty for a bound.
+
+    Example:
+        >>> knows = {"knows_labels": True, "knows_defense": False, "batchnorm": "exact"}
+        >>> threat_words(Component("Threat", knows))
+        'the update, the labels and the batch statistics, but not the defense'
+    """
+    if threat is None:
+        return ""
+    had, lacked = _split_threat(threat)
+    words = enumerated(["the update", *had])
+    return f"{words}, but not {enumerated(lacked, 'or')}" if lacked else words
+
+
+def threat_label(threat: Component) -> str:
+    """What the adversary knew besides the update, in as few words as a table has room for.
+
+    Example:
+        >>> threat_label(Component("Threat", {"knows_labels": True, "knows_defense": False}))
+        'knows labels'
+    """
+    had = [known.removeprefix("the ") for known in _split_threat(threat)[0]]
+    return f"knows {', '.join(had)}" if had else "knows the update only"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What cases share that may be read together: nothing is merged across these.
+
+    Args:
+        defense: What the client did before sharing.
+        local: What it computed.
+        batch_size: Number of people in the batch.
+    """
+
+    defense: Defense
+    local: Component
+    batch_size: int
+
+    @classmethod
+    def of(cls, record: Record) -> Setup:
+        """The setup of a case."""
+        return cls(record.defense, record.local, record.batch_size)
+
+
+def label_setups(setups: Iterable[Setup]) -> dict[Setup, str]:
+    """The defense of each setup, with the local computation and the batch size if these vary.
+
+    Example:
+        >>> gradient = Component("Gradient")
+        >>> list(label_setups([Setup((), gradient, 1), Setup((), gradient, 8)]).values())
+        ['no defense, batch size 1', 'no defense, batch size 8']
+    """
+    every = list(dict.fromkeys(setups))
+    defenses = label_defenses(s.defense for s in every)
+    locals_ = tell_apart((s.local for s in every), local_words, str)
+    sizes = {setup.batch_size for setup in every}
+    return {
+        setup: ", ".join(
+            [
+                defenses[setup.defense],
+                *[locals_[setup.local]] * (len(locals_) > 1),
+                *[f"batch size {setup.batch_size}"] * (len(sizes) > 1),
+            ]
+        )
+        for setup in every
+    }
+
+
+def label_defenses(defenses: Iterable[Defense]) -> dict[Defense, str]:
+    """The short label of each defense, or its calls in full if two share the short one."""
+    return tell_apart(defenses, defense_words, lambda links: " + ".join(map(str, links)))
+
+
+def tell_apart(
+    values: Iterable[T], short: Callable[[T], str], full: Callable[[T], str]
+) -> dict[T, str]:
+    """The short label of each value, or the full one if two values share the short one."""
+    labels = {value: short(value) for value in dict.fromkeys(values)}
+    taken = list(labels.values())
+    return {v: word if taken.count(word) == 1 else full(v) for v, word in labels.items()}
+
+
+def short_names(names: Iterable[T]) -> dict[T, str]:
+    """Each attack, bound, network or data set without its arguments, if that tells it apart.
+
+    Example:
+        >>> short_names([Component("dlg", {"steps": 3})])[Component("dlg", {"steps": 3})]
+        'dlg'
+        >>> short_names(["mlp(hidden=(8,))", "mlp(hidden=(9,))"])["mlp(hidden=(8,))"]
+        'mlp(hidden=(8,))'
+    """
+    return tell_apart(names, lambda n: n.name if isinstance(n, Component) else _head(str(n)), str)
+
+
+def _head(name: str) -> str:
+    return name.partition("(")[0]
 
 
 def decibels(value: float | None, *, unit: bool = True) -> str:
@@ -63,52 +269,3 @@ def counted(count: int, one: str, many: str | None = None) -> str:
         ('1 case', '2 cases', '3 people')
     """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Each call without its options, where that still tells it from the others.
-
-    Example:
-        >>> short_names(["dlg(steps=3)", "mlp(hidden=(8,))", "mlp(hidden=(9,))"])["dlg(steps=3)"]
-        'dlg'
-        >>> short_names(["mlp(hidden=(8,))", "mlp(hidden=(9,))"])["mlp(hidden=(8,))"]
-        'mlp(hidden=(8,))'
-    """
-    every = list(dict.fromkeys(names))
-    heads = [name.partition("(")[0] for name in every]
-    return {
-        name: head if heads.count(head) == 1 else name
-        for name, head in zip(every, heads, strict=True)
-    }
-
-
-_KNOWLEDGE = {
-    "knows_labels=True": "the labels",
-    "knows_batch_size=True": "the batch size",
-    "knows_defense=True": "the defense",
-    "knows_mixing=True": "any mixing of inputs",
-    "server='malicious'": "the freedom to send any network",
-    "batchnorm='exact'": "the batch statistics",
-    "batchnorm='running'": "the broadcast batch statistics",
-}
-_IGNORANCE = {
-    "knows_labels=False": "the labels",
-    "knows_batch_size=False": "the batch size",
-    "knows_defense=False": "the defense",
-    "knows_mixing=False": "any mixing of inputs",
-    "batchnorm='unknown'": "the batch statistics",
-}
-
-
-def threat_words(threat: str) -> str:
-    """What the adversary had, as a clause after "the adversary had"; new fields as they stand.
-
-    Example:
-        >>> threat_words("Threat(knows_labels=True, knows_defense=False, batchnorm='exact')")
-        'the update, the labels and the batch statistics, but not the defense'
-    """
-    fields = [f for f in re.findall(r"\w+=[^,()]+", threat) if f != "server='honest'"]
-    had = [_KNOWLEDGE.get(field, field) for field in fields if field not in _IGNORANCE]
-    lacked = [_IGNORANCE[field] for field in fields if field in _IGNORANCE]
-    words = enumerated(["the update", *had])
-    return f"{words}, but not {enumerated(lacked, 'or')}" if lacked else words

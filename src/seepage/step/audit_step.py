@@ -19,7 +19,7 @@ from seepage.audit import Case, Outcome, Record, Victims, run_case
 from seepage.audit.case import client_key
 from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task, progress
-from seepage.core.construct import described
+from seepage.core.construct import Component
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, in_a_line
 from seepage.core.task import batchnorm_layers, unwrap
@@ -121,7 +121,7 @@ def attacked(
     for option in found.chosen:
         proven = next((o.record for o in outcomes if _proven(o.record)), None)
         if proven is not None:
-            name = proven.attack.partition("(")[0]
+            name = proven.attack.name
             refused[option.name] = f"not needed, since {name} proved that what came back is right"
             continue
         began = time.perf_counter()
@@ -276,7 +276,7 @@ def audit_step(
         found = check_applicability(seen, steps=steps)
 
         def case(option: ApplicableAttack) -> Case:
-            name = described(option.name, written(option))
+            name = Component(option.name, written(option))
             return Case(task, client, known, option.attack, name, who, seed)
 
         promise = "" if privacy is None else privacy.account

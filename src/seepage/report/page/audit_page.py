@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from seepage.audit import AuditResult, Choice, Record
+from seepage.audit.audit_result import AuditResult
+from seepage.audit.choices import Choice
+from seepage.audit.record import Record
 from seepage.report.headroom import headrooms
 from seepage.report.leak import Attempt, attempts
 from seepage.report.page.bound_section import bound_section

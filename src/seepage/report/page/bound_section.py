@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from seepage.report.bound_rows import ceiling_words, closest_words, error_words, reading, silences
-from seepage.report.headroom import Headroom, Scene, Standing, reached, scenes
+from seepage.core.construct import Component
+from seepage.report.headroom import (
+    Headroom,
+    Standing,
+    ceiling_words,
+    closest_words,
+    error_words,
+    reached,
+    read_headroom,
+    scenes,
+    silences,
+)
 from seepage.report.leak import Attempt
 from seepage.report.page.document import (
     Attributes,
     Markup,
     Section,
     element,
+    filter_link,
     joined,
-    level_class,
     scrolling,
     table,
 )
-from seepage.report.page.line_chart import Axis
-from seepage.report.page.record_section import filter_link
-from seepage.report.words import behind, decibels, short_names
+from seepage.report.page.line_chart import Axis, draw_dot, draw_strips
+from seepage.report.words import Setup, decibels, label_setups, short_names
 
 # Height of the lane of attacks, and of each bound's.
 ATTACKS, LANE = 20, 13
@@ -32,7 +41,7 @@ HUES = 7
 
 @dataclass(frozen=True)
 class Pair:
-    """One line of the chart: what was reached behind a defense, and what theory allows.
+    """One line of the chart: what attacks reached with a defense, and what theory allows.
 
     Args:
         label: Shown to its left.
@@ -57,23 +66,8 @@ def ceiling_chart(pairs: Sequence[Pair], *, label: str) -> Markup:
         label: What the chart shows, for those who do not see it.
     """
     axis = _axis(pairs)
-    rows = [
-        element(
-            "div",
-            {"class": "strip"},
-            element(
-                "div",
-                {"class": "strip-label"},
-                pair.label,
-                element("span", {"class": "faint"}, pair.note),
-            ),
-            _track(pair, axis),
-        )
-        for pair in pairs
-    ]
-    scale = element("div", {"class": "strip"}, element("div", {"class": "strip-label"}),
-                    _scale(axis))  # fmt: skip
-    return element("figure", {"class": "chart", "role": "group", "aria-label": label}, *rows, scale)
+    strips = [(pair.label, pair.note, _track(pair, axis)) for pair in pairs]
+    return draw_strips(strips, scale=_scale(axis), label=label)
 
 
 def legend(names: Sequence[str]) -> Markup:
@@ -117,7 +111,7 @@ def _track(pair: Pair, axis: Axis) -> Markup:
         *(_upright(axis.place(tick), height) for tick in axis.ticks(6)),
         *lanes,
         _floor(pair.floor, axis),
-        *(_dot(attempt, axis) for attempt in reversed(pair.floor)),
+        *(draw_dot(a, axis, height=ATTACKS // 2, radius=5) for a in reversed(pair.floor)),
     )
 
 
@@ -144,7 +138,7 @@ def _lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
     return joined(element("rect", {**beyond, "data-tip": tip}), *ticks)
 
 
-def _tick(person: Standing, bound: str, kind: str, middle: int, axis: Axis) -> Markup:
+def _tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Markup:
     key = "{} #{}".format(*person.victim)
     place: Attributes = {
         "x": f"{axis.place(person.ceiling)}%",
@@ -154,22 +148,6 @@ def _tick(person: Standing, bound: str, kind: str, middle: int, axis: Axis) -> M
     }
     tip = f"{key}: {ceiling_words(person)} by {bound}"
     return element("rect", {"class": kind, **place, "data-tip": tip, "data-key": key})
-
-
-def _dot(attempt: Attempt, axis: Axis) -> Markup:
-    key = "{} #{}".format(*attempt.victim)
-    tip = f"{key}: {decibels(attempt.psnr)} by {attempt.record.attack.partition('(')[0]}"
-    return element(
-        "circle",
-        {
-            "class": f"dot {level_class(attempt.level)}",
-            "cx": f"{axis.place(attempt.psnr)}%",
-            "cy": ATTACKS // 2,
-            "r": 5,
-            "data-tip": f"{tip} ({attempt.level})",
-            "data-key": key,
-        },
-    )
 
 
 def _upright(place: float, height: int) -> Markup:
@@ -201,12 +179,13 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     return Section(
         "bounds",
         "What theory allows",
-        "An attack shows that at least so much leaks, a bound that no attack it speaks of gets "
-        "further. Dots are the strongest attack on each person; each lane below has a tick where "
-        "theory stops that person's attacker, and is tinted beyond the last. Between dot and tick "
-        "nobody knows. Most bounds are of unbiased attacks: one that prefers likely inputs may "
-        "pass them, as may a guess without any update where they are wide. The axis is PSNR, and "
-        "below it the error per entry (RMSE, in units of the range) that it means.",
+        "An attack shows how much leaks at least. A bound shows what no attack that it covers can "
+        "exceed. Dots are the strongest attack on each person. Each lane below has a tick where "
+        "theory stops the attack on that person, and is tinted beyond the last tick. What lies "
+        "between dot and tick is unknown. Most bounds are for unbiased attacks: an attack that "
+        "prefers likely inputs may pass them, and so may a guess without any update if the bound "
+        "is wide. The axis shows PSNR, and below it the error per entry (RMSE, in units of the "
+        "range).",
         joined(
             legend(list(heard.values())),
             *(_network(group, hues) for group in _by_network(found)),
@@ -218,29 +197,30 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
 
 
 def _by_network(found: Sequence[Headroom]) -> list[list[Headroom]]:
-    groups: dict[Scene, list[Headroom]] = {}
+    groups: dict[tuple[str, ...], list[Headroom]] = {}
     for headroom in found:
-        groups.setdefault(replace(headroom.scene, defense=""), []).append(headroom)
+        scene = headroom.scene
+        groups.setdefault((scene.data, scene.model, scene.mode), []).append(headroom)
     return list(groups.values())
 
 
-def _network(found: Sequence[Headroom], hues: dict[str, int]) -> Markup:
+def _network(found: Sequence[Headroom], hues: dict[Component, int]) -> Markup:
     scene = found[0].scene
     title = f"{scene.model} on {scene.data}"
-    pairs = [_pair(scene, group, hues) for scene, group in scenes(found).items()]
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    pairs = [_pair(labels[s.setup], group, hues) for s, group in scenes(found).items()]
     return joined(
         element("h3", {"class": "network"}, title),
         ceiling_chart(pairs, label=f"Floors and ceilings of {title}, in dB of PSNR"),
-        _table(title, found, [bound for bound in hues if _speaks(bound, found)]),
+        _table(title, found, [bound for bound in hues if _speaks(bound, found)], labels),
     )
 
 
-def _speaks(bound: str, found: Sequence[Headroom]) -> bool:
+def _speaks(bound: Component, found: Sequence[Headroom]) -> bool:
     return any(headroom.speaks for headroom in found if headroom.bound == bound)
 
 
-def _pair(scene: Scene, group: Sequence[Headroom], hues: dict[str, int]) -> Pair:
-    name = behind(scene.defense)
+def _pair(name: str, group: Sequence[Headroom], hues: dict[Component, int]) -> Pair:
     people = list(reached(group).values())
     speaking = sorted(((hues[h.bound], h) for h in group if h.speaks), key=lambda lane: lane[0])
     return Pair(
@@ -252,14 +232,16 @@ def _pair(scene: Scene, group: Sequence[Headroom], hues: dict[str, int]) -> Pair
     )
 
 
-def _table(title: str, found: Sequence[Headroom], bounds: Sequence[str]) -> Markup:
+def _table(
+    title: str, found: Sequence[Headroom], bounds: Sequence[Component], labels: dict[Setup, str]
+) -> Markup:
     short = short_names(bounds)
-    header = {"behind": "", "closest attack": "number", **{short[b]: "number" for b in bounds}}
+    header = {"defense": "", "closest attack": "number", **{short[b]: "number" for b in bounds}}
     rows: list[list[str]] = []
     for scene, group in scenes(found).items():
         by_bound = {headroom.bound: headroom for headroom in group}
         cells = [_cell(by_bound.get(bound)) for bound in bounds]
-        rows.append([behind(scene.defense), closest_words(group), *cells])
+        rows.append([labels[scene.setup], closest_words(group), *cells])
     caption = (
         "The person in the middle: the error (RMSE) that attacks have at least, the PSNR they "
         "have at most, and how that stands to what was reached."
@@ -272,7 +254,7 @@ def _cell(headroom: Headroom | None) -> Markup:
         return element("span", {"class": "faint"}, "not asked")
     if not headroom.speaks:
         return element("span", {"class": "faint"}, "says nothing")
-    middle, said = headroom.middle, reading(headroom)
+    middle, said = headroom.middle, read_headroom(headroom)
     beaten = said.startswith("BEATEN")
     return joined(
         element("span", {"class": "worst"}, f"{error_words(middle.rmse)}"),
@@ -281,8 +263,8 @@ def _cell(headroom: Headroom | None) -> Markup:
     )
 
 
-def _assumptions(bound: str, short: str, found: Sequence[Headroom]) -> Markup:
-    """What a bound rests on, and where it says nothing, behind one click."""
+def _assumptions(bound: Component, short: str, found: Sequence[Headroom]) -> Markup:
+    """The assumptions of a bound, and where it says nothing; folded until clicked."""
     own = [headroom for headroom in found if headroom.bound == bound]
     phrases = dict.fromkeys(phrase for headroom in own for phrase in headroom.assumptions)
     lines = [

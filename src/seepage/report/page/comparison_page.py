@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seepage.audit import AuditResult
+from seepage.audit.audit_result import AuditResult
+from seepage.core.construct import Component
 from seepage.report.change import NOTICED, Change, Direction, changes, comparison_verdict
 from seepage.report.intervals import median_interval
 from seepage.report.leak import Attempt
+from seepage.report.page.defense_section import interval_words
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -20,7 +22,7 @@ from seepage.report.page.document import (
 )
 from seepage.report.page.opening import opening, rerun_section
 from seepage.report.verdict import missing
-from seepage.report.words import behind, decibels, enumerated, short_names
+from seepage.report.words import Setup, enumerated, label_setups, short_names
 
 SHOWN = 400
 
@@ -53,14 +55,15 @@ def _name(audit: AuditResult) -> str:
 
 
 def _grouped(found: Sequence[Change]) -> Section:
-    groups: dict[tuple[str, str], list[Change]] = {}
+    groups: dict[tuple[Setup, Component], list[Change]] = {}
     for change in found:
         if change.before and change.after:
-            groups.setdefault((change.defense, change.attack), []).append(change)
+            groups.setdefault((change.setup, change.attack), []).append(change)
     short = short_names(change.attack for change in found)
+    labels = label_setups(change.setup for change in found)
     rows = [
         [
-            behind(defense),
+            labels[setup],
             short[attack],
             _median([c.before for c in group if c.before]),
             _median([c.after for c in group if c.after]),
@@ -68,9 +71,9 @@ def _grouped(found: Sequence[Change]) -> Section:
             str(sum(c.direction is Direction.better for c in group)),
             str(sum(c.direction is Direction.same for c in group)),
         ]
-        for (defense, attack), group in groups.items()
+        for (setup, attack), group in groups.items()
     ]
-    header = {"behind": "", "attack": "", "median before": "number", "median now": "number",
+    header = {"defense": "", "attack": "", "median before": "number", "median now": "number",
               "worse": "number", "better": "number", "same": "number"}  # fmt: skip
     caption = "Median over people in dB of PSNR with its 95 % interval, and how many changed"
     return Section(
@@ -82,21 +85,18 @@ def _grouped(found: Sequence[Change]) -> Section:
 
 
 def _median(tried: Sequence[Attempt]) -> str:
-    interval = median_interval([attempt.psnr for attempt in tried])
-    low, middle, high = (
-        decibels(value, unit=False) for value in (interval.low, interval.middle, interval.high)
-    )
-    return f"{middle} ({low} to {high})"
+    return interval_words(median_interval([attempt.psnr for attempt in tried]))
 
 
 def _people(found: Sequence[Change]) -> Section:
     short = short_names(change.attack for change in found)
-    header = {"person": "", "behind": "", "attack": "", "before": "number", "now": "number",
+    labels = label_setups(change.setup for change in found)
+    header = {"person": "", "defense": "", "attack": "", "before": "number", "now": "number",
               "difference": "number", "": ""}  # fmt: skip
     rows: list[list[str]] = [
         [
             "{} #{}".format(*change.victim),
-            behind(change.defense),
+            labels[change.setup],
             short[change.attack],
             _reached(change.before),
             _reached(change.after),
@@ -106,7 +106,7 @@ def _people(found: Sequence[Change]) -> Section:
         for change in found[:SHOWN]
     ]
     left = len(found) - len(rows)
-    caption = "Every person behind every defense, what got worst first"
+    caption = "Every person with every defense, what got worst first"
     return Section(
         "people",
         "Person by person",

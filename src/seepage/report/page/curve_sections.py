@@ -1,15 +1,15 @@
-"""Section: how the attacks that search converged."""
+"""Sections with curves: how searches converged, and what protection costs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from seepage.audit import Choice, pareto_front
-from seepage.report.leak import SATURATED, YARDSTICKS, Attempt, by_attack, strength
+from seepage.audit.choices import Choice, pareto_front
+from seepage.report.leak import SATURATED, YARDSTICKS, Attempt, group_by_attack, strength
 from seepage.report.page.document import Markup, Section, amount, element, joined, level_class
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, spanning
-from seepage.report.words import behind, decibels, short_names
+from seepage.report.words import decibels, defense_words, short_names
 
 CURVES = 40
 POINTS = 80
@@ -26,16 +26,15 @@ def convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> Se
     """
     searched = [attempt for attempt in tried if attempt.record.effort.get("steps")]
     short = short_names(attempt.record.attack for attempt in searched)
-    charts = [
-        _chart(short[attack], group, objective) for attack, group in by_attack(searched).items()
-    ]
+    groups = group_by_attack(searched)
+    charts = [_chart(short[attack], group, objective) for attack, group in groups.items()]
     if not any(charts):
         return None
     return Section(
         "convergence",
         "How the searches converged",
-        "The objective of the restart each attack chose, step by step, on a logarithmic scale. A "
-        "curve still falling at its end says that more steps might find more.",
+        "The objective of the restart that each attack chose, step by step, on a logarithmic "
+        "scale. If a curve still falls at its end, more steps might find more.",
         joined(*charts),
     )
 
@@ -72,7 +71,7 @@ def _curve(attempt: Attempt, values: Sequence[float]) -> Curve:
     steps = sorted({*range(0, len(values), stride), *range(len(values))[-1:]})
     points = [(step, math.log10(values[step])) for step in steps if 0 < values[step] < math.inf]
     key = "{} #{}".format(*attempt.victim)
-    tip = f"{key} behind {behind(attempt.record.defense)}: {amount(attempt)}"
+    tip = f"{key}, {defense_words(attempt.record.defense)}: {amount(attempt)}"
     return Curve(points, tip, level_class(attempt.level), key)
 
 
@@ -116,8 +115,8 @@ def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> 
     return Section(
         "tradeoff",
         "What protection costs",
-        "Further right the model is better, further down less leaks. On the line are the choices "
-        "that no other beats in both.",
+        "The model is better further right, and less leaks further down. The line joins the "
+        "choices that no other choice beats in both.",
         line_chart(
             across, up, labels, label="Leakage against utility", curves=[stairs], marks=marks
         ),

@@ -1,4 +1,4 @@
-"""Section: leakage by defense, and by attack behind each defense."""
+"""Section: leakage by defense, and by attack for each defense."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from seepage.report.leak import (
     YARDSTICKS,
     Attempt,
     Victim,
-    by_attack,
-    by_defense,
-    recognisable,
+    count_recognisable,
+    group_by_attack,
+    group_by_setup,
     strength,
     strongest,
 )
@@ -23,14 +23,14 @@ from seepage.report.page.document import (
     Section,
     amount,
     element,
+    filter_link,
     joined,
     level_class,
     scrolling,
     table,
 )
-from seepage.report.page.line_chart import Axis
-from seepage.report.page.record_section import filter_link
-from seepage.report.words import behind, counted, decibels, short_names
+from seepage.report.page.line_chart import Axis, draw_dot, draw_strips
+from seepage.report.words import Setup, counted, decibels, label_setups, short_names
 
 DECIBELS = Axis(0.0, SATURATED)
 RECOGNISABLE = YARDSTICKS["psnr"].recognisable
@@ -66,27 +66,13 @@ def strip_chart(lines: Sequence[StripLine], *, label: str) -> Markup:
         lines: In the order they are drawn.
         label: What the chart shows, for those who do not see it.
     """
-    rows = [
-        element(
-            "div",
-            {"class": "strip"},
-            element("div", {"class": "strip-label"}, line.label, _note(line)),
-            _track(line),
-        )
-        for line in lines
-    ]
-    return element(
-        "figure",
-        {"class": "chart", "role": "group", "aria-label": label},
-        *rows,
-        element("div", {"class": "strip"}, element("div", {"class": "strip-label"}), _scale()),
-    )
+    strips = [(line.label, _note(line), _track(line)) for line in lines]
+    return draw_strips(strips, scale=_scale(), label=label)
 
 
-def _note(line: StripLine) -> Markup:
+def _note(line: StripLine) -> str:
     stride = _stride(line.people)
-    drawn = f", one dot for {stride}" if stride > 1 else ""
-    return element("span", {"class": "faint"}, line.note + drawn)
+    return line.note + (f", one dot for {stride}" if stride > 1 else "")
 
 
 def _stride(people: Sequence[Attempt]) -> int:
@@ -124,27 +110,12 @@ def _across(left: str, right: str, height: int) -> dict[str, str | int]:
 
 def _dots(people: Sequence[Attempt], half: int) -> list[Markup]:
     """The worst-off last, so that nobody covers them."""
-    if len(people) <= FEW:
-        return [_dot(attempt, half, 5) for attempt in reversed(people)]
-    heights = [half + 20 * (number * GOLDEN % 1 - 0.5) for number in range(len(people))]
-    return [_dot(a, round(y, 1), 3) for a, y in zip(reversed(people), heights, strict=True)]
-
-
-def _dot(attempt: Attempt, height: float, radius: int) -> Markup:
-    data, person = attempt.victim
-    key = f"{data} #{person}"
-    tip = f"{key}: {decibels(attempt.psnr)} by {attempt.record.attack.partition('(')[0]}"
-    return element(
-        "circle",
-        {
-            "class": f"dot {level_class(attempt.level)}",
-            "cx": f"{DECIBELS.place(attempt.psnr)}%",
-            "cy": height,
-            "r": radius,
-            "data-tip": f"{tip} ({attempt.level})",
-            "data-key": key,
-        },
-    )
+    count, crowded = len(people), len(people) > FEW
+    heights = [half + 20 * (number * GOLDEN % 1 - 0.5) * crowded for number in range(count)]
+    return [
+        draw_dot(attempt, DECIBELS, height=round(height, 1), radius=3 if crowded else 5)
+        for attempt, height in zip(reversed(people), heights, strict=True)
+    ]
 
 
 def _scale() -> Markup:
@@ -167,49 +138,50 @@ def _anchor(tick: float) -> str:
 
 
 def defense_section(tried: Sequence[Attempt]) -> Section:
-    """Each defense against its strongest attack on each person, then against every attack."""
-    groups = by_defense(tried)
+    """Each setup against its strongest attack on each person, then against every attack."""
+    groups = group_by_setup(tried)
+    labels = label_setups(groups)
     chart = strip_chart(
-        [_line(name, strongest(group)) for name, group in groups.items()],
-        label="What came back behind each defense, in dB of PSNR",
+        [_line(labels[setup], strongest(group)) for setup, group in groups.items()],
+        label="What came back with each defense, in dB of PSNR",
     )
     return Section(
         "defenses",
         "Leakage by defense and by attack",
-        "One dot per person: the strongest of all attacks on that person, over every network, "
-        "knowledge and seed of this audit. The upright bar is the median over people, the thick "
-        "line its 95 % interval (bootstrap over people). The tint begins at 20 dB; a dot is red "
-        "where the person is recognisable, also below, if shapes came back under noise (SSIM). "
-        "Arrow keys walk along a line.",
-        joined(chart, _matrix(groups)),
+        "Each dot is one person: the strongest of all attacks on that person, over the networks, "
+        "adversaries and seeds of this audit. The upright bar is the median over people, the "
+        "thick line its 95 % interval (bootstrap over people). The tint begins at 20 dB. A red dot "
+        "is a person who is recognisable; below 20 dB this means that shapes came back under "
+        "noise (SSIM). Arrow keys walk along a line.",
+        joined(chart, _matrix(groups, labels)),
     )
 
 
-def _line(defense: str, people: dict[Victim, Attempt]) -> StripLine:
-    name = behind(defense)
+def _line(name: str, people: dict[Victim, Attempt]) -> StripLine:
+    total = counted(len(people), "person", "people")
     return StripLine(
         label=filter_link(name),
         name=name,
         people=list(people.values()),
         interval=median_interval([attempt.psnr for attempt in people.values()]),
-        note=f"{recognisable(people)} of {counted(len(people), 'person', 'people')} recognisable",
+        note=f"{count_recognisable(people)} of {total} recognisable",
     )
 
 
-def _matrix(groups: dict[str, list[Attempt]]) -> Markup:
-    """Defenses by attacks; the attack that got most behind a defense is set in bold."""
+def _matrix(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) -> Markup:
+    """Defenses by attacks; the strongest attack on a defense is set in bold."""
     attacks = list(dict.fromkeys(a.record.attack for group in groups.values() for a in group))
     short = short_names(attacks)
-    header = {"behind": "", **{short[attack]: "number" for attack in attacks}}
+    header = {"defense": "", **{short[attack]: "number" for attack in attacks}}
     rows = []
-    for defense, group in groups.items():
-        found = {attack: strongest(some) for attack, some in by_attack(group).items()}
+    for setup, group in groups.items():
+        found = {attack: strongest(some) for attack, some in group_by_attack(group).items()}
         most = max(strength(next(iter(people.values()))) for people in found.values())
         cells: list[str] = [_cell(found.get(attack), most) for attack in attacks]
-        rows.append([behind(defense), *cells])
+        rows.append([labels[setup], *cells])
     caption = (
         "The worst-off person and the median (with its 95 % interval), by attack. "
-        "Bold: the attack that got most behind a defense."
+        "Bold: the strongest attack on a defense."
     )
     return scrolling("Leakage by attack", table(caption, header, rows, {"class": "matrix"}))
 
@@ -219,17 +191,17 @@ def _cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) -> Mark
         return element("span", {"class": "faint"}, "not tried")
     worst = next(iter(people.values()))
     interval = median_interval([attempt.psnr for attempt in people.values()])
-    spread = " to ".join(decibels(v, unit=False) for v in (interval.low, interval.high))
+    bold = "strong" if strength(worst) == most else "span"
+    told = f"median {interval_words(interval)}, {count_recognisable(people)}/{len(people)}"
     return joined(
-        element(
-            "strong" if strength(worst) == most else "span",
-            {"class": f"worst {level_class(worst.level)}"},
-            amount(worst),
-        ),
-        element(
-            "span",
-            {"class": "faint"},
-            f"median {decibels(interval.middle, unit=False)} ({spread}), "
-            f"{recognisable(people)}/{len(people)}",
-        ),
+        element(bold, {"class": f"worst {level_class(worst.level)}"}, amount(worst)),
+        element("span", {"class": "faint"}, told),
     )
+
+
+def interval_words(interval: Interval) -> str:
+    """The middle of an interval, then its ends, in dB."""
+    low, middle, high = (
+        decibels(value, unit=False) for value in (interval.low, interval.middle, interval.high)
+    )
+    return f"{middle} ({low} to {high})"

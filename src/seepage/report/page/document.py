@@ -1,4 +1,4 @@
-"""The document around the sections: one file that needs nothing else."""
+"""The parts of an HTML page: elements, tables, sections, and the document around them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from seepage.report.leak import Attempt, Level
+if TYPE_CHECKING:
+    from seepage.report.leak import Attempt, Level
+
 
 VOID = frozenset({"br", "circle", "col", "hr", "img", "input", "line", "meta", "polyline", "rect"})
 
@@ -187,12 +191,12 @@ def _file(name: str) -> str:
     return (files("seepage.report.page") / name).read_text(encoding="utf-8")
 
 
-_CLASSES = {Level.recognisable: "leak", Level.partial: "trace", Level.hidden: "safe"}
+_CLASSES = {"recognisable": "leak", "partial": "trace", "hidden": "safe"}
 
 
 def level_class(level: Level | None) -> str:
     """The class that colours it."""
-    return "none" if level is None else _CLASSES[level]
+    return "none" if level is None else _CLASSES[level.name]
 
 
 def badge(level: Level) -> Markup:
@@ -206,3 +210,8 @@ def amount(attempt: Attempt) -> str:
     Exact means that the guess rounds to the same 8-bit input.
     """
     return "exact" if attempt.score("exact") else attempt.amount.words()
+
+
+def filter_link(words: str) -> Markup:
+    """Words that filter the table of results when they are clicked."""
+    return element("a", {"href": f"#filter={quote(words)}"}, words)

@@ -1,4 +1,4 @@
-"""A line chart that keeps its letters in shape; without names it stretches with the page."""
+"""Charts: axes, dots on strips, and line charts with names beside their marks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from seepage.report.page.document import Markup, element, scrolling
+from seepage.report.page.document import Markup, element, level_class, scrolling
+from seepage.report.words import decibels
+
+if TYPE_CHECKING:
+    from seepage.report.leak import Attempt
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,49 @@ def _nice(step: float) -> float:
     return next(scale * nice for nice in (1, 2, 5, 10) if scale * nice >= step * 0.999)
 
 
-# Of letters of 12 pixels: the width of one, and the height of a line.
+def draw_strips(
+    strips: Iterable[tuple[Markup, str, Markup]], *, scale: Markup, label: str
+) -> Markup:
+    """Draw strips above one axis.
+
+    Args:
+        strips: For each its label, a note in small type, and its track.
+        scale: The axis.
+        label: What the chart shows, for those who do not see it.
+    """
+    rows = [
+        element(
+            "div",
+            {"class": "strip"},
+            element(
+                "div", {"class": "strip-label"}, name, element("span", {"class": "faint"}, note)
+            ),
+            track,
+        )
+        for name, note, track in strips
+    ]
+    axis = element("div", {"class": "strip"}, element("div", {"class": "strip-label"}), scale)
+    return element("figure", {"class": "chart", "role": "group", "aria-label": label}, *rows, axis)
+
+
+def draw_dot(attempt: Attempt, axis: Axis, *, height: float, radius: int) -> Markup:
+    """One person on a strip, at what the attempt reached."""
+    key = "{} #{}".format(*attempt.victim)
+    tip = f"{key}: {decibels(attempt.psnr)} by {attempt.record.attack.name} ({attempt.level})"
+    return element(
+        "circle",
+        {
+            "class": f"dot {level_class(attempt.level)}",
+            "cx": f"{axis.place(attempt.psnr)}%",
+            "cy": height,
+            "r": radius,
+            "data-tip": tip,
+            "data-key": key,
+        },
+    )
+
+
+# Width of a letter and height of a line, in a font of 12 pixels.
 LETTER, LINE = 6.3, 14.0
 # Beyond this a name is not next to its mark, and a line leads to it.
 NEXT_TO = 8.0

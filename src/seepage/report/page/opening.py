@@ -1,14 +1,13 @@
-"""The first screen: the verdict, the picture behind it, and what it assumes."""
+"""The first screen: the verdict, its picture, and what it assumes; and how to run it again."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 
-from seepage.audit import Record
-from seepage.report.leak import YARDSTICKS
+from seepage.audit.record import Record
+from seepage.report.leak import YARDSTICKS, Verdict
 from seepage.report.page.document import Markup, Section, element, joined, level_class
-from seepage.report.verdict import Verdict
 from seepage.report.words import counted, enumerated, short_names, threat_words
 
 
@@ -66,11 +65,11 @@ def _convention() -> Markup:
             "p",
             None,
             f"an error of at most a tenth of the range (PSNR of {psnr.recognisable:g} dB or more) "
-            f"or, for images, alike shapes (SSIM of {ssim.recognisable:g} or more); and clearly "
-            f"above the best guess that needs no update, by {psnr.margin:g} dB or "
-            f"{ssim.margin:g}. Of tables {_share('feature_accuracy')} of the columns, of texts "
-            f"{_share('token_accuracy')} of the words count as much. Only above that guess: a "
-            "trace.",
+            f"or, for images, similar shapes (SSIM of {ssim.recognisable:g} or more). Either must "
+            f"be clearly above the best guess that needs no update, by {psnr.margin:g} dB or "
+            f"{ssim.margin:g}. For tables, {_share('feature_accuracy')} of the columns; for text, "
+            f"{_share('token_accuracy')} of the words. Better than a guess but below that: "
+            "“partial”.",
         ),
         element(
             "p",
@@ -82,7 +81,7 @@ def _convention() -> Markup:
 
 
 def _share(metric: str) -> str:
-    return f"{YARDSTICKS[metric].recognisable:.0%}"
+    return f"{100 * YARDSTICKS[metric].recognisable:.0f} %"
 
 
 def _effort(records: Sequence[Record]) -> str:
@@ -94,7 +93,7 @@ def _effort(records: Sequence[Record]) -> str:
     searched = f", {steps:,} search steps" if steps else ""
     return (
         f"{enumerated(list(attacks.values()))}: {counted(len(done), 'case')}{searched}, {hours} on "
-        f"{devices}. Nothing found means nothing found with this effort."
+        f"{devices}. If nothing was found, it was not found with this effort."
     )
 
 
@@ -112,8 +111,7 @@ def rerun_section(
     return Section(
         "rerun",
         "To run it again",
-        "The same spec, seeds, versions and device give the same results (on a card up to "
-        "rounding).",
+        "The same spec, seeds, versions and device give the same results, on a GPU up to rounding.",
         joined(
             element(
                 "p", None, "Save the spec as spec.toml and run ",
@@ -122,18 +120,22 @@ def rerun_section(
             ),
             _folded("Spec", spec),
             _folded("Versions and machine", json.dumps(environment, indent=2)),
-            _folded("What ran, in full", "\n".join(_described(records))),
+            _folded("What ran, in full", "\n".join(_describe_parts(records))),
         ),
     )  # fmt: skip
 
 
-def _described(records: Sequence[Record]) -> list[str]:
+def _describe_parts(records: Sequence[Record]) -> list[str]:
     kinds = ("data", "model", "local", "defense", "threat", "attack")
     return [
         f"{kind}: {value}"
         for kind in kinds
-        for value in dict.fromkeys(getattr(record, kind) for record in records)
+        for value in dict.fromkeys(_write(getattr(record, kind)) for record in records)
     ]
+
+
+def _write(value: object) -> str:
+    return " + ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def _folded(title: str, text: str) -> Markup:

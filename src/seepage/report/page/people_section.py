@@ -9,8 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seepage.audit import Record
-from seepage.report.leak import Amount, Attempt, Victim, by_defense, strength, strongest
+from seepage.audit.record import Record
+from seepage.report.leak import (
+    Amount,
+    Attempt,
+    Victim,
+    group_by_setup,
+    residual_of,
+    strength,
+    strongest,
+    unscored,
+)
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -20,8 +29,7 @@ from seepage.report.page.document import (
     joined,
     level_class,
 )
-from seepage.report.verdict import residual_of, unscored
-from seepage.report.words import behind
+from seepage.report.words import defense_words, label_setups
 
 # Longest side of a picture, in pixels; larger images are reduced.
 LARGEST = 96
@@ -122,14 +130,16 @@ Look = Callable[[Attempt], Shown | None]
 
 
 def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Section:
-    """Truth, then what came back behind each defense, for the worst-off people.
+    """Truth, then what came back with each defense, for the worst-off people.
 
     Args:
         tried: Every attempt of the audit.
-        truth: The private input behind an attempt, or None if it was not kept.
+        truth: The private input of an attempt, or None if it was not kept.
         guess: What the attempt made of it, or None if it was not kept.
     """
-    guesses = {name: strongest(group) for name, group in by_defense(tried).items()}
+    groups = group_by_setup(tried)
+    labels = label_setups(groups)
+    guesses = {labels[setup]: strongest(group) for setup, group in groups.items()}
     everybody = strongest(tried)
     cards: list[Markup] = []
     for victim in everybody:
@@ -146,7 +156,7 @@ def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Sec
     return Section(
         "people",
         "Person by person, worst first",
-        "The private input, then the best guess any attack made behind each defense." + beyond,
+        "The private input, then the best guess of any attack for each defense." + beyond,
         joined(*cards),
     )
 
@@ -174,7 +184,7 @@ def _card(
     alt = f"private input of {_name(victim)}"
     figures = [
         _figure(_missing() if original is None else picture(original, alt=alt), "the truth"),
-        *(_guess(attempt, guess(attempt), original) for attempt in mine.values()),
+        *(_guess(name, one, guess(one), original) for name, one in mine.items()),
     ]
     return element(
         "article",
@@ -185,11 +195,11 @@ def _card(
     )
 
 
-def _guess(attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
+def _guess(label: str, attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
     return _figure(
         _missing() if values is None else picture(values, alt=_alt(attempt), over=truth),
         joined(
-            element("span", {"class": "behind"}, behind(attempt.record.defense)),
+            element("span", {"class": "behind"}, label),
             element("b", {"class": level_class(attempt.level)}, amount(attempt)),
             element("span", {"class": "faint"}, _fine_print(attempt)),
         ),
@@ -197,7 +207,7 @@ def _guess(attempt: Attempt, values: Shown | None, truth: Shown | None) -> Marku
 
 
 def _fine_print(attempt: Attempt) -> str:
-    parts = [attempt.record.attack.partition("(")[0]]
+    parts = [attempt.record.attack.name]
     if attempt.score("exact"):
         parts.append(attempt.amount.words())
     parts += [
@@ -245,8 +255,8 @@ def _missing() -> Markup:
 
 
 def _alt(attempt: Attempt) -> str:
-    where = behind(attempt.record.defense)
-    how = attempt.record.attack.partition("(")[0]
+    where = defense_words(attempt.record.defense)
+    how = attempt.record.attack.name
     return f"{_name(attempt.victim)} as {how} saw it, {where}: {amount(attempt)}, {attempt.level}"
 
 
@@ -277,7 +287,7 @@ def unscored_section(
 
 
 def _unscored_card(record: Record, guesses: Tensor | None) -> Markup:
-    name = record.attack.partition("(")[0]
+    name = record.attack.name
     checked = certificate_words(record.certificate) if record.certificate else "not checked"
     shown = [] if guesses is None else list(guesses[:PEOPLE])
     figures = [

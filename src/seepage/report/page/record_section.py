@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from urllib.parse import quote
+from typing import Any
 
-from seepage.audit import Record
-from seepage.report.leak import Attempt, attempts, strength
+from seepage.audit.record import Record
+from seepage.report.leak import Attempt, attempts, strength, unscored
 from seepage.report.page.document import Markup, Section, element, joined, scrolling
-from seepage.report.verdict import unscored
-from seepage.report.words import behind, counted, decibels, short_names
+from seepage.report.words import (
+    counted,
+    decibels,
+    defense_words,
+    local_words,
+    short_names,
+    tell_apart,
+    threat_words,
+)
 
 # Rows written as HTML, for readers without scripts and for paper; the script has all of them.
 WRITTEN = 200
+# Columns that are shown only if they vary, by the field of a record.
 VARYING = {"network": "model", "client": "local", "adversary": "threat"}
-TEXTS = frozenset({"person", "behind", "attack", "reading", *VARYING})
-
-
-def filter_link(words: str) -> Markup:
-    """Words that filter the table when they are clicked; the address can be passed on."""
-    return element("a", {"href": f"#filter={quote(words)}"}, words)
+TEXTS = frozenset({"person", "defense", "attack", "reading", *VARYING})
 
 
 def record_section(records: Sequence[Record]) -> Section:
@@ -30,9 +33,9 @@ def record_section(records: Sequence[Record]) -> Section:
     return Section(
         "records",
         "Every result",
-        f"{counted(len(rows), 'row')}: one per person and attack, worst first. All words typed "
-        "must occur in a row; a filter is part of the page's address and can be passed on. A "
-        "click on a heading sorts.",
+        f"{counted(len(rows), 'row')}: one per person and attack, worst first. The filter shows "
+        "the rows that contain all words typed; it is part of the page's address, so you can share "
+        "it. Click a heading to sort.",
         joined(_controls(len(rows)), _table(columns, rows), _data(columns, rows)),
     )
 
@@ -40,53 +43,55 @@ def record_section(records: Sequence[Record]) -> Section:
 def table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Titles of the columns, and the cells as text."""
     short = short_names(record.attack for record in records)
-    networks = short_names(record.model for record in records)
-    varying = [
-        title for title, name in VARYING.items() if len({getattr(r, name) for r in records}) > 1
-    ]
-    metrics = [
-        name for name in dict.fromkeys(n for r in records for n in r.scores) if name != "psnr"
-    ]
-    columns = ["person", "behind", "attack", *varying, "reading", "psnr", *metrics]
+    labels: dict[str, dict[Any, str]] = {
+        "model": short_names(record.model for record in records),
+        "local": tell_apart((record.local for record in records), local_words, str),
+        "threat": {record.threat: threat_words(record.threat) for record in records},
+    }
+    varying = {title: name for title, name in VARYING.items() if len(labels[name]) > 1}
+    metrics = list(dict.fromkeys(n for r in records for n in r.scores if n != "psnr"))
+    columns = ["person", "defense", "attack", "batch size", *varying, "reading", "psnr", *metrics]
     columns += ["without update", "residual", "steps", "restarts", "seconds", "seed"]
 
-    def described(record: Record) -> list[str]:
-        named = {"network": networks[record.model], "client": record.local,
-                 "adversary": record.threat}  # fmt: skip
-        plain = [behind(record.defense), short[record.attack]]
-        return plain + [named[title] for title in varying]
+    def row(who: str, record: Record, *cells: str) -> list[str]:
+        defense, attack = defense_words(record.defense), short[record.attack]
+        varied = [labels[name][getattr(record, name)] for name in varying.values()]
+        named = [who, defense, attack, str(record.batch_size), *varied]
+        return [*named, *cells, str(record.seed)]
 
     def scored(attempt: Attempt) -> list[str]:
         record = attempt.record
-        return [
+        return row(
             "{} #{}".format(*attempt.victim),
-            *described(record),
+            record,
             str(attempt.level),
             decibels(attempt.psnr, unit=False),
             *(_number(attempt.score(name)) for name in metrics),
             decibels(attempt.baseline, unit=False),
-            _number(record.certificate["residual"] if record.certificate else None),
-            *(_number(record.effort.get(name)) for name in ("steps", "restarts", "seconds")),
-            str(record.seed),
-        ]
+            *_checked(record),
+        )
 
     def failed(record: Record) -> list[str]:
-        people = ", ".join(f"#{person}" for person in record.people)
         blank = ["-"] * (len(metrics) + 6)
-        reading = f"failed: {record.error}"
-        return [f"{record.data} {people}", *described(record), reading, *blank, str(record.seed)]
+        return row(_everybody(record), record, f"failed: {record.error}", *blank)
 
     def blind(record: Record) -> list[str]:
-        people = ", ".join(f"#{person}" for person in record.people)
-        residual = _number(record.certificate["residual"] if record.certificate else None)
-        effort = [_number(record.effort.get(name)) for name in ("steps", "restarts", "seconds")]
         blank = ["-"] * (len(metrics) + 2)
-        told = ["no truth", *blank, residual, *effort, str(record.seed)]
-        return [f"{record.data} {people}", *described(record), *told]
+        return row(_everybody(record), record, "no truth", *blank, *_checked(record))
 
     ranked = sorted(attempts(records), key=strength, reverse=True)
     rows = [*map(scored, ranked), *map(blind, unscored(records))]
     return columns, rows + [failed(r) for r in records if r.error is not None]
+
+
+def _everybody(record: Record) -> str:
+    return f"{record.data} {', '.join(f'#{person}' for person in record.people)}"
+
+
+def _checked(record: Record) -> list[str]:
+    residual = record.certificate["residual"] if record.certificate else None
+    effort = (record.effort.get(name) for name in ("steps", "restarts", "seconds"))
+    return [_number(value) for value in (residual, *effort)]
 
 
 def _number(value: float | int | str | bool | None) -> str:
