@@ -146,7 +146,7 @@ def test_an_audit_leaves_records_pictures_spec_and_environment(audit, place):
 def test_an_audit_says_what_leaked_and_where_it_is_kept(audit):
     result, _ = audit()
     assert "Tiny: 1 case on cpu" in result.output
-    assert "[1/1] photos #0 analytic_fc() behind none: " in result.output
+    assert "[1/1] photos #0 analytic_fc behind no defense: " in result.output
     assert "What leaked, worst first" in result.output
     assert "pictures: out/contact_sheet.png   records: out/audit.sqlite" in result.output
 

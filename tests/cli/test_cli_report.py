@@ -75,7 +75,8 @@ def test_the_other_formats_hold_the_same_numbers(audits):
     assert len(rows) == len(plain["records"]) == 4
     for row, record in zip(rows, plain["records"], strict=True):
         assert float(row["psnr"]) == pytest.approx(float(record["scores"]["psnr"][0]))
-        assert row["defense"] == record["defense"]
+        assert row["defense"] == record["labels"]["defense"]
+        assert row["batch_size"] == str(record["batch_size"])
     assert plain["verdict"][0] == "2 of 2 people's images are recognisable without a defense."
     assert plain["missing"] is None
     words = (audits / "weak" / "report.md").read_text()
@@ -112,7 +113,7 @@ def test_two_audits_are_compared(audits):
     assert other.exit_code == 0
     rows = list(csv.DictReader(io.StringIO((audits / "strong" / "comparison.csv").read_text())))
     directions = {(row["defense"], row["person"]): row["direction"] for row in rows}
-    assert directions["chain()", "0"] == "same"
+    assert directions["no defense", "0"] == "same"
     assert set(directions.values()) == {"same", "only in the first", "only in the second"}
 
 
@@ -152,7 +153,7 @@ def test_the_help_is_true():
 
 def test_what_a_defense_costs_is_drawn_beside_what_it_lets_out(audited, tmp_path):
     worth = tmp_path / "worth.json"
-    worth.write_text('{"none": 0.93, "Prune(0.5)": 0.91}')
+    worth.write_text('{"no defense": 0.93, "Prune 0.5": 0.91}')
     page = tmp_path / "page.html"
     options = ["--utility", str(worth), "--out", str(page)]
     done = CliRunner().invoke(app, ["report", str(audited / "weak"), *options])
@@ -166,7 +167,7 @@ def test_what_a_defense_costs_is_drawn_beside_what_it_lets_out(audited, tmp_path
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"Prune(0.6)": 0.9}', "unknown defense 'Prune(0.6)' in worth.json"),
+        ('{"Prune 0.6": 0.9}', "unknown defense 'Prune 0.6' in worth.json"),
         ('["none"]', "expected worth.json to map defenses to numbers"),
         ('{"none": "good"}', "expected worth.json to map defenses to numbers"),
         ("{", "cannot read utilities from"),

@@ -208,7 +208,7 @@ def test_another_spec_is_never_mixed_in(interrupted, place):
     before = load_audit(place / "out")
     (place / "spec.toml").write_text(SPEC.replace("std = 0.01", "std = 0.02"))
     refused = audit("--resume")
-    said = "defense was 'AddGaussian(0.01)' and is now 'AddGaussian(0.02)'"
+    said = "defense was 'AddGaussian(std=0.01)' and is now 'AddGaussian(std=0.02)'"
     assert said in str(refused.exception)
     assert load_audit(place / "out") == before
     (place / "spec.toml").write_text("# a remark changes nothing\n" + SPEC)
@@ -252,7 +252,7 @@ def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(plac
 def test_a_dry_run_lists_the_cases_estimates_the_time_and_leaves_nothing(place):
     done = audit("--dry-run")
     assert done.exit_code == 0, done.output
-    assert "   1 analytic_fc() on photos #0 (mlp(hidden=(8,)), " in done.output
+    assert "   1 analytic_fc on photos #0 (mlp(hidden=(8,)), " in done.output
     assert "6 cases to run, about 1 s: an estimate" in done.output
     assert not (place / "out").exists()
 
@@ -280,8 +280,8 @@ def test_a_long_search_is_estimated_from_few_steps(place):
     ("gates", "code", "said"),
     [
         (["psnr=200"], 0, ""),
-        (["psnr=60"], 3, "leaked: photos #1 through analytic_fc() on mlp(hidden=(8,)) behind none"),
-        (["psnr=40"], 3, "behind AddGaussian(0.01), psnr 4"),
+        (["psnr=60"], 3, "leaked: photos #1 through analytic_fc on mlp(hidden=(8,)) behind no "),
+        (["psnr=40"], 3, "=0.01, psnr 4"),
         # The less distance is left, the more has leaked.
         (["l1=1e-12"], 0, ""),
         (["l1=0.5"], 3, "l1 "),
@@ -335,7 +335,7 @@ def test_a_terminal_shows_what_is_done_the_worst_leak_and_the_objective():
         shown = text.getvalue()
         assert ("2/4" in shown.replace("[2/4]", "")) == bar
         assert ("objective 0.25, worst 31.0 dB" in shown) == bar
-        assert ("[2/4] photos #0 it behind none: 31.0 dB" in shown) == plain
+        assert ("[2/4] photos #0 it behind no defense: 31.0 dB" in shown) == plain
 
 
 def test_a_log_hears_now_and_then_of_a_search_that_takes_long(monkeypatch):

@@ -161,7 +161,7 @@ def test_every_kind_of_part_of_an_installed_package_is_audited_from_a_spec(insta
     records = load_audit(place / "out").records
     grey = next(record for record in records if str(record.attack) == "grey(shade=0.25)")
     assert grey.data == "few"
-    assert "Halve" in grey.defense
+    assert "Halve" in [link.name for link in grey.defense]
     truth = sp.data.load("photos").inputs[:1]
     worst = float((truth - 0.25).abs().max())
     assert grey.scores["largest_error"] == pytest.approx([worst], abs=1e-6)

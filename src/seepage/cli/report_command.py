@@ -65,7 +65,8 @@ def _read(path: Path) -> Mapping[str, float]:
             f"expected {path.name} to map defenses to numbers, such as "
             f'{{"Prune 0.9": 0.87}}, got {str(found)[:60]}'
         )
-    return {str(defense): float(value) for defense, value in found.items()}
+    # Before 0.2, tables called it "none".
+    return {"no defense" if d == "none" else str(d): float(v) for d, v in found.items()}
 
 
 def _number(value: object) -> bool:
