@@ -17,6 +17,7 @@ from benchmarks.defense_chart import chart
 from benchmarks.defense_rows import ROWS, Scale, loaded
 from benchmarks.provenance import RESULTS, save
 from seepage.audit import Choice, Record, leakages, pareto_front, ranked, strongest
+from seepage.core.construct import Component
 from seepage.scoring import METRICS, baseline_scores
 
 DELTA = 1e-5
@@ -66,10 +67,10 @@ def guesses(scale: Scale) -> list[Record]:
             data=scale.data,
             people=tuple(range(start, start + scale.attacked)),
             model="",
-            local="",
-            defense="",
-            threat="",
-            attack=name,
+            local=Component(""),
+            defense=(),
+            threat=None,
+            attack=Component(name),
             seed=0,
             scores={metric: tuple(scores[metric].tolist()) for metric in scores},
         )
@@ -80,12 +81,24 @@ def guesses(scale: Scale) -> list[Record]:
     ]
 
 
+def read_record(plain: Result) -> Record:
+    """A recorded case; those recorded before 0.2 hold words in the place of values."""
+    parts = {key: plain[key] for key in ("local", "attack", "threat", "defense")}
+    named = {
+        key: {"name": part, "arguments": {}} if isinstance(part, str) else part
+        for key, part in parts.items()
+    }
+    if isinstance(named["defense"], dict):
+        named["defense"] = [named["defense"]]
+    return Record.from_plain({**plain, **named})
+
+
 def table(
     costs: Mapping[str, Result], leaks: Mapping[str, Result], guessed: Sequence[Record]
 ) -> Result:
     """Accuracy beside leakage; the front and the ranking at matched utility, if there are any."""
     named = [name for name in ROWS if name in costs and name in leaks]
-    records = {name: [Record(**record) for record in leaks[name]["records"]] for name in named}
+    records = {name: [read_record(record) for record in leaks[name]["records"]] for name in named}
     metrics = list(records[named[0]][0].scores)
     rows = {name: price(costs[name]) | leaked(records[name], guessed, metrics) for name in named}
     guess = {metric: round(leakages(guessed, metric)[0].mean, 4) for metric in metrics}

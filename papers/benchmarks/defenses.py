@@ -32,6 +32,7 @@ from benchmarks.defense_table import DELTA, gathered, join
 from benchmarks.provenance import RESULTS, origin, save
 from seepage.audit import Case, side_by_side, victims
 from seepage.core import Attack
+from seepage.core.construct import Component
 from seepage.core.errors import Diverged, UnknownName
 from seepage.core.task import batchnorm_layers
 from seepage.scoring import METRICS
@@ -110,8 +111,8 @@ def leaks(names: Sequence[str], scale: Scale, device: str, keep: Keep, taught: P
         left[name] -= 1
         print(f"{name}, {record.attack}: {record.error or record.scores}", flush=True)
         if record.error is None:
-            rows[name]["seconds"][record.attack] += float(record.effort["seconds"])
-            rows[name]["records"].append(replace(record, defense=name).plain())
+            rows[name]["seconds"][str(record.attack)] += float(record.effort["seconds"])
+            rows[name]["records"].append(replace(record, defense=(Component(name),)).plain())
         # Only whole rows, so that a run that is broken off leaves those of an earlier one alone.
         if not left[name] and rows[name]["records"]:
             keep({name: rows[name]})

@@ -28,8 +28,8 @@ def main() -> None:
         psnr = [value for value in record.scores.get("psnr", ()) if value is not None]
         row = {
             "view": record.data,
-            "attack": record.attack,
-            "defense": record.defense,
+            "attack": str(record.attack),
+            "defense": " + ".join(map(str, record.defense)),
             "people": len(psnr),
             "worst": round(max(psnr), 1),
             "median": round(median(psnr), 1),

@@ -23,7 +23,7 @@ def main() -> None:
     for part in spec.parts:
         for outcome in part.audit.run(part.batches):
             records.append(outcome.record)
-            print(f"{len(records)}: {outcome.record.attack} behind {outcome.record.defense}")
+            print(f"{len(records)}: {outcome.record.attack} defense: {outcome.record.defense}")
     result = {
         "spec": spec.title,
         "cases": len(records),

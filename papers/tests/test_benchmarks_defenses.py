@@ -8,6 +8,7 @@ import pytest
 from benchmarks import defense_chart, defense_rows, defense_table, defenses
 
 import seepage as sp
+from seepage.core.construct import Component
 from seepage.core.task import batchnorm_layers
 
 
@@ -74,8 +75,11 @@ def test_rows_that_are_not_made_again_keep_what_made_them(tmp_path, data_root):
 
 def test_nothing_is_ranked_where_the_undefended_network_leaks_no_more_than_a_guess():
     def record(attack, psnr):
-        named = {"data": "d", "people": (0,), "model": "", "local": "", "threat": "", "seed": 0}
-        return sp.audit.Record(defense="x", attack=attack, scores={"psnr": (psnr,)}, **named)
+        named = {"data": "d", "people": (0,), "model": "", "local": Component(""), "seed": 0}
+        scores = {"psnr": (psnr,)}
+        return sp.audit.Record(
+            defense=(), threat=None, attack=Component(attack), scores=scores, **named
+        )
 
     def made(guess):
         cost = {"loss": [1.0], "training_loss": 1.0, "overhead": 1.0, "epsilon": None}

@@ -92,5 +92,6 @@ def test_a_chain_serialises_to_plain_data():
 
     defense = sp.chain(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.1))
     plain = json.loads(json.dumps(serialise(defense)))
-    assert [link["name"] for link in plain["links"]] == ["ClipEach", "Mean", "AddGaussian"]
-    assert plain["links"][2]["std"] == 0.1
+    links = plain["arguments"]["links"]
+    assert [link["name"] for link in links] == ["ClipEach", "Mean", "AddGaussian"]
+    assert links[2]["arguments"]["std"] == 0.1
