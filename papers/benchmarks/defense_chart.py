@@ -7,7 +7,15 @@ from itertools import pairwise
 
 from benchmarks.picture import picture, words
 from seepage.report.page.document import Markup, element
-from seepage.report.page.line_chart import Axis, LabelBox, Name, Spot, boxes_along, placed, spanning
+from seepage.report.page.line_chart import (
+    Axis,
+    LabelBox,
+    Name,
+    Spot,
+    boxes_along,
+    place_names,
+    span_axis,
+)
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
 DOT = 4.0
@@ -31,14 +39,14 @@ def chart(
     """
     key, sign = f"{metric}_mean", 1.0 if metric == "psnr" else -1.0
     shown = {name: (row["accuracy"] * 100, row[key]) for name, row in rows.items()}
-    across = spanning([x for x, _ in shown.values()], room=0.12)
-    up = spanning([sign * y for y in (guess, *(y for _, y in shown.values()))], room=0.12)
+    across = span_axis([x for x, _ in shown.values()], room=0.12)
+    up = span_axis([sign * y for y in (guess, *(y for _, y in shown.values()))], room=0.12)
     spots = {name: (_across(across, x), _up(up, sign * y)) for name, (x, y) in shown.items()}
     best = [spots[name] for name in front]
     level = round(_up(up, sign * guess), 1)
     inside = LabelBox(LEFT, TOP, RIGHT, BOTTOM)
     lines = [*pairwise(best), ((LEFT, level), (RIGHT, level))]
-    names = placed(spots, inside, dot=DOT, around=[GUESSED.moved(level), *boxes_along(lines)])
+    names = place_names(spots, inside, dot=DOT, around=[GUESSED.moved(level), *boxes_along(lines)])
     if len(names) < len(spots):
         left = ", ".join(spots.keys() - {name.text for name in names})
         raise ValueError(f"no room for the names of {left}; make the picture larger")

@@ -26,8 +26,8 @@ from seepage.report import (
     strongest,
     verdict,
 )
-from seepage.report.page.line_chart import Axis, spanning
-from seepage.report.words import defense_words, enumerated, short_names, threat_words
+from seepage.report.page.line_chart import Axis, span_axis
+from seepage.report.words import defense_words, list_words, short_names, threat_words
 
 
 def links(*defenses):
@@ -250,7 +250,7 @@ def test_the_same_audit_twice_changes_nothing():
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6))
 def test_an_axis_holds_every_value_and_its_ticks_are_inside(values):
-    axis = spanning(values)
+    axis = span_axis(values)
     assert all(0 <= axis.place(value) <= 100 for value in [*values, math.inf, -math.inf])
     edge = 1e-6 * (axis.high - axis.low)
     assert all(axis.low - edge <= tick <= axis.high + edge for tick in axis.ticks())
@@ -263,8 +263,8 @@ def test_an_axis_is_linear():
 
 
 def test_words_are_those_of_a_sentence():
-    assert enumerated(["a"]) == "a"
-    assert enumerated([]) == ""
+    assert list_words(["a"]) == "a"
+    assert list_words([]) == ""
     assert short_names(["a(1)", "a(2)", "b(1)"]) == {"a(1)": "a(1)", "a(2)": "a(2)", "b(1)": "b"}
     knowledge = {"knows_labels": False, "knows_batch_size": True, "server": "malicious"}
     plain = Component("Threat", {**knowledge, "new": "field"})

@@ -8,7 +8,7 @@ import pytest
 from seepage.audit import Choice
 from seepage.report.page.curve_sections import tradeoff_section
 from seepage.report.page.document import document
-from seepage.report.page.line_chart import LabelBox, placed
+from seepage.report.page.line_chart import LabelBox, place_names
 
 # Most of the marks stand in one place, as they do where defenses cost nothing.
 CROWD = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)}
@@ -26,7 +26,7 @@ def test_names_overlap_neither_each_other_nor_marks():
     marks = CROWD | {"far": (70.0, 60.0)}
     others = [LabelBox.about((350.0, 200.0), 4.0), LabelBox.about((450.0, 205.0), 4.0)]
     inside = LabelBox(62, 56, 884, 414)
-    names = placed(marks, inside, dot=4.0, around=others)
+    names = place_names(marks, inside, dot=4.0, around=others)
     assert {name.text: name.at for name in names} == marks
     for one, other in itertools.combinations(names, 2):
         assert not one.box.meets(other.box)
@@ -39,7 +39,7 @@ def test_names_overlap_neither_each_other_nor_marks():
 def test_a_line_leads_from_the_edge_of_a_mark_to_a_name_that_is_not_next_to_it():
     names = {
         name.text: name
-        for name in placed(CROWD | {"far": (70.0, 60.0)}, LabelBox(0, 0, 900, 500), dot=4.0)
+        for name in place_names(CROWD | {"far": (70.0, 60.0)}, LabelBox(0, 0, 900, 500), dot=4.0)
     }
     assert not names["far"].apart
     led = next(name for name in names.values() if name.apart)
@@ -49,7 +49,7 @@ def test_a_line_leads_from_the_edge_of_a_mark_to_a_name_that_is_not_next_to_it()
 
 
 def test_a_line_leads_to_a_name_that_is_closer_to_another_mark():
-    names = placed(CROWD, LabelBox(0, 0, 900, 500), dot=4.0)
+    names = place_names(CROWD, LabelBox(0, 0, 900, 500), dot=4.0)
     reach = {
         name.text: [math.dist(name.box.nearest(spot), spot) for spot in (name.at, *CROWD.values())]
         for name in names
@@ -60,7 +60,7 @@ def test_a_line_leads_to_a_name_that_is_closer_to_another_mark():
 
 
 def test_names_without_room_are_left_out():
-    names = placed(CROWD, LabelBox(300, 170, 500, 240), dot=4.0)
+    names = place_names(CROWD, LabelBox(300, 170, 500, 240), dot=4.0)
     assert 0 < len(names) < len(CROWD)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seepage.report.words import counted
+from seepage.report.words import count_noun
 from seepage_papers.prepare import without_preparation
 from seepage_papers.table import PaperTable
 
@@ -35,8 +35,8 @@ class Cost:
             >>> str(Cost(cases=112, steps=14_336_000, epochs=0))
             '112 cases, 14M steps'
         """
-        parts = [counted(self.cases, "case") if self.cases else "", self._steps()]
-        parts.append(counted(self.epochs, "epoch") if self.epochs else "")
+        parts = [count_noun(self.cases, "case") if self.cases else "", self._steps()]
+        parts.append(count_noun(self.epochs, "epoch") if self.epochs else "")
         return ", ".join(part for part in parts if part) or "a count"
 
     def _steps(self) -> str:

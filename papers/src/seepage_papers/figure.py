@@ -10,11 +10,11 @@ from seepage.report.page.document import (
     Section,
     document,
     element,
-    joined,
-    scrolling,
+    join_markup,
+    make_scrollable,
     table,
 )
-from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, spanning
+from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage_papers.lines import Line
 from seepage_papers.measures import measure
 from seepage_papers.reproduction import WORDS, Reproduction
@@ -34,8 +34,8 @@ def page(found: Reproduction) -> str:
     columns = {title: "" if title in WORDS else "number" for title in found.header}
     told = table(f"{paper.name}, {found.scale}", columns, found.rows)
     sections = [
-        Section("figure", "Figure", "A ring is what the paper printed.", joined(*charts)),
-        Section("table", "Table", " ".join(found.notes), scrolling("Table", told)),
+        Section("figure", "Figure", "A ring is what the paper printed.", join_markup(*charts)),
+        Section("table", "Table", " ".join(found.notes), make_scrollable("Table", told)),
     ]
     first = element(
         "header",
@@ -66,7 +66,7 @@ def _chart(found: Reproduction, lines: Sequence[Line], number: Number) -> Markup
     heights += [v for line in lines if (i := line.interval) for v in (i.low, i.high)]
     if not any(map(math.isfinite, heights)):
         return None
-    x, y = Axis(-0.5, max(len(across) - 0.5, 0.5)), spanning(heights, room=0.1)
+    x, y = Axis(-0.5, max(len(across) - 0.5, 0.5)), span_axis(heights, room=0.1)
     curves: list[Curve] = []
     marks: list[Mark] = []
     for kind, (name, group) in zip(KINDS * len(series), series.items(), strict=False):
@@ -116,7 +116,9 @@ def _tradeoff(found: Reproduction) -> Markup | None:
     ]
     if not pairs:
         return None
-    x, y = (spanning(values, room=0.1) for values in ([p[0] for p in pairs], [p[1] for p in pairs]))
+    x, y = (
+        span_axis(values, room=0.1) for values in ([p[0] for p in pairs], [p[1] for p in pairs])
+    )
     across, up = measure(second[0].measure).words, measure(first[0].measure).words
     labels = Labels(
         across,

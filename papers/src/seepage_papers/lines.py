@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seepage.report import Interval, mean_interval
-from seepage.report.words import counted
+from seepage.report.words import count_noun
 from seepage_papers.measures import STATISTICS, Measure, measure
 from seepage_papers.sources import Sample
 from seepage_papers.table import Cell, PaperTable, Published
@@ -84,7 +84,7 @@ def _missed(reasons: Sequence[str]) -> str:
         'Not recovered for 2 batches: the update is zero.'
     """
     told = [
-        f"Not recovered for {counted(count, 'batch', 'batches')}: {reason}."
+        f"Not recovered for {count_noun(count, 'batch', 'batches')}: {reason}."
         for reason, count in Counter(reason.rstrip(".") for reason in reasons).items()
     ]
     return " ".join(told)

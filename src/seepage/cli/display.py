@@ -21,7 +21,7 @@ from rich.progress import (
 from seepage.audit import AnyCase, Record
 from seepage.core.progress import listen
 from seepage.report import amounts, decibels, defense_words, headrooms, most
-from seepage.report.words import counted
+from seepage.report.words import count_noun
 
 # A log hears of a search that takes longer than this before it is done.
 SECONDS_PER_LINE = 60.0
@@ -118,7 +118,7 @@ class AuditProgress:
                 f"{path} was truncated and is made anew", style="yellow", markup=False
             )
         if done:
-            are = counted(len(done), "case is", "cases are")
+            are = count_noun(len(done), "case is", "cases are")
             self._shown.print(f"{are} done, {total - len(done)} to run")
         self._display = Display(self._shown, total=total, done=done, plain=self._plain)
         return self._display.showing()

@@ -34,7 +34,7 @@ from seepage.report import (
     summarise,
     unscored,
 )
-from seepage.report.words import counted
+from seepage.report.words import count_noun
 
 SHOWN = 10
 
@@ -163,7 +163,7 @@ def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
 
 def _announce(spec: Spec, console: Console) -> None:
     title, device = escape(spec.title), spec.source.device
-    console.print(f"[bold]{title}[/bold]: {counted(len(spec.cases), 'case')} on {device}")
+    console.print(f"[bold]{title}[/bold]: {count_noun(len(spec.cases), 'case')} on {device}")
 
 
 def _source(request: AuditRequest, console: Console) -> SpecSource:
@@ -186,7 +186,7 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
         )
     seconds = estimate(missing, records) / (request.workers or 1)
     console.print(
-        f"{counted(len(missing), 'case')} to run, about {duration(seconds)}: an estimate from a "
+        f"{count_noun(len(missing), 'case')} to run, about {duration(seconds)}: an estimate from a "
         "few steps of every attack and bound on every network, or from what is recorded",
         soft_wrap=True,
     )

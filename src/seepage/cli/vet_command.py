@@ -17,7 +17,7 @@ from seepage.core import Batch
 from seepage.data import Dataset, load
 from seepage.exposure import VettingVerdict, vet
 from seepage.exposure.vet import ON_DATA, Judgement
-from seepage.report.words import enumerated
+from seepage.report.words import list_words
 from seepage.zoo import build, load_weights
 
 # As exit codes; 1 and 2 mean elsewhere that something failed or was badly asked for.
@@ -85,9 +85,9 @@ def _show(verdict: VettingVerdict, console: Console) -> None:
         console.print(line, highlight=False)
     if not verdict.alarms:
         console.print("nothing in the weights suggests that the server wants to read the update")
-    console.print(f"looked for {enumerated(verdict.checks)}", style="dim", highlight=False)
+    console.print(f"looked for {list_words(verdict.checks)}", style="dim", highlight=False)
     left = [name for name in ON_DATA if name not in verdict.checks]
     if left:
         least = max(ON_DATA[name][1] for name in left)
-        words = f"not for {enumerated(left)}, which takes --data with {least} examples"
+        words = f"not for {list_words(left)}, which takes --data with {least} examples"
         console.print(words, style="dim", highlight=False)

@@ -17,7 +17,7 @@ from seepage.report.leak import (
     attempts,
     keep_strongest,
 )
-from seepage.report.words import Setup, counted, decibels, label_setups
+from seepage.report.words import Setup, count_noun, decibels, label_setups
 
 # Smaller differences are what another seed gives as well, in dB of PSNR.
 NOTICED = 1.0
@@ -108,7 +108,7 @@ def comparison_verdict(found: Sequence[Change]) -> Verdict:
             f"{'Also, less leaks of ' if worse else 'Most: '}{_tell(c, labels)}."
             for c in better[:1]
         ),
-        f"Compared: {counted(len(both), 'pair')} of results ({len(worse)} worse, "
+        f"Compared: {count_noun(len(both), 'pair')} of results ({len(worse)} worse, "
         f"{len(better)} better, {len(both) - len(worse) - len(better)} within {NOTICED:g} dB)"
         + (f"; {alone} are in one audit only." if alone else "."),
     ]
@@ -125,7 +125,7 @@ def _count(found: Sequence[Change]) -> int:
 
 
 def _people(found: Sequence[Change]) -> str:
-    return counted(_count(found), "person", "people")
+    return count_noun(_count(found), "person", "people")
 
 
 def _tell(change: Change, labels: Mapping[Setup, str]) -> str:

@@ -21,11 +21,11 @@ from seepage.report.leak import Attempt, Victim, strongest
 from seepage.report.words import (
     NO_DEFENSE,
     Setup,
-    counted,
+    count_noun,
     decibels,
     defense_words,
-    enumerated,
     label_setups,
+    list_words,
     short_names,
 )
 
@@ -252,7 +252,7 @@ class Contradiction:
             f"CONTRADICTION: {self.attack.name} came {1 / self.ratio:.3g} times "
             f"closer than {self.headroom.bound} allows on {scene.model} behind "
             f"{defense_words(scene.setup.defense)} (at most {decibels(middle.ceiling)}), over "
-            f"{counted(self.cases, 'case')}: the bound or the attack has a bug."
+            f"{count_noun(self.cases, 'case')}: the bound or the attack has a bug."
         )
 
 
@@ -349,7 +349,7 @@ def _comparison(headroom: Headroom) -> str:
         return f"a guess without any update is closer, for {share}"
     if passed:
         return f"closer for {share}, by what the bound leaves out: a prior, or luck"
-    return f"holds for {counted(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
+    return f"holds for {count_noun(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
 
 
 def silences(found: Sequence[Headroom]) -> list[str]:
@@ -367,7 +367,7 @@ def silences(found: Sequence[Headroom]) -> list[str]:
             reasons.setdefault(key, []).append(remark)
             places.setdefault(key, {})[labels[headroom.scene.setup]] = None
     return [
-        f"{bound} says nothing behind {enumerated(list(places[bound, pattern]))}: "
+        f"{bound} says nothing behind {list_words(list(places[bound, pattern]))}: "
         f"{_merge_remarks(remarks)}."
         for (bound, pattern), remarks in reasons.items()
     ]

@@ -22,7 +22,7 @@ from seepage.report.leak import (
     strongest,
     unscored,
 )
-from seepage.report.words import NO_DEFENSE, Setup, counted, enumerated, label_setups
+from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
 
 # Rounding in float32 leaves less; a guess with more does not explain the update.
 EXPLAINED = 1e-3
@@ -38,7 +38,7 @@ def best_explained(records: Sequence[Record]) -> Record | None:
 def unscored_headline(record: Record, *, noun: str) -> str:
     """The first sentence of a report without the truth."""
     certificate = record.certificate or {}
-    people = counted(len(record.people), "person", "people")
+    people = count_noun(len(record.people), "person", "people")
     if residual_of(record) > EXPLAINED:
         return f"No guess explains the update of {people}, and there is no truth to compare with"
     if certificate.get("unique"):
@@ -120,7 +120,7 @@ def _noun(truth: Tensor) -> str:
 def _headline(people: People, noun: str, where: str) -> str:
     count, total = count_recognisable(people), len(people)
     if count == 0:
-        attacked = counted(total, "person", "people")
+        attacked = count_noun(total, "person", "people")
         return f"No {noun.removesuffix('s')} was recognisable{where} ({attacked} attacked)"
     if total == 1:
         return f"The {noun} of the one person attacked are recognisable{where}"
@@ -145,7 +145,7 @@ def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -
     if len(bare) < 2:
         return []
     shares = [f"{_share(people)} with {labels[setup]}" for setup, people in bare.items()]
-    return [f"Recognisable are {enumerated(shares)}."]
+    return [f"Recognisable are {list_words(shares)}."]
 
 
 def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
@@ -156,14 +156,14 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     if leaking:
         ranked = sorted(leaking.items(), key=lambda item: -count_recognisable(item[1]))
         kept = [f"{labels[setup]} ({_share(people)})" for setup, people in ranked]
-        sentences.append(f"People stay recognisable behind {enumerated(kept)}.")
+        sentences.append(f"People stay recognisable behind {list_words(kept)}.")
     if holding:
-        names = enumerated([labels[setup] for setup in holding], "or")
+        names = list_words([labels[setup] for setup in holding], "or")
         fewest = min(len(people) for people in holding.values())
         bound = share_not_ruled_out(fewest)
         sentences.append(
             f"By this measure nobody is recognisable behind {names}; with "
-            f"{counted(fewest, 'person', 'people')} tested, up to {bound:.0%} of a population "
+            f"{count_noun(fewest, 'person', 'people')} tested, up to {bound:.0%} of a population "
             "may still be (95 % confidence)."
         )
     elif groups:
@@ -184,10 +184,10 @@ def missing(audit: AuditResult) -> str | None:
         value is None for record in audit.records for value in record.scores.get("psnr", ())
     )
     lacks = [
-        f"{counted(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
-        f"{counted(failed, 'case')} failed" if failed else "",
-        f"{counted(infinite, 'guess', 'guesses')} not finite" if infinite else "",
-        f"{counted(len(audit.damaged), 'file')} of tensors damaged" if audit.damaged else "",
+        f"{count_noun(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
+        f"{count_noun(failed, 'case')} failed" if failed else "",
+        f"{count_noun(infinite, 'guess', 'guesses')} not finite" if infinite else "",
+        f"{count_noun(len(audit.damaged), 'file')} of tensors damaged" if audit.damaged else "",
     ]
     said = [lack for lack in lacks if lack]
-    return f"Not complete: {enumerated(said)}." if said else None
+    return f"Not complete: {list_words(said)}." if said else None

@@ -107,7 +107,7 @@ def local_words(local: Component) -> str:
     if local.name != "FedAvg":
         return str(local)
     steps, epochs, size = (arguments.get(k) for k in ("steps", "epochs", "local_batch_size"))
-    long = counted(epochs or 1, "epoch") if steps is None else counted(steps, "step")
+    long = count_noun(epochs or 1, "epoch") if steps is None else count_noun(steps, "step")
     return f"FedAvg {long}" + (f", batches of {size}" if size else "")
 
 
@@ -150,8 +150,8 @@ def threat_words(threat: Component | None) -> str:
     if threat is None:
         return ""
     had, lacked = _split_threat(threat)
-    words = enumerated(["the update", *had])
-    return f"{words}, but not {enumerated(lacked, 'or')}" if lacked else words
+    words = list_words(["the update", *had])
+    return f"{words}, but not {list_words(lacked, 'or')}" if lacked else words
 
 
 def threat_label(threat: Component) -> str:
@@ -251,21 +251,21 @@ def decibels(value: float | None, *, unit: bool = True) -> str:
     return "exact" if value == math.inf else f"{value:.1f}{' dB' if unit else ''}"
 
 
-def enumerated(words: Sequence[str], last: str = "and") -> str:
+def list_words(words: Sequence[str], last: str = "and") -> str:
     """Words in a row, as a sentence has them.
 
     Example:
-        >>> enumerated(["clipping", "noise", "pruning"])
+        >>> list_words(["clipping", "noise", "pruning"])
         'clipping, noise and pruning'
     """
     return f" {last} ".join([", ".join(words[:-1]), *words[-1:]] if len(words) > 1 else words)
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def count_noun(count: int, one: str, many: str | None = None) -> str:
     """A number with its noun.
 
     Example:
-        >>> counted(1, "case"), counted(2, "case"), counted(3, "person", "people")
+        >>> count_noun(1, "case"), count_noun(2, "case"), count_noun(3, "person", "people")
         ('1 case', '2 cases', '3 people')
     """
     return f"{count:,} {one if count == 1 else many or one + 's'}"

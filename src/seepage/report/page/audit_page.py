@@ -14,7 +14,7 @@ from seepage.report.leak import Attempt, attempts
 from seepage.report.page.bound_section import bound_section
 from seepage.report.page.curve_sections import convergence_section, tradeoff_section
 from seepage.report.page.defense_section import defense_section
-from seepage.report.page.document import document, joined
+from seepage.report.page.document import document, join_markup
 from seepage.report.page.opening import assumptions, opening, rerun_section
 from seepage.report.page.people_section import Look, Shown, pair, people_section, unscored_section
 from seepage.report.page.record_section import record_section
@@ -46,7 +46,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     ]
     return document(
         f"{audit.title}: {judged.headline}",
-        first=joined(
+        first=join_markup(
             opening(
                 f"Seepage audit: {audit.title}", judged, pictures=pictures, missing=missing(audit)
             ),

@@ -25,8 +25,8 @@ from seepage.report.page.document import (
     Section,
     element,
     filter_link,
-    joined,
-    scrolling,
+    join_markup,
+    make_scrollable,
     table,
 )
 from seepage.report.page.line_chart import Axis, draw_dot, draw_strips
@@ -130,12 +130,12 @@ def _lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
     kind = f"ceiling hue-{hue % HUES}"
     ticks = [_tick(person, headroom.bound, kind, middle, axis) for person in headroom.people]
     if headroom.silent:  # of whom nothing is ruled out
-        return joined(*ticks)
+        return join_markup(*ticks)
     last = axis.place(max(person.ceiling for person in headroom.people))
     beyond: Attributes = {"class": f"{kind} beyond", "x": f"{last}%", "y": middle - 3, "height": 6,
               "width": f"{round(100 - last, 2)}%"}  # fmt: skip
     tip = f"beyond what {headroom.bound} allows anybody's attacker"
-    return joined(element("rect", {**beyond, "data-tip": tip}), *ticks)
+    return join_markup(element("rect", {**beyond, "data-tip": tip}), *ticks)
 
 
 def _tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Markup:
@@ -164,7 +164,7 @@ def _scale(axis: Axis) -> Markup:
             place: Attributes = {"x": f"{axis.place(tick)}%", "y": height, "text-anchor": anchor}
             marks.append(element("text", place, text))
     return element(
-        "svg", {"class": "track scale", "height": 34, "aria-hidden": "true"}, joined(*marks)
+        "svg", {"class": "track scale", "height": 34, "aria-hidden": "true"}, join_markup(*marks)
     )
 
 
@@ -186,7 +186,7 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
         "prefers likely inputs may pass them, and so may a guess without any update if the bound "
         "is wide. The axis shows PSNR, and below it the error per entry (RMSE, in units of the "
         "range).",
-        joined(
+        join_markup(
             legend(list(heard.values())),
             *(_network(group, hues) for group in _by_network(found)),
             element(
@@ -209,7 +209,7 @@ def _network(found: Sequence[Headroom], hues: dict[Component, int]) -> Markup:
     title = f"{scene.model} on {scene.data}"
     labels = label_setups(headroom.scene.setup for headroom in found)
     pairs = [_pair(labels[s.setup], group, hues) for s, group in scenes(found).items()]
-    return joined(
+    return join_markup(
         element("h3", {"class": "network"}, title),
         ceiling_chart(pairs, label=f"Floors and ceilings of {title}, in dB of PSNR"),
         _table(title, found, [bound for bound in hues if _speaks(bound, found)], labels),
@@ -246,7 +246,7 @@ def _table(
         "The person in the middle: the error (RMSE) that attacks have at least, the PSNR they "
         "have at most, and how that stands to what was reached."
     )
-    return scrolling(f"Bounds on {title}", table(caption, header, rows, {"class": "matrix"}))
+    return make_scrollable(f"Bounds on {title}", table(caption, header, rows, {"class": "matrix"}))
 
 
 def _cell(headroom: Headroom | None) -> Markup:
@@ -256,7 +256,7 @@ def _cell(headroom: Headroom | None) -> Markup:
         return element("span", {"class": "faint"}, "says nothing")
     middle, said = headroom.middle, read_headroom(headroom)
     beaten = said.startswith("BEATEN")
-    return joined(
+    return join_markup(
         element("span", {"class": "worst"}, f"{error_words(middle.rmse)}"),
         element("span", None, decibels(middle.ceiling)),
         element("span", {"class": "leak" if beaten else "faint wrap"}, said),

@@ -17,12 +17,12 @@ from seepage.report.page.document import (
     document,
     element,
     level_class,
-    scrolling,
+    make_scrollable,
     table,
 )
 from seepage.report.page.opening import opening, rerun_section
 from seepage.report.verdict import missing
-from seepage.report.words import Setup, enumerated, label_setups, short_names
+from seepage.report.words import Setup, label_setups, list_words, short_names
 
 SHOWN = 400
 
@@ -40,7 +40,7 @@ def comparison_page(before: AuditResult, after: AuditResult) -> str:
     title = f"Seepage comparison: {_name(before)} against {_name(after)}"
     return document(
         f"{title}: {judged.headline}",
-        first=opening(title, judged, pictures=None, missing=enumerated(lacks) or None),
+        first=opening(title, judged, pictures=None, missing=list_words(lacks) or None),
         sections=[
             _grouped(found),
             _people(found),
@@ -80,7 +80,7 @@ def _grouped(found: Sequence[Change]) -> Section:
         "defenses",
         "By defense and attack",
         f"A person counts as changed from {NOTICED:g} dB on, or when the reading changes.",
-        scrolling("By defense and attack", table(caption, header, rows)),
+        make_scrollable("By defense and attack", table(caption, header, rows)),
     )
 
 
@@ -112,7 +112,7 @@ def _people(found: Sequence[Change]) -> Section:
         "Person by person",
         "The strongest guess at each person, before and now."
         + (f" These are the first {SHOWN}; {left} more are in the other formats." if left else ""),
-        scrolling("Person by person", table(caption, header, rows)),
+        make_scrollable("Person by person", table(caption, header, rows)),
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from seepage.audit.choices import Choice, pareto_front
 from seepage.report.leak import SATURATED, YARDSTICKS, Attempt, group_by_attack, strength
-from seepage.report.page.document import Markup, Section, amount, element, joined, level_class
-from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, spanning
+from seepage.report.page.document import Markup, Section, amount, element, join_markup, level_class
+from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.words import decibels, defense_words, short_names
 
 CURVES = 40
@@ -35,7 +35,7 @@ def convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> Se
         "How the searches converged",
         "The objective of the restart that each attack chose, step by step, on a logarithmic "
         "scale. If a curve still falls at its end, more steps might find more.",
-        joined(*charts),
+        join_markup(*charts),
     )
 
 
@@ -47,7 +47,7 @@ def _chart(name: str, group: Sequence[Attempt], objective: Objective) -> Markup 
     if not lines:
         return None
     across = Axis(0.0, max(x for line in lines for x, _ in line.points))
-    up = spanning(y for line in lines for _, y in line.points)
+    up = span_axis(y for line in lines for _, y in line.points)
     labels = Labels(
         "step",
         "objective",
@@ -55,7 +55,7 @@ def _chart(name: str, group: Sequence[Attempt], objective: Objective) -> Markup 
         [(float(power), f"1e{power}") for power in _powers(up)],
     )
     left = f" the {len(shown)} cases that got most, of {len(cases)}"
-    return joined(
+    return join_markup(
         element(
             "h3",
             None,
@@ -93,8 +93,8 @@ def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> 
     if not choices:
         return None
     front = pareto_front(choices)
-    across = spanning([c.utility for c in choices], room=0.1)
-    up = spanning([min(c.leakage, SATURATED) for c in choices], room=0.15)
+    across = span_axis([c.utility for c in choices], room=0.1)
+    up = span_axis([min(c.leakage, SATURATED) for c in choices], room=0.15)
     labels = Labels(
         utility,
         "worst-off person, dB",

@@ -24,13 +24,13 @@ from seepage.report.page.document import (
     amount,
     element,
     filter_link,
-    joined,
+    join_markup,
     level_class,
-    scrolling,
+    make_scrollable,
     table,
 )
 from seepage.report.page.line_chart import Axis, draw_dot, draw_strips
-from seepage.report.words import Setup, counted, decibels, label_setups, short_names
+from seepage.report.words import Setup, count_noun, decibels, label_setups, short_names
 
 DECIBELS = Axis(0.0, SATURATED)
 RECOGNISABLE = YARDSTICKS["psnr"].recognisable
@@ -128,7 +128,7 @@ def _scale() -> Markup:
         for tick in DECIBELS.ticks(6)
     ]
     return element(
-        "svg", {"class": "track scale", "height": 18, "aria-hidden": "true"}, joined(*marks)
+        "svg", {"class": "track scale", "height": 18, "aria-hidden": "true"}, join_markup(*marks)
     )
 
 
@@ -153,12 +153,12 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
         "thick line its 95 % interval (bootstrap over people). The tint begins at 20 dB. A red dot "
         "is a person who is recognisable; below 20 dB this means that shapes came back under "
         "noise (SSIM). Arrow keys walk along a line.",
-        joined(chart, _matrix(groups, labels)),
+        join_markup(chart, _matrix(groups, labels)),
     )
 
 
 def _line(name: str, people: dict[Victim, Attempt]) -> StripLine:
-    total = counted(len(people), "person", "people")
+    total = count_noun(len(people), "person", "people")
     return StripLine(
         label=filter_link(name),
         name=name,
@@ -183,7 +183,7 @@ def _matrix(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) -> Mar
         "The worst-off person and the median (with its 95 % interval), by attack. "
         "Bold: the strongest attack on a defense."
     )
-    return scrolling("Leakage by attack", table(caption, header, rows, {"class": "matrix"}))
+    return make_scrollable("Leakage by attack", table(caption, header, rows, {"class": "matrix"}))
 
 
 def _cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) -> Markup:
@@ -193,7 +193,7 @@ def _cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) -> Mark
     interval = median_interval([attempt.psnr for attempt in people.values()])
     bold = "strong" if strength(worst) == most else "span"
     told = f"median {interval_words(interval)}, {count_recognisable(people)}/{len(people)}"
-    return joined(
+    return join_markup(
         element(bold, {"class": f"worst {level_class(worst.level)}"}, amount(worst)),
         element("span", {"class": "faint"}, told),
     )

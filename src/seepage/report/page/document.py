@@ -40,14 +40,14 @@ def element(name: str, attributes: Attributes | None = None, *children: str | No
     written = "".join(_attribute(key, value) for key, value in (attributes or {}).items())
     if name in VOID:
         return Markup(f"<{name}{written}>" if name in _PLAIN else f"<{name}{written}/>")
-    return Markup(f"<{name}{written}>{joined(*children)}</{name}>")
+    return Markup(f"<{name}{written}>{join_markup(*children)}</{name}>")
 
 
-def joined(*parts: str | None) -> Markup:
+def join_markup(*parts: str | None) -> Markup:
     """Parts one after the other.
 
     Example:
-        >>> joined(element("br"), "<script>")
+        >>> join_markup(element("br"), "<script>")
         '<br>&lt;script&gt;'
     """
     return Markup("".join(_safe(part) for part in parts if part is not None))
@@ -88,7 +88,7 @@ def _cells(row: list[str], classes: list[str]) -> list[Markup]:
     ]
 
 
-def scrolling(label: str, content: Markup) -> Markup:
+def make_scrollable(label: str, content: Markup) -> Markup:
     """Content that may be wider than the page, reachable by keyboard."""
     return element(
         "div", {"class": "scroll", "tabindex": 0, "role": "region", "aria-label": label}, content
@@ -184,7 +184,7 @@ def _footer(private: bool) -> Markup:
     warning = (
         "This page contains private inputs: treat it as you treat the data." if private else ""
     )
-    return element("footer", None, element("p", {"class": "faint"}, joined(warning)))
+    return element("footer", None, element("p", {"class": "faint"}, join_markup(warning)))
 
 
 def _file(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from seepage.report.page.document import Markup, element, level_class, scrolling
+from seepage.report.page.document import Markup, element, level_class, make_scrollable
 from seepage.report.words import decibels
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Axis:
         return [round(index * step, 10) for index in range(first, last + 1)]
 
 
-def spanning(values: Iterable[float], *, room: float = 0.05) -> Axis:
+def span_axis(values: Iterable[float], *, room: float = 0.05) -> Axis:
     """An axis that holds all finite values, with a little room at both ends."""
     finite: Sequence[float] = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
@@ -187,7 +187,7 @@ class Name:
         return between + sum(self.box.meets(leader) for leader in leaders)
 
 
-def placed(
+def place_names(
     marks: Mapping[str, Spot], inside: LabelBox, *, dot: float, around: Iterable[LabelBox] = ()
 ) -> list[Name]:
     """A place for every name, the nearest that is free, so that no two names or marks overlap.
@@ -202,7 +202,7 @@ def placed(
 
     Example:
         >>> marks = {"one": (50.0, 50.0), "two": (50.0, 51.0)}
-        >>> a, b = placed(marks, LabelBox(0, 0, 200, 100), dot=4.0)
+        >>> a, b = place_names(marks, LabelBox(0, 0, 200, 100), dot=4.0)
         >>> a.box.meets(b.box)
         False
     """
@@ -357,7 +357,7 @@ def line_chart(
         element("div", {"class": "ticks-across"}, *_ticks(labels.ticks_across, across, "left")),
         element("div", {"class": "across-title"}, labels.across),
     )  # fmt: skip
-    return scrolling(label, drawn) if names else drawn
+    return make_scrollable(label, drawn) if names else drawn
 
 
 def _names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Name]]:
@@ -372,7 +372,7 @@ def _names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Nam
 
         named = {mark.label: spot(mark) for mark in marks if mark.label}
         others = [LabelBox.about(spot(mark), DOT) for mark in marks if mark.label not in named]
-        return placed(named, LabelBox(0, 0, width, HEIGHT), dot=DOT, around=others)
+        return place_names(named, LabelBox(0, 0, width, HEIGHT), dot=DOT, around=others)
 
     def want(width: int) -> tuple[int, int]:
         return -len(tried[width]), sum(name.apart for name in tried[width])

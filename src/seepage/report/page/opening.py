@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from seepage.audit.record import Record
 from seepage.report.leak import YARDSTICKS, Verdict
-from seepage.report.page.document import Markup, Section, element, joined, level_class
-from seepage.report.words import counted, enumerated, short_names, threat_words
+from seepage.report.page.document import Markup, Section, element, join_markup, level_class
+from seepage.report.words import count_noun, list_words, short_names, threat_words
 
 
 def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: str | None) -> Markup:
@@ -44,7 +44,7 @@ def assumptions(records: Sequence[Record]) -> Markup:
     """What the verdict rests on: knowledge, convention and effort."""
     knowledge = [f"{threat_words(t)}." for t in dict.fromkeys(r.threat for r in records)]
     told = {
-        "The adversary had": joined(*(element("p", None, known) for known in knowledge)),
+        "The adversary had": join_markup(*(element("p", None, known) for known in knowledge)),
         "Recognisable means": _convention(),
         "How hard we looked": element("p", None, _effort(records)),
     }
@@ -60,7 +60,7 @@ def assumptions(records: Sequence[Record]) -> Markup:
 
 def _convention() -> Markup:
     psnr, ssim = YARDSTICKS["psnr"], YARDSTICKS["ssim"]
-    return joined(
+    return join_markup(
         element(
             "p",
             None,
@@ -89,11 +89,11 @@ def _effort(records: Sequence[Record]) -> str:
     attacks = short_names(record.attack for record in records)
     steps = sum(int(r.effort.get("steps", 0)) * int(r.effort.get("restarts", 0)) for r in done)
     hours = _duration(sum(float(record.effort.get("seconds", 0)) for record in done))
-    devices = enumerated(list(dict.fromkeys(str(r.effort.get("device")) for r in done)))
+    devices = list_words(list(dict.fromkeys(str(r.effort.get("device")) for r in done)))
     searched = f", {steps:,} search steps" if steps else ""
     return (
-        f"{enumerated(list(attacks.values()))}: {counted(len(done), 'case')}{searched}, {hours} on "
-        f"{devices}. If nothing was found, it was not found with this effort."
+        f"{list_words(list(attacks.values()))}: {count_noun(len(done), 'case')}{searched}, {hours} "
+        f"on {devices}. If nothing was found, it was not found with this effort."
     )
 
 
@@ -107,12 +107,12 @@ def rerun_section(
     records: Sequence[Record], *, spec: str, environment: Mapping[str, object]
 ) -> Section:
     """The command, the spec, the seeds and the versions."""
-    seeds = enumerated([str(seed) for seed in sorted({record.seed for record in records})])
+    seeds = list_words([str(seed) for seed in sorted({record.seed for record in records})])
     return Section(
         "rerun",
         "To run it again",
         "The same spec, seeds, versions and device give the same results, on a GPU up to rounding.",
-        joined(
+        join_markup(
             element(
                 "p", None, "Save the spec as spec.toml and run ",
                 element("code", None, "seepage audit spec.toml --out again"), ". ",

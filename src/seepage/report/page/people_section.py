@@ -26,7 +26,7 @@ from seepage.report.page.document import (
     amount,
     badge,
     element,
-    joined,
+    join_markup,
     level_class,
 )
 from seepage.report.words import defense_words, label_setups
@@ -68,7 +68,7 @@ def words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
         "p",
         {"class": "said"},
         *(
-            joined(element("span" if ours == theirs else "mark", None, ours), " ")
+            join_markup(element("span" if ours == theirs else "mark", None, ours), " ")
             for ours, theirs in pairs
         ),
     )
@@ -157,7 +157,7 @@ def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Sec
         "people",
         "Person by person, worst first",
         "The private input, then the best guess of any attack for each defense." + beyond,
-        joined(*cards),
+        join_markup(*cards),
     )
 
 
@@ -166,11 +166,11 @@ def pair(attempt: Attempt, *, truth: Look, guess: Look) -> Markup | None:
     original, reconstruction = truth(attempt), guess(attempt)
     if original is None or reconstruction is None:
         return None
-    return joined(
+    return join_markup(
         _figure(picture(original, alt=f"private input of {_name(attempt.victim)}"), "the truth"),
         _figure(
             picture(reconstruction, alt=_alt(attempt), over=original),
-            joined("what came back ", element("b", None, amount(attempt))),
+            join_markup("what came back ", element("b", None, amount(attempt))),
         ),
     )
 
@@ -198,7 +198,7 @@ def _card(
 def _guess(label: str, attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
     return _figure(
         _missing() if values is None else picture(values, alt=_alt(attempt), over=truth),
-        joined(
+        join_markup(
             element("span", {"class": "behind"}, label),
             element("b", {"class": level_class(attempt.level)}, amount(attempt)),
             element("span", {"class": "faint"}, _fine_print(attempt)),
@@ -282,7 +282,7 @@ def unscored_section(
         "Every guess as the attack left it, the one that explains the update best first. The "
         "residual is the relative difference between the update recomputed at the guess and the "
         "one that was seen; unique means that no input nearby explains it as well.",
-        joined(*(_unscored_card(record, guess(record)) for record in blind)),
+        join_markup(*(_unscored_card(record, guess(record)) for record in blind)),
     )
 
 

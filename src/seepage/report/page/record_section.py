@@ -9,9 +9,9 @@ from typing import Any
 
 from seepage.audit.record import Record
 from seepage.report.leak import Attempt, attempts, strength, unscored
-from seepage.report.page.document import Markup, Section, element, joined, scrolling
+from seepage.report.page.document import Markup, Section, element, join_markup, make_scrollable
 from seepage.report.words import (
-    counted,
+    count_noun,
     decibels,
     defense_words,
     local_words,
@@ -33,10 +33,10 @@ def record_section(records: Sequence[Record]) -> Section:
     return Section(
         "records",
         "Every result",
-        f"{counted(len(rows), 'row')}: one per person and attack, worst first. The filter shows "
+        f"{count_noun(len(rows), 'row')}: one per person and attack, worst first. The filter shows "
         "the rows that contain all words typed; it is part of the page's address, so you can share "
         "it. Click a heading to sort.",
-        joined(_controls(len(rows)), _table(columns, rows), _data(columns, rows)),
+        join_markup(_controls(len(rows)), _table(columns, rows), _data(columns, rows)),
     )
 
 
@@ -146,7 +146,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> Markup:
         element("tbody", None, *body),
     )
     more = element("button", {"id": "more", "type": "button", "hidden": True}, "Show more rows")
-    return joined(scrolling("Every result", filled), more)
+    return join_markup(make_scrollable("Every result", filled), more)
 
 
 def _data(columns: list[str], rows: list[list[str]]) -> Markup:
