@@ -30,7 +30,7 @@ from seepage.report.page.document import (
     table,
 )
 from seepage.report.page.line_chart import Axis, draw_dot, draw_strips
-from seepage.report.words import Setup, decibels, label_setups, short_names
+from seepage.report.words import Setup, decibels, defense_words, label_setups, short_names
 
 # Height of the lane of attacks, and of each bound's.
 ATTACKS, LANE = 20, 13
@@ -208,7 +208,7 @@ def _network(found: Sequence[Headroom], hues: dict[Component, int]) -> Markup:
     scene = found[0].scene
     title = f"{scene.model} on {scene.data}"
     labels = label_setups(headroom.scene.setup for headroom in found)
-    pairs = [_pair(labels[s.setup], group, hues) for s, group in scenes(found).items()]
+    pairs = [_pair(s.setup, labels[s.setup], group, hues) for s, group in scenes(found).items()]
     return join_markup(
         element("h3", {"class": "network"}, title),
         ceiling_chart(pairs, label=f"Floors and ceilings of {title}, in dB of PSNR"),
@@ -220,11 +220,11 @@ def _speaks(bound: Component, found: Sequence[Headroom]) -> bool:
     return any(headroom.speaks for headroom in found if headroom.bound == bound)
 
 
-def _pair(name: str, group: Sequence[Headroom], hues: dict[Component, int]) -> Pair:
+def _pair(setup: Setup, name: str, group: Sequence[Headroom], hues: dict[Component, int]) -> Pair:
     people = list(reached(group).values())
     speaking = sorted(((hues[h.bound], h) for h in group if h.speaks), key=lambda lane: lane[0])
     return Pair(
-        label=filter_link(name),
+        label=filter_link(name, words=defense_words(setup.defense)),
         name=name,
         note=f"closest: {closest_words(group)}{'' if speaking else '; no bound speaks'}",
         floor=people,

@@ -30,7 +30,14 @@ from seepage.report.page.document import (
     table,
 )
 from seepage.report.page.line_chart import Axis, draw_dot, draw_strips
-from seepage.report.words import Setup, count_noun, decibels, label_setups, short_names
+from seepage.report.words import (
+    Setup,
+    count_noun,
+    decibels,
+    defense_words,
+    label_setups,
+    short_names,
+)
 
 DECIBELS = Axis(0.0, SATURATED)
 RECOGNISABLE = YARDSTICKS["psnr"].recognisable
@@ -142,7 +149,7 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
     groups = group_by_setup(tried)
     labels = label_setups(groups)
     chart = strip_chart(
-        [_line(labels[setup], strongest(group)) for setup, group in groups.items()],
+        [_line(setup, labels[setup], strongest(group)) for setup, group in groups.items()],
         label="What came back with each defense, in dB of PSNR",
     )
     return Section(
@@ -157,10 +164,10 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
     )
 
 
-def _line(name: str, people: dict[Victim, Attempt]) -> StripLine:
+def _line(setup: Setup, name: str, people: dict[Victim, Attempt]) -> StripLine:
     total = count_noun(len(people), "person", "people")
     return StripLine(
-        label=filter_link(name),
+        label=filter_link(name, words=defense_words(setup.defense)),
         name=name,
         people=list(people.values()),
         interval=median_interval([attempt.psnr for attempt in people.values()]),

@@ -212,6 +212,6 @@ def amount(attempt: Attempt) -> str:
     return "exact" if attempt.score("exact") else attempt.amount.words()
 
 
-def filter_link(words: str) -> Markup:
-    """Words that filter the table of results when they are clicked."""
-    return element("a", {"href": f"#filter={quote(words)}"}, words)
+def filter_link(label: str, *, words: str) -> Markup:
+    """A label that filters the table of results by these words when it is clicked."""
+    return element("a", {"href": f"#filter={quote(words)}"}, label)
