@@ -96,7 +96,7 @@ class Dager:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the texts; nothing is random."""
         require_key(rng)
-        # Spans are told from rounding, which a card would make larger.
+        # Spans are told from rounding, which a GPU would make larger.
         with precision("float32"):
             return self._read(observation)
 

@@ -218,7 +218,7 @@ AnyCase = Case | BoundCase
 Started = Callable[[AnyCase], None]
 Executor = Callable[[Sequence[AnyCase], Started], Iterable[Outcome]]
 
-# Results are stored group by group: a larger one would show nothing for longer, and use a card
+# Results are stored group by group: a larger one would show nothing for longer, and use a GPU
 # hardly better.
 TOGETHER = 64
 

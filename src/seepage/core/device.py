@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def differentiable_twice(*, recurrent: bool) -> Iterator[None]:
-    """Take attention, and recurrent layers on a card, by plain sums and products.
+    """Take attention, and recurrent layers on a GPU, by plain sums and products.
 
     The fused kernels for attention have no second derivative, and cuDNN's recurrent layers not
     even a first one outside training mode. What is computed is the same up to rounding.

@@ -25,7 +25,7 @@ class Rng:
     from nor any other fork can be computed from it.
 
     Draws are made on the CPU and moved, so that a key means the same numbers on every device; a key
-    that is `on` a card draws other numbers there, much faster.
+    that is `on` a GPU draws other numbers there, much faster.
 
     Args:
         seed: Any whole number.

@@ -205,7 +205,7 @@ class Threat:
             rng: The client's randomness; the adversary's is another.
         """
         task = client.broadcast(task.in_mode(self.mode))
-        # In full precision: rounding by a card would hide from the adversary what others see.
+        # In full precision: rounding by a GPU would hide from the adversary what others see.
         with precision("float32"):
             shared = client.share(task, batch, rng=rng)
             statistics = self._statistics(client, shared)
