@@ -70,7 +70,7 @@ def applies_to(
     return attach
 
 
-def read_conditions(recipe: Callable[..., Attack]) -> Conditions:
+def _read_conditions(recipe: Callable[..., Attack]) -> Conditions:
     """The conditions that a recipe states, or the default ones."""
     conditions = getattr(recipe, "conditions", None)
     return conditions if isinstance(conditions, Conditions) else Conditions()
@@ -129,7 +129,7 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
         ['analytic_fc', 'inverting_gradients']
     """
     require_usable(observation.update, observation.task)
-    stated = {name: read_conditions(recipe) for name, recipe in _built_in().items()}
+    stated = {name: _read_conditions(recipe) for name, recipe in _built_in().items()}
     chosen, refused = [], {}
     for name, conditions in sorted(stated.items(), key=lambda item: item[1].rank):
         if conditions.require is None:
@@ -207,7 +207,7 @@ def attacks_on(domain: Domain) -> list[str]:
         ['dager']
     """
     numbers = not isinstance(domain, Tokens)
-    kinds = {name: read_conditions(recipe).domain for name, recipe in _built_in().items()}
+    kinds = {name: _read_conditions(recipe).domain for name, recipe in _built_in().items()}
     return [
         name
         for name, kind in kinds.items()
@@ -223,6 +223,9 @@ def require_kind(name: str, domain: Domain) -> None:
     fitting = attacks_on(domain)
     if name in fitting or name not in _built_in():
         return
-    kind, only = _NOUNS.get(type(domain), "other inputs"), read_conditions(_built_in()[name]).domain
+    kind, only = (
+        _NOUNS.get(type(domain), "other inputs"),
+        _read_conditions(_built_in()[name]).domain,
+    )
     meant = "computes with numbers" if only is None else f"is for {_NOUNS[only]}"
     raise NotApplicable(f"{name} {meant}, got {kind}; what fits those: {', '.join(fitting)}")

@@ -96,7 +96,7 @@ _FLOAT32_ALONE = (RuntimeError, TypeError)
 
 
 @dataclass(frozen=True)
-class Agreement:
+class _Agreement:
     """How well a guess explains the update, tensor by tensor.
 
     Args:
@@ -167,7 +167,7 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
 
 
 def _unique(
-    observation: Observation, inputs: Tensor, labels: Tensor, found: Agreement
+    observation: Observation, inputs: Tensor, labels: Tensor, found: _Agreement
 ) -> bool | None:
     if not inputs.is_floating_point():
         return None
@@ -204,7 +204,7 @@ def certify_solved(
     return Certificate(found.residual, True if unique else None)
 
 
-def _follows(observation: Observation, inputs: Tensor, labels: Tensor, found: Agreement) -> bool:
+def _follows(observation: Observation, inputs: Tensor, labels: Tensor, found: _Agreement) -> bool:
     """Whether the update follows the input as its slopes say, and tells how strong the input is.
 
     Behind a defense that rounds it does not follow. Clipping may hide how strong an input is, since
@@ -228,12 +228,12 @@ def _follows(observation: Observation, inputs: Tensor, labels: Tensor, found: Ag
 def residual(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
     """The largest relative difference between a tensor of the simulated and the observed update.
 
-    See `Agreement`.
+    See `_Agreement`.
     """
     return agreement(observation, inputs, labels).residual
 
 
-def agreement(observation: Observation, inputs: Tensor, labels: Tensor) -> Agreement:
+def agreement(observation: Observation, inputs: Tensor, labels: Tensor) -> _Agreement:
     """Compare the update simulated at a guess with the observed one, tensor by tensor."""
     observed = observation.update
     with torch.no_grad(), precision("float32"):
@@ -249,7 +249,7 @@ def agreement(observation: Observation, inputs: Tensor, labels: Tensor) -> Agree
     apart = [differences[name] / length for name, length in telling.items()]
     rounded = [rounding[name] / length for name, length in telling.items()]
     whole = _ratio(math.hypot(*differences.values()), math.hypot(*lengths.values()))
-    return Agreement(max([whole, *apart]), telling, math.hypot(*apart, *rounded))
+    return _Agreement(max([whole, *apart]), telling, math.hypot(*apart, *rounded))
 
 
 def _rounding(

@@ -24,7 +24,7 @@ _HEAD_PROBES = 8
 
 
 @dataclass(frozen=True, eq=False)
-class UpperNetwork:
+class _UpperNetwork:
     """The network from one layer on.
 
     Args:
@@ -102,21 +102,21 @@ def order_by_labels(labels: Tensor, features: Features, observation: Observation
         observation: What they were recovered from.
     """
     task, gradient = observation.task, observation.update.descent().tensors
-    above = UpperNetwork(task, features.layer)
+    above = _UpperNetwork(task, features.layer)
     values = features.values.to(next(iter(task.parameters.values())))
     if not features.scaled:
         values = values * above.length() / values.norm(dim=1, keepdim=True)
-    sent = gradient[weight_name(features)].double() @ torch.linalg.pinv(values.double())
+    sent = gradient[_weight_name(features)].double() @ torch.linalg.pinv(values.double())
     choice = match_one_to_one(above.fits(values, labels, sent.T))
     return replace(features, values=features.values[choice])
 
 
 def holds_layer_gradient(features: Features, observation: Observation) -> bool:
     """Whether the update holds the gradient of their layer; that of a frozen one it does not."""
-    return weight_name(features) in observation.update.tensors
+    return _weight_name(features) in observation.update.tensors
 
 
-def weight_name(features: Features) -> str:
+def _weight_name(features: Features) -> str:
     """The name of their layer's weight."""
     # A network that is one layer has a layer without a name.
     return f"{features.layer}.weight" if features.layer else "weight"
@@ -151,13 +151,13 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
     task = _cut(observation.task, features.layer)
     if task is None:
         return None
-    above = UpperNetwork(observation.task, features.layer)
+    above = _UpperNetwork(observation.task, features.layer)
     values = features.values.to(next(iter(task.parameters.values())))
     update = observation.update
     if client.chain.guards and all(isinstance(link, Clip) for link in client.chain.guards):
         # The norm that was clipped is that of the whole, of which a part knows nothing.
         share = above.share(values, labels) / (len(labels) if _averages(client) else 1)
-        update = _unclipped(update, weight_name(features), share)
+        update = _unclipped(update, _weight_name(features), share)
         client = replace(client, defense=chain(*client.chain.preparations))
     known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
     seen_alone = replace(update, tensors=known)

@@ -59,7 +59,7 @@ def _fit(observation: Observation, logits: Tensor, option: Tensor, seen: Tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dager:
+class _Dager:
     """Texts whose tokens and prefixes lie in the spans of a decoder's gradients.
 
     The weight gradient of a layer that reads vectors x_i is sum_i (dL/dy_i) x_i^T, so the x_i lie
@@ -194,4 +194,4 @@ def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int
     References:
         Petrov et al., 2024 (petrov2024dager)
     """
-    return Dager(rank_tolerance=rank_tolerance, tolerance=tolerance, at_most=at_most)
+    return _Dager(rank_tolerance=rank_tolerance, tolerance=tolerance, at_most=at_most)

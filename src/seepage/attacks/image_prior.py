@@ -80,7 +80,7 @@ class PriorNetwork:
         """The same network with these features in every block."""
         return replace(self, features=features)
 
-    def bind(self, batch_size: int, domain: Domain, *, like: Tensor) -> PriorImages:
+    def bind(self, batch_size: int, domain: Domain, *, like: Tensor) -> _PriorImages:
         """The network for one batch, with the dtype and device of `like`."""
         if len(domain.shape) != 3:
             raise NotApplicable(
@@ -99,11 +99,11 @@ class PriorNetwork:
                 features=0 if features is None else features.shape[1],
             )
         codes = Rng(0).fork("codes").normal((batch_size, _CODES, *sides), like=like)
-        return PriorImages(network, codes, features, domain)
+        return _PriorImages(network, codes, features, domain)
 
 
 @dataclass(frozen=True, eq=False)
-class PriorImages:
+class _PriorImages:
     """A prior network for one batch; its weights are what is searched.
 
     Args:
@@ -150,7 +150,7 @@ class PriorImages:
         """The features, which are of one case."""
         return {} if self.features is None else {"features": self.features}
 
-    def holding(self, held: Mapping[str, Tensor]) -> PriorImages:
+    def holding(self, held: Mapping[str, Tensor]) -> _PriorImages:
         """The same network with the features of every row."""
         return replace(self, features=held.get("features"))
 

@@ -71,7 +71,7 @@ def _with_noise(task: Task, name: str, noise: Tensor) -> Task:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KnownColumns(OnInputs):
+class _KnownColumns(OnInputs):
     """Multiply the gradient of one parameter with a mask that is known.
 
     Args:
@@ -100,7 +100,7 @@ def read_columns(link: Soteria, plan: AttackPlan) -> AttackPlan:
     if weight is None:  # frozen, so that there was nothing to prune
         return plan
     mask = (weight != 0).any(0).to(weight.dtype)
-    return plan.standing_in(link, KnownColumns(f"{name}.weight", mask))
+    return plan.standing_in(link, _KnownColumns(f"{name}.weight", mask))
 
 
 def read_mixtures(link: InstaHide, plan: AttackPlan) -> AttackPlan:

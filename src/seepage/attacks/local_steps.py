@@ -15,7 +15,7 @@ from seepage.core.rng import require_key
 from seepage.search import Candidate, GradientMatching
 
 
-def require_client(observation: Observation) -> Client:
+def _require_client(observation: Observation) -> Client:
     """Return the client that the adversary simulates; raise `NotApplicable` if it is unknown."""
     client = observation.simulate.client
     if client is None:
@@ -83,7 +83,7 @@ class EpochAgnostic:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Unroll the epochs, search, pair and average."""
         require_key(rng)
-        client = require_client(observation)
+        client = _require_client(observation)
         local = client.local
         if not isinstance(local, FedAvg) or local.epochs is None:
             raise NotApplicable(
@@ -192,7 +192,7 @@ class SurrogateModel:
 def _at(observation: Observation, position: float) -> Observation:
     """The observation of a client that shares one gradient at the surrogate."""
     task = _between(observation.task, observation.update, position)
-    client = Client(Gradient(), require_client(observation).defense)
+    client = Client(Gradient(), _require_client(observation).defense)
     return replace(
         observation,
         task=task,

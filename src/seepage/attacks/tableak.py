@@ -104,7 +104,7 @@ def _certainty(probabilities: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PooledEnsemble:
+class _PooledEnsemble:
     """Gradient matching on a table: every restart is a member, and their median is the guess.
 
     One search for mixed numbers and categories ends in one of many places; what the members agree
@@ -190,4 +190,4 @@ def tableak(
         restarts=members,
         generator=SoftmaxCategories(),
     )
-    return PooledEnsemble(search, engine)
+    return _PooledEnsemble(search, engine)

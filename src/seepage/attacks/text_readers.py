@@ -15,7 +15,7 @@ from seepage.core.progress import report
 
 
 @dataclass(frozen=True, eq=False)
-class RowSpan:
+class _RowSpan:
     """A subspace of what a layer reads.
 
     Args:
@@ -37,7 +37,7 @@ class RowSpan:
         return shares
 
 
-def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) -> RowSpan:
+def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) -> _RowSpan:
     """The row space of a weight gradient dL/dW = sum_i (dL/dy_i) x_i^T, which the x_i span.
 
     Args:
@@ -53,7 +53,7 @@ def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) 
     """
     _, values, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
     kept = int((values > tolerance * values[0]).sum())
-    return RowSpan(rows[: kept if at_most is None else min(kept, at_most)])
+    return _RowSpan(rows[: kept if at_most is None else min(kept, at_most)])
 
 
 # Sequences that pass through the network together.
@@ -61,7 +61,7 @@ TOGETHER = 256
 
 
 @dataclass(frozen=True)
-class Reader:
+class _Reader:
     """Linear layers that read the same vector at every position, as query, key and value do.
 
     Args:
@@ -84,8 +84,8 @@ class Readers:
         prefix: Read functions of the token and those before it.
     """
 
-    token: Reader
-    prefix: tuple[Reader, ...]
+    token: _Reader
+    prefix: tuple[_Reader, ...]
 
 
 def find_readers(task: Task, *, tolerance: float) -> Readers:
@@ -104,8 +104,8 @@ def find_readers(task: Task, *, tolerance: float) -> Readers:
     read = _read(task, torch.stack([one, other, mixed]), None)
     label = torch.zeros(1, dtype=torch.long, device=one.device)
     probe = Gradient()(task, one[None], label)
-    token: list[Reader] = []
-    prefix: list[Reader] = []
+    token: list[_Reader] = []
+    prefix: list[_Reader] = []
     for reader in _alike(read):
         of_one, of_other, of_mixed = read[reader.layers[0]]
         span = row_span(reader.gradient(probe), tolerance=tolerance)
@@ -122,14 +122,14 @@ def find_readers(task: Task, *, tolerance: float) -> Readers:
     return Readers(token[0], tuple(prefix))
 
 
-def read_by(task: Task, reader: Reader, texts: Tensor) -> Tensor:
+def read_by(task: Task, reader: _Reader, texts: Tensor) -> Tensor:
     """What a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
     return torch.cat(
         [_read(task, part, reader)[reader.layers[0]] for part in torch.split(texts, TOGETHER)]
     )
 
 
-def _alike(read: Mapping[str, Tensor]) -> list[Reader]:
+def _alike(read: Mapping[str, Tensor]) -> list[_Reader]:
     """Layers grouped by what they read, in the order of the forward pass."""
     groups: list[list[str]] = []
     for name, seen in read.items():
@@ -141,14 +141,14 @@ def _alike(read: Mapping[str, Tensor]) -> list[Reader]:
             groups.append([name])
         else:
             group.append(name)
-    return [Reader(tuple(group)) for group in groups]
+    return [_Reader(tuple(group)) for group in groups]
 
 
 class _SeenEnough(Exception):  # noqa: N818
     """Raised to leave a forward pass whose rest is not needed."""
 
 
-def _read(task: Task, texts: Tensor, reader: Reader | None) -> dict[str, Tensor]:
+def _read(task: Task, texts: Tensor, reader: _Reader | None) -> dict[str, Tensor]:
     """What every trained linear layer reads at each position, or one reader's first alone."""
     seen: dict[str, Tensor] = {}
 
@@ -183,8 +183,8 @@ def _read(task: Task, texts: Tensor, reader: Reader | None) -> dict[str, Tensor]
 class Check:
     """A reader with the span of its gradient in the observed update."""
 
-    reader: Reader
-    span: RowSpan
+    reader: _Reader
+    span: _RowSpan
 
 
 @dataclass(frozen=True)

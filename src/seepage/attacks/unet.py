@@ -14,7 +14,7 @@ _TOGETHER = 4
 _BLOCKS = 2
 
 
-class ResidualBlock(nn.Module):
+class _ResidualBlock(nn.Module):
     """Two convolutions behind group normalisation, with the features of each image added between.
 
     h = conv(silu(norm(x))) + W z;   x + conv(silu(norm(h)))
@@ -40,7 +40,7 @@ class ResidualBlock(nn.Module):
         return outputs
 
 
-class SelfAttention(nn.Module):
+class _SelfAttention(nn.Module):
     """Every place looks at every other: one head, residual."""
 
     def __init__(self, channels: int) -> None:
@@ -124,11 +124,11 @@ class _Level(nn.Module):
     def __init__(self, before: int, width: int, features: int, kept: int, attends: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            ResidualBlock((before if block == 0 else width) + kept, width, features)
+            _ResidualBlock((before if block == 0 else width) + kept, width, features)
             for block in range(_BLOCKS)
         )
         self.attention = nn.ModuleList(
-            SelfAttention(width) for _ in range(_BLOCKS if attends else 0)
+            _SelfAttention(width) for _ in range(_BLOCKS if attends else 0)
         )
 
     def forward(

@@ -70,7 +70,7 @@ def unmix(
         solved: Tensor = torch.linalg.pinv(weights) @ flat
         return solved.reshape(-1, *encodings.shape[1:]).to(encodings)
     centre, (seen, sought) = mixing.flipped_about, weights.shape
-    if not can_unmix(mixing):
+    if not _can_unmix(mixing):
         raise NotApplicable(
             f"expected more encodings than inputs, since their signs are lost, or as many of "
             f"{MOST_SIGNS} at most, got {seen} for {sought}; add those of other rounds"
@@ -86,7 +86,7 @@ def unmix(
     return (centre + agreed).to(encodings)
 
 
-def can_unmix(mixing: Mixing) -> bool:
+def _can_unmix(mixing: Mixing) -> bool:
     """Whether there are more encodings than inputs, or as many and few enough to try all signs."""
     seen, sought = mixing.coefficients.shape
     return seen > sought or seen == sought <= MOST_SIGNS
@@ -137,7 +137,7 @@ class Unmixed:
 def _unmix_guess(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:
     """The inputs in the encodings, or the guess as it is."""
     mixing, known = observation.mixing, observation.labels
-    if mixing is None or mixing.flipped_about is None or known is None or not can_unmix(mixing):
+    if mixing is None or mixing.flipped_about is None or known is None or not _can_unmix(mixing):
         return guess
     found = known if guess.labels is None else guess.labels
     if found.shape != known.shape or residual(observation, guess.inputs, found) > EXPLAINED:

@@ -100,11 +100,11 @@ def captured(
             f"{capture} does not say what an input looks like; give its shape, such as 3x32x32"
         )
     known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
-    batch = None if truth is None else read_truth(Path(truth), domain)
+    batch = None if truth is None else _read_truth(Path(truth), domain)
     return CapturedData(name or Path(capture).name, CapturedUpdate(held, known), domain, batch)
 
 
-def read_truth(path: Path, domain: Domain) -> Batch:
+def _read_truth(path: Path, domain: Domain) -> Batch:
     """The private batch, for scoring alone.
 
     Args:

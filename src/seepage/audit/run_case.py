@@ -42,10 +42,10 @@ def bounded(case: BoundCase) -> Record:
         "seconds": time.perf_counter() - began,
         "device": str(reference.device),
     }
-    return replace(failed_bound(case, None), bound=ceiling, effort=effort)
+    return replace(_failed_bound(case, None), bound=ceiling, effort=effort)
 
 
-def failed_bound(case: BoundCase, reason: str | None) -> Record:
+def _failed_bound(case: BoundCase, reason: str | None) -> Record:
     """What is kept of a bound that gave no result."""
     return Record(
         data=case.victims.data,
@@ -85,7 +85,7 @@ def run_case(case: Case | BoundCase) -> Outcome:
         return lost(case, _reason(error))
 
 
-def run_together(cases: Sequence[Case | BoundCase]) -> list[Outcome]:
+def _run_together(cases: Sequence[Case | BoundCase]) -> list[Outcome]:
     """Run cases that are alike, side by side where the attack can."""
     attacks = [case for case in cases if isinstance(case, Case)]
     if not len(attacks) == len(cases) > 1 or not isinstance(attacks[0].attack, SideBySide):
@@ -127,7 +127,7 @@ def _attacked(case: Case, seen: Observation) -> Outcome:
 def lost(case: Case | BoundCase, reason: str) -> Outcome:
     """What is kept of a case that gave no result."""
     record = (
-        failed_bound(case, reason)
+        _failed_bound(case, reason)
         if isinstance(case, BoundCase)
         else replace(_blank(case), error=reason)
     )
@@ -239,7 +239,7 @@ def side_by_side(cases: Sequence[AnyCase], started: Started = unannounced) -> It
     """Run cases that are alike together, where the attack can."""
     for group in _alike(cases):
         started(group[0])
-        yield from run_together(group)
+        yield from _run_together(group)
 
 
 def _alike(cases: Sequence[AnyCase]) -> Iterator[list[AnyCase]]:

@@ -41,7 +41,7 @@ class ProgressListener(Protocol):
         """Hear that a case has its result."""
 
 
-class Silent:
+class _Silent:
     """A listener that shows nothing."""
 
     def begin(
@@ -132,7 +132,7 @@ def run(
             notes=notes,
         ) as store:
             chosen = _choose_executor(executor, spec, workers, folder)
-            _run_missing(store, cases, chosen, progress or Silent())
+            _run_missing(store, cases, chosen, progress or _Silent())
         found = load_audit(folder)
     except BaseException:
         if temporary is not None:

@@ -75,7 +75,7 @@ def build_spec(source: SpecSource) -> Spec:
     table = _parsed(source)
     with locate_error(source):
         entries.only(table, "title", "seeds", "metrics", "scenario")
-        metrics = read_metrics(table.get("metrics"))
+        metrics = _read_metrics(table.get("metrics"))
         seeds = entries.seeds(table.get("seeds", [0]))
         data = partial(entries.data, find=entries.once())
         model = _once(source.device)
@@ -126,7 +126,7 @@ def _parts(
                 entries.each(scenario, "attacks", partial(entries.attack, domain=dataset.domain))
             ),
             bounds=_bounds(scenario),
-            metrics=fitting_metrics(metrics, dataset),
+            metrics=_fitting_metrics(metrics, dataset),
             seeds=seeds,
         )
         with error_path("threats"):
@@ -171,7 +171,7 @@ def _require_none(scenario: Table, key: str, what: str) -> None:
             raise InvalidValue(f"a captured update says itself {what}; leave {key} out")
 
 
-def read_metrics(names: object) -> tuple[Metric, ...] | None:
+def _read_metrics(names: object) -> tuple[Metric, ...] | None:
     """The metrics of these names, after PSNR, which orders the tables; None takes all that fit."""
     if names is None:
         return None
@@ -189,7 +189,7 @@ def _metric(name: object) -> Metric:
         return find_metric(name)
 
 
-def fitting_metrics(
+def _fitting_metrics(
     asked: Sequence[Metric] | None, dataset: Dataset | CapturedData
 ) -> tuple[Metric, ...] | None:
     """Those of the metrics that fit these inputs; one that cannot run here is an error."""

@@ -115,7 +115,7 @@ def trusting_nothing(name: str) -> Iterator[None]:
 def local(table: Table) -> LocalComputation:
     """What clients compute; the gradient unless another is named."""
     named = {"name": "Gradient", **table}
-    return constructed("local computation", LOCALS, named, LocalComputation)
+    return _constructed("local computation", LOCALS, named, LocalComputation)
 
 
 def defenses(listed: object) -> list[Protection]:
@@ -137,7 +137,7 @@ def defense(links: object) -> Protection:
         raise InvalidValue(
             f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
         )
-    make = partial(constructed, "defense", DEFENSES, expected=Protection)
+    make = partial(_constructed, "defense", DEFENSES, expected=Protection)
     return chain(*numbered(listed, make))
 
 
@@ -147,12 +147,12 @@ def threat(table: Table) -> Threat:
         if key.startswith("knows") and not isinstance(value, bool):
             with error_path(key):
                 raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
-    return constructed("threat", THREATS, {"name": "Threat", **table}, Threat)
+    return _constructed("threat", THREATS, {"name": "Threat", **table}, Threat)
 
 
 def bound(table: Table) -> tuple[Component, Bound]:
     """What theory is asked, and what records call it."""
-    return Component(*split(table)), constructed("bound", BOUNDS, table, Bound)
+    return Component(*split(table)), _constructed("bound", BOUNDS, table, Bound)
 
 
 def seeds(values: object) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ def seeds(values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def constructed(
+def _constructed(
     kind: str,
     known: Mapping[str, Callable[..., T]],
     table: Table,
@@ -219,7 +219,7 @@ def attack(table: Table, domain: Domain | None = None) -> tuple[Component, Attac
         "unmix": Unmixed,
     }
     wanted = {key: options.pop(key, False) for key in wrappers}
-    made = constructed("attack", ATTACKS, {"name": name, **options}, Attack)
+    made = _constructed("attack", ATTACKS, {"name": name, **options}, Attack)
     if domain is not None:
         with error_path("name"):
             require_kind(name, domain)

@@ -115,7 +115,7 @@ class DirectoryLock:
         os.close(self._handle)
 
 
-def require_unlocked(folder: Path) -> None:
+def _require_unlocked(folder: Path) -> None:
     """Raise `InvalidValue` if a process holds a directory; nothing is written."""
     import fcntl
 
@@ -131,7 +131,7 @@ def require_unlocked(folder: Path) -> None:
         os.close(handle)
 
 
-def is_lock(path: Path) -> bool:
+def _is_lock(path: Path) -> bool:
     """Whether a file is a lock of ours; it is empty until the owner has signed it."""
     if not path.is_file():
         return False
@@ -162,7 +162,7 @@ _SQLITE = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal"))
 _CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|{re.escape(PARTIAL)})")
 
 
-def list_files(artifacts: Iterable[str]) -> list[str]:
+def _list_files(artifacts: Iterable[str]) -> list[str]:
     """Every file that an audit with these artifacts may write, relative to its directory.
 
     The list is stored when the audit begins, while none of these files is there.
@@ -170,7 +170,7 @@ def list_files(artifacts: Iterable[str]) -> list[str]:
     return [*_BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in dict.fromkeys(artifacts))]
 
 
-def require_audit(path: Path) -> None:
+def _require_audit(path: Path) -> None:
     """Raise unless a directory holds an audit that this version can go on with."""
     require_database(path / DATABASE)
     for name in (*_SQLITE, *_BESIDE, LOCK, TEMPORARY, ARTIFACTS, CHECKPOINTS):
@@ -181,7 +181,7 @@ def require_audit(path: Path) -> None:
             )
 
 
-def holds_audit(path: Path) -> bool:
+def _holds_audit(path: Path) -> bool:
     """Whether an audit is in a directory; False if one can begin there.
 
     Only reads. Beside an empty directory, one can begin where another was killed before its
@@ -194,7 +194,7 @@ def holds_audit(path: Path) -> bool:
     there = [file.name for file in path.iterdir()] if path.is_dir() else []
     # After listing: whoever begins an audit here right now makes the database first.
     if read_format(path / DATABASE) is not None:
-        require_audit(path)
+        _require_audit(path)
         return True
     is_free = path.is_dir() or not (path.exists() or path.is_symlink())
     if not is_free or not all(_is_leftover(path / name) for name in there):
@@ -209,12 +209,12 @@ def _is_leftover(place: Path) -> bool:
     if place.is_symlink():
         return False
     if place.name == LOCK:
-        return is_lock(place)
+        return _is_lock(place)
     # It may be gone by now, if the audit that makes it is still alive.
     return place.name == TEMPORARY and (place.is_file() or not place.exists())
 
 
-def remove_files(path: Path) -> None:
+def _remove_files(path: Path) -> None:
     """Remove an earlier audit's files by their names; its database stays, without records.
 
     The names were reserved when the audit began, but whether it wrote a file is not recorded: a
@@ -229,7 +229,7 @@ def remove_files(path: Path) -> None:
     """
     database = Database(path / DATABASE)
     try:
-        files = [*_written(path, database.files()), *find_checkpoints(path)]
+        files = [*_written(path, database.files()), *_find_checkpoints(path)]
         database.empty()
     finally:
         database.close()
@@ -259,7 +259,7 @@ def _written(path: Path, names: Iterable[str]) -> Iterator[Path]:
                 yield file
 
 
-def find_checkpoints(path: Path) -> list[Path]:
+def _find_checkpoints(path: Path) -> list[Path]:
     """The states of attacks that were interrupted, whole or not."""
     folder = path / CHECKPOINTS
     return [
@@ -316,18 +316,18 @@ class AuditStore:
         words = json.dumps(environment, indent=2)
         about = {"title": title, "spec": spec, "environment": words}
         planned = plan(cases)
-        files = list_files([*planned, *(case.victims.digest for case in cases)])
+        files = _list_files([*planned, *(case.victims.digest for case in cases)])
         with _said(path):
-            if holds_audit(path) and not overwrite:
-                require_unlocked(path)
+            if _holds_audit(path) and not overwrite:
+                _require_unlocked(path)
                 raise _already_begun(path)
             path.mkdir(parents=True, exist_ok=True)
             with _held(path) as lock:
                 # Again: somebody else may have begun here in the meantime.
-                if holds_audit(path):
+                if _holds_audit(path):
                     if not overwrite:
                         raise _already_begun(path)
-                    remove_files(path)
+                    _remove_files(path)
                 Database.create(path / DATABASE, about=about, planned=planned.values(), files=files)
                 store = cls(path, lock)
                 store._write_copies()
@@ -345,7 +345,7 @@ class AuditStore:
             retry_failed: Run the cases again that gave no result.
         """
         with _said(path):
-            require_audit(path)
+            _require_audit(path)
             with _held(path) as lock:
                 store = cls(path, lock)
                 store._require(plan(cases))
@@ -375,7 +375,7 @@ class AuditStore:
         for name in broken:
             if name in victims:
                 self._keep_truth(victims[name])
-        for path in find_checkpoints(self.path):
+        for path in _find_checkpoints(self.path):
             if path.suffix != SUFFIX or not is_whole(path):
                 path.unlink()
 

@@ -61,7 +61,7 @@ Plain = Mapping[str, tuple[float | None, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredGuess:
+class _ScoredGuess:
     """A guess in the order of the people, with its scores.
 
     Args:
@@ -155,7 +155,7 @@ class Victims:
 
     def judge(
         self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
-    ) -> ScoredGuess:
+    ) -> _ScoredGuess:
         """Score a guess and the guesses that need no update, in the units of the data set."""
         low, high = self.bounds
         peak, domain = high - low, self.domain
@@ -170,7 +170,7 @@ class Victims:
             domain=domain,
         )
         baselines = {name: plain(scored) for name, scored in trivial.items()}
-        return ScoredGuess(self.people, scores.paired.guess, plain(scores), baselines)
+        return _ScoredGuess(self.people, scores.paired.guess, plain(scores), baselines)
 
 
 def victims(
@@ -265,7 +265,7 @@ class Strangers:
 
     def judge(
         self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
-    ) -> ScoredGuess:
+    ) -> _ScoredGuess:
         """No score without the truth: a guess stands as it is."""
         del metrics, rng
-        return ScoredGuess(tuple(range(len(guess.inputs))), guess.inputs)
+        return _ScoredGuess(tuple(range(len(guess.inputs))), guess.inputs)

@@ -259,7 +259,7 @@ def expected_error(candidates: Tensor, *, noise_multiplier: float, steps: int = 
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class _Mechanism:
     """One shared update of DP-SGD.
 
     Args:
@@ -278,7 +278,7 @@ class Mechanism:
         return self.std * self.over / self.max_norm
 
 
-def mechanism(client: Client) -> Mechanism | None:
+def mechanism(client: Client) -> _Mechanism | None:
     """The client as DP-SGD: each clipped, a mean over a fixed number, noise; None for any other.
 
     Example:
@@ -291,7 +291,7 @@ def mechanism(client: Client) -> Mechanism | None:
         case (ClipEach(max_norm=norm), Mean(over=int(over)), AddGaussian(std=std)) if isinstance(
             client.local, Gradient
         ):
-            return Mechanism(norm, over, std)
+            return _Mechanism(norm, over, std)
     return None
 
 

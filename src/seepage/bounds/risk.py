@@ -192,7 +192,7 @@ class JacobianNorm:
 
 
 @runtime_checkable
-class RiskScore(Protocol):
+class _RiskScore(Protocol):
     """Who is at risk, without attacking anybody: one number per person, a frozen value."""
 
     @property
@@ -215,6 +215,6 @@ class RiskScore(Protocol):
 
 
 _ALL = (GradientNorm, JacobianNorm, InversionInfluence, InfluenceFloor)
-RISKS: Catalogue[Callable[..., RiskScore]] = Catalogue(
+RISKS: Catalogue[Callable[..., _RiskScore]] = Catalogue(
     "risk score", "seepage.risks", {kind.name: kind for kind in _ALL}
 )

@@ -74,7 +74,7 @@ def read_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
         UnreadableFile: It is truncated, of another format, or contradicts itself.
     """
     start = 8 + _header_length(data)
-    header = strict_json(data[8:start], "the header")
+    header = _strict_json(data[8:start], "the header")
     if not isinstance(header, dict):
         raise UnreadableFile(f"expected a header of names, got {type(header).__name__}")
     metadata = _metadata(header.pop(METADATA, {}))
@@ -84,7 +84,7 @@ def read_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     return {e.name: _tensor(e, data, start) for e in entries}, metadata
 
 
-def strict_json(text: bytes | str, what: str) -> Any:  # noqa: ANN401
+def _strict_json(text: bytes | str, what: str) -> Any:  # noqa: ANN401
     """Plain data from JSON in which no key stands twice and every number is finite."""
     try:
         # Names that stand twice would be read differently by different readers.
@@ -313,7 +313,7 @@ def _parsed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Captu
             f"expected version {VERSION} of the format, got {metadata.get('version', '')[:40]!r}; "
             "read it with the version of seepage that wrote it"
         )
-    words = strict_json(metadata.get("capture", ""), "what is said of the update")
+    words = _strict_json(metadata.get("capture", ""), "what is said of the update")
     if not isinstance(words, dict):
         raise UnreadableFile("expected words about the update by name, got something else")
     groups = {group: dict(grouped(tensors, group)) for group in GROUPS}

@@ -169,7 +169,7 @@ PREFIXES = ("module.", "_module.")
 _COUNTER = "num_batches_tracked"
 
 
-class Broadcast(Protocol):
+class _Broadcast(Protocol):
     """What was sent to the client, and what is said of it."""
 
     @property
@@ -185,7 +185,7 @@ class Broadcast(Protocol):
         """How the client computed."""
 
 
-def fitted(task: Task, broadcast: Broadcast) -> Task:
+def fitted(task: Task, broadcast: _Broadcast) -> Task:
     """The task with the weights that were broadcast, where these are known."""
     shape = broadcast.setting.shape
     if shape and shape != tuple(task.domain.shape):

@@ -36,7 +36,7 @@ _ELSEWHERE = {
 _GROUP = "seepage.commands"
 
 
-class Commands(TyperGroup):
+class _Commands(TyperGroup):
     """Our own commands, and those of installed packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -113,7 +113,7 @@ def _make_single(
 
 app = typer.Typer(
     name="seepage",
-    cls=Commands,
+    cls=_Commands,
     help="Measures what a shared gradient gives away.",
     no_args_is_help=True,
     add_completion=False,

@@ -50,7 +50,7 @@ class Where(StrEnum):
     ray = "ray"
 
 
-class CapturedForm(StrEnum):
+class _CapturedForm(StrEnum):
     """What a captured update is."""
 
     gradient = "gradient"
@@ -80,7 +80,7 @@ def audit(
         str | None, typer.Option(help="Labels the adversary knows, e.g. 3,5; inferred by default.")
     ] = None,
     form: Annotated[
-        CapturedForm | None,
+        _CapturedForm | None,
         typer.Option(help="Read the captured update as this, whatever its file says."),
     ] = None,
     shape: Annotated[

@@ -39,7 +39,7 @@ from seepage.report.words import count_noun
 SHOWN = 10
 
 
-def name_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
+def _name_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
     """Print who leaked through which attack, and return whether anybody did."""
     found = find_breaches(gates, records)
     # Seeds with the same result are printed once.
@@ -128,7 +128,7 @@ def run_request(request: AuditRequest, console: Console) -> int:
         return show_plan(request, spec, console)
     found = perform(request, spec, console)
     _show(found, console)
-    if name_leaks(request.gates, found.records, console):
+    if _name_leaks(request.gates, found.records, console):
         return LEAKED
     every = (*found.records, *found.bounds)
     return CASE_FAILED if any(record.error for record in every) else DONE

@@ -38,7 +38,7 @@ class PluginWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Plugin:
+class _Plugin:
     """A part of another package, not yet imported.
 
     Args:
@@ -110,7 +110,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
         self.built_in: Mapping[str, T_co] = MappingProxyType(dict(built_in))
         self._taken = frozenset(built_in)
         self._adapt = adapt
-        self._made: dict[Plugin, T_co] = {}
+        self._made: dict[_Plugin, T_co] = {}
 
     def __getitem__(self, name: str) -> T_co:
         """The part of this name.
@@ -149,7 +149,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
         """The names, without importing anything."""
         return f"Catalogue({self.kind!r}, {[*self.built_in, *self.plugins()]})"
 
-    def plugins(self) -> Mapping[str, Plugin]:
+    def plugins(self) -> Mapping[str, _Plugin]:
         """The parts of other packages, by name; none of them is imported."""
         return _named(self.kind, self.group, self._taken, tuple(sys.path))
 
@@ -158,7 +158,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
         plugin = self.plugins().get(name)
         return None if plugin is None else plugin.package
 
-    def _load(self, plugin: Plugin) -> T_co:
+    def _load(self, plugin: _Plugin) -> T_co:
         found = plugin.load()
         if self._adapt is None:
             if not callable(found):
@@ -253,13 +253,13 @@ def _module(name: str, path: str) -> ModuleType:
 @cache
 def _named(
     kind: str, group: str, taken: frozenset[str], path: tuple[str, ...]
-) -> Mapping[str, Plugin]:
+) -> Mapping[str, _Plugin]:
     """The plugins of a group, each under a name that nothing else has."""
-    found: dict[str, Plugin] = {}
+    found: dict[str, _Plugin] = {}
     for package, name, value in _registered(path).get(group, ()):
         holder = "Seepage" if name in taken else found[name].package if name in found else None
         if holder is None:
-            found[name] = Plugin(kind, name, package, value)
+            found[name] = _Plugin(kind, name, package, value)
         else:
             has_it = "twice; the first" if holder == package else f"which {holder} has; that one"
             comma = "" if holder == package else ","

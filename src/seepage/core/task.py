@@ -53,7 +53,7 @@ class Domain(Protocol):
 
 
 @runtime_checkable
-class Readable(Protocol):
+class _Readable(Protocol):
     """A domain whose inputs people read, where those of others are looked at."""
 
     def words(self, one: Tensor, /) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class Readable(Protocol):
 
 def said(domain: Domain, inputs: Tensor) -> tuple[tuple[str, ...], ...]:
     """Each input as words; nothing where inputs are not read."""
-    return tuple(map(domain.words, inputs)) if isinstance(domain, Readable) else ()
+    return tuple(map(domain.words, inputs)) if isinstance(domain, _Readable) else ()
 
 
 Mode = Literal["eval", "train"]

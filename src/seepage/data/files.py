@@ -167,7 +167,7 @@ _DAMAGE = (
 )
 
 
-def array_names(path: Path) -> list[str]:
+def _array_names(path: Path) -> list[str]:
     """Return the names of the arrays in an archive."""
     with _opened(path) as archive:
         return list(archive.files)
@@ -175,7 +175,7 @@ def array_names(path: Path) -> list[str]:
 
 def read_arrays(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
     """Read the arrays of these names."""
-    found = array_names(path)
+    found = _array_names(path)
     if missing := [name for name in names if name not in found]:
         raise UnreadableFile(
             f"expected the arrays {', '.join(names)} in {path}, but {', '.join(missing)} "
@@ -242,7 +242,7 @@ def npz_file(request: DataRequest) -> Dataset:
 
 
 def _keys(path: Path) -> tuple[str, str | None]:
-    found = array_names(path)
+    found = _array_names(path)
     inputs = next((key for key in INPUT_KEYS if key in found), None)
     if inputs is None or "labels" not in found:
         raise UnreadableFile(

@@ -80,7 +80,7 @@ def digit_dataset(
     """
     return Dataset(
         name=name,
-        inputs=bordered(natural(images), pixels),
+        inputs=_bordered(natural(images), pixels),
         labels=torch.from_numpy(labels).long(),
         domain=replace(MNIST, shape=(1, pixels, pixels)),
         class_names=tuple("0123456789"),
@@ -88,7 +88,7 @@ def digit_dataset(
     )
 
 
-def bordered(images: Tensor, pixels: int) -> Tensor:
+def _bordered(images: Tensor, pixels: int) -> Tensor:
     """Pad square images with zeros to `pixels`, or shrink them if that is smaller."""
     margin = pixels - images.shape[-1]
     if margin < 0:

@@ -19,7 +19,7 @@ from seepage.data.torchvision_sets import torchvision_set
 
 
 @dataclass(frozen=True)
-class DataSource:
+class _DataSource:
     """How a name becomes data.
 
     Args:
@@ -33,13 +33,13 @@ class DataSource:
     splits: tuple[str, ...] | None = ("test",)
 
 
-def _source(name: str, found: object) -> DataSource:
+def _source(name: str, found: object) -> _DataSource:
     """Data of another package: a function without arguments, or with `split` and `pixels`."""
-    if isinstance(found, DataSource):
+    if isinstance(found, _DataSource):
         return found
     if not callable(found):
         raise InvalidValue(f"expected {name} to be a function, got {type(found).__name__}")
-    return DataSource(partial(_load_foreign, name, found), first_line(found), None)
+    return _DataSource(partial(_load_foreign, name, found), first_line(found), None)
 
 
 def _load_foreign(name: str, function: Callable[..., object], request: DataRequest) -> Dataset:
@@ -62,31 +62,31 @@ def _load_foreign(name: str, function: Callable[..., object], request: DataReque
 BOTH = ("test", "train")
 
 _BUILT_IN = {
-    "photos": DataSource(photos, "24 photographs of 10 things, 3x32x32 (bundled)"),
-    "digits": DataSource(digits, "100 handwritten digits from MNIST, 1x28x28 (bundled)"),
-    "voters": DataSource(voters, "944 answers to a survey, 4 numbers and 5 categories (bundled)"),
-    "hamlet": DataSource(hamlet, "2515 runs of 12 words of the play (bundled)"),
-    "cifar10": DataSource(cifar10, "CIFAR-10, 1500 test and 20000 train images, 3x32x32", BOTH),
-    "cifar100": DataSource(cifar100, "CIFAR-100, 916 test and 1117 train images, 3x32x32", BOTH),
-    "mnist": DataSource(mnist, "MNIST, 2000 test and 10000 train digits, 1x28x28", BOTH),
-    "imagenet": DataSource(imagenet, "16 ImageNet photographs of 16 classes, 3x224x224"),
-    "faces": DataSource(faces, "ORL, 400 faces of 40 people, 1x64x64"),
-    "cells": DataSource(cells, "BCCD, 450 blood cells of 3 kinds, 3x64x64"),
-    "ecg": DataSource(ecg, "ECG5000, 500 heart beats of 5 kinds, 1x140"),
-    "ecg:mitbih": DataSource(ecg_mitbih, "MIT-BIH record 100, 2271 heart beats of 3 kinds, 1x200"),
-    "fmri": DataSource(fmri, "time courses of 28 brain regions, 1x250"),
+    "photos": _DataSource(photos, "24 photographs of 10 things, 3x32x32 (bundled)"),
+    "digits": _DataSource(digits, "100 handwritten digits from MNIST, 1x28x28 (bundled)"),
+    "voters": _DataSource(voters, "944 answers to a survey, 4 numbers and 5 categories (bundled)"),
+    "hamlet": _DataSource(hamlet, "2515 runs of 12 words of the play (bundled)"),
+    "cifar10": _DataSource(cifar10, "CIFAR-10, 1500 test and 20000 train images, 3x32x32", BOTH),
+    "cifar100": _DataSource(cifar100, "CIFAR-100, 916 test and 1117 train images, 3x32x32", BOTH),
+    "mnist": _DataSource(mnist, "MNIST, 2000 test and 10000 train digits, 1x28x28", BOTH),
+    "imagenet": _DataSource(imagenet, "16 ImageNet photographs of 16 classes, 3x224x224"),
+    "faces": _DataSource(faces, "ORL, 400 faces of 40 people, 1x64x64"),
+    "cells": _DataSource(cells, "BCCD, 450 blood cells of 3 kinds, 3x64x64"),
+    "ecg": _DataSource(ecg, "ECG5000, 500 heart beats of 5 kinds, 1x140"),
+    "ecg:mitbih": _DataSource(ecg_mitbih, "MIT-BIH record 100, 2271 heart beats of 3 kinds, 1x200"),
+    "fmri": _DataSource(fmri, "time courses of 28 brain regions, 1x250"),
 }
-NAMED: Catalogue[DataSource] = Catalogue("data set", "seepage.data", _BUILT_IN, adapt=_source)
+NAMED: Catalogue[_DataSource] = Catalogue("data set", "seepage.data", _BUILT_IN, adapt=_source)
 
 # Named by a prefix; what follows the colon is theirs to read.
 FAMILIES = {
-    "npz": (DataSource(npz_file, "an archive with arrays images (or inputs) and labels"), "PATH"),
+    "npz": (_DataSource(npz_file, "an archive with arrays images (or inputs) and labels"), "PATH"),
     "folder": (
-        DataSource(image_folder, "a folder with one sub-folder of images per class"),
+        _DataSource(image_folder, "a folder with one sub-folder of images per class"),
         "PATH",
     ),
     "torchvision": (
-        DataSource(torchvision_set, "a torchvision data set already on disk", None),
+        _DataSource(torchvision_set, "a torchvision data set already on disk", None),
         "NAME",
     ),
 }
@@ -111,7 +111,7 @@ def load(name: str, *, split: str = "test", pixels: int | None = None) -> Datase
     return source.load(DataRequest(split=split, pixels=pixels, argument=argument))
 
 
-def require_split(name: str, split: str) -> tuple[DataSource, str]:
+def require_split(name: str, split: str) -> tuple[_DataSource, str]:
     """How a name becomes data, and what follows its colon, if it has this split."""
     source, argument = _resolved(name)
     if source.splits is not None and split not in source.splits:
@@ -127,7 +127,7 @@ def catalogue() -> dict[str, str]:
     return named | families
 
 
-def _resolved(name: str) -> tuple[DataSource, str]:
+def _resolved(name: str) -> tuple[_DataSource, str]:
     if name in NAMED:
         return NAMED[name], ""
     prefix, _, argument = name.partition(":")

@@ -96,7 +96,7 @@ def numerical_rank(system: LinearSystem) -> int:
 
 
 @dataclass(frozen=True)
-class LayerRank:
+class _LayerRank:
     """The linear system of one convolution.
 
     Args:
@@ -134,7 +134,7 @@ class RankMetric:
         Chen and Campbell, 2022, Definition 3.3 (chen2022analysing)
     """
 
-    layers: tuple[LayerRank, ...]
+    layers: tuple[_LayerRank, ...]
     forgetful: tuple[str, ...] = ()
 
     @property
@@ -193,7 +193,7 @@ def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
     ranks = [numerical_rank(s) for s in systems] or [counted_rank(c) for c in convolutions]
     return RankMetric(
         tuple(
-            LayerRank(layer.name, layer.inputs, layer.outputs + layer.weight.numel(), rank)
+            _LayerRank(layer.name, layer.inputs, layer.outputs + layer.weight.numel(), rank)
             for layer, rank in zip(convolutions, ranks, strict=True)
         ),
         tuple(c.name for c in convolutions if isinstance(c.activation, ReLU)),

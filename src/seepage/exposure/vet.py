@@ -99,7 +99,7 @@ class Rows:
     bias: Tensor | None
 
 
-def weight_rows(task: Task) -> Iterator[Rows]:
+def _weight_rows(task: Task) -> Iterator[Rows]:
     """Every linear layer and convolution of a network."""
     for name, module in task.model.named_modules():
         if isinstance(module, KINDS):
@@ -115,7 +115,7 @@ def weight_rows(task: Task) -> Iterator[Rows]:
 HOPELESS = 15.0
 
 
-def silenced_classes(task: Task) -> Iterator[Finding]:
+def _silenced_classes(task: Task) -> Iterator[Finding]:
     """Rows of zeros in the last layer, or biases that decide before the input is looked at.
 
     The people of silenced classes leave nothing below the last layer, so that the update is that
@@ -153,7 +153,7 @@ FEWEST_LABELLED = 12
 WRONG, RIGHT = 0.3, 0.8
 
 
-def flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
+def _flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
     """Predictions that are wrong as they are, and right after renaming the classes.
 
     An untrained network is wrong under every naming, a trained one right under its own.
@@ -195,7 +195,7 @@ DOMINANT = 0.9
 PASS_SHARE = 0.9
 
 
-def passing_layers(task: Task) -> Iterator[Finding]:
+def _passing_layers(task: Task) -> Iterator[Finding]:
     """Layers whose rows each hold one entry and next to nothing else: identities, permutations.
 
     A first one passes the input on as it is; behind a chain of them, a classifier reads the input.
@@ -203,8 +203,8 @@ def passing_layers(task: Task) -> Iterator[Finding]:
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
     """
-    layers = list(weight_rows(task))
-    passing = [rows for rows in layers if passes_on(rows)]
+    layers = list(_weight_rows(task))
+    passing = [rows for rows in layers if _passes_on(rows)]
     first = [rows.name for rows in layers if rows.convolutional][:1]
     for rows in passing:
         kind = "convolution" if rows.convolutional else "fully connected layer"
@@ -214,7 +214,7 @@ def passing_layers(task: Task) -> Iterator[Finding]:
         yield Finding("pass-through layers", level, rows.name, reason)
 
 
-def passes_on(rows: Rows) -> bool:
+def _passes_on(rows: Rows) -> bool:
     """Whether nearly every row has nearly all of its energy in one entry."""
     if rows.matrix.shape[1] < PASS_DIMENSIONS or len(rows.matrix) == 0:
         return False
@@ -226,7 +226,7 @@ def passes_on(rows: Rows) -> bool:
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def exposed_inputs(task: Task) -> Iterator[Finding]:
+def _exposed_inputs(task: Task) -> Iterator[Finding]:
     """A fully connected layer that reads the input, and a rank metric of zero.
 
     Both are exposed by architecture: an honest perceptron has the former, a small honest
@@ -264,7 +264,7 @@ PIVOTS = 64
 FEWEST_ROWS, REPEATED_SHARE = 4, 0.1
 
 
-def repeated_rows(task: Task) -> Iterator[Finding]:
+def _repeated_rows(task: Task) -> Iterator[Finding]:
     """Layers of which many rows are the same up to scale: they measure one thing many times.
 
     With biases that differ, they sort inputs into bins, and differences of neighbouring rows of
@@ -273,7 +273,7 @@ def repeated_rows(task: Task) -> Iterator[Finding]:
     References:
         Fowl et al., 2022 (fowl2022robbing)
     """
-    for rows in weight_rows(task):
+    for rows in _weight_rows(task):
         group = parallel_rows(rows.matrix)
         if len(group) >= max(FEWEST_ROWS, REPEATED_SHARE * len(rows.matrix)):
             yield _finding(rows, group)
@@ -335,7 +335,7 @@ class Concentration:
     examples: int
 
 
-def gradient_concentration(task: Task, batch: Batch) -> Iterator[Finding]:
+def _gradient_concentration(task: Task, batch: Batch) -> Iterator[Finding]:
     """Examples that alone make up the gradient of a layer though others are as wrong.
 
     D-SNR alone would raise an alarm over every trained network that meets one example it does not
@@ -397,17 +397,17 @@ def _times(value: float) -> str:
 
 OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = MappingProxyType(
     {
-        "repeated rows and bins of biases": repeated_rows,
-        "pass-through layers": passing_layers,
-        "inputs exposed by the architecture": exposed_inputs,
-        "silenced classes": silenced_classes,
+        "repeated rows and bins of biases": _repeated_rows,
+        "pass-through layers": _passing_layers,
+        "inputs exposed by the architecture": _exposed_inputs,
+        "silenced classes": _silenced_classes,
     }
 )
 # Each with the number of examples below which it says nothing.
 ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = MappingProxyType(
     {
-        "gradient concentration (D-SNR)": (gradient_concentration, FEWEST_EXAMPLES),
-        "flipped labels": (flipped_labels, FEWEST_LABELLED),
+        "gradient concentration (D-SNR)": (_gradient_concentration, FEWEST_EXAMPLES),
+        "flipped labels": (_flipped_labels, FEWEST_LABELLED),
     }
 )
 _ORDER = ("malicious", "suspicious", "exposed")

@@ -96,7 +96,7 @@ ASKED = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Solutions:
+class _Solutions:
     """What A^-1 b is in Krylov spaces.
 
     Args:
@@ -116,7 +116,7 @@ class Solutions:
 
 def lanczos(
     products: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int, tolerance: float
-) -> Solutions:
+) -> _Solutions:
     """Solve A x = b for every row b by the Lanczos process, all of them side by side.
 
         x = |b| V T^-1 e_1,   V^T A V = T,   V a basis of b, A b, A^2 b, ...
@@ -155,7 +155,7 @@ def lanczos(
     weights = _weights(space) * starts.norm(dim=1, keepdim=True)
     solutions = torch.einsum("kjn,kj->kn", space.basis, weights)
     ritz = torch.linalg.eigvalsh(space.matrices())
-    return Solutions(solutions, float(ritz.min()), float(ritz.max()), space.steps, settled)
+    return _Solutions(solutions, float(ritz.min()), float(ritz.max()), space.steps, settled)
 
 
 def _weights(space: Krylov) -> Tensor:

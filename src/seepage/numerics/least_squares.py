@@ -12,7 +12,7 @@ _GAIN = 1e-6
 _EXACT = 1e-22
 
 
-class LinearOperator(Protocol):
+class _LinearOperator(Protocol):
     """A matrix of which only products are known, for many right-hand sides at once."""
 
     @property
@@ -79,7 +79,7 @@ _LOOK_EVERY = 10
 
 
 def minimum_norm(
-    system: LinearOperator,
+    system: _LinearOperator,
     target: Tensor,
     *,
     damping: float = 0.0,
@@ -112,7 +112,7 @@ def minimum_norm(
 
 
 def nearest_solution(
-    system: LinearOperator, target: Tensor, x: Tensor, *, iterations: int
+    system: _LinearOperator, target: Tensor, x: Tensor, *, iterations: int
 ) -> Tensor:
     """Move x towards the nearest solution of u x = v, by a fixed number of iterations.
 
@@ -139,7 +139,7 @@ class _State(NamedTuple):
 
 
 def _begin(
-    system: LinearOperator, target: Tensor, damping: float, x: Tensor, tolerance: float
+    system: _LinearOperator, target: Tensor, damping: float, x: Tensor, tolerance: float
 ) -> _State:
     rest = target - system.apply(x)
     gradient = system.adjoint(rest) - damping**2 * x
@@ -147,7 +147,7 @@ def _begin(
     return _State(x, rest, gradient, power, tolerance**2 * power)
 
 
-def _advance(system: LinearOperator, state: _State, damping: float) -> _State:
+def _advance(system: _LinearOperator, state: _State, damping: float) -> _State:
     image = system.apply(state.direction)
     curvature = _squared(image) + damping**2 * _squared(state.direction)
     # Beyond rounding the recurrence only amplifies it, so what is solved stays as it is.

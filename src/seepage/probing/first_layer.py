@@ -99,7 +99,7 @@ class Rectified:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class _Pass:
     """What one layer read and returned."""
 
     read: Tensor
@@ -107,13 +107,13 @@ class Pass:
 
 
 @contextmanager
-def watching(network: nn.Module) -> Iterator[Mapping[str, Pass]]:
+def watching(network: nn.Module) -> Iterator[Mapping[str, _Pass]]:
     """Collect what every fully connected layer reads and returns inside the block, by name."""
-    passes: dict[str, Pass] = {}
+    passes: dict[str, _Pass] = {}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def hook(_: nn.Module, read: tuple[Tensor, ...], returned: Tensor) -> Tensor:
-            passes[name] = Pass(read[0], returned)
+            passes[name] = _Pass(read[0], returned)
             # A copy goes on, lest a ReLU in place overwrite what was returned.
             return returned.clone()
 

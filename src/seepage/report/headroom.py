@@ -39,7 +39,7 @@ DECIBELS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Scene:
+class _Scene:
     """What an attack and a bound must share to be compared."""
 
     data: str
@@ -48,7 +48,7 @@ class Scene:
     mode: str
 
     @classmethod
-    def of(cls, record: Record) -> Scene:
+    def of(cls, record: Record) -> _Scene:
         """The scene of an attack or a bound."""
         mode = record.bound.mode if record.bound else _mode_of(record)
         return cls(record.data, record.model, Setup.of(record), mode)
@@ -114,7 +114,7 @@ class Headroom:
         silent: How many they are.
     """
 
-    scene: Scene
+    scene: _Scene
     bound: Component
     people: tuple[Standing, ...]
     tried: tuple[Attempt, ...]
@@ -142,22 +142,22 @@ class Headroom:
 
 def headrooms(tried: Sequence[Attempt], bounds: Iterable[Record]) -> list[Headroom]:
     """Every bound in every scene, no defense first, then as the audit names them."""
-    attacks: dict[tuple[Scene, Victim], list[Attempt]] = {}
+    attacks: dict[tuple[_Scene, Victim], list[Attempt]] = {}
     for attempt in tried:
         # On a network that the server planted, other bounds hold than on the honest one.
         if attempt.record.vetted:
             continue
-        attacks.setdefault((Scene.of(attempt.record), attempt.victim), []).append(attempt)
-    groups: dict[tuple[Scene, Component], list[Record]] = {}
+        attacks.setdefault((_Scene.of(attempt.record), attempt.victim), []).append(attempt)
+    groups: dict[tuple[_Scene, Component], list[Record]] = {}
     for record in bounds:
-        groups.setdefault((Scene.of(record), record.attack), []).append(record)
+        groups.setdefault((_Scene.of(record), record.attack), []).append(record)
     found = [_headroom(*key, group, attacks) for key, group in groups.items()]
     return sorted(found, key=lambda headroom: headroom.scene.setup.defense != NO_DEFENSE)
 
 
-def scenes(found: Iterable[Headroom]) -> dict[Scene, list[Headroom]]:
+def scenes(found: Iterable[Headroom]) -> dict[_Scene, list[Headroom]]:
     """The bounds of each scene."""
-    groups: dict[Scene, list[Headroom]] = {}
+    groups: dict[_Scene, list[Headroom]] = {}
     for headroom in found:
         groups.setdefault(headroom.scene, []).append(headroom)
     return groups
@@ -173,10 +173,10 @@ def reached(found: Iterable[Headroom]) -> dict[Victim, Attempt]:
 
 
 def _headroom(
-    scene: Scene,
+    scene: _Scene,
     name: Component,
     group: Sequence[Record],
-    attacks: Mapping[tuple[Scene, Victim], list[Attempt]],
+    attacks: Mapping[tuple[_Scene, Victim], list[Attempt]],
 ) -> Headroom:
     people, phrases, remarks = list[Standing](), dict[str, None](), dict[str, None]()
     tried = [a for r in group for p in r.people for a in attacks.get((scene, (r.data, p)), ())]
@@ -198,8 +198,8 @@ def _headroom(
 def _standings(
     record: Record,
     bound: Ceiling,
-    scene: Scene,
-    attacks: Mapping[tuple[Scene, Victim], list[Attempt]],
+    scene: _Scene,
+    attacks: Mapping[tuple[_Scene, Victim], list[Attempt]],
 ) -> Iterator[Standing]:
     for person, value in zip(record.people, bound.values, strict=True):
         victim = record.data, person

@@ -60,7 +60,7 @@ SATURATED = 60.0
 
 
 @dataclass(frozen=True)
-class Yardstick:
+class _Yardstick:
     """When a score counts, for a metric that grows with what leaks.
 
     Args:
@@ -75,12 +75,12 @@ class Yardstick:
 # PSNR: an error of a tenth of the range, and half the squared error of the guess without update.
 # SSIM: half of what two equal images have. It sees shapes under noise and in the wrong contrast,
 # which PSNR does not. Tables and texts: the share of columns or words that are right.
-YARDSTICKS: Mapping[str, Yardstick] = MappingProxyType(
+YARDSTICKS: Mapping[str, _Yardstick] = MappingProxyType(
     {
-        "psnr": Yardstick(20.0, 3.0),
-        "ssim": Yardstick(0.5, 0.1),
-        "feature_accuracy": Yardstick(0.8, 0.2),
-        "token_accuracy": Yardstick(0.5, 0.2),
+        "psnr": _Yardstick(20.0, 3.0),
+        "ssim": _Yardstick(0.5, 0.1),
+        "feature_accuracy": _Yardstick(0.8, 0.2),
+        "token_accuracy": _Yardstick(0.5, 0.2),
     }
 )
 
@@ -151,7 +151,7 @@ class Attempt:
         return _score(self.record.scores, self.index, metric)
 
 
-def level_of(record: Record, index: int) -> Level:
+def _level_of(record: Record, index: int) -> Level:
     """Read the scores of one person by every yardstick; the worst reading counts."""
     readings = [
         _read_score(value, _baseline(record, index, metric), yardstick)
@@ -161,7 +161,7 @@ def level_of(record: Record, index: int) -> Level:
     return min(readings, key=lambda level: level.rank, default=Level.hidden)
 
 
-def _read_score(value: float, baseline: float | None, yardstick: Yardstick) -> Level:
+def _read_score(value: float, baseline: float | None, yardstick: _Yardstick) -> Level:
     if baseline is not None and value < baseline + yardstick.margin:
         return Level.hidden
     return Level.recognisable if value >= yardstick.recognisable else Level.partial
@@ -179,7 +179,7 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
 def _list_attempts(number: int, record: Record) -> Iterator[Attempt]:
     for index, value in enumerate(record.scores.get("psnr", ())):
         if value is not None:
-            yield Attempt(number, record, index, value, level_of(record, index))
+            yield Attempt(number, record, index, value, _level_of(record, index))
 
 
 def _score(scores: Scores, index: int, metric: str) -> float | None:

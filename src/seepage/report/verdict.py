@@ -30,12 +30,12 @@ EXPLAINED = 1e-3
 People = Mapping[Victim, Attempt]
 
 
-def best_explained(records: Sequence[Record]) -> Record | None:
+def _best_explained(records: Sequence[Record]) -> Record | None:
     """The guess that explains the update best; None if there is none."""
     return min(unscored(records), key=residual_of, default=None)
 
 
-def unscored_headline(record: Record, *, noun: str) -> str:
+def _unscored_headline(record: Record, *, noun: str) -> str:
     """The first sentence of a report without the truth."""
     certificate = record.certificate or {}
     people = count_noun(len(record.people), "person", "people")
@@ -46,7 +46,7 @@ def unscored_headline(record: Record, *, noun: str) -> str:
     return f"What came back explains the update of {people}; others might as well"
 
 
-def unscored_details(record: Record) -> tuple[str, ...]:
+def _unscored_details(record: Record) -> tuple[str, ...]:
     """What follows it: how good the best guess is, and what that means."""
     name = record.attack.name
     left = residual_of(record)
@@ -76,9 +76,9 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     """
     tried = attempts(records)
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
-    blind = best_explained(records)
+    blind = _best_explained(records)
     if not groups and blind is not None:
-        return Verdict(None, unscored_headline(blind, noun=noun), unscored_details(blind))
+        return Verdict(None, _unscored_headline(blind, noun=noun), _unscored_details(blind))
     if not groups:
         return Verdict(None, "There is no result yet")
     bare = {setup: people for setup, people in groups.items() if setup.defense == NO_DEFENSE}

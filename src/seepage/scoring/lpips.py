@@ -41,7 +41,7 @@ def find_weights() -> Path | None:
     return next((place.resolve() for place in places if place.is_file()), None)
 
 
-def require_weights() -> Path:
+def _require_weights() -> Path:
     """The weights file, or `MissingExtra` with what to do."""
     found = find_weights()
     if found is None:
@@ -118,8 +118,8 @@ class LPIPS:
     @torch.no_grad()
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
-        check_images(paired)
-        weights = load_weights(require_weights(), paired.truth.device, torch.float32)
+        _check_images(paired)
+        weights = load_weights(_require_weights(), paired.truth.device, torch.float32)
         images = zip(
             torch.split(paired.truth, _CHUNK), torch.split(paired.guess, _CHUNK), strict=True
         )
@@ -132,11 +132,11 @@ class LPIPS:
 
 def check_lpips(paired: Paired) -> None:
     """Raise `NotApplicable` or `MissingExtra` unless LPIPS can score these inputs here."""
-    check_images(paired)
-    require_weights()
+    _check_images(paired)
+    _require_weights()
 
 
-def check_images(paired: Paired) -> None:
+def _check_images(paired: Paired) -> None:
     """Raise `NotApplicable` unless these are images that survive the network's pools."""
     shape = tuple(paired.truth.shape[1:])
     if len(shape) != 3 or shape[0] not in (1, 3):

@@ -173,7 +173,7 @@ class SearchOutcome:
     seconds: float
 
 
-def part_of(state: State, index: int, cases: int) -> State:
+def _part_of(state: State, index: int, cases: int) -> State:
     """The rows of one case of a chunk."""
     count = len(state.points) // cases
     rows = slice(index * count, (index + 1) * count)
@@ -187,7 +187,7 @@ def part_of(state: State, index: int, cases: int) -> State:
     )
 
 
-def outcome_of(parts: list[State], seconds: float) -> SearchOutcome:
+def _outcome_of(parts: list[State], seconds: float) -> SearchOutcome:
     """The best of all restarts of one case, from the chunks they ran in."""
     lowest = torch.cat([part.lowest for part in parts])
     winner = int(lowest.argmin())
@@ -262,10 +262,10 @@ class Engine:
                     todo = [*halves, *todo]
                     continue
                 for index, case in enumerate(chunk.cases):
-                    results[case].append(part_of(state, index, len(chunk.cases)))
+                    results[case].append(_part_of(state, index, len(chunk.cases)))
         # A share for each, so that the seconds of all cases add up to what was spent.
         seconds = (time.perf_counter() - began) / len(jobs)
-        return [outcome_of(parts, seconds) for parts in results]
+        return [_outcome_of(parts, seconds) for parts in results]
 
     def _chunk(self, jobs: Sequence[Job], chunk: Chunk) -> State:
         jobs = [jobs[case] for case in chunk.cases]

@@ -24,7 +24,7 @@ _SMALL = 2**16
 _SMALL_IN_ALL = 2**22
 
 
-def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+def _one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
     """One minus the cosine of two lists of tensors, each read as one vector.
 
         1/2 || a/||a|| - b/||b|| ||^2
@@ -45,10 +45,10 @@ def one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor
     return distance
 
 
-def one_minus_cosines(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
+def _one_minus_cosines(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
     """One minus the cosine of each tensor with its counterpart, `(k,)`.
 
-    The same as `one_minus_cosine` of one pair after the other, in fewer operations: what is a
+    The same as `_one_minus_cosine` of one pair after the other, in fewer operations: what is a
     number for each tensor is computed for all of them at once.
 
     Args:
@@ -236,7 +236,7 @@ class Cosine:
         if self.top is not None and self.top < len(theirs.tensors):
             chosen = _largest(theirs, self.top)
             ours, theirs = _scaled(ours, chosen), _scaled(theirs, chosen)
-        return one_minus_cosine(list(ours), list(theirs))
+        return _one_minus_cosine(list(ours), list(theirs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +278,7 @@ class LayerwiseCosine:
         """Compare the direction of each tensor."""
         theirs = observation.update
         ours = [candidate.update.tensors[name] for name in theirs.tensors]
-        return (self._shares(theirs) * one_minus_cosines(ours, list(theirs))).sum()
+        return (self._shares(theirs) * _one_minus_cosines(ours, list(theirs))).sum()
 
     def _shares(self, observed: Update) -> Tensor:
         first = next(iter(observed))

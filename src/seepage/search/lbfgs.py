@@ -15,7 +15,7 @@ from seepage.search.optimisers import Moment, State
 _LEAST_CURVATURE = 1e-10
 
 
-class Curvature(NamedTuple):
+class _Curvature(NamedTuple):
     """The pairs of every row, the oldest first; unused slots are zero and come before.
 
     Args:
@@ -31,7 +31,7 @@ class Curvature(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def empty(cls, points: Tensor, history: int) -> Curvature:
+    def empty(cls, points: Tensor, history: int) -> _Curvature:
         """No pairs yet, for points `(R, D)`."""
         rows, size = points.shape
         pairs = points.new_zeros(rows, history, size)
@@ -44,7 +44,7 @@ class Curvature(NamedTuple):
         """Which rows have a pair, `(R, 1)`."""
         return (self.displacements[:, -1] != 0).any(1, keepdim=True)
 
-    def updated(self, displacement: Tensor, change: Tensor, wanted: Tensor) -> Curvature:
+    def updated(self, displacement: Tensor, change: Tensor, wanted: Tensor) -> _Curvature:
         """With one more pair in the rows `(R, 1)` that want it and have positive curvature."""
         product, square = dot(displacement, change), dot(change, change)
         taken = wanted & (product > _LEAST_CURVATURE)
@@ -52,17 +52,17 @@ class Curvature(NamedTuple):
         displacements = _appended(self.displacements, displacement)
         older = torch.nn.functional.pad(self.products[:, 1:, 1:], (0, 0, 0, 1))
         products = torch.cat([older, _inner(displacements, change).unsqueeze(2)], 2)
-        return Curvature(
+        return _Curvature(
             torch.where(each, displacements, self.displacements),
             torch.where(each, _appended(self.changes, change), self.changes),
             torch.where(each, products, self.products),
             torch.where(taken, product / square, self.scale),
         )
 
-    def forgotten(self, rows: Tensor) -> Curvature:
+    def forgotten(self, rows: Tensor) -> _Curvature:
         """Without the pairs of these rows `(R, 1)`."""
         each = rows.unsqueeze(2)
-        return Curvature(
+        return _Curvature(
             torch.where(each, 0, self.displacements),
             torch.where(each, 0, self.changes),
             torch.where(each, _identity(self.scale, self.products.shape[1]), self.products),
@@ -182,7 +182,7 @@ class LBFGS:
             pace=column,
             moves=torch.zeros_like(column),
         )
-        return (*memory, *Curvature.empty(points, self.history))
+        return (*memory, *_Curvature.empty(points, self.history))
 
     def step(
         self,
@@ -193,7 +193,7 @@ class LBFGS:
         moment: Moment,
     ) -> tuple[Tensor, State]:
         """Judge where the last step led, and take the next one."""
-        memory, curvature = _Memory(*state[:6]), Curvature(*state[6:])
+        memory, curvature = _Memory(*state[:6]), _Curvature(*state[6:])
         rule = self._searched if self.line_search else self._fixed
         finite = values.isfinite() & gradients.isfinite().all(1)
         values, finite = values.unsqueeze(1), finite.unsqueeze(1)
@@ -211,9 +211,9 @@ class LBFGS:
         gradients: Tensor,
         finite: Tensor,
         memory: _Memory,
-        curvature: Curvature,
+        curvature: _Curvature,
         same: Tensor | bool,
-    ) -> tuple[_Memory, Curvature]:
+    ) -> tuple[_Memory, _Curvature]:
         """Accept every finite point."""
         displacement, change = points - memory.point, gradients - memory.gradient
         curvature = curvature.updated(displacement, change, finite & same)
@@ -236,9 +236,9 @@ class LBFGS:
         gradients: Tensor,
         finite: Tensor,
         memory: _Memory,
-        curvature: Curvature,
+        curvature: _Curvature,
         same: Tensor | bool,
-    ) -> tuple[_Memory, Curvature]:
+    ) -> tuple[_Memory, _Curvature]:
         """Accept a point that is low enough; else stay and halve the step."""
         displacement = points - memory.point
         promised = dot(memory.gradient, displacement).clamp_max(0)

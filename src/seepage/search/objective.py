@@ -36,7 +36,7 @@ class PerCase(Protocol):
         """The same part with other tensors, which are not looked at: rows may be traced."""
 
 
-def stack_held(parts: Sequence[object], *, restarts: int) -> dict[str, Tensor]:
+def _stack_held(parts: Sequence[object], *, restarts: int) -> dict[str, Tensor]:
     """What the same part of several cases holds, `(R, ...)`, by case and then by restart.
 
     Args:
@@ -60,7 +60,7 @@ def join_parts(parts: Sequence[_Part], *, restarts: int) -> _Part:
     first = parts[0]
     if len(parts) == 1 or not isinstance(first, PerCase):
         return first
-    together: _Part = first.holding(stack_held(parts, restarts=restarts))
+    together: _Part = first.holding(_stack_held(parts, restarts=restarts))
     return together
 
 
@@ -245,7 +245,7 @@ class Objective:
         }
         others = self.others or (self.terms,) * (len(self.cases) - 1)
         for place, terms in enumerate(zip(self.terms, *others, strict=True)):
-            held = stack_held(terms, restarts=restarts)
+            held = _stack_held(terms, restarts=restarts)
             seen |= {f"term {place}/{name}": tensor for name, tensor in held.items()}
         return seen
 

@@ -181,7 +181,7 @@ def normal_noise(seeds: Tensor, step: Tensor, size: int) -> Tensor:
     References:
         Steele et al., 2014 (steele2014fast)
     """
-    key = scrambled(seeds + scrambled(step.to(torch.int64) * _GOLDEN))
+    key = _scrambled(seeds + _scrambled(step.to(torch.int64) * _GOLDEN))
     bits = stream(key, size)
     # Halves of one word; the half added keeps the logarithm finite.
     first = (_shifted(bits, 32).double() + 0.5) * 2.0**-32
@@ -197,19 +197,19 @@ def row_seeds(points: Tensor, seed: int) -> Tensor:
     """
     # Adding zero makes minus zero plus zero.
     bits = (points.float() + 0.0).view(torch.int32).long()
-    content = scrambled(bits + stream(torch.zeros_like(bits[:, :1]), bits.shape[1])).sum(1)
+    content = _scrambled(bits + stream(torch.zeros_like(bits[:, :1]), bits.shape[1])).sum(1)
     earlier = (content.unsqueeze(1) == content).tril(-1).sum(1)
-    own = scrambled(content + _signed(seed)) + earlier * _GOLDEN
-    return scrambled(own).unsqueeze(1)
+    own = _scrambled(content + _signed(seed)) + earlier * _GOLDEN
+    return _scrambled(own).unsqueeze(1)
 
 
 def stream(key: Tensor, size: int) -> Tensor:
     """The first `size` words of SplitMix64 seeded with each key `(R, 1)`."""
     count = torch.arange(1, size + 1, device=key.device)
-    return scrambled(key + count * _GOLDEN)
+    return _scrambled(key + count * _GOLDEN)
 
 
-def scrambled(word: Tensor) -> Tensor:
+def _scrambled(word: Tensor) -> Tensor:
     """SplitMix64's bijection of 64-bit integers; products wrap around."""
     word = (word ^ _shifted(word, 30)) * _FIRST
     word = (word ^ _shifted(word, 27)) * _SECOND

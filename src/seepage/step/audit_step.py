@@ -152,7 +152,7 @@ def written(option: ApplicableAttack) -> dict[str, object]:
 _POOL = 64
 
 
-def people_of(task: Task, private: Batch, others: Tensor | None) -> Victims:
+def _people_of(task: Task, private: Batch, others: Tensor | None) -> Victims:
     """The people in the batch, beside those whom a guess without any update is made of.
 
     Args:
@@ -260,7 +260,7 @@ def audit_step(
         known = threat or Threat(batchnorm="unknown" if _by_batch(model) else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
-        who = people_of(task, private, others)
+        who = _people_of(task, private, others)
         if privacy is not None:
             notes = (privacy.note, *notes[1:])
             who = privacy.tapped(

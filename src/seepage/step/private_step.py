@@ -18,7 +18,7 @@ from seepage.integrations import opacus
 
 
 @dataclass(frozen=True)
-class Privacy:
+class _Privacy:
     """Opacus's part in a step.
 
     Args:
@@ -95,8 +95,8 @@ class Privacy:
         )
 
 
-def privacy_of(optimizer: object, engine: object, delta: float) -> Privacy | None:
+def privacy_of(optimizer: object, engine: object, delta: float) -> _Privacy | None:
     """Opacus's part, if the optimizer is one of its own."""
     if not opacus.is_private(optimizer):
         return None
-    return Privacy(optimizer, engine, delta)
+    return _Privacy(optimizer, engine, delta)

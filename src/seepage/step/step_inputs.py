@@ -97,7 +97,7 @@ _CLOSE = 1e-4
 
 
 @dataclass(frozen=True)
-class OneByOne:
+class _OneByOne:
     """A reduced loss, taken of each example alone."""
 
     loss: Callable[[Any, Tensor], Tensor]
@@ -109,7 +109,7 @@ class OneByOne:
 
 
 @dataclass(frozen=True)
-class OfLogits:
+class _OfLogits:
     """A loss that reads `.logits` of what a network returns, given the logits alone."""
 
     loss: Callable[[Any, Tensor], Tensor]
@@ -168,7 +168,7 @@ def _called(
         try:
             value = loss(outputs, labels)
         except AttributeError:
-            loss = OfLogits(loss)
+            loss = _OfLogits(loss)
             value = loss(outputs, labels)
     except Exception as error:
         raise InvalidValue(
@@ -184,5 +184,5 @@ def _candidates(loss: Callable[[Any, Tensor], Tensor]) -> list[Loss]:
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
         unreduced = copy.deepcopy(loss)
         unreduced.reduction = "none"  # type: ignore[assignment]
-        return [unreduced, OneByOne(loss)]
-    return [OneByOne(loss)]
+        return [unreduced, _OneByOne(loss)]
+    return [_OneByOne(loss)]

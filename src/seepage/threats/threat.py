@@ -20,7 +20,7 @@ from seepage.defenses.mixing import mix
 
 
 @dataclass(frozen=True, eq=False)
-class Goal:
+class _Goal:
     """What is searched for.
 
     Args:
@@ -35,7 +35,7 @@ class Goal:
     simulated: Mixing | None = None
 
 
-def goal(shared: SharedUpdate, batch: Batch, *, knows_mixing: bool) -> Goal:
+def _goal(shared: SharedUpdate, batch: Batch, *, knows_mixing: bool) -> _Goal:
     """Private inputs where their way into the update can be simulated, else the encodings.
 
     Signs that were flipped at random are never known, so behind them it is the encodings.
@@ -44,12 +44,12 @@ def goal(shared: SharedUpdate, batch: Batch, *, knows_mixing: bool) -> Goal:
     if mixing is not None and mixing.flipped_about is None:
         order = _order(batch.labels)
         aligned = replace(mixing, coefficients=mixing.coefficients[:, order])
-        return Goal(batch.labels[order], aligned, simulated=aligned)
+        return _Goal(batch.labels[order], aligned, simulated=aligned)
     labels = torch.cat([prepared.target.labels for prepared in shared.prepared_batches])
     order = _order(labels)
     if mixing is not None:
         mixing = replace(mixing, coefficients=mixing.coefficients[order])
-    return Goal(labels[order], mixing)
+    return _Goal(labels[order], mixing)
 
 
 def _order(labels: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ class Threat:
             shared = client.share(task, batch, rng=rng)
             statistics = self._statistics(client, shared)
         known = client if self.knows_defense else replace(client, defense=chain())
-        sought = goal(shared, batch, knows_mixing=self.knows_mixing)
+        sought = _goal(shared, batch, knows_mixing=self.knows_mixing)
         seen = task.upcast()
         return Observation(
             task=seen,

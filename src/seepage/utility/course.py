@@ -22,7 +22,7 @@ from seepage.utility.training_plan import Deal, TrainingPlan
 from seepage.zoo.resnet import random_weights
 
 
-class Trainee:
+class _Trainee:
     """A copy of a task whose parameters move and whose running statistics are kept.
 
     The random neurons of a wide head stay as they are: neither gradient nor decay moves them.
@@ -102,7 +102,7 @@ class Course:
 
     plan: TrainingPlan
     client: Client
-    trainee: Trainee
+    trainee: _Trainee
     data: Batch
     deal: Deal
     rng: Rng
@@ -114,7 +114,7 @@ class Course:
         """Prepare the training, and refuse what it would stumble over later."""
         client = Client(plan.local, defense)
         _check_cohort(client, plan)
-        trainee = Trainee(
+        trainee = _Trainee(
             client.broadcast(task), momentum=plan.momentum, weight_decay=plan.weight_decay
         )
         local = as_trained(plan.local, trainee.task.model)

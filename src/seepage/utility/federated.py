@@ -153,14 +153,14 @@ class Federated:
         """None: clients are drawn, not examples."""
         return None
 
-    def deal(self, labels: Tensor, *, rng: Rng) -> Cohorts:
+    def deal(self, labels: Tensor, *, rng: Rng) -> _Cohorts:
         """Split the data once."""
         dealt = shares(labels, clients=self.clients, split=self.split, rng=rng.fork("split"))
-        return Cohorts(tuple(dealt), self.cohort, self.batch_size, rng.fork("rounds"))
+        return _Cohorts(tuple(dealt), self.cohort, self.batch_size, rng.fork("rounds"))
 
 
 @dataclass(frozen=True, eq=False)
-class Cohorts:
+class _Cohorts:
     """Some clients every round, each with some of its examples."""
 
     shares: tuple[Tensor, ...]

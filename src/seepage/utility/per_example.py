@@ -168,12 +168,12 @@ CHUNK_APART = 64
 def as_trained(local: LocalComputation, model: nn.Module) -> LocalComputation:
     """The computation that gives the same update and leaves batch statistics in this model."""
     if isinstance(local, Gradient):
-        return Eager(local.reduction, model)
-    return Remembering(local, model)
+        return _Eager(local.reduction, model)
+    return _Remembering(local, model)
 
 
 @dataclass(frozen=True, eq=False)
-class Eager:
+class _Eager:
     """`Gradient` by ordinary automatic differentiation, which costs less than `torch.func`.
 
     Normalisation layers update their running statistics as it runs.
@@ -203,7 +203,7 @@ class Eager:
 
 
 @dataclass(frozen=True, eq=False)
-class Remembering:
+class _Remembering:
     """Any other computation, with one more pass over the data for the running statistics.
 
     Args:

@@ -91,7 +91,7 @@ class Training:
         """B/N under Poisson sampling."""
         return self.batch_size / examples if self.sampling == "poisson" else None
 
-    def deal(self, labels: Tensor, *, rng: Rng) -> Shuffled | Poisson:
+    def deal(self, labels: Tensor, *, rng: Rng) -> _Shuffled | Poisson:
         """Decide which examples every step sees."""
         if self.batch_size > len(labels):
             raise InvalidValue(
@@ -100,11 +100,11 @@ class Training:
             )
         if self.sampling == "poisson":
             return Poisson(len(labels), self.batch_size, rng)
-        return Shuffled(len(labels), self.batch_size, rng)
+        return _Shuffled(len(labels), self.batch_size, rng)
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class _Shuffled:
     """A new order every epoch, cut into batches of one size."""
 
     examples: int

@@ -61,7 +61,7 @@ class TransformerBlock(nn.Module):
         return added
 
 
-class GPT(nn.Module):
+class _GPT(nn.Module):
     """Embeddings of tokens and positions, blocks, a head that reads the last position."""
 
     def __init__(
@@ -138,7 +138,7 @@ def gpt(
         "seed": seed,
     }
     with seeded(seed):
-        model = GPT(domain, width=width, layers=layers, heads=heads, classes=classes)
+        model = _GPT(domain, width=width, layers=layers, heads=heads, classes=classes)
     for table in (model.tokens, model.positions):
         table.requires_grad_(embeddings)
     return Task(model, cross_entropy, domain, name=call_name(gpt, options))

@@ -19,7 +19,7 @@ Shortcut = Callable[[int, int, int], nn.Module]
 """`(channels in, channels out, stride)` to the module on the shortcut."""
 
 
-class SubsampleAndPad(nn.Module):
+class _SubsampleAndPad(nn.Module):
     """Option A: drop pixels and add channels of zeros, without parameters."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
@@ -41,7 +41,7 @@ def project(before: int, after: int, stride: int) -> nn.Module:
     return nn.Sequential(convolution, nn.BatchNorm2d(after))
 
 
-class BasicBlock(nn.Module):
+class _BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
     expansion: ClassVar[int] = 1
@@ -61,7 +61,7 @@ class BasicBlock(nn.Module):
         return relu(self.bn2(self.conv2(hidden)) + self.downsample(inputs))
 
 
-class BottleneckBlock(nn.Module):
+class _BottleneckBlock(nn.Module):
     """A 3x3 convolution between two 1x1 ones, beside a shortcut; four times as many come out."""
 
     expansion: ClassVar[int] = 4
@@ -85,7 +85,7 @@ class BottleneckBlock(nn.Module):
         return relu(self.bn3(self.conv3(hidden)) + self.downsample(inputs))
 
 
-Block = type[BasicBlock] | type[BottleneckBlock]
+Block = type[_BasicBlock] | type[_BottleneckBlock]
 
 
 def stage(
@@ -100,7 +100,7 @@ def stage(
     return nn.Sequential(first, *rest)
 
 
-def initialise(model: nn.Module) -> None:
+def _initialise(model: nn.Module) -> None:
     """Draw every convolution from He's normal distribution for the gradients' variance."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -113,10 +113,10 @@ def _conv3x3(before: int, after: int, stride: int) -> nn.Conv2d:
 
 ShortcutOption = Literal["A", "B"]
 
-SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType({"A": SubsampleAndPad, "B": project})
+SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType({"A": _SubsampleAndPad, "B": project})
 
 
-class CifarResNet(nn.Module):
+class _CifarResNet(nn.Module):
     """A 3x3 convolution, three stages of n basic blocks, the mean over pixels, a linear head."""
 
     def __init__(
@@ -126,11 +126,11 @@ class CifarResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = stage(BasicBlock, width, width, blocks, stride=1, shortcut=shortcut)
-        self.layer2 = stage(BasicBlock, width, 2 * width, blocks, stride=2, shortcut=shortcut)
-        self.layer3 = stage(BasicBlock, 2 * width, 4 * width, blocks, stride=2, shortcut=shortcut)
+        self.layer1 = stage(_BasicBlock, width, width, blocks, stride=1, shortcut=shortcut)
+        self.layer2 = stage(_BasicBlock, width, 2 * width, blocks, stride=2, shortcut=shortcut)
+        self.layer3 = stage(_BasicBlock, 2 * width, 4 * width, blocks, stride=2, shortcut=shortcut)
         self.linear = nn.Linear(4 * width, classes)
-        initialise(self)
+        _initialise(self)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits `(B, K)`."""
@@ -220,7 +220,7 @@ def _cifar_resnet(
     channels, _, _ = image_shape(factory.__name__, domain)
     options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
     with seeded(seed):
-        model = CifarResNet(
+        model = _CifarResNet(
             blocks, width, channels=channels, classes=classes, shortcut=SHORTCUTS[shortcut]
         )
     return Task(model, cross_entropy, domain, name=call_name(factory, options))
@@ -259,7 +259,7 @@ class ResNet(nn.Module):
         self.layer2 = stage(block, e * width, 2 * width, n2, stride=2, shortcut=project)
         self.layer3 = stage(block, 2 * e * width, 4 * width, n3, stride=2, shortcut=project)
         self.layer4 = stage(block, 4 * e * width, 8 * width, n4, stride=2, shortcut=project)
-        initialise(self)
+        _initialise(self)
         self.fc = head(8 * e * width)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -296,7 +296,7 @@ def resnet18(
     References:
         He et al., 2016, Table 1 (he2016deep)
     """
-    return _imagenet_resnet(resnet18, BasicBlock, (2, 2, 2, 2), stem, width, classes, domain, seed)
+    return _imagenet_resnet(resnet18, _BasicBlock, (2, 2, 2, 2), stem, width, classes, domain, seed)
 
 
 def resnet50(
@@ -318,7 +318,7 @@ def resnet50(
         He et al., 2016, Table 1 (he2016deep)
     """
     return _imagenet_resnet(
-        resnet50, BottleneckBlock, (3, 4, 6, 3), stem, width, classes, domain, seed
+        resnet50, _BottleneckBlock, (3, 4, 6, 3), stem, width, classes, domain, seed
     )
 
 
@@ -338,7 +338,7 @@ def resnet152(
         He et al., 2016, Table 1 (he2016deep)
     """
     return _imagenet_resnet(
-        resnet152, BottleneckBlock, (3, 8, 36, 3), stem, width, classes, domain, seed
+        resnet152, _BottleneckBlock, (3, 8, 36, 3), stem, width, classes, domain, seed
     )
 
 
@@ -474,7 +474,7 @@ def wide_head_resnet18(
     }
     with seeded(seed):
         model = ResNet(
-            BasicBlock,
+            _BasicBlock,
             (2, 2, 2, 2),
             stem="cifar",
             width=width,

@@ -41,7 +41,7 @@ from seepage.probing.heads import NOTHING, TwoLayerHead, two_layer_head
 _APART = (0.03, 0.1, 0.3, 1.0)
 
 
-def class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
+def _class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
     """About the mean feature of each class, `(C, d)`, by linear regression on the weights.
 
         dL/dA_kj = sum_i R_ik sigma(w_j . z_i)  is about  w_j . (sum_i R_ik s z_i) + const
@@ -57,7 +57,7 @@ def class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
     return -slopes[classes, :-1]
 
 
-def scale_to_unit(directions: Tensor, head: TwoLayerHead) -> Tensor:
+def _scale_to_unit(directions: Tensor, head: TwoLayerHead) -> Tensor:
     """The same, as long as makes the neurons' inputs of size one, where activations bend."""
     size = (directions @ head.weight.T).square().mean(1, keepdim=True).sqrt()
     scaled: Tensor = directions / size.clamp_min(1e-300)
@@ -117,7 +117,7 @@ _PATIENCE, _BETTER = 2, 0.9
 _EXPLAINED = 1e-4
 
 
-def separate_features(
+def _separate_features(
     head: TwoLayerHead,
     span: FeatureSpan,
     equations: HeadEquations,
@@ -320,16 +320,16 @@ class ExactFeatures:
         rng: Rng,
     ) -> Iterator[Tensor]:
         if head.activation.rectifies and span is not None:
-            apart = separate_features(
+            apart = _separate_features(
                 head, span, wanted, search=self.search, rng=rng.fork("separation")
             )
             if apart is not None:
                 yield apart
                 if wanted.misfit(apart) < _PROMISING:
-                    yield self._refined(wanted, span, scale_to_unit(apart, head))
+                    yield self._refined(wanted, span, _scale_to_unit(apart, head))
         labels = _labels(observation, people)
         classes = torch.unique(labels)
-        means = self._refined(wanted, span, scale_to_unit(class_means(head, classes), head))
+        means = self._refined(wanted, span, _scale_to_unit(_class_means(head, classes), head))
         for number in range(self.starts):
             start = spread(head, wanted, means, labels, rng=rng.fork("start", number))
             yield self._refined(wanted, span, start)

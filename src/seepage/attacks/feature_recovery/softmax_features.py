@@ -236,7 +236,7 @@ class SoftmaxFeatures:
         require_key(rng)
         began = time.perf_counter()
         require_usable(observation.update, observation.task)
-        require_input_at_the_end(observation.task)
+        _require_input_at_the_end(observation.task)
         features = self.recover(observation, rng=rng)
         assert observation.labels is not None
         return make_reconstruction(observation, features, observation.labels, began)
@@ -263,7 +263,7 @@ class SoftmaxFeatures:
             yield wanted.start(usual + _SPREADS[number % len(_SPREADS)] * drawn)
 
 
-def require_input_at_the_end(task: Task) -> None:
+def _require_input_at_the_end(task: Task) -> None:
     """Raise `NotApplicable` unless the classifier reads the input itself."""
     layer = layer_name(classifier_head(task))
     if layer not in input_readers(task):
@@ -312,7 +312,7 @@ def _equations(
 
 def _require_fewer_inputs_than_classes(observation: Observation) -> None:
     require_several(observation)
-    require_input_at_the_end(observation.task)
+    _require_input_at_the_end(observation.task)
     if len(recover_labels(observation)) >= observation.task.classes:
         raise NotApplicable("there are as many people as classes, or more")
 

@@ -55,14 +55,14 @@ def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 @dataclass(frozen=True)
-class HermiteOrders:
+class _HermiteOrders:
     """Hermite orders to use: `matrix` for the span (2 or 3), `tensor` for the parts (3 or 4)."""
 
     matrix: int
     tensor: int
 
 
-def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> HermiteOrders:
+def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> _HermiteOrders:
     """The lowest orders k2 >= 2 and k3 >= 3 whose Gaussian derivative is not zero.
 
     ReLU and its like are a line and an even function, so they have 2 and 4; tanh and sigmoid are
@@ -87,7 +87,7 @@ def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> Hermite
             f"the tensor method needs Gaussian derivatives of order 2 or 3 and of order 3 or 4, "
             f"and {name} has {named} of the orders 2 to 4; use exact_features()"
         )
-    return HermiteOrders(matrix=2 if usable[2] else 3, tensor=3 if usable[3] else 4)
+    return _HermiteOrders(matrix=2 if usable[2] else 3, tensor=3 if usable[3] else 4)
 
 
 def matrix_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
@@ -230,7 +230,7 @@ class NotGaussianWarning(UserWarning):
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianNeurons:
+class _GaussianNeurons:
     """The neurons to use.
 
     Args:
@@ -245,7 +245,7 @@ class GaussianNeurons:
     statistic: float
 
 
-def gaussian_neurons(head: TwoLayerHead) -> GaussianNeurons:
+def gaussian_neurons(head: TwoLayerHead) -> _GaussianNeurons:
     """The neurons that the head was given at random; warn unless their weights look Gaussian.
 
     Those of the paper have one column of A in common, which training would have moved apart. Where
@@ -267,7 +267,7 @@ def gaussian_neurons(head: TwoLayerHead) -> GaussianNeurons:
             NotGaussianWarning,
             stacklevel=2,
         )
-    return GaussianNeurons(chosen, deviation, statistic)
+    return _GaussianNeurons(chosen, deviation, statistic)
 
 
 def _alike(head: TwoLayerHead) -> Tensor:
@@ -410,7 +410,7 @@ def _span(weight: Tensor, values: Tensor, order: int, along: Tensor, people: int
     return largest
 
 
-def _slices(weight: Tensor, values: Tensor, orders: HermiteOrders, along: Tensor) -> Tensor:
+def _slices(weight: Tensor, values: Tensor, orders: _HermiteOrders, along: Tensor) -> Tensor:
     """All matrices `(N, B, B)` that the features diagonalise, in the coordinates of the span."""
     matrices = [matrix_moment(weight, row, orders.matrix, along) for row in values]
     tensors = [tensor_moment(weight, row, orders.tensor, along) for row in values]

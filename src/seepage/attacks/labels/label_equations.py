@@ -14,7 +14,7 @@ from seepage.attacks.labels.label_evidence import Evidence
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """Supposed people: features in the coordinates of some `LabelEquations`, and labels.
+    """Supposed people: features in the coordinates of some `_LabelEquations`, and labels.
 
     Args:
         features: `(A, r)`.
@@ -35,7 +35,7 @@ class People:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelEquations:
+class _LabelEquations:
     """B dL/dW = sum over people of (softmax(W h) - e_y) h^T, for h in the rows' space of dL/dW.
 
     Each class is one row of equations, and rows differ in size by many decades on a trained
@@ -111,13 +111,13 @@ def visible_people(evidence: Evidence) -> int:
     return len(_row_space(evidence))
 
 
-def write_equations(evidence: Evidence, size: int) -> LabelEquations:
+def write_equations(evidence: Evidence, size: int) -> _LabelEquations:
     """The equations for a batch of `size`, in an orthonormal basis of the rows' space.
 
     While fewer than K - 1 people are visible, it is the span of their features.
     """
     basis = _row_space(evidence)
-    return LabelEquations(
+    return _LabelEquations(
         weight=evidence.weight @ basis.T,
         offset=evidence.offset,
         target=size * evidence.gradient @ basis.T,
@@ -146,7 +146,7 @@ SOLVED = 0.6
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class _Explanation:
     """People supposed to be in the batch, and what they leave unexplained.
 
     Args:
@@ -165,7 +165,7 @@ class Explanation:
         return self.excess < SOLVED
 
 
-def peel(equations: LabelEquations, *, limit: int) -> Explanation:
+def peel(equations: _LabelEquations, *, limit: int) -> _Explanation:
     """Explain the gradient by nobody, one person, two and so on, until one more says little.
 
     What a row of the gradient has left, scaled to what the anchor asks of features, is a mixture
@@ -190,7 +190,7 @@ def peel(equations: LabelEquations, *, limit: int) -> Explanation:
     return path[-1] if path[-1].solved else _clear_part(path)
 
 
-def _clear_part(path: list[Explanation]) -> Explanation:
+def _clear_part(path: list[_Explanation]) -> _Explanation:
     """The last explanation before one more person hardly lowers the cost."""
     for before, after in pairwise(path):
         if before.cost - after.cost < CLEAR:
@@ -198,7 +198,7 @@ def _clear_part(path: list[Explanation]) -> Explanation:
     return path[-1]
 
 
-def refine(equations: LabelEquations, people: People) -> People:
+def refine(equations: _LabelEquations, people: People) -> People:
     """Minimise the cost over the features by Levenberg-Marquardt steps; the labels stay.
 
     Rows are weighted by one over their residual, so that rows still to be explained by others do
@@ -238,13 +238,13 @@ def _damped(rows: Tensor, right: Tensor, damping: float) -> Tensor:
     return step
 
 
-def _explain(equations: LabelEquations, people: People) -> Explanation:
+def _explain(equations: _LabelEquations, people: People) -> _Explanation:
     accuracy = equations.accuracy(people)
     cost = equations.cost(equations.residual(people), accuracy)
-    return Explanation(people, float(cost.sum()), float((cost - accuracy.log()).mean()))
+    return _Explanation(people, float(cost.sum()), float((cost - accuracy.log()).mean()))
 
 
-def _one_more(equations: LabelEquations, found: Explanation) -> list[People]:
+def _one_more(equations: _LabelEquations, found: _Explanation) -> list[People]:
     """The most promising ways to add a person."""
     left = equations.residual(found.people)
     features = _mixtures(equations, left, equations.accuracy(found.people))
@@ -254,7 +254,7 @@ def _one_more(equations: LabelEquations, found: Explanation) -> list[People]:
     return [found.people.joined(features[f], label) for f, label in pairs]
 
 
-def _mixtures(equations: LabelEquations, left: Tensor, accuracy: Tensor) -> Tensor:
+def _mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Tensor:
     """Features that would leave such rows, `(F, r)`, from rows of every size."""
     lengths = vector_norm(left, dim=1)
     rows = left[(lengths > 3 * accuracy).nonzero().flatten()]
@@ -265,7 +265,9 @@ def _mixtures(equations: LabelEquations, left: Tensor, accuracy: Tensor) -> Tens
     return found[found.isfinite().all(1)]
 
 
-def _cost_with(equations: LabelEquations, people: People, left: Tensor, features: Tensor) -> Tensor:
+def _cost_with(
+    equations: _LabelEquations, people: People, left: Tensor, features: Tensor
+) -> Tensor:
     """Cost if a person with any one of these features and any label joined, `(F, K)`.
 
     A label changes one row only, its own.

@@ -138,7 +138,7 @@ EXACT = 0.02
 
 
 @dataclass(frozen=True)
-class Gain:
+class _Gain:
     """What separates a shared head from the mean gradient at the broadcast parameters.
 
     Args:
@@ -156,7 +156,7 @@ class Gain:
         return replace(scaled, precision=max(scaled.precision, self.error))
 
 
-def measure_gain(observation: Observation, size: int) -> Gain:
+def measure_gain(observation: Observation, size: int) -> _Gain:
     """Run the client's own code on noise with even labels, where the gradient is known.
 
     So every local computation and every deterministic defense that the adversary knows is covered
@@ -176,5 +176,5 @@ def measure_gain(observation: Observation, size: int) -> Gain:
     factor = float((shared * known).sum() / known.square().sum())
     if not factor > 0:
         # A simulation that gives nothing, such as everything pruned, says nothing of scale.
-        return Gain(1.0, 1.0)
-    return Gain(factor, float((shared / factor - known).norm() / known.norm()))
+        return _Gain(1.0, 1.0)
+    return _Gain(factor, float((shared / factor - known).norm() / known.norm()))

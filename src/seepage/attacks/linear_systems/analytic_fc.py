@@ -69,22 +69,22 @@ def features(observation: Observation, *, layer: str) -> Tensor:
             "the closed form does not apply; it needs a batch of one"
         )
     _require_one_vector(task, layer)
-    weight, bias = layer_gradients(update, layer)
+    weight, bias = _layer_gradients(update, layer)
     if bias is not None:
         return layer_input(weight, bias, name=layer)
     return _below_a_bias(task, update, layer).to(weight.dtype)
 
 
-def layer_gradients(update: Update, name: str) -> tuple[Tensor, Tensor | None]:
+def _layer_gradients(update: Update, name: str) -> tuple[Tensor, Tensor | None]:
     """The gradients dL/dA and, if the update holds it, dL/db of a layer."""
-    of_weight, of_bias = layer_parameters(name)
+    of_weight, of_bias = _layer_parameters(name)
     weight = update.tensors.get(of_weight)
     if weight is None:
         raise NotApplicable(f"the layer {name!r} is frozen, so the update does not hold it")
     return weight, update.tensors.get(of_bias)
 
 
-def layer_parameters(name: str) -> tuple[str, str]:
+def _layer_parameters(name: str) -> tuple[str, str]:
     """What an update calls the weight and the bias of a layer."""
     prefix = f"{name}." if name else ""
     return f"{prefix}weight", f"{prefix}bias"
@@ -130,7 +130,7 @@ def _below_a_bias(task: Task, update: Update, name: str) -> Tensor:
     lowest = [layer.name for layer in layers].index(name)
     *below, highest = _up_to_a_bias(task, update, layers[lowest:])
     exact = update.map(Tensor.double)
-    weight, delta = layer_gradients(exact, highest.name)
+    weight, delta = _layer_gradients(exact, highest.name)
     assert delta is not None
     vector = layer_input(weight, delta, name=highest.name)
     above = highest
@@ -139,7 +139,7 @@ def _below_a_bias(task: Task, update: Update, name: str) -> Tensor:
         # Where the activation forgot z, as a ReLU does, its slope would be a guess.
         seen = layer.activation.known(vector)
         delta = torch.where(seen, slope * (above.weight.T @ delta), 0.0)
-        vector = layer_input(layer_gradients(exact, layer.name)[0], delta, name=layer.name)
+        vector = layer_input(_layer_gradients(exact, layer.name)[0], delta, name=layer.name)
         above = layer
     return vector
 
@@ -148,7 +148,7 @@ def _up_to_a_bias(task: Task, update: Update, layers: Sequence[Layer]) -> Sequen
     for count, layer in enumerate(layers, start=1):
         if layer.convolutional:
             break
-        if layer_gradients(update, layer.name)[1] is not None:
+        if _layer_gradients(update, layer.name)[1] is not None:
             return layers[:count]
     raise NotApplicable(
         f"expected a bias in {layers[0].name!r} of {task.name}, or in a fully connected layer that "
@@ -213,7 +213,7 @@ def _biased_reader(task: Task) -> str:
 
 
 def _strongest_rows(observation: Observation, layer: str, size: int) -> Tensor:
-    weight, bias = layer_gradients(observation.update, layer)
+    weight, bias = _layer_gradients(observation.update, layer)
     if bias is None:
         raise NotApplicable(f"the bias of {layer!r} is frozen, so the update does not hold it")
     if size > len(bias):
@@ -240,7 +240,7 @@ def _certificate(
     """Proof for one example: the layer's equations leave no other input that explains them."""
     if labels is None:
         return None
-    names = layer_parameters(layer)
+    names = _layer_parameters(layer)
     read = [name for name in names if name in observation.update.tensors]
     return certify_solved(observation, inputs, labels, read=read, alone=True)
 

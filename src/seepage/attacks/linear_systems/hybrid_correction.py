@@ -28,7 +28,7 @@ from seepage.search.optimisers import Moment, State
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SystemResidual:
+class _SystemResidual:
     """The squared residual of a linear system in one candidate: ||u x - v||^2.
 
     Args:
@@ -53,13 +53,13 @@ class SystemResidual:
         """The system's, which is of one case."""
         return _held(self.system, self.target)
 
-    def holding(self, held: Mapping[str, Tensor]) -> SystemResidual:
+    def holding(self, held: Mapping[str, Tensor]) -> _SystemResidual:
         """The same term with the system of another case."""
         return replace(self, system=_holding(self.system, held), target=held["target"])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OnSolutions:
+class _OnSolutions:
     """Another optimiser, after whose steps every point returns to the solutions of a system.
 
     Args:
@@ -94,7 +94,7 @@ class OnSolutions:
         """The system's, which is of one case."""
         return _held(self.system, self.target)
 
-    def holding(self, held: Mapping[str, Tensor]) -> OnSolutions:
+    def holding(self, held: Mapping[str, Tensor]) -> _OnSolutions:
         """The same rule with the system of every row."""
         return replace(self, system=_holding(self.system, held), target=held["target"])
 
@@ -109,7 +109,7 @@ def _holding(system: LinearSystem, held: Mapping[str, Tensor]) -> LinearSystem:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeastNorm:
+class _LeastNorm:
     """The mean square of the candidate in normalised coordinates, where R-GAP's norm is least.
 
         mean x_j^2
@@ -163,12 +163,12 @@ class Correction:
         """
         like, domain = next(iter(tail.update)), tail.task.domain
         system, target = step.system.to(like), step.target.to(like)
-        terms: tuple[Term, ...] = (TotalVariation(weight=self.tv), LeastNorm(weight=self.norm))
+        terms: tuple[Term, ...] = (TotalVariation(weight=self.tv), _LeastNorm(weight=self.norm))
         optimiser: Optimiser = Adam(step_size=step_size, sign="none")
         if hard:
-            optimiser = OnSolutions(optimiser=optimiser, system=system, target=target)
+            optimiser = _OnSolutions(optimiser=optimiser, system=system, target=target)
         else:
-            terms += (SystemResidual(weight=self.system, system=system, target=target),)
+            terms += (_SystemResidual(weight=self.system, system=system, target=target),)
         # Of solutions that explain the update alike the cosine says nothing, but what rounding
         # leaves of it is steeper than the total variation and sets the pace of Adam.
         if not (hard and step.settled):

@@ -90,7 +90,7 @@ def _roots(function: Callable[[Tensor], Tensor], grid: Tensor) -> Tensor:
 CorrectOf = Callable[[Sequence[int], Sequence[Step]], Sequence[Tensor]]
 
 
-def read_single(observation: Observation) -> Stack:
+def _read_single(observation: Observation) -> Stack:
     """The network as a stack, if the update is one example's and can be walked back through."""
     require_usable(observation.update, observation.task)
     if (observation.batch_size or 1) > 1:
@@ -109,7 +109,7 @@ def read_single(observation: Observation) -> Stack:
 
 def read_all(observations: Sequence[Observation]) -> Stack:
     """The stack of observations of one network, all of them of one example."""
-    first, *_ = [read_single(observation) for observation in observations]
+    first, *_ = [_read_single(observation) for observation in observations]
     return first
 
 
@@ -247,7 +247,7 @@ class RGAP:
 
 
 def _require_convolutions(observation: Observation) -> None:
-    stack = read_single(observation)
+    stack = _read_single(observation)
     if all(not layer.convolutional for layer in stack.layers):
         raise NotApplicable("without convolutions it is what analytic_fc computes at once")
     recover_labels(observation)

@@ -18,7 +18,7 @@ from seepage.probing.first_layer import calls
 from seepage.probing.usable_update import require_continuous, require_usable
 
 
-def fill_holes(shape: tuple[int, ...], index: Tensor, values: Tensor) -> Tensor:
+def _fill_holes(shape: tuple[int, ...], index: Tensor, values: Tensor) -> Tensor:
     """An input of this shape with these values at these entries, and their means around them.
 
     Holes take the mean of what is known next to them, ring by ring; a channel of which nothing is
@@ -56,7 +56,7 @@ EXACT = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class _Carried:
     """What each feature before the first fully connected layer says about the input.
 
     Args:
@@ -105,14 +105,14 @@ class ReadPassed:
         read = features(observation, layer=passed.layer)
         low, high = task.domain.bounds
         values = low + (high - low) * _brightness(passed.answers, read[passed.alive])
-        filled = fill_holes(tuple(task.domain.shape), passed.index, values)
+        filled = _fill_holes(tuple(task.domain.shape), passed.index, values)
         inputs = task.domain.project(filled[None].to(read))
         seconds = time.perf_counter() - began
         trace = Trace(seconds=seconds, device=str(inputs.device))
         return Reconstruction(inputs, observation.labels, trace)
 
 
-def carried(task: Task) -> Carried:
+def carried(task: Task) -> _Carried:
     """Find out what arrives at the first fully connected layer, and from where.
 
     Raises:
@@ -128,7 +128,7 @@ def carried(task: Task) -> Carried:
     answers = answers[alive].cummax(1).values
     index = torch.stack([_place(task, axis, alive, answers) for axis in range(len(shape))], 1)
     single = _single(task, alive, answers, index)
-    return Carried(layer, alive.nonzero()[single, 0], answers[single], index[single])
+    return _Carried(layer, alive.nonzero()[single, 0], answers[single], index[single])
 
 
 def _single(task: Task, alive: Tensor, answers: Tensor, index: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def completed(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
     rows = weight.clone()
     for k in weight.any(1).nonzero().flatten().tolist():
         row = weight[k].reshape(shape)
-        rows[k] = fill_holes(shape, row.nonzero(), row[row != 0]).flatten()
+        rows[k] = _fill_holes(shape, row.nonzero(), row[row != 0]).flatten()
     return rows
 
 

@@ -56,7 +56,7 @@ class Imprint(nn.Module):
         return logits
 
 
-def bins_of(task: Task) -> str:
+def _bins_of(task: Task) -> str:
     """The name of the layer of bins in a network with an imprint."""
     found = [name for name, module in task.model.named_modules() if isinstance(module, Imprint)]
     if not found:
@@ -69,7 +69,7 @@ def bins_of(task: Task) -> str:
 
 def planted(task: Task) -> tuple[Tensor, Tensor]:
     """Weight and bias of the bins, as they were broadcast, in double precision."""
-    name = bins_of(task)
+    name = _bins_of(task)
     return task.parameters[f"{name}.weight"].double(), task.parameters[f"{name}.bias"].double()
 
 
@@ -284,7 +284,7 @@ class RobbingTheFed:
         began = time.perf_counter()
         task, update = observation.task, observation.update
         require_usable(update, task)
-        weight, bias = (update.tensors[f"{bins_of(task)}.{p}"] for p in ("weight", "bias"))
+        weight, bias = (update.tensors[f"{_bins_of(task)}.{p}"] for p in ("weight", "bias"))
         if self.variant == "cumulative":
             weight = weight - torch.cat([weight[1:], torch.zeros_like(weight[:1])])
             bias = bias - torch.cat([bias[1:], torch.zeros_like(bias[:1])])

@@ -58,7 +58,7 @@ class Pair:
     ceilings: Sequence[tuple[int, Headroom]]
 
 
-def ceiling_chart(pairs: Sequence[Pair], *, label: str) -> Markup:
+def _ceiling_chart(pairs: Sequence[Pair], *, label: str) -> Markup:
     """Draw the lines above one axis, in dB of PSNR and as the error per entry that they mean.
 
     Args:
@@ -211,7 +211,7 @@ def _network(found: Sequence[Headroom], hues: dict[Component, int]) -> Markup:
     pairs = [_pair(s.setup, labels[s.setup], group, hues) for s, group in scenes(found).items()]
     return join_markup(
         element("h3", {"class": "network"}, title),
-        ceiling_chart(pairs, label=f"Floors and ceilings of {title}, in dB of PSNR"),
+        _ceiling_chart(pairs, label=f"Floors and ceilings of {title}, in dB of PSNR"),
         _table(title, found, [bound for bound in hues if _speaks(bound, found)], labels),
     )
 

@@ -48,7 +48,7 @@ FEW, GOLDEN = 12, 0.618
 
 
 @dataclass(frozen=True)
-class StripLine:
+class _StripLine:
     """One line of the chart.
 
     Args:
@@ -66,7 +66,7 @@ class StripLine:
     note: str
 
 
-def strip_chart(lines: Sequence[StripLine], *, label: str) -> Markup:
+def _strip_chart(lines: Sequence[_StripLine], *, label: str) -> Markup:
     """Draw the lines above one axis in dB of PSNR.
 
     Args:
@@ -77,7 +77,7 @@ def strip_chart(lines: Sequence[StripLine], *, label: str) -> Markup:
     return draw_strips(strips, scale=_scale(), label=label)
 
 
-def _note(line: StripLine) -> str:
+def _note(line: _StripLine) -> str:
     stride = _stride(line.people)
     return line.note + (f", one dot for {stride}" if stride > 1 else "")
 
@@ -87,7 +87,7 @@ def _stride(people: Sequence[Attempt]) -> int:
     return math.ceil(len(people) / DOTS)
 
 
-def _track(line: StripLine) -> Markup:
+def _track(line: _StripLine) -> Markup:
     middle = line.interval.middle
     summary = (
         f"{line.name}: median {decibels(middle)}, 95 % interval {decibels(line.interval.low)} to "
@@ -148,7 +148,7 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
     """Each setup against its strongest attack on each person, then against every attack."""
     groups = group_by_setup(tried)
     labels = label_setups(groups)
-    chart = strip_chart(
+    chart = _strip_chart(
         [_line(setup, labels[setup], strongest(group)) for setup, group in groups.items()],
         label="What came back with each defense, in dB of PSNR",
     )
@@ -164,9 +164,9 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
     )
 
 
-def _line(setup: Setup, name: str, people: dict[Victim, Attempt]) -> StripLine:
+def _line(setup: Setup, name: str, people: dict[Victim, Attempt]) -> _StripLine:
     total = count_noun(len(people), "person", "people")
-    return StripLine(
+    return _StripLine(
         label=filter_link(name, words=defense_words(setup.defense)),
         name=name,
         people=list(people.values()),

@@ -217,11 +217,11 @@ def _fine_print(attempt: Attempt) -> str:
     ]
     certificate = attempt.record.certificate
     if certificate is not None:
-        parts.append(certificate_words(certificate))
+        parts.append(_certificate_words(certificate))
     return ", ".join(parts)
 
 
-def certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
+def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     """What the attack can prove without the truth.
 
     Example:
@@ -288,7 +288,7 @@ def unscored_section(
 
 def _unscored_card(record: Record, guesses: Tensor | None) -> Markup:
     name = record.attack.name
-    checked = certificate_words(record.certificate) if record.certificate else "not checked"
+    checked = _certificate_words(record.certificate) if record.certificate else "not checked"
     shown = [] if guesses is None else list(guesses[:PEOPLE])
     figures = [
         element(

@@ -29,7 +29,7 @@ TEXTS = frozenset({"person", "defense", "attack", "reading", *VARYING})
 
 def record_section(records: Sequence[Record]) -> Section:
     """One row per person and attack, worst first, failed cases last."""
-    columns, rows = table_rows(records)
+    columns, rows = _table_rows(records)
     return Section(
         "records",
         "Every result",
@@ -40,7 +40,7 @@ def record_section(records: Sequence[Record]) -> Section:
     )
 
 
-def table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Titles of the columns, and the cells as text."""
     short = short_names(record.attack for record in records)
     labels: dict[str, dict[Any, str]] = {

@@ -127,7 +127,7 @@ def trace_step(advance: Callable[[State], State], state: State) -> Callable[[Sta
         state: One it can be tried on; the result is for states of the same shapes.
     """
     try:
-        program = program_of(advance, state)
+        program = _program_of(advance, state)
     except Exception as error:  # noqa: BLE001 - what cannot be traced can be run as it is
         log.info("not replaying the step: %s: %s", type(error).__name__, first_line(error))
         return None
@@ -143,7 +143,7 @@ def trace_step(advance: Callable[[State], State], state: State) -> Callable[[Sta
     return step
 
 
-def program_of(advance: Callable[[State], State], state: State) -> GraphModule:
+def _program_of(advance: Callable[[State], State], state: State) -> GraphModule:
     """The operations of a step, from the tensors of a state to those of the next."""
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -186,7 +186,7 @@ def compile_step(
 
 
 def _compiled(advance: Callable[[State], State], state: State) -> Callable[[State], State] | None:
-    program, tensors = program_of(advance, state), state.tensors()
+    program, tensors = _program_of(advance, state), state.tensors()
     if len(program.graph.nodes) > _MOST_OPERATIONS:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None

@@ -28,7 +28,7 @@ from seepage.search.objective import RowSimulation
 
 
 @dataclass(frozen=True, eq=False)
-class ByCase:
+class _ByCase:
     """Simulate case after case, each with as many rows."""
 
     simulations: Sequence[RowSimulation]
@@ -83,7 +83,7 @@ def case_simulation(
     shared = _one_network(cases, rows=rows, strategy=strategy)
     if shared is not None:
         return DefendedByCase(shared)
-    return ByCase([row_simulation(case, rows=rows, strategy=strategy) for case in cases])
+    return _ByCase([row_simulation(case, rows=rows, strategy=strategy) for case in cases])
 
 
 def _one_network(
@@ -144,7 +144,7 @@ def known_statistics(simulate: RowSimulation, cases: Sequence[Observation]) -> R
         simulate: Of the rows of all cases.
         cases: What was seen; rows come case by case, as many of each.
     """
-    if isinstance(simulate, ByCase):
+    if isinstance(simulate, _ByCase):
         apart = zip(simulate.simulations, cases, strict=True)
         return replace(simulate, simulations=[known_statistics(one, [case]) for one, case in apart])
     if isinstance(simulate, DefendedByCase):

@@ -75,17 +75,17 @@ def windows(images: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor
     return apart.permute(0, 2, 3, 4, 5, 1).reshape(len(images), -1, prod(kernel) * images.shape[1])
 
 
-def as_matrix(images: Tensor, count: int) -> Tensor:
+def _as_matrix(images: Tensor, count: int) -> Tensor:
     """Images `(R B, C, H, W)` as `(R, B H W, C)`."""
     return split_rows(images.movedim(1, -1), count).flatten(1, 3)
 
 
-def as_images(matrix: Tensor, side: Sequence[int]) -> Tensor:
-    """Undo `as_matrix`: `(R, B H W, C)` to channels-last images `(R B, C, H, W)`."""
+def _as_images(matrix: Tensor, side: Sequence[int]) -> Tensor:
+    """Undo `_as_matrix`: `(R, B H W, C)` to channels-last images `(R B, C, H, W)`."""
     return matrix.reshape(-1, *side, matrix.shape[-1]).movedim(-1, 1)
 
 
-def can_flip(weights: Tensor, geometry: Geometry) -> bool:
+def _can_flip(weights: Tensor, geometry: Geometry) -> bool:
     """Whether the gradient by the inputs is itself a plain convolution: at stride 1."""
     axes = zip(weights.shape[3:], geometry.padding, geometry.dilation, strict=True)
     return set(geometry.stride) == {1} and all(d * (k - 1) >= p for k, p, d in axes)
@@ -105,7 +105,7 @@ _REPEATS = 3
 
 
 @dataclass(frozen=True)
-class KernelPlan:
+class _KernelPlan:
     """How a layer's row operations are computed.
 
     Args:
@@ -117,10 +117,10 @@ class KernelPlan:
     inputs: Way
 
 
-_plans: dict[tuple[object, ...], KernelPlan] = {}
+_plans: dict[tuple[object, ...], _KernelPlan] = {}
 
 
-def plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> KernelPlan:
+def plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
     """The fastest known way for these shapes.
 
     Args:
@@ -130,17 +130,17 @@ def plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) ->
         geometry: Of the convolution.
     """
     if not inputs.is_cuda or torch.are_deterministic_algorithms_enabled():
-        return KernelPlan(FIXED, FIXED)
+        return _KernelPlan(FIXED, FIXED)
     form = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (slopes, inputs))
     key = (form, tuple(weights.shape), geometry, inputs.device)
     if key not in _plans:
         if torch.cuda.is_current_stream_capturing():
-            return KernelPlan("grouped", "grouped")
+            return _KernelPlan("grouped", "grouped")
         _plans[key] = _timed(slopes, inputs, weights, geometry)
     return _plans[key]
 
 
-def _timed(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> KernelPlan:
+def _timed(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
     def both(way: Way) -> Callable[[], object]:
         def work() -> object:
             kept = kept_windows(inputs, weights, geometry, way)
@@ -157,8 +157,8 @@ def _timed(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) 
     ways: list[Way] = ["in_turn", "grouped"]
     flat = inputs.ndim == 4
     weight_ways = [*ways, "products"] if flat else ways
-    input_ways = [*ways, "products"] if flat and can_flip(weights, geometry) else ways
-    return KernelPlan(
+    input_ways = [*ways, "products"] if flat and _can_flip(weights, geometry) else ways
+    return _KernelPlan(
         min(weight_ways, key=lambda way: _milliseconds(both(way))),
         min(input_ways, key=lambda way: _milliseconds(back(way))),
     )
@@ -182,7 +182,7 @@ def row_weight_gradient(
     """Gradient of each row's weight, `(R, O, C, ...)`."""
     count = len(weights)
     if kept is not None:
-        rows = as_matrix(slopes, count).transpose(1, 2)
+        rows = _as_matrix(slopes, count).transpose(1, 2)
         gradient = torch.bmm(rows, kept)
         return gradient.reshape(*gradient.shape[:2], *weights.shape[3:], -1).movedim(-1, 2)
     if way == "in_turn":
@@ -201,7 +201,7 @@ def row_convolution(
     if kept is not None:
         columns = weights.movedim(2, -1).flatten(2).transpose(1, 2)
         side = geometry.output_side(inputs.shape[2:], weights.shape[3:])
-        return as_images(torch.bmm(kept, columns), side)
+        return _as_images(torch.bmm(kept, columns), side)
     if way == "in_turn":
         pairs = zip(_rows(inputs, count), weights, strict=True)
         return _stacked([_forward(x, w, geometry, 1) for x, w in pairs]).flatten(0, 1)
@@ -218,7 +218,7 @@ def row_input_gradient(
         turned, matrix = flipped(weights, geometry)
         laid = windows(slopes, weights.shape[3:], turned)
         product = torch.bmm(split_rows(laid, count).flatten(1, 2), matrix)
-        return as_images(product, tuple(inputs.shape[2:]))
+        return _as_images(product, tuple(inputs.shape[2:]))
     if way == "in_turn":
         triples = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
         return _stacked([_backward(s, x, w, geometry, 1, 0) for s, x, w in triples]).flatten(0, 1)

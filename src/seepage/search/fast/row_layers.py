@@ -26,7 +26,7 @@ from seepage.search.fast.row_kernels import (
 )
 
 
-def shared_convolution(inputs: Tensor, rows: Tensor, shared: Tensor, geometry: Geometry) -> Tensor:
+def _shared_convolution(inputs: Tensor, rows: Tensor, shared: Tensor, geometry: Geometry) -> Tensor:
     """Convolve `(R B, C, ...)` with the shared weight `(O, C, ...)`, differentiable twice.
 
     The second differentiation may be by the inputs only, which is what a search needs.
@@ -123,7 +123,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-class RowLayer(nn.Module):
+class _RowLayer(nn.Module):
     """Abstract: takes all rows' inputs one after the other, `(R B, ...)`.
 
     Parameters keep their names, so that `functional_call` can put tensors `(R, ...)` in their
@@ -140,7 +140,7 @@ class RowLayer(nn.Module):
             self.register_parameter(name, cast(nn.Parameter | None, getattr(layer, name)))
 
 
-class RowConvolution(RowLayer):
+class _RowConvolution(_RowLayer):
     """A convolution; forward and input gradients use the weight that rows share."""
 
     def __init__(self, layer: Convolution) -> None:
@@ -158,14 +158,14 @@ class RowConvolution(RowLayer):
         """Convolve, then add each row's bias."""
         if self.circular:
             inputs = nn.functional.pad(inputs, self.edges, mode="circular")
-        outputs = shared_convolution(inputs, self.weight, self.shared, self.geometry)
+        outputs = _shared_convolution(inputs, self.weight, self.shared, self.geometry)
         if self.bias is None:
             return outputs
         split = split_rows(outputs, len(self.bias))
         return (split + per_channel(self.bias, split)).flatten(0, 1)
 
 
-class RowLinear(RowLayer):
+class _RowLinear(_RowLayer):
     """A fully connected layer; weights are multiplied row by row."""
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class RowLinear(RowLayer):
         return outputs.reshape(*inputs.shape[:-1], -1)
 
 
-class RowBatchNorm(RowLayer):
+class RowBatchNorm(_RowLayer):
     """Batch normalisation by the broadcast statistics, or by those of each row's batch.
 
     Where the latter are known they may be `given`, mean and variance of each case `(N, C)`: rows
@@ -213,7 +213,7 @@ class RowBatchNorm(RowLayer):
         return batchnorm_train(split, self.weight, self.bias, self.eps, given).flatten(0, 1)
 
 
-class RowGroupNorm(RowLayer):
+class _RowGroupNorm(_RowLayer):
     """Group normalisation, which sees one example at a time, with each row's scale and shift."""
 
     def __init__(self, layer: nn.GroupNorm) -> None:
@@ -229,7 +229,7 @@ class RowGroupNorm(RowLayer):
         return (split * scale + shift).flatten(0, 1)
 
 
-class RowLayerNorm(RowLayer):
+class _RowLayerNorm(_RowLayer):
     """Layer normalisation, with each row's scale and shift."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
@@ -249,7 +249,7 @@ class RowLayerNorm(RowLayer):
         return shifted.flatten(0, 1)
 
 
-def row_layer(layer: nn.Module) -> RowLayer | None:
+def row_layer(layer: nn.Module) -> _RowLayer | None:
     """The stand-in of a layer, or None if there is none."""
     for kinds, fits, stand_in in _STAND_INS:
         if isinstance(layer, kinds) and fits(layer):
@@ -272,11 +272,11 @@ def _affine(layer: nn.Module) -> bool:
 
 
 _STAND_INS: tuple[
-    tuple[tuple[type[nn.Module], ...], Callable[[nn.Module], bool], Callable[..., RowLayer]], ...
+    tuple[tuple[type[nn.Module], ...], Callable[[nn.Module], bool], Callable[..., _RowLayer]], ...
 ] = (
-    (_CONVOLUTIONS, _plain_convolution, RowConvolution),
-    ((nn.Linear,), lambda _: True, RowLinear),
+    (_CONVOLUTIONS, _plain_convolution, _RowConvolution),
+    ((nn.Linear,), lambda _: True, _RowLinear),
     (_BATCH_NORMS, _affine, RowBatchNorm),
-    ((nn.GroupNorm,), _affine, RowGroupNorm),
-    ((nn.LayerNorm,), lambda layer: layer.weight is not None, RowLayerNorm),
+    ((nn.GroupNorm,), _affine, _RowGroupNorm),
+    ((nn.LayerNorm,), lambda layer: layer.weight is not None, _RowLayerNorm),
 )
