@@ -59,7 +59,7 @@ def applies_to(
 
     Example:
         >>> from seepage.attacks import dager
-        >>> read_conditions(dager).domain.__name__
+        >>> dager.conditions.domain.__name__
         'Tokens'
     """
 

@@ -3,82 +3,194 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
-from seepage.attacks.text_readers import (
-    Check,
-    Limits,
-    Readers,
-    assemble_texts,
-    find_readers,
-    row_span,
-    tokens_in_span,
-)
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.clients import Gradient
+from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.domains import Tokens
 from seepage.probing.heads import classifier_head
+from seepage.probing.hooks import layer_inputs
 from seepage.probing.usable_update import require_usable
+
+# Sequences that pass through the network together.
+TOGETHER = 256
+
+# Names of linear layers that read the same vector at every position, as query, key and value do.
+Reader = tuple[str, ...]
+
+
+def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) -> Tensor:
+    """Return an orthonormal basis of the row space of a weight gradient, in float64.
+
+    The gradient is dL/dW = sum_i (dL/dy_i) x_i^T, so its rows are spanned by the inputs x_i.
+
+    Args:
+        gradient: `(m, d)`.
+        tolerance: Singular values below this share of the largest are rounding.
+        at_most: How many vectors the layer read, if known; noise has more directions.
+
+    Example:
+        >>> read = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+        >>> basis = row_span(torch.ones(4, 2).tril() @ read, tolerance=1e-6)
+        >>> len(basis), share_outside(basis, torch.eye(3)).round().tolist()
+        (2, [0.0, 0.0, 1.0])
+    """
+    _, values, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
+    kept = int((values > tolerance * values[0]).sum())
+    return rows[: kept if at_most is None else min(kept, at_most)]
+
+
+def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:
+    """Return ||x - x V^T V|| / ||x|| for each vector x of `(..., d)`, V the basis `(r, d)`."""
+    wide = vectors.double()
+    outside = wide - wide @ basis.T @ basis
+    shares: Tensor = outside.norm(dim=-1) / wide.norm(dim=-1)
+    return shares
+
+
+def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader, ...]]:
+    """Find a reader of single tokens, and all readers of prefixes.
+
+    A reader of tokens sees a function of the token and its position alone; a reader of prefixes
+    also depends on the tokens before. To tell them apart, the network runs on random texts that
+    agree in one half. Only readers count whose gradient spans everything they read, which is
+    tested on one random text: in the last block only the classified position may count.
+
+    Raises:
+        NotApplicable: The network has no such layers, for example if it reads in both directions.
+    """
+    half = task.domain.shape[0] // 2
+    one, other = task.placed(task.domain.sample(2, rng=Rng(0).fork("probe")))
+    mixed = torch.cat([one[:half], other[half:]])
+    read = _run_until(task, torch.stack([one, other, mixed]), None)
+    label = torch.zeros(1, dtype=torch.long, device=one.device)
+    probe = Gradient()(task, one[None], label)
+    groups: list[list[str]] = []
+    for name, seen in read.items():
+        same = (g for g in groups if torch.equal(read[g[0]], seen))
+        group = next(same, None)
+        if group is None:
+            groups.append([name])
+        else:
+            group.append(name)
+    token: list[Reader] = []
+    prefix: list[Reader] = []
+    for reader in map(tuple, groups):
+        of_one, of_other, of_mixed = read[reader[0]]
+        basis = row_span(_stack_gradients(reader, probe), tolerance=tolerance)
+        spanned = bool((share_outside(basis, of_one) < 1e-2).all())
+        if not spanned or not torch.allclose(of_mixed[:half], of_one[:half], atol=1e-5):
+            continue
+        local = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
+        (token if local else prefix).append(reader)
+    if not token or not prefix:
+        raise NotApplicable(
+            f"expected {task.name} to read texts from left to right by trained linear layers, two "
+            "blocks deep or more, got none whose gradient spans what it read; use another attack"
+        )
+    return token[0], tuple(prefix)
+
+
+def read_by(task: Task, reader: Reader, texts: Tensor) -> Tensor:
+    """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
+    parts = torch.split(texts, TOGETHER)
+    return torch.cat([_run_until(task, part, reader[0])[reader[0]] for part in parts])
+
+
+def _stack_gradients(reader: Reader, update: Update) -> Tensor:
+    return torch.cat([update.tensors[f"{layer}.weight"] for layer in reader])
+
+
+class _SeenEnough(Exception):  # noqa: N818
+    """Raised to leave a forward pass whose rest is not needed."""
+
+
+def _run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
+    """Run to one layer and return what it reads, or with None what every linear layer reads."""
+
+    def stop(*_: object) -> NoReturn:
+        raise _SeenEnough
+
+    network = task.network
+    layers = [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) and f"{name}.weight" in task.parameters
+    ]
+    with layer_inputs(network, layers if last is None else [last]) as read:
+        # Hooks run in the order in which they were registered.
+        layer = None if last is None else network.get_submodule(last)
+        ending = nullcontext() if layer is None else layer.register_forward_pre_hook(stop)
+        with ending, torch.no_grad(), suppress(_SeenEnough):
+            task.outputs(task.parameters, texts)
+    return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
 
 
 def read_labels(observation: Observation, features: Tensor, logits: Tensor) -> Tensor:
-    """The label of each text: the one whose gradient at the logits agrees with the head's.
+    """Return for each text the label whose gradient at the logits agrees best with the head's.
 
     The gradient of the head is dW = U^T F, with the known features F of the texts `(B, d)`, so
-    that the gradients at the logits are U = (dW F^+)^T. Only their direction is compared, and
-    neither the size of the batch nor a step size matters.
+    the gradients at the logits are U = (dW F^+)^T. Only directions are compared, so neither the
+    batch size nor a step size matters.
 
     Args:
-        observation: With the labels in some order, each then given to one text, or without.
+        observation: If it has labels, each is given to one text.
         features: What the head reads of each text, `(B, d)`.
-        logits: What it gives, `(B, K)`.
+        logits: What the head returns, `(B, K)`.
     """
     task, known = observation.task, observation.labels
     gradient = observation.update.descent().tensors[classifier_head(task).weight].double()
     seen = (gradient @ torch.linalg.pinv(features.double())).T
     options = torch.arange(task.classes, device=logits.device) if known is None else known
-    fit = torch.stack(
-        [_fit(observation, logits, option, seen) for option in options.unbind()], dim=1
-    )
+    leaves, fits = logits.detach().requires_grad_(), []
+    for option in options:
+        losses = task.loss(leaves, option.expand(len(leaves), *option.shape))
+        (slopes,) = torch.autograd.grad(losses.sum(), leaves)
+        fits.append(torch.cosine_similarity(slopes.double(), seen, dim=1))
+    fit = torch.stack(fits, dim=1)
     return options[fit.argmax(1) if known is None else match_one_to_one(fit)]
 
 
-def _fit(observation: Observation, logits: Tensor, option: Tensor, seen: Tensor) -> Tensor:
-    leaves = logits.detach().requires_grad_()
-    losses = observation.task.loss(leaves, option.expand(len(leaves), *option.shape))
-    (slopes,) = torch.autograd.grad(losses.sum(), leaves)
-    return torch.cosine_similarity(slopes.double(), seen, dim=1)
+@dataclass(frozen=True, eq=False)
+class _Check:
+    """A reader with the basis of the row space of its observed gradient."""
+
+    reader: Reader
+    basis: Tensor
+
+    def measure(self, task: Task, texts: Tensor) -> Tensor:
+        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
+        return share_outside(self.basis, read_by(task, self.reader, texts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Dager:
-    """Texts whose tokens and prefixes lie in the spans of a decoder's gradients.
+    """Find the texts whose tokens and prefixes lie in the spans of a decoder's gradients.
 
-    The weight gradient of a layer that reads vectors x_i is sum_i (dL/dy_i) x_i^T, so the x_i lie
-    in its row space, whose dimension is at most the number of tokens in the batch. What the first
-    attention reads depends on a token and its position alone: every token of the vocabulary is
-    tried. What layers above it read depends on the tokens before as well: texts are grown from
-    left to right, and only those are kept whose every prefix lies in the spans.
+    The weight gradient of a layer that reads vectors x_i is sum_i (dL/dy_i) x_i^T. So the x_i lie
+    in its row space, whose dimension is at most the number of tokens in the batch. The first
+    attention reads a function of a token and its position: every token of the vocabulary is tried.
+    Later layers also depend on the tokens before: texts grow from left to right, and only those
+    are kept whose every prefix lies in the spans.
 
-    Neither labels nor the batch size are needed, nor a gradient of the embeddings. The scale of
-    the update cancels, so that one local step and clipping change nothing. Behind noise, where
-    nothing lies inside, the guess is made of what lies nearest, and the certificate says so.
+    Labels, batch size and the gradient of the embeddings are not needed. The scale of the update
+    cancels, so one local step and clipping change nothing. With noise, where nothing lies inside,
+    the guess is made of the nearest texts, and the certificate says so.
 
-    Args:
-        rank_tolerance: Singular values below this share of the largest are rounding.
-        tolerance: Largest share of a vector outside a span that counts as inside.
-        at_most: Prefixes kept at each position.
-
-    References:
-        Petrov et al., 2024 (petrov2024dager)
+    The arguments are those of `dager`.
     """
 
     rank_tolerance: float = 1e-6
@@ -102,79 +214,106 @@ class _Dager:
 
     def _read(self, observation: Observation) -> Reconstruction:
         began = time.perf_counter()
-        task, domain = observation.task, observation.task.domain
-        require_usable(observation.update, task)
-        if not isinstance(domain, Tokens):
+        task, update, size = observation.task, observation.update, observation.batch_size
+        require_usable(update, task)
+        if not isinstance(task.domain, Tokens):
             raise NotApplicable(
-                f"dager reads token sequences, but the inputs of {task.name} are {domain!r}; use "
-                "gradient matching"
+                f"dager reads token sequences, but the inputs of {task.name} are {task.domain!r}; "
+                "use gradient matching"
             )
-        readers = find_readers(task, tolerance=self.rank_tolerance)
-        tokens, prefixes = self._checks(observation, readers)
-        limits = Limits(self.tolerance, observation.batch_size or 1, self.at_most)
-        candidates = tokens_in_span(task, tokens, vocabulary=domain.vocabulary, limits=limits)
-        found = assemble_texts(task, prefixes, candidates, limits=limits)
-        people = observation.batch_size or len(found.texts)
-        texts = found.texts[:people]
-        labels = read_labels(observation, *_headed(task, texts))
-        inside = int((found.outside < self.tolerance).sum())
-        seconds = time.perf_counter() - began
-        return Reconstruction(
-            texts,
-            labels,
-            Trace(seconds=seconds, device=str(texts.device)),
-            # Unique if, of all the texts the vocabulary can make, only these lie in the spans.
-            certify_solved(
-                observation,
-                texts,
-                labels,
-                read=_weights(readers),
-                alone=found.complete and inside == people,
-            ),
-        )
-
-    def _checks(
-        self, observation: Observation, readers: Readers
-    ) -> tuple[Check, tuple[Check, ...]]:
-        size = observation.batch_size
-        at_most = None if size is None else size * observation.task.domain.shape[0]
+        token, prefixes = find_readers(task, tolerance=self.rank_tolerance)
         first, *rest = (
-            Check(
+            _Check(
                 reader,
                 row_span(
-                    reader.gradient(observation.update),
+                    _stack_gradients(reader, update),
                     tolerance=self.rank_tolerance,
-                    at_most=at_most,
+                    at_most=None if size is None else size * task.domain.shape[0],
                 ),
             )
-            for reader in (readers.token, *readers.prefix)
+            for reader in (token, *prefixes)
         )
-        return first, tuple(rest)
+        candidates = self._find_tokens(task, first, task.domain.vocabulary, at_least=size or 1)
+        found, outside, complete = self._grow_texts(task, rest, candidates, at_least=size or 1)
+        size = size or len(found)
+        texts = found[:size]
+        labels = read_labels(observation, *_run_head(task, texts))
+        inside = int((outside < self.tolerance).sum())
+        seconds = time.perf_counter() - began
+        certificate = certify_solved(
+            observation,
+            texts,
+            labels,
+            read=[f"{layer}.weight" for reader in (token, *prefixes) for layer in reader],
+            # Unique if no other text that the vocabulary can make lies in the spans.
+            alone=complete and inside == size,
+        )
+        trace = Trace(seconds=seconds, device=str(texts.device))
+        return Reconstruction(texts, labels, trace, certificate)
+
+    def _find_tokens(
+        self, task: Task, check: _Check, vocabulary: int, *, at_least: int
+    ) -> list[Tensor]:
+        """Try every token at every position; keep those whose embedding lies in the span.
+
+        Raises:
+            NotApplicable: The span holds half of the vocabulary or more, so it tells nothing.
+        """
+        device = next(iter(task.parameters.values())).device
+        everywhere = torch.arange(vocabulary, device=device)[:, None]
+        outside = check.measure(task, everywhere.expand(-1, task.domain.shape[0]))
+        if float((outside < self.tolerance).double().mean()) > 0.5:
+            raise NotApplicable(
+                f"the update spans {len(check.basis)} directions and with them nearly every token, "
+                "so it tells none apart; the batch holds too many tokens for this width, or it is "
+                "noisy"
+            )
+        return [self._select_nearest(column, at_least) for column in outside.T]
+
+    def _grow_texts(
+        self, task: Task, checks: Sequence[_Check], candidates: Sequence[Tensor], *, at_least: int
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Grow texts by a token at a time, and keep those whose every prefix lies in the spans.
+
+        Position i of a decoder does not depend on later positions, so the rest may be anything.
+
+        Returns:
+            The texts `(N, L)`, the nearest first; how far outside each lies at its worst `(N,)`;
+            and whether every text that lies inside is among them.
+        """
+        texts = candidates[0].new_zeros(1, len(candidates))
+        worst = texts.new_zeros(1, dtype=torch.float64)
+        complete = max(map(len, candidates)) < self.at_most
+        for position, tokens in enumerate(candidates):
+            outside = worst.repeat_interleave(len(tokens))
+            texts = texts.repeat_interleave(len(tokens), 0)
+            texts[:, position] = tokens.repeat(len(worst))
+            for check in checks:
+                outside = torch.maximum(outside, check.measure(task, texts)[:, position])
+                kept = self._select_nearest(outside, at_least)
+                texts, outside = texts[kept], outside[kept]
+                complete = complete and len(kept) < self.at_most
+            worst = outside
+            report(position + 1, len(candidates), float(worst.max()))
+        return texts, worst, complete
+
+    def _select_nearest(self, outside: Tensor, at_least: int) -> Tensor:
+        """Return indices of those inside, nearest first; with noise, of the `at_least` nearest."""
+        count = int((outside < self.tolerance).sum())
+        return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
 
 
-def _headed(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
-    """What the head reads of the texts, and what it gives."""
+def _run_head(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what the head reads of the texts, and the logits."""
     name = classifier_head(task).weight.removesuffix(".weight")
-    read: list[Tensor] = []
-    layer = task.network.get_submodule(name)
-    handle = layer.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
-    try:
-        with torch.no_grad():
-            logits = task.outputs(task.parameters, texts)
-    finally:
-        handle.remove()
-    return read[0], logits
-
-
-def _weights(readers: Readers) -> list[str]:
-    """Names of the tensors whose spans were read."""
-    layers = [layer for reader in (readers.token, *readers.prefix) for layer in reader.layers]
-    return [f"{layer}.weight" for layer in layers]
+    with layer_inputs(task.network, [name]) as read, torch.no_grad():
+        logits = task.outputs(task.parameters, texts)
+    return read[name], logits
 
 
 @applies_to(Tokens)
 def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
-    """Texts of a decoder, exactly: tokens and prefixes that lie in the spans of its gradients.
+    """Exact texts of a decoder: tokens and prefixes that lie in the spans of its gradients.
 
     Args:
         rank_tolerance: Singular values below this share of the largest are rounding.
@@ -182,14 +321,14 @@ def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int
         at_most: Prefixes kept at each position.
 
     Example:
-        >>> dager(tolerance=0.01)
-        Dager(rank_tolerance=1e-06, tolerance=0.01, at_most=4096)
+        >>> dager(tolerance=0.01).tolerance
+        0.01
 
     Deviations:
-        Query, key and value are read together, as are all layers that read the same: the query
-        alone says nothing of a first token, which attends to itself only. Texts are checked at
-        every layer that tells, where the paper takes the second attention. Decoders only, and
-        texts of one length.
+        Layers that read the same, such as query, key and value, are stacked: the query alone says
+        nothing about a first token, which attends only to itself. Texts are checked at every
+        layer that tells; the paper takes the second attention. Decoders only, and texts of one
+        length.
 
     References:
         Petrov et al., 2024 (petrov2024dager)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.text_readers import find_readers, read_by, row_span
+from seepage.attacks.dager import find_readers, read_by, row_span, share_outside
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
 from seepage.zoo.gpt import TransformerBlock
@@ -50,28 +50,27 @@ def test_the_span_holds_what_the_layer_read_and_nothing_else():
     read = np.random.default_rng(0).normal(size=(5, 20))
     slopes = np.random.default_rng(1).normal(size=(5, 30))
     gradient = torch.from_numpy(slopes.T @ read)
-    span = row_span(gradient, tolerance=1e-9)
-    assert span.rank == np.linalg.matrix_rank(read) == 5
-    assert float(span.distances(torch.from_numpy(read)).max()) < 1e-12
+    basis = row_span(gradient, tolerance=1e-9)
+    assert len(basis) == np.linalg.matrix_rank(read) == 5
+    assert float(share_outside(basis, torch.from_numpy(read)).max()) < 1e-12
     other = np.random.default_rng(2).normal(size=20)
     solved, *_ = np.linalg.lstsq(read.T, other, rcond=None)
     expected = np.linalg.norm(other - read.T @ solved) / np.linalg.norm(other)
-    assert float(span.distances(torch.from_numpy(other))) == pytest.approx(expected)
-    assert row_span(gradient, tolerance=1e-9, at_most=3).rank == 3
+    assert float(share_outside(basis, torch.from_numpy(other))) == pytest.approx(expected)
+    assert row_span(gradient, tolerance=1e-9, at_most=3).shape == (3, 20)
 
 
 def test_the_readers_are_the_first_attention_and_what_is_above_it():
     task = text_task()
-    readers = find_readers(task, tolerance=1e-6)
+    token, prefixes = find_readers(task, tolerance=1e-6)
     projections = ("query", "key", "value")
-    assert readers.token.layers == tuple(f"blocks.0.attention.{p}" for p in projections)
-    above = [reader.layers for reader in readers.prefix]
-    assert tuple(f"blocks.1.attention.{p}" for p in projections) in above
-    assert not any(layer.startswith("blocks.2.up") for layers in above for layer in layers)
+    assert token == tuple(f"blocks.0.attention.{p}" for p in projections)
+    assert tuple(f"blocks.1.attention.{p}" for p in projections) in prefixes
+    assert not any(layer.startswith("blocks.2.up") for layers in prefixes for layer in layers)
     texts = HAMLET.inputs[:2]
     norm = task.model.blocks[0].norm1
     expected = norm(task.model.tokens(texts) + task.model.positions.weight)
-    torch.testing.assert_close(read_by(task, readers.token, texts), expected.detach())
+    torch.testing.assert_close(read_by(task, token, texts), expected.detach())
 
 
 @pytest.mark.parametrize("people", [1, 2, 4])
