@@ -150,7 +150,7 @@ class _PriorImages:
         """The features, which are of one case."""
         return {} if self.features is None else {"features": self.features}
 
-    def holding(self, held: Mapping[str, Tensor]) -> _PriorImages:
+    def with_held(self, held: Mapping[str, Tensor]) -> _PriorImages:
         """The same network with the features of every row."""
         return replace(self, features=held.get("features"))
 

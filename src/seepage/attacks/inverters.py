@@ -100,7 +100,7 @@ def read_columns(link: Soteria, plan: AttackPlan) -> AttackPlan:
     if weight is None:  # frozen, so that there was nothing to prune
         return plan
     mask = (weight != 0).any(0).to(weight.dtype)
-    return plan.standing_in(link, _KnownColumns(f"{name}.weight", mask))
+    return plan.replace_link(link, _KnownColumns(f"{name}.weight", mask))
 
 
 def read_mixtures(link: InstaHide, plan: AttackPlan) -> AttackPlan:

@@ -52,7 +52,7 @@ class AttackPlan:
         places = [known is link for known in self.defense.links]
         return self.defense.links[places.index(True) + 1 :]
 
-    def standing_in(self, link: Protection, stand_in: Protection) -> AttackPlan:
+    def replace_link(self, link: Protection, stand_in: Protection) -> AttackPlan:
         """The plan with something else simulated in the place of a link."""
         links = (stand_in if known is link else known for known in self.defense.links)
         client = replace(self.client, defense=chain(*links))
@@ -123,12 +123,12 @@ def read_survivors(link: Sparse, plan: AttackPlan) -> AttackPlan:
         return plan
     enough = int((observed.flat() != 0).sum()) >= plan.unknowns
     if not isinstance(link, Dropout) and not (seen and enough):
-        return plan.standing_in(link, chain())
+        return plan.replace_link(link, chain())
     sole = len(plan.defense.guards) == 1
     bound = _bound(link, observed) if sole else _unbounded(observed)
     limit = torch.where(observed.flat() != 0, 0.0, bound)
     factor = 1 / (1 - link.rate) if isinstance(link, Dropout) and link.rescale else 1.0
-    return plan.standing_in(link, Tolerance(observed, observed.unflatten(limit), factor=factor))
+    return plan.replace_link(link, Tolerance(observed, observed.unflatten(limit), factor=factor))
 
 
 def _bound(link: Sparse, observed: Update) -> Tensor:
@@ -169,7 +169,7 @@ def read_signs(link: Sign, plan: AttackPlan) -> AttackPlan:
     Many inputs have the right signs. Of those a search finds by simulating them, smoothed or with
     a made-up slope, fewer resemble the truth than of those whose gradient lies along the signs.
     """
-    return plan.standing_in(link, UnitScale())
+    return plan.replace_link(link, UnitScale())
 
 
 def _scaled(tensor: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class FeatureMatching:
         known = {} if self.labels is None else {"labels": self.labels}
         return {"features": self.features, "_basis": self._basis, **known}
 
-    def holding(self, held: Mapping[str, Tensor]) -> Self:
+    def with_held(self, held: Mapping[str, Tensor]) -> Self:
         """The same term with the features of another case."""
         twin = copy(self)
         for name, tensor in held.items():

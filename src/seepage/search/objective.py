@@ -32,7 +32,7 @@ class PerCase(Protocol):
     def held(self) -> dict[str, Tensor]:
         """The tensors, by name; empty if there are none."""
 
-    def holding(self, held: Mapping[str, Tensor]) -> Self:
+    def with_held(self, held: Mapping[str, Tensor]) -> Self:
         """The same part with other tensors, which are not looked at: rows may be traced."""
 
 
@@ -60,7 +60,7 @@ def join_parts(parts: Sequence[_Part], *, restarts: int) -> _Part:
     first = parts[0]
     if len(parts) == 1 or not isinstance(first, PerCase):
         return first
-    together: _Part = first.holding(_stack_held(parts, restarts=restarts))
+    together: _Part = first.with_held(_stack_held(parts, restarts=restarts))
     return together
 
 
@@ -263,7 +263,7 @@ def _holding(place: int, term: Term, parts: Tensors) -> Term:
     if not isinstance(term, PerCase):
         return term
     first = f"term {place}/"
-    return term.holding({n.removeprefix(first): t for n, t in parts.items() if n.startswith(first)})
+    return term.with_held({n.removeprefix(first): t for n, t in parts.items() if n.startswith(first)})
 
 
 def _rebuilt(template: Observation, parts: Tensors) -> Observation:

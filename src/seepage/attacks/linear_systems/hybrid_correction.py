@@ -53,7 +53,7 @@ class _SystemResidual:
         """The system's, which is of one case."""
         return _held(self.system, self.target)
 
-    def holding(self, held: Mapping[str, Tensor]) -> _SystemResidual:
+    def with_held(self, held: Mapping[str, Tensor]) -> _SystemResidual:
         """The same term with the system of another case."""
         return replace(self, system=_holding(self.system, held), target=held["target"])
 
@@ -94,7 +94,7 @@ class _OnSolutions:
         """The system's, which is of one case."""
         return _held(self.system, self.target)
 
-    def holding(self, held: Mapping[str, Tensor]) -> _OnSolutions:
+    def with_held(self, held: Mapping[str, Tensor]) -> _OnSolutions:
         """The same rule with the system of every row."""
         return replace(self, system=_holding(self.system, held), target=held["target"])
 
