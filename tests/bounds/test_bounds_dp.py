@@ -22,7 +22,7 @@ from seepage.bounds.dp import (
 )
 from seepage.bounds.information import SEEN_WITH
 from seepage.core.errors import InvalidValue
-from seepage.defenses.dp_sgd import gaussian_epsilon
+from seepage.defenses.clip import gaussian_epsilon
 
 
 def by_integration(kappa, mu):

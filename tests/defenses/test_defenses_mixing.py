@@ -14,11 +14,16 @@ from scipy.special import expit
 import seepage as sp
 from seepage.attacks.local_steps import EpochAgnostic
 from seepage.attacks.local_steps import _at as seen_from
-from seepage.attacks.lost_signs import WEIGHTS, choose_patterns, evidence, positive
+from seepage.attacks.unmix import (
+    PHOTOGRAPH_WEIGHTS,
+    choose_patterns,
+    is_photograph,
+    photograph_evidence,
+)
 from seepage.core import Mixing, PreparedBatch
 from seepage.core.construct import serialise
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.mixing import coefficients
+from seepage.defenses.mixing import draw_coefficients
 
 MIXERS = [sp.MixUp, sp.InstaHide]
 
@@ -35,7 +40,7 @@ def psnr(guess: torch.Tensor, truth: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("k", [2, 4, 6])
 def test_every_row_mixes_k_inputs_led_by_its_own_within_the_bound(k):
-    drawn = coefficients(40, k=k, bound=0.65, rng=sp.rng(0))
+    drawn = draw_coefficients(40, k=k, bound=0.65, rng=sp.rng(0))
     assert torch.allclose(drawn.sum(1), torch.ones(40).double())
     assert ((drawn > 0).sum(1) == k).all()
     assert (drawn.diagonal() > 0).all()
@@ -46,7 +51,7 @@ def test_every_row_mixes_k_inputs_led_by_its_own_within_the_bound(k):
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_coefficients_follow_the_dirichlet_law_given_the_bound(k):
-    drawn = coefficients(1500, k=k, bound=0.65, rng=sp.rng(1))
+    drawn = draw_coefficients(1500, k=k, bound=0.65, rng=sp.rng(1))
     independent = np.random.default_rng(0).dirichlet([3, *[1] * (k - 1)], size=60_000)
     independent = independent[independent.max(1) <= 0.65]
     leading = drawn.diagonal().numpy()
@@ -56,7 +61,7 @@ def test_coefficients_follow_the_dirichlet_law_given_the_bound(k):
 
 
 def test_partners_are_drawn_evenly_and_anew_in_every_round():
-    rounds = [coefficients(8, k=4, bound=0.65, rng=sp.rng(i)) > 0 for i in range(300)]
+    rounds = [draw_coefficients(8, k=4, bound=0.65, rng=sp.rng(i)) > 0 for i in range(300)]
     share = torch.stack(rounds).double().mean(0)
     off = share[~torch.eye(8, dtype=torch.bool)]
     assert (off - 3 / 7).abs().max() < 5 * math.sqrt(3 / 7 * 4 / 7 / 300)
@@ -234,28 +239,28 @@ def test_several_rounds_are_unmixed_side_by_side_as_they_are_one_by_one(photos):
 def test_photographs_are_told_from_their_negatives_better_than_by_darkness(data_root):
     images = sp.data.load("cifar10", split="test").inputs[:1200].float() - 0.5
     fours = images.split(4)
-    assert sum(map(positive, fours)) > 0.88 * len(fours)
-    assert not any(positive(-four) for four in fours if positive(four))
+    assert sum(map(is_photograph, fours)) > 0.88 * len(fours)
+    assert not any(is_photograph(-four) for four in fours if is_photograph(four))
     assert sum(bool(four.sum() <= 0) for four in fours) < 0.7 * len(fours)
 
 
 @pytest.mark.slow
 def test_the_weights_of_negatives_are_those_that_scipy_fits(data_root):
     images = sp.data.load("cifar10", split="train").inputs[:20_000].double() - 0.5
-    found = evidence(images).numpy()
+    found = photograph_evidence(images).numpy()
 
     def loss(weights):
         odds = found @ weights
         return np.logaddexp(0, -odds).sum(), -found.T @ expit(-odds)
 
     fitted = minimize(loss, np.zeros(5), jac=True, method="BFGS", options={"gtol": 1e-3}).x
-    assert np.round(fitted, 1).tolist() == list(WEIGHTS)
+    assert np.round(fitted, 1).tolist() == list(PHOTOGRAPH_WEIGHTS)
 
 
 def test_digits_are_taken_to_be_dark():
     digits = sp.data.bundled("digits", size=4).inputs - 0.5
-    assert positive(digits)
-    assert not positive(-digits)
+    assert is_photograph(digits)
+    assert not is_photograph(-digits)
 
 
 def observed(threat, defense, batch, task):
@@ -367,4 +372,4 @@ def test_a_batch_smaller_than_k_is_refused_at_first_sight(mixer, photos):
 
 def test_a_bound_that_hardly_any_coefficients_meet_is_refused():
     with pytest.raises(InvalidValue, match=r"stay below 0.2501; use a larger bound"):
-        coefficients(4, k=4, bound=0.2501, rng=sp.rng(0))
+        draw_coefficients(4, k=4, bound=0.2501, rng=sp.rng(0))

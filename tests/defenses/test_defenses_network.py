@@ -208,7 +208,7 @@ def test_an_update_of_all_rotations_does_not_tell_which_way_up_an_image_is(small
         (lambda: sp.Oasis(rotations=False), "got neither"),
         (lambda: sp.TopK(0), "k >= 1 entries, got 0"),
         (lambda: sp.chain(sp.Prune(0.5), sp.MixUp(4)), r"MixUp\(4\) cannot come after Prune"),
-        (lambda: sp.chain(sp.Oasis(), sp.MixUp(4)), "data is mixed first, and once"),
+        (lambda: sp.chain(sp.Oasis(), sp.MixUp(4)), "mix the data .once., add to it"),
         (lambda: sp.chain(sp.MixUp(4), sp.InstaHide(4)), r"InstaHide\(4\) cannot come after MixUp"),
         (lambda: sp.chain(sp.Precode(4), sp.Oasis()), r"Oasis\(\) cannot come after Precode\(4\)"),
     ],

@@ -154,11 +154,11 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
     above = _UpperNetwork(observation.task, features.layer)
     values = features.values.to(next(iter(task.parameters.values())))
     update = observation.update
-    if client.chain.guards and all(isinstance(link, Clip) for link in client.chain.guards):
+    if client.chain.update_defenses and all(isinstance(link, Clip) for link in client.chain.update_defenses):
         # The norm that was clipped is that of the whole, of which a part knows nothing.
         share = above.share(values, labels) / (len(labels) if _averages(client) else 1)
         update = _unclipped(update, _weight_name(features), share)
-        client = replace(client, defense=chain(*client.chain.preparations))
+        client = replace(client, defense=chain(*client.chain.input_defenses))
     known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
     seen_alone = replace(update, tensors=known)
     if not _defended_alike(client.chain, update, seen_alone):
@@ -189,7 +189,7 @@ def _shares_gradients(client: Client, mixing: Mixing | None) -> bool:
     plain = defense.aggregation is None and defense.consumes == "aggregate"
     # Of clients that mix, candidates have to be the mixtures.
     as_seen = mixing is None
-    as_seen = as_seen and all(link.stage == "mixing" for link in defense.preparations)
+    as_seen = as_seen and all(link.stage == "mixing" for link in defense.input_defenses)
     return plain and as_seen and isinstance(client.local, Gradient)
 
 

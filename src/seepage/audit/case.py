@@ -166,7 +166,7 @@ class Case:
         # Captures bring weights of their own, so that what was captured has to be the same.
         captured = None if tapped is None else tapped.digest
         network = (self.task.digest, self.task.domain)
-        client = self.client.local if self.client.chain.comes_after else self.client
+        client = self.client.local if self.client.chain.only_changes_update else self.client
         # One attack runs for all, so that its name does not do: two audits may use it otherwise.
         attack = (self.name, stable_repr(self.attack))
         return tuple(map(repr, (*network, client, self.threat, *attack, size, captured)))

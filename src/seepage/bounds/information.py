@@ -75,7 +75,7 @@ def channel(client: Client, task: Task, batch: Batch, *, std: float, rng: Rng) -
     Raises:
         NotApplicable: If there is no noise, or something before it is random or rounds.
     """
-    before, noises, after = _around_noise(client.chain.guards)
+    before, noises, after = _around_noise(client.chain.update_defenses)
     found = math.hypot(*(_scale(link) for link in noises)) or std
     if found == 0:
         raise NotApplicable(
@@ -91,7 +91,7 @@ def channel(client: Client, task: Task, batch: Batch, *, std: float, rng: Rng) -
     if after or (apart and noises):
         granted += (f"the update before {_names(after) or company}",)
     last: tuple[Protection, ...] = () if company is None else (company,)
-    signal = replace(client, defense=chain(*client.chain.preparations, *before, *last))
+    signal = replace(client, defense=chain(*client.chain.input_defenses, *before, *last))
     _require_faithful(signal, task, batch, rng)
     return Channel(signal, found / gain, apart, granted, assumed=not noises)
 
@@ -140,7 +140,7 @@ def _loudness(links: Chain, batch: Batch) -> float:
 
 def _require_faithful(client: Client, task: Task, batch: Batch, rng: Rng) -> None:
     """Refuse what `expected` does not describe, or describes with a derivative it has not."""
-    rounding = [link for link in client.chain.guards if isinstance(link, Sign | Quantize)]
+    rounding = [link for link in client.chain.update_defenses if isinstance(link, Sign | Quantize)]
     if rounding:
         raise NotApplicable(
             f"the bound needs a differentiable update, but {_names(rounding)} rounds it before the "
@@ -162,7 +162,7 @@ def _names(links: Sequence[Protection]) -> str:
 
 
 def _without_aggregation(links: Chain) -> Protection:
-    return chain(*links.preparations, *links.guards)
+    return chain(*links.input_defenses, *links.update_defenses)
 
 
 # How an assumption begins that makes a bound one of another client than the one attacked.

@@ -1,4 +1,4 @@
-"""Secure aggregation: the server sees what many clients sent together, and nobody's own update."""
+"""Secure aggregation: the server sees only the combined update of several clients."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from seepage.defenses.chain import Link
 
 @dataclass(frozen=True, repr=False)
 class SecureAggregation(Link):
-    """Deal the batch to several clients and share only the combination of their updates.
+    """Split the batch among several clients and share only the combination of their updates.
 
         U = sum_i (n_i / n) u_i,   or   U = sum_i u_i
 
-    with u_i the defended update of client i, which holds n_i of the n examples: consecutive ones,
-    as equal in number as can be. This is what a correct protocol reveals; masks and key exchange,
-    which cancel in the sum, are not played through. For one gradient step the combination is the
-    gradient of the whole batch.
+    with u_i the defended update of client i. It holds n_i of the n examples: consecutive ones, in
+    parts as equal as possible. This is what a correct protocol reveals. Masks and key exchange
+    cancel in the sum and are not simulated. For one gradient step the combination is the gradient
+    of the whole batch.
 
     Args:
-        clients: How many take part.
-        average: Weigh clients by their number of examples, as federated averaging does; otherwise
-            their updates are added up.
+        clients: Number of clients.
+        average: Weigh clients by their number of examples, as federated averaging does; if False,
+            add their updates.
 
     Example:
         >>> SecureAggregation(10)
@@ -46,10 +46,10 @@ class SecureAggregation(Link):
             raise InvalidValue(f"expected clients >= 1, got {self.clients!r}")
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Cut the batch into one piece per client."""
+        """Split the batch into one part per client."""
         if len(batch) < self.clients:
             raise InvalidValue(
-                f"{self} deals examples to {self.clients} clients, but the batch has only "
+                f"{self} splits the batch to {self.clients} clients, but the batch has only "
                 f"{len(batch)}; use a larger batch or fewer clients"
             )
         pieces = zip(
@@ -60,7 +60,7 @@ class SecureAggregation(Link):
         return [Batch(inputs, labels) for inputs, labels in pieces]
 
     def combine(self, updates: Sequence[Update], sizes: Sequence[int]) -> Update:
-        """The weighted sum, differentiable."""
+        """Compute the weighted sum, differentiably."""
         weights = [size / sum(sizes) if self.average else 1.0 for size in sizes]
         total = weights[0] * updates[0].flat()
         for weight, update in zip(weights[1:], updates[1:], strict=True):

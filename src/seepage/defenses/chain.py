@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, cast, overload
 
 from seepage.core import (
     Aggregation,
@@ -23,7 +23,7 @@ from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
 from seepage.core.update import Granularity
 
-# The order of the data flow; what stands at either end of it happens once.
+# The order of the data flow. Mixing and aggregation may occur only once.
 _MIXING, _DATA, _NETWORK, _UPDATE, _AGGREGATION = range(5)
 _STAGES = {"mixing": _MIXING, "data": _DATA, "network": _NETWORK}
 
@@ -35,18 +35,17 @@ class Chain:
     links: tuple[Protection, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what is no defense, and an impossible order."""
+        """Check that every link is a defense and that the order is possible."""
         for link in self.links:
             _require_defense(link)
         for first, then in pairwise(self.links):
             once = _rank(first) in (_MIXING, _AGGREGATION)
             if _rank(then) < _rank(first) + once:
                 raise InvalidValue(
-                    f"{then} cannot come after {first}; data is mixed first, and once, then added "
-                    "to, then the network is changed, then the update, and in the end the updates "
-                    "of several clients are aggregated, once"
+                    f"{then} cannot come after {first}; the order is: mix the data (once), add to "
+                    "it, change the network, change the update, aggregate several clients (once)"
                 )
-        for first, then in pairwise(self.guards):
+        for first, then in pairwise(self.update_defenses):
             if first.produces != then.consumes:
                 raise InvalidValue(
                     f"{then} takes {then.consumes} updates, but {first} before it gives "
@@ -55,21 +54,21 @@ class Chain:
                 )
 
     def __repr__(self) -> str:
-        """Read like the call that made it."""
+        """Write the call that builds it."""
         return f"chain({', '.join(map(repr, self.links))})"
 
     @classmethod
     def of(cls, defense: Protection) -> Chain:
-        """Any defense as a chain."""
+        """Wrap any defense in a chain."""
         return defense if isinstance(defense, Chain) else cls((defense,))
 
     @cached_property
-    def preparations(self) -> tuple[InputDefense, ...]:
+    def input_defenses(self) -> tuple[InputDefense, ...]:
         """The links that act before the update."""
         return tuple(link for link in self.links if isinstance(link, InputDefense))
 
     @cached_property
-    def guards(self) -> tuple[Defense, ...]:
+    def update_defenses(self) -> tuple[Defense, ...]:
         """The links that act on the update."""
         return tuple(link for link in self.links if isinstance(link, Defense))
 
@@ -81,27 +80,27 @@ class Chain:
 
     @property
     def consumes(self) -> Granularity:
-        """What the first link on the update takes."""
-        return self.guards[0].consumes if self.guards else "aggregate"
+        """Granularity that the first link on the update takes."""
+        return self.update_defenses[0].consumes if self.update_defenses else "aggregate"
 
     @property
     def produces(self) -> Granularity:
-        """What the last link on the update gives."""
-        return self.guards[-1].produces if self.guards else "aggregate"
+        """Granularity that the last link on the update gives."""
+        return self.update_defenses[-1].produces if self.update_defenses else "aggregate"
 
     @property
-    def comes_after(self) -> bool:
-        """Whether all of it acts on one client's finished update, and on nothing before."""
-        return not self.preparations and self.consumes == "aggregate" and self.aggregation is None
+    def only_changes_update(self) -> bool:
+        """Whether every link acts on one client's finished update."""
+        return not self.input_defenses and self.consumes == "aggregate" and self.aggregation is None
 
     def broadcast(self, task: Task) -> Task:
-        """The network that everybody holds."""
-        for link in self.preparations:
+        """Return the network that server and clients hold."""
+        for link in self.input_defenses:
             task = link.broadcast(task)
         return task
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Deal the data to the clients; all of it to one if there is no aggregation."""
+        """Split the data among the clients; without aggregation there is only one."""
         return [batch] if self.aggregation is None else self.aggregation.split(batch)
 
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
@@ -113,12 +112,12 @@ class Chain:
 
     def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
         """Apply the deterministic part of every link that acts before the update."""
-        for link in self.preparations:
+        for link in self.input_defenses:
             prepared = link.prepare_expected(prepared)
         return prepared
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Apply every link that acts on the update, each with a key of its own."""
+        """Apply every link that acts on the update, each with its own key."""
         for link, key in self._keyed(rng):
             if isinstance(link, Defense):
                 update = link(update, rng=key)
@@ -126,16 +125,16 @@ class Chain:
 
     def expected(self, update: Update) -> Update:
         """Apply the deterministic part of every link that acts on the update."""
-        for link in self.guards:
+        for link in self.update_defenses:
             update = link.expected(update)
         return update
 
     def combine(self, updates: Sequence[Update], sizes: Sequence[int]) -> Update:
-        """What is seen of all the clients."""
+        """Combine the updates of all clients into what the server sees."""
         return updates[0] if self.aggregation is None else self.aggregation.combine(updates, sizes)
 
     def _keyed(self, rng: Rng) -> list[tuple[Protection, Rng]]:
-        """Every link with its key; a chain of one draws what that one draws alone."""
+        """Pair every link with its key; a chain of one draws the same as its link alone."""
         keys = [rng] if len(self.links) == 1 else [rng.fork(i) for i in range(len(self.links))]
         return list(zip(self.links, keys, strict=True))
 
@@ -145,7 +144,7 @@ def chain(*defenses: Defense) -> Defense: ...
 @overload
 def chain(*defenses: Protection) -> Protection: ...
 def chain(*defenses: Protection) -> Protection:
-    """Compose defenses; nested chains are flattened and a chain of one is that one.
+    """Compose defenses; nested chains are flattened, and a single defense is returned as it is.
 
     Example:
         >>> from seepage.defenses import AddGaussian, ClipEach, Mean
@@ -170,14 +169,14 @@ def _require_defense(link: object) -> None:
 
 
 def _rank(link: Protection) -> int:
-    """The place of a link in the data flow."""
+    """Return the position of a link in the data flow."""
     if isinstance(link, InputDefense):
         return _STAGES[link.stage]
     return _UPDATE if isinstance(link, Defense) else _AGGREGATION
 
 
 class Link:
-    """Abstract: a frozen value that reads like the shortest call that makes it.
+    """Abstract: a frozen value whose `repr` is the shortest call that builds it.
 
     Example:
         >>> from seepage.defenses import Prune
@@ -186,39 +185,51 @@ class Link:
     """
 
     def __repr__(self) -> str:
-        """Write what is positional bare, and the rest where it differs from its default."""
-        return f"{type(self).__name__}({', '.join(_arguments(self))})"
+        """Write positional arguments bare, and leave out arguments that equal their default."""
+        pairs = [(f, getattr(self, f.name)) for f in fields(cast(Any, self))]
+        arguments = [
+            f"{f.name}={item!r}" if f.kw_only else repr(item)
+            for f, item in pairs
+            if f.default is MISSING or item != f.default
+        ]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
-class OnAggregate(Link):
-    """Abstract: a defense that works on the combined update."""
+class OnUpdate(Link):
+    """Abstract: a defense that acts on the update; deterministic unless it overrides `__call__`."""
+
+    consumes: ClassVar[Granularity]
+    produces: ClassVar[Granularity]
+
+    def __call__(self, update: Update, *, rng: Rng) -> Update:
+        """Defend; by default there is no randomness."""
+        return self.expected(update)
+
+    def expected(self, update: Update) -> Update:
+        """The deterministic part, differentiable."""
+        raise NotImplementedError
+
+
+class OnAggregate(OnUpdate):
+    """Abstract: a defense that acts on the combined update."""
 
     consumes: ClassVar[Granularity] = "aggregate"
     produces: ClassVar[Granularity] = "aggregate"
 
 
 class OnInputs(Link):
-    """Abstract: a defense that acts before the update; each says what it does otherwise."""
+    """Abstract: a defense that acts before the update; by default it changes nothing."""
 
     stage: ClassVar[Stage]
 
     def broadcast(self, task: Task) -> Task:
-        """The network as it is."""
+        """Return the network that server and clients hold."""
         return task
 
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
-        """What the informed adversary could do as well."""
+        """Prepare the client's batch; by default there is no randomness."""
         return self.prepare_expected(prepared)
 
     def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
-        """The prepared as it is."""
+        """Prepare the candidate of an informed adversary."""
         return prepared
-
-
-def _arguments(value: Any) -> list[str]:  # noqa: ANN401
-    pairs = [(f, getattr(value, f.name)) for f in fields(value)]
-    return [
-        f"{f.name}={item!r}" if f.kw_only else repr(item)
-        for f, item in pairs
-        if f.default is MISSING or item != f.default
-    ]

@@ -1,25 +1,26 @@
-"""The links of DP-SGD: clipping, the mean that follows it, and additive noise."""
+"""DP-SGD and its parts: clipping, the mean, additive noise, and the privacy it promises."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from seepage.core import Rng, Update
-from seepage.core.errors import InvalidValue
+from seepage.core import Defense, Protection, Rng, Update
+from seepage.core.errors import InvalidValue, MissingExtra, UnknownName
 from seepage.core.update import Granularity
-from seepage.defenses.chain import Link, OnAggregate
+from seepage.defenses.chain import Chain, OnAggregate, OnUpdate, chain
 
 
 @dataclass(frozen=True, repr=False)
 class Clip(OnAggregate):
     """Scale the combined update down to at most `max_norm`: g min(1, C / ||g||).
 
-    This is the clipping that 001 studies. It bounds no single person's influence; see `ClipEach`.
+    This is the clipping that 001 studies. It does not bound the influence of a single example; see
+    `ClipEach`.
 
     References:
         Liu et al., 2024, Sec. 3 (liu2024systematic)
@@ -29,20 +30,16 @@ class Clip(OnAggregate):
 
     def __post_init__(self) -> None:
         """Check the norm."""
-        _check_norm(self.max_norm)
-
-    def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Clip; there is no randomness."""
-        return self.expected(update)
+        _require_norm(self.max_norm)
 
     def expected(self, update: Update) -> Update:
         """Clip, differentiably."""
-        scale = _scale(update.norm(), self.max_norm)
+        scale = _clipping_factor(update.norm(), self.max_norm)
         return update.map(lambda t: t * scale)
 
 
 @dataclass(frozen=True, repr=False)
-class ClipEach(Link):
+class ClipEach(OnUpdate):
     """Scale each example's update down to at most `max_norm`, before they are combined.
 
     The first link of DP-SGD: `chain(ClipEach(C), Mean(), AddGaussian(sigma * C / B))`.
@@ -58,26 +55,20 @@ class ClipEach(Link):
 
     def __post_init__(self) -> None:
         """Check the norm."""
-        _check_norm(self.max_norm)
-
-    def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Clip; there is no randomness."""
-        return self.expected(update)
+        _require_norm(self.max_norm)
 
     def expected(self, update: Update) -> Update:
         """Clip every example, differentiably."""
-        scale = _scale(update.norm(), self.max_norm)
+        scale = _clipping_factor(update.norm(), self.max_norm)
         return update.map(lambda t: torch.einsum("b,b...->b...", scale, t))
 
 
 @dataclass(frozen=True, repr=False)
-class Mean(Link):
-    """Combine per-example updates by their mean.
-
-    The second link of DP-SGD, between clipping and noise.
+class Mean(OnUpdate):
+    """Combine per-example updates by their mean: the second link of DP-SGD.
 
     Args:
-        over: Divide the sum by this number instead of by how many examples there are.
+        over: Divide the sum by this number instead of the number of examples.
 
     References:
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
@@ -93,22 +84,18 @@ class Mean(Link):
         if self.over is not None and self.over < 1:
             raise InvalidValue(f"expected a mean over >= 1 examples, got {self.over!r}")
 
-    def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Average; there is no randomness."""
-        return self.expected(update)
-
     def expected(self, update: Update) -> Update:
         """Average over the examples."""
         mean = update.map(lambda t: t.mean(0) if self.over is None else t.sum(0) / self.over)
         return replace(mean, granularity="aggregate")
 
 
-def _check_norm(max_norm: float) -> None:
+def _require_norm(max_norm: float) -> None:
     if not max_norm > 0:
         raise InvalidValue(f"expected max_norm > 0, got {max_norm!r}")
 
 
-def _scale(norm: Tensor, max_norm: float) -> Tensor:
+def _clipping_factor(norm: Tensor, max_norm: float) -> Tensor:
     """min(1, C / ||g||), written so that neither it nor its derivative overflows at zero."""
     if max_norm == math.inf:
         return torch.ones_like(norm)
@@ -132,8 +119,8 @@ class AddGaussian(OnAggregate):
     std: float
 
     def __post_init__(self) -> None:
-        """Check the deviation."""
-        _check_scale("std", self.std)
+        """Check the standard deviation."""
+        require_scale("std", self.std)
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Add noise drawn from `rng`."""
@@ -141,13 +128,13 @@ class AddGaussian(OnAggregate):
         return update.unflatten(flat + self.std * rng.normal(flat.shape, like=flat))
 
     def expected(self, update: Update) -> Update:
-        """The update itself: the noise has mean zero."""
+        """Return the update itself: the noise has mean zero."""
         return update
 
 
 @dataclass(frozen=True, repr=False)
 class AddLaplace(OnAggregate):
-    """Add independent Laplace(0, scale) to every entry; its deviation is sqrt(2) scale.
+    """Add independent Laplace(0, scale) to every entry; its standard deviation is sqrt(2) scale.
 
     References:
         Zhu et al., 2019, Sec. 5 (zhu2019deep)
@@ -157,7 +144,7 @@ class AddLaplace(OnAggregate):
 
     def __post_init__(self) -> None:
         """Check the scale."""
-        _check_scale("scale", self.scale)
+        require_scale("scale", self.scale)
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Add noise drawn from `rng` by inverting the distribution function."""
@@ -168,10 +155,149 @@ class AddLaplace(OnAggregate):
         return update.unflatten(flat + noise.to(flat.dtype))
 
     def expected(self, update: Update) -> Update:
-        """The update itself: the noise has mean zero."""
+        """Return the update itself: the noise has mean zero."""
         return update
 
 
-def _check_scale(name: str, value: float) -> None:
+def require_scale(name: str, value: float) -> None:
+    """Require a finite number >= 0."""
     if not (value >= 0 and math.isfinite(value)):
         raise InvalidValue(f"expected {name} >= 0, got {value!r}")
+
+
+def dp_sgd(*, max_norm: float, noise_multiplier: float, batch_size: int) -> Defense:
+    """Clip every example's gradient, average, and add noise in proportion to the clipping norm.
+
+        (1/B) (sum_i g_i min(1, C / ||g_i||) + N(0, sigma^2 C^2 I))
+
+    Args:
+        max_norm: C, the most one example can move the sum.
+        noise_multiplier: sigma, the standard deviation of the noise on the sum in units of C.
+        batch_size: B, the expected number of examples, fixed in advance. Dividing by the actual
+            number would let one example more or less change what the others contribute.
+
+    Example:
+        >>> dp_sgd(max_norm=1.0, noise_multiplier=2.0, batch_size=4)
+        chain(ClipEach(1.0), Mean(over=4), AddGaussian(0.5))
+
+    References:
+        Abadi et al., 2016, Algorithm 1 (abadi2016deep)
+    """
+    require_scale("noise_multiplier", noise_multiplier)
+    if batch_size < 1:
+        raise InvalidValue(f"expected batch_size >= 1, got {batch_size!r}")
+    std = noise_multiplier * max_norm / batch_size
+    return chain(ClipEach(max_norm), Mean(over=batch_size), AddGaussian(std))
+
+
+def noise_multiplier(defense: Protection) -> float | None:
+    """The noise of DP-SGD in units of the clipping norm, or None if the defense is not DP-SGD.
+
+    The chain must begin with per-example clipping, a mean over a fixed number, and Gaussian noise.
+    Links after the noise cannot weaken the promise. A link before the clipping that mixes or copies
+    examples makes the chain something other than DP-SGD.
+
+    Example:
+        >>> noise_multiplier(dp_sgd(max_norm=2.0, noise_multiplier=1.5, batch_size=8))
+        1.5
+        >>> noise_multiplier(Clip(1.0)) is None
+        True
+    """
+    match Chain.of(defense).links[:3]:
+        case (ClipEach(max_norm=norm), Mean(over=int(size)), AddGaussian(std=std)):
+            return std * size / norm
+    return None
+
+
+Accountant = Literal["rdp", "prv"]
+
+
+def epsilon(
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    delta: float,
+    accountant: Accountant = "rdp",
+) -> float:
+    """Epsilon of DP-SGD on random batches, from one of Opacus's accountants.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise in units of the clipping norm.
+        sample_rate: Probability that one example takes part in a step.
+        steps: Number of shared updates.
+        delta: Probability with which the promise may fail.
+        accountant: "rdp" composes Rényi divergences; "prv" composes privacy-loss distributions,
+            which is tighter.
+
+    Raises:
+        MissingExtra: Opacus is not installed; `gaussian_epsilon` needs no extra.
+
+    References:
+        Abadi et al., 2016 (abadi2016deep); Mironov et al., 2019 (mironov2019sampled); Gopi et al.,
+        2021 (gopi2021numerical)
+    """
+    _require_account(noise_multiplier, steps, delta)
+    if not 0 < sample_rate <= 1:
+        raise InvalidValue(f"expected a sample_rate in (0, 1], got {sample_rate!r}")
+    if accountant not in ("rdp", "prv"):
+        raise UnknownName("accountant", accountant, ("rdp", "prv"))
+    try:
+        from opacus import accountants
+    except ImportError as error:
+        raise MissingExtra(
+            "epsilon needs Opacus: pip install 'seepage[dp]', or use gaussian_epsilon if every "
+            "example takes part in every step"
+        ) from error
+    made = {"rdp": accountants.RDPAccountant, "prv": accountants.PRVAccountant}[accountant]()
+    for _ in range(steps):
+        made.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
+    return float(made.get_epsilon(delta))
+
+
+def gaussian_epsilon(*, noise_multiplier: float, steps: int = 1, delta: float) -> float:
+    """The exact epsilon of DP-SGD in which every example takes part in every step.
+
+    T Gaussian mechanisms are one with mu = sqrt(T) / sigma, whose smallest delta is
+
+        delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)
+
+    Args:
+        noise_multiplier: sigma, the noise in units of the clipping norm.
+        steps: T, the number of shared updates.
+        delta: Probability with which the promise may fail.
+
+    Example:
+        >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)
+        4.377
+
+    References:
+        Balle and Wang, 2018, Theorem 8 (balle2018improving)
+    """
+    from scipy.optimize import brentq
+
+    _require_account(noise_multiplier, steps, delta)
+    if noise_multiplier == 0:
+        return math.inf
+    mu = math.sqrt(steps) / noise_multiplier
+    if _gaussian_delta(0.0, mu) <= delta:
+        return 0.0
+    # The classical bound is always above the exact epsilon.
+    high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
+    return float(brentq(lambda e: _gaussian_delta(e, mu) - delta, 0.0, high, xtol=1e-12))
+
+
+def _gaussian_delta(eps: float, mu: float) -> float:
+    """delta(eps), with the product in logarithms, since e^eps alone may overflow."""
+    from scipy.special import log_ndtr, ndtr
+
+    second = math.exp(eps + float(log_ndtr(-mu / 2 - eps / mu)))
+    return float(ndtr(mu / 2 - eps / mu)) - second
+
+
+def _require_account(noise_multiplier: float, steps: int, delta: float) -> None:
+    require_scale("noise_multiplier", noise_multiplier)
+    if steps < 1:
+        raise InvalidValue(f"expected steps >= 1, got {steps!r}")
+    if not 0 < delta < 1:
+        raise InvalidValue(f"expected delta in (0, 1), got {delta!r}")

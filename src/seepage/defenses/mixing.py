@@ -1,8 +1,10 @@
-"""Training on mixtures: what leaves the client was computed on no single person's input."""
+"""Defenses on the training data: mixtures of inputs, and rotated or mirrored copies."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -14,7 +16,7 @@ from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
 from seepage.defenses.chain import OnInputs
 
-# A row beyond the bound is drawn again, and a bound that so many rows in a row miss is refused.
+# A row of coefficients that exceeds the bound is drawn again, this many times at most.
 TRIALS = 1000
 
 
@@ -24,13 +26,13 @@ class MixUp(OnInputs):
 
         e_i = sum_j W_ij x_j,   W_i ~ Dirichlet(3, 1, ..., 1) given that no entry exceeds the bound
 
-    Every input leads one mixture, with k - 1 distinct partners from the same batch; partners and
-    coefficients are drawn anew in every round. A server that knows them simulates the mixing, and
+    Every input leads one mixture, with k - 1 distinct partners from the same batch. Partners and
+    coefficients are drawn anew in every round. A server that knows them simulates the mixing and
     searches for the inputs themselves.
 
     Args:
-        k: How many inputs are in each mixture.
-        bound: The largest coefficient allowed.
+        k: Number of inputs in each mixture.
+        bound: Largest coefficient allowed.
 
     Deviations:
         Partners come from the client's batch, which here is all of its data.
@@ -56,9 +58,9 @@ class MixUp(OnInputs):
             )
 
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
-        """Mix."""
+        """Mix the batch with fresh coefficients."""
         batch = prepared.batch
-        drawn = coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
+        drawn = draw_coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
         mixing = Mixing(drawn.to(batch.inputs.device))
         mixtures = mix(batch, mixing, classes=prepared.task.classes)
         return replace(prepared, batch=mixtures, target=mixtures, mixing=mixing)
@@ -70,13 +72,13 @@ class InstaHide(OnInputs):
 
         e_i = c + s * (sum_j W_ij x_j - c),   s uniform in {-1, 1} for every entry of every mixture
 
-    c is the middle of the inputs' range, so that an encoding is a valid input. Partners come from
-    the client's own data, which the paper calls Intra-InstaHide. A server that knows the mixing
+    c is the middle of the inputs' range, so an encoding is a valid input. Partners come from the
+    client's own data; the paper calls this Intra-InstaHide. A server that knows the mixing
     can solve for the inputs: see `seepage.attacks.unmix`.
 
     Args:
-        k: How many inputs are in each mixture.
-        bound: The largest coefficient allowed.
+        k: Number of inputs in each mixture.
+        bound: Largest coefficient allowed.
 
     References:
         Huang et al., 2020 (huang2020instahide); Huang et al., 2021, Sec. A.3 (huang2021evaluating)
@@ -92,7 +94,7 @@ class InstaHide(OnInputs):
         self._mix_up()
 
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
-        """Mix, and flip signs."""
+        """Mix, then flip signs."""
         mixed = self._mix_up().prepare(prepared, rng=rng.fork("mixing"))
         mixtures = mixed.batch.inputs
         centre = sum(prepared.task.domain.bounds) / 2
@@ -107,19 +109,19 @@ class InstaHide(OnInputs):
 
 
 def mix(batch: Batch, mixing: Mixing, *, classes: int) -> Batch:
-    """The mixtures that these coefficients make, before any sign is flipped; differentiable."""
+    """Mix inputs and labels with these coefficients, differentiably; no sign is flipped."""
     weights = mixing.coefficients.to(batch.inputs)
     labels = batch.labels if batch.labels.ndim == 2 else one_hot(batch.labels, classes)
     inputs = torch.einsum("eb,b...->e...", weights, batch.inputs)
     return Batch(inputs, weights @ labels.to(weights))
 
 
-def coefficients(size: int, *, k: int, bound: float, rng: Rng) -> Tensor:
+def draw_coefficients(size: int, *, k: int, bound: float, rng: Rng) -> Tensor:
     """Draw the matrix W `(B, B)` for a batch of this size, in double precision.
 
     Example:
         >>> from seepage.core import rng
-        >>> drawn = coefficients(6, k=4, bound=0.65, rng=rng(0))
+        >>> drawn = draw_coefficients(6, k=4, bound=0.65, rng=rng(0))
         >>> drawn.shape, (drawn > 0).sum(1).tolist(), bool(drawn.max() <= 0.65)
         (torch.Size([6, 6]), [4, 4, 4, 4, 4, 4], True)
     """
@@ -129,16 +131,16 @@ def coefficients(size: int, *, k: int, bound: float, rng: Rng) -> Tensor:
             "or a smaller k"
         )
     order = rng.fork("partners").uniform((size, size)).fill_diagonal_(-1.0).argsort(1)
-    drawn = _bounded(size, k, bound, rng=rng.fork("coefficients"))
+    drawn = _draw_bounded(size, k, bound, rng=rng.fork("coefficients"))
     return torch.zeros(size, size, dtype=drawn.dtype).scatter(1, order[:, :k], drawn)
 
 
-def _bounded(size: int, k: int, bound: float, *, rng: Rng) -> Tensor:
-    """Rows of k coefficients that sum to 1 and respect the bound, `(B, k)`."""
+def _draw_bounded(size: int, k: int, bound: float, *, rng: Rng) -> Tensor:
+    """Draw rows of k coefficients that sum to 1 and respect the bound, `(B, k)`."""
     rows = torch.zeros(size, k, dtype=torch.float64)
     todo = torch.ones(size, dtype=torch.bool)
     for trial in range(TRIALS):
-        drawn = _dirichlet(size, k, rng=rng.fork(trial))
+        drawn = _draw_dirichlet(size, k, rng=rng.fork(trial))
         accepted = todo & (drawn.amax(1) <= bound)
         rows[accepted] = drawn[accepted]
         todo &= ~accepted
@@ -149,9 +151,72 @@ def _bounded(size: int, k: int, bound: float, *, rng: Rng) -> Tensor:
     )
 
 
-def _dirichlet(size: int, k: int, *, rng: Rng) -> Tensor:
-    """Dirichlet(3, 1, ..., 1): shares of exponential draws, of which the first has three."""
+def _draw_dirichlet(size: int, k: int, *, rng: Rng) -> Tensor:
+    """Draw from Dirichlet(3, 1, ..., 1): shares of exponential draws, three for the first."""
     double = torch.zeros(0, dtype=torch.float64)
     parts = -torch.log1p(-rng.uniform((size, k + 2), like=double))
     shares = torch.cat([parts[:, :3].sum(1, keepdim=True), parts[:, 3:]], dim=1)
     return shares / shares.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True, repr=False)
+class Oasis(OnInputs):
+    """Add to the batch every image rotated by 90, 180 and 270 degrees, mirrored, or both.
+
+    This defends against servers that plant weights to isolate one input: an input and its copies
+    activate the same neurons, so the server isolates only their sum. There is no randomness. A
+    server that knows of the flips mirrors its own candidate too. It does not simulate rotations:
+    a candidate and its rotations give the same update, so a search ends rotated or in between, and
+    searches that ignored the rotations recovered more.
+
+    Args:
+        rotations: Add the three rotated images; they must be square.
+        flips: Add the images mirrored left to right and top to bottom.
+
+    Example:
+        >>> Oasis(flips=True)
+        Oasis(flips=True)
+
+    Deviations:
+        The paper also tries small rotations and shearing, which need interpolation.
+
+    References:
+        Jeter et al., 2024 (jeter2024oasis)
+    """
+
+    stage: ClassVar[Stage] = "data"
+
+    rotations: bool = field(default=True, kw_only=True)
+    flips: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check that something is added."""
+        if not (self.rotations or self.flips):
+            raise InvalidValue("expected rotations, flips or both, got neither; use chain()")
+
+    def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
+        """Add the copies; there is no randomness."""
+        return self._augment(prepared)
+
+    def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
+        """Add the copies, unless rotations would leave the orientation of an image open."""
+        return prepared if self.rotations else self._augment(prepared)
+
+    def _augment(self, prepared: PreparedBatch) -> PreparedBatch:
+        """Add the copies; the target is still the batch without them."""
+        inputs = prepared.batch.inputs
+        if inputs.ndim != 4:
+            shape = tuple(inputs.shape[1:])
+            raise InvalidValue(f"{self} rotates images (C, H, W), got inputs of shape {shape}")
+        height, width = inputs.shape[-2:]
+        if self.rotations and height != width:
+            raise InvalidValue(
+                f"{self} rotates square images, got {height} x {width}; use "
+                "Oasis(rotations=False, flips=True)"
+            )
+        rotations = [partial(torch.rot90, k=quarters, dims=(-2, -1)) for quarters in (1, 2, 3)]
+        flips = [partial(torch.flip, dims=(axis,)) for axis in (-1, -2)]
+        views: list[Callable[[Tensor], Tensor]] = [*rotations * self.rotations, *flips * self.flips]
+        copies = [inputs, *(view(inputs) for view in views)]
+        labels = torch.cat([prepared.batch.labels] * len(copies))
+        return replace(prepared, batch=Batch(torch.cat(copies), labels))

@@ -1,4 +1,4 @@
-"""A variational bottleneck before the last layer: what is shared was computed on a random code."""
+"""PRECODE: a variational bottleneck, so that the gradient is computed on a random code."""
 
 from __future__ import annotations
 
@@ -17,12 +17,7 @@ from seepage.probing.heads import head_of
 
 
 class VariationalBottleneck(nn.Module):
-    """A layer behind a random code: r -> (mu, log var) -> z = mu + std * noise -> layer(decode(z)).
-
-    Args:
-        layer: What comes after the code; it takes as many features as before.
-        code: Length of the code.
-    """
+    """A layer behind a random code: r -> (mu, log var), z = mu + std * noise, layer(decode(z))."""
 
     noise: Tensor
 
@@ -38,7 +33,7 @@ class VariationalBottleneck(nn.Module):
         """Encode, add the noise that is set, decode."""
         if len(self.noise) not in (1, len(features)):
             raise InvalidValue(
-                f"PRECODE drew noise for {len(self.noise)} examples, but {len(features)} came; "
+                f"PRECODE drew noise for {len(self.noise)} examples, but got {len(features)}; "
                 "it does not fit ClipEach or local batches"
             )
         mean, log_variance = self.encoder(features).chunk(2, dim=1)
@@ -49,18 +44,18 @@ class VariationalBottleneck(nn.Module):
 
 @dataclass(frozen=True, repr=False)
 class Precode(OnInputs):
-    """Put a variational bottleneck before the last layer of the network everybody holds.
+    """Put a variational bottleneck before the last layer of the network.
 
-    The client draws z ~ N(mu(x), var(x)) afresh for every example. The server knows the bottleneck
+    The client draws z ~ N(mu(x), var(x)) anew for every example. The server knows the bottleneck
     but not the draw, and simulates the mean code.
 
     Args:
         code: Length of the code.
-        seed: Of the bottleneck's weights.
+        seed: Seed of the bottleneck's weights.
 
     Deviations:
-        The divergence of the code from its prior is left out of the loss, which sees outputs alone;
-        the paper weighs it with 1e-3. Local steps share one draw.
+        The loss sees only the outputs, so it leaves out the divergence of the code from its prior,
+        which the paper weighs by 1e-3. Local steps share one draw.
 
     References:
         Scheliga et al., 2022 (scheliga2022precode)
@@ -77,7 +72,7 @@ class Precode(OnInputs):
             raise InvalidValue(f"expected a code of length >= 1, got {self.code!r}")
 
     def broadcast(self, task: Task) -> Task:
-        """The network with the bottleneck in it, without noise."""
+        """Insert the bottleneck, without noise."""
         name, head = head_of(task, needed_by=self)
         model = copy.deepcopy(task.model)
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
@@ -87,14 +82,13 @@ class Precode(OnInputs):
         return replace(task, model=model, name=f"{task.name} behind {self}")
 
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
-        """Draw the noise of every example."""
+        """Draw noise for every example."""
         model = copy.deepcopy(prepared.task.model)
         found = [m for m in model.modules() if isinstance(m, VariationalBottleneck)]
         if not found:
             raise InvalidValue(
                 f"{prepared.task.name} has no bottleneck; use client.broadcast(task)"
             )
-        bottleneck = found[-1]
         shape = (len(prepared.batch), self.code)
-        bottleneck.noise = rng.normal(shape, like=bottleneck.noise)
+        found[-1].noise = rng.normal(shape, like=found[-1].noise)
         return replace(prepared, task=replace(prepared.task, model=model))

@@ -1,7 +1,7 @@
 """Compression by rounding: signs, and a few bits per entry.
 
-Rounding has derivative zero almost everywhere, so an adversary who simulated it as it stands would
-be worse off for knowing the defense. Each `expected` says what is simulated in its place.
+Rounding has derivative zero almost everywhere, so an adversary could not search through it. Each
+`expected` says what is simulated instead.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from seepage.core import Rng, Update
 from seepage.core.errors import InvalidValue
 from seepage.defenses.chain import OnAggregate
 
-# Wider steps also move entries whose sign is right, narrower ones hardly any from a random start;
-# of 1 to 50, five brought back most on shallow networks.
+# A wider step also moves entries whose sign is right; a narrower one moves hardly any entry from a
+# random start. Among 1 to 50, five recovered most on shallow networks.
 SHARPNESS = 5.0
 
 
@@ -29,17 +29,17 @@ class Sign(OnAggregate):
     """
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Take signs; there is no randomness."""
+        """Take signs."""
         return update.map(Tensor.sign)
 
     def expected(self, update: Update) -> Update:
-        """Signs, with the gradient of a smooth step, tanh(5 g / mean|g|) in each tensor."""
-        return update.map(lambda t: _straight_through(_smooth_step(t), t.sign()))
+        """Take signs, with the derivative of a smooth step, tanh(5 g / mean|g|) in each tensor."""
+        return update.map(_take_smooth_sign)
 
 
 @dataclass(frozen=True, repr=False)
 class Quantize(OnAggregate):
-    """Round every entry to `bits` bits on a grid of its tensor's own.
+    """Round every entry to `bits` bits, with one grid per tensor.
 
         q = s round(g / s),   s = max|g| / (2^(bits - 1) - 1)
 
@@ -55,13 +55,13 @@ class Quantize(OnAggregate):
             raise InvalidValue(f"expected 2 to 16 bits, got {self.bits!r}; use Sign() for one")
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Round; there is no randomness."""
+        """Round to nearest."""
         return update.map(self._round)
 
     def expected(self, update: Update) -> Update:
-        """The update itself: what rounding adds is taken for noise of mean zero.
+        """Return the update itself, as if rounding were noise of mean zero.
 
-        Matching the staircase, hard or smoothed, brought back less than ignoring it.
+        Matching the staircase, hard or smoothed, recovered less than ignoring it.
         """
         return update
 
@@ -71,11 +71,8 @@ class Quantize(OnAggregate):
         return torch.round(tensor / step).mul(step)
 
 
-def _straight_through(carrier: Tensor, value: Tensor) -> Tensor:
-    """`value`, differentiated as if it were `carrier`."""
-    return carrier + (value - carrier).detach()
-
-
-def _smooth_step(tensor: Tensor) -> Tensor:
+def _take_smooth_sign(tensor: Tensor) -> Tensor:
+    """The sign, differentiated as if it were the smooth step."""
     width = tensor.detach().abs().mean().clamp_min(1e-30) / SHARPNESS
-    return torch.tanh(tensor / width)
+    smooth = torch.tanh(tensor / width)
+    return smooth + (tensor.sign() - smooth).detach()

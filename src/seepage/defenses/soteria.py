@@ -1,4 +1,4 @@
-"""Pruning the representation that the last layer's gradient spells out."""
+"""Soteria: prune the representation that the last layer's gradient reveals."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ CHUNK = 64
 class Soteria(OnInputs):
     """Prune from the last layer's gradient the features that mislead a reconstruction most.
 
-    That gradient spells out the representation r before the last layer. Setting a feature r_i to
-    zero there moves the input that fits it by about |r_i| / ||dr_i/dx||. With
+    The gradient reveals the representation r before the last layer. Setting a feature r_i to zero
+    there moves the input that fits it by about |r_i| / ||dr_i/dx||. With
 
         s_i = sum over the batch of ||dr_i/dx|| / |r_i|
 
-    the fraction `ratio` of features with the smallest s_i is pruned from the gradient of the last
-    layer's weights, column by column, and from no other. A feature that is zero for somebody has
-    an infinite s_i.
+    the fraction `ratio` of features with the smallest s_i is pruned: their columns of the gradient
+    of the last layer's weights are set to zero. s_i is infinite if r_i is zero for any example.
 
-    An onlooker sees which columns are zero; `prepare_expected` does not imitate them, since the
+    The adversary sees which columns are zero. `prepare_expected` does not simulate them, since the
     choice depends on the private data.
 
     Args:
         ratio: Fraction of features pruned, in [0, 1].
 
     Deviations:
-        Local steps use the choice made at the first.
+        All local steps use the choice made at the first.
 
     References:
-        Sun et al., 2021 (sun2021soteria); the sum over the batch is that of their code
+        Sun et al., 2021 (sun2021soteria); their code sums over the batch
     """
 
     stage: ClassVar[Stage] = "network"
@@ -53,7 +52,7 @@ class Soteria(OnInputs):
             raise InvalidValue(f"expected a pruning ratio in [0, 1], got {self.ratio!r}")
 
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
-        """Choose the columns; the client's update is multiplied with the mask."""
+        """Choose the columns; the client multiplies its update by the mask."""
         name, _ = head_of(prepared.task, needed_by=self)
         scores = self.sensitivity(prepared)
         mask = torch.ones_like(scores)
@@ -61,18 +60,20 @@ class Soteria(OnInputs):
         return replace(prepared, masks={**prepared.masks, f"{name}.weight": mask})
 
     def sensitivity(self, prepared: PreparedBatch) -> Tensor:
-        """s_i of every feature, `(D,)`."""
+        """Compute s_i of every feature, `(D,)`."""
         _, head = head_of(prepared.task, needed_by=self)
         inputs = prepared.batch.inputs.detach().requires_grad_()
         features = representation(prepared.task, inputs, head)
         basis = torch.eye(features.shape[1]).to(features)
-        norms = torch.cat([_slopes(features, inputs, part) for part in torch.split(basis, CHUNK)])
+        norms = torch.cat(
+            [_norm_slopes(features, inputs, part) for part in torch.split(basis, CHUNK)]
+        )
         sizes = features.detach().abs().T
         return torch.where(sizes > 0, norms / sizes, torch.inf).sum(1)
 
 
-def _slopes(features: Tensor, inputs: Tensor, chosen: Tensor) -> Tensor:
-    """||dr_i/dx|| of some features, for each example, `(N, B)`."""
+def _norm_slopes(features: Tensor, inputs: Tensor, chosen: Tensor) -> Tensor:
+    """Compute ||dr_i/dx|| of some features for each example, `(N, B)`."""
     towards = chosen.unsqueeze(1).expand(-1, len(features), -1)
     (slopes,) = torch.autograd.grad(
         features, inputs, towards, is_grads_batched=True, retain_graph=True

@@ -1,4 +1,4 @@
-"""Gradient pruning: small entries are set to zero."""
+"""Sparse updates: entries are set to zero by magnitude or at random."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ class Prune(OnAggregate):
     """Zero the fraction `ratio` of entries that are smallest in magnitude.
 
     With k = floor(ratio * n) of n entries pruned, an entry survives if its magnitude exceeds the
-    k-th smallest, so ties with it go too. Which entries survive depends on the data: unlike
-    dropout, the mask itself tells the adversary something, and the deterministic part is the whole
-    defense.
+    k-th smallest, so ties are pruned too. Which entries survive depends on the data: unlike with
+    dropout, the mask itself tells the adversary something. There is no randomness.
 
     Args:
         ratio: Fraction pruned, in [0, 1].
-        scope: "tensor" ranks the entries of each tensor apart (000), "update" all together.
+        scope: "tensor" ranks the entries within each tensor (000), "update" all together.
 
     References:
         Huang et al., 2021 (huang2021evaluating); Zhu et al., 2019 (zhu2019deep)
@@ -40,12 +39,8 @@ class Prune(OnAggregate):
         if self.scope not in ("tensor", "update"):
             raise InvalidValue(f"expected scope 'tensor' or 'update', got {self.scope!r}")
 
-    def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Prune; there is no randomness."""
-        return self.expected(update)
-
     def expected(self, update: Update) -> Update:
-        """Prune; gradients flow through what survives."""
+        """Prune; gradients flow through the surviving entries."""
         if self.scope == "tensor":
             return update.map(lambda t: torch.where(t.abs() > self._threshold(t), t, 0.0))
         threshold = self._threshold(update.flat())
@@ -57,7 +52,7 @@ class Prune(OnAggregate):
         if pruned == 0:
             return magnitudes.new_tensor(-1.0)
         if magnitudes.is_cuda:
-            # There a selection runs in one block, which is slower than sorting in all of them.
+            # On a GPU, `kthvalue` runs in a single block, which is slower than a parallel sort.
             return magnitudes.sort().values[pruned - 1]
         return magnitudes.kthvalue(pruned).values
 
@@ -66,13 +61,10 @@ class Prune(OnAggregate):
 class TopK(OnAggregate):
     """Keep exactly the k entries of the whole update that are largest in magnitude.
 
-    Unlike `Prune`, which lets ties with the threshold go, it sends k entries whatever their values.
-
-    Args:
-        k: How many entries are sent.
+    Unlike `Prune`, which also prunes ties, it always sends exactly k entries.
 
     References:
-        Stich et al., 2018 (stich2018sparsified), without the memory of what was not sent
+        Stich et al., 2018 (stich2018sparsified), without the memory of unsent entries
     """
 
     k: int
@@ -82,12 +74,8 @@ class TopK(OnAggregate):
         if self.k < 1:
             raise InvalidValue(f"expected k >= 1 entries, got {self.k!r}")
 
-    def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Sparsify; there is no randomness."""
-        return self.expected(update)
-
     def expected(self, update: Update) -> Update:
-        """Sparsify; gradients flow through what is kept."""
+        """Sparsify; gradients flow through the entries that are kept."""
         flat = update.flat()
         if self.k > len(flat):
             raise InvalidValue(
@@ -103,9 +91,9 @@ class Dropout(OnAggregate):
     """Zero each entry of the update independently with probability `rate`.
 
     Args:
-        rate: Probability of being dropped, in [0, 1).
-        rescale: Divide what survives by 1 - rate, so that the mean is the update itself. The
-            paper does not.
+        rate: Probability that an entry is dropped, in [0, 1).
+        rescale: Divide the surviving entries by 1 - rate, so that the mean is the update itself.
+            The paper does not.
 
     References:
         Liu et al., 2024, Sec. 3.4 and E.1 (liu2024systematic)
@@ -126,7 +114,7 @@ class Dropout(OnAggregate):
         return update.unflatten(flat * kept * self._factor)
 
     def expected(self, update: Update) -> Update:
-        """The mean over masks: the update, times 1 - rate unless rescaled."""
+        """Compute the mean over masks: the update, times 1 - rate unless rescaled."""
         scale = self._factor * (1 - self.rate)
         return update.map(lambda t: t * scale)
 

@@ -124,7 +124,7 @@ def read_survivors(link: Sparse, plan: AttackPlan) -> AttackPlan:
     enough = int((observed.flat() != 0).sum()) >= plan.unknowns
     if not isinstance(link, Dropout) and not (seen and enough):
         return plan.replace_link(link, chain())
-    sole = len(plan.defense.guards) == 1
+    sole = len(plan.defense.update_defenses) == 1
     bound = _bound(link, observed) if sole else _unbounded(observed)
     limit = torch.where(observed.flat() != 0, 0.0, bound)
     factor = 1 / (1 - link.rate) if isinstance(link, Dropout) and link.rescale else 1.0

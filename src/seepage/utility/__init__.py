@@ -1,9 +1,10 @@
 """Training under a defense: what protection costs."""
 
+from seepage.defenses.clip import noise_multiplier
 from seepage.numerics.schedules import Constant, Drops, OneCycle, Schedule
 from seepage.utility.federated import Dirichlet, Federated
 from seepage.utility.quality import Quality, Utility, evaluate
-from seepage.utility.train import noise_multiplier, train
+from seepage.utility.train import train
 from seepage.utility.training import Training
 from seepage.utility.training_plan import CropAndFlip, TrainingPlan
 

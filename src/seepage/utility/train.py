@@ -18,9 +18,8 @@ from seepage.core.device import precision as gpu_precision
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.core.progress import report
 from seepage.core.rng import require_key
-from seepage.defenses.chain import Chain, chain
-from seepage.defenses.clip import AddGaussian, ClipEach, Mean
-from seepage.defenses.dp_sgd import epsilon
+from seepage.defenses.chain import chain
+from seepage.defenses.clip import epsilon, noise_multiplier
 from seepage.utility.course import Course
 from seepage.utility.quality import Quality, Utility
 from seepage.utility.training_plan import TrainingPlan
@@ -47,28 +46,6 @@ def overhead(
     # The fastest, which whatever else the machine does disturbed least.
     defended, plain = (min(spent[1:]) for spent in seconds)
     return defended / plain
-
-
-def noise_multiplier(defense: Protection) -> float | None:
-    """The noise of DP-SGD in units of the clipping norm, or None if the defense is no DP-SGD.
-
-    The update must first be clipped per example, averaged over a number fixed in advance and made
-    noisy; what comes after cannot take the promise back. Data that was mixed or multiplied before
-    belongs to more than one example, and is not covered.
-
-    Example:
-        >>> from seepage.defenses import Clip, dp_sgd
-        >>> noise_multiplier(dp_sgd(max_norm=2.0, noise_multiplier=1.5, batch_size=8))
-        1.5
-        >>> noise_multiplier(Clip(1.0)) is None
-        True
-    """
-    links = Chain.of(defense).links[:3]
-    match links:
-        case (ClipEach(max_norm=norm), Mean(over=int(size)), AddGaussian(std=std)):
-            return std * size / norm
-        case _:
-            return None
 
 
 def promised(

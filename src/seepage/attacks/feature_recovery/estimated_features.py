@@ -171,7 +171,7 @@ def _scale(observation: Observation, people: int) -> tuple[float, float]:
     client = observation.simulate.client
     if client is None:
         return -math.log(people), _UNKNOWN
-    local, guards = client.local, client.chain.guards
+    local, guards = client.local, client.chain.update_defenses
     summed = isinstance(local, Gradient) and local.reduction == "sum"
     kept = isinstance(local, Gradient) and all(isinstance(link, _SCALE_KEPT) for link in guards)
     return 0.0 if summed else -math.log(people), _KNOWN if kept else _UNKNOWN

@@ -70,7 +70,7 @@ def as_mod(defense: Protection, *, seed: int | None = None, names: tuple[str, ..
 back; give a defense of whole updates such as Clip, AddGaussian or Prune
     """
     links = Chain.of(defense)
-    if links.preparations or links.aggregation or links.consumes != "aggregate":
+    if links.input_defenses or links.aggregation or links.consumes != "aggregate":
         raise InvalidValue(
             f"{defense} needs more than the update a client sends back; give a defense of whole "
             "updates such as Clip, AddGaussian or Prune"
