@@ -12,7 +12,7 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.lost_signs import WEIGHTS, evidence, positive
+from seepage.attacks.unmix import PHOTOGRAPH_WEIGHTS, is_photograph, photograph_evidence
 
 IMAGES, SIZES = 20_000, (1, 4, 6)
 STEPS = 30
@@ -49,22 +49,26 @@ def judged(images: Tensor, size: int) -> dict[str, object]:
     A negative is judged as the opposite of its photograph, so that photographs stand for both.
     """
     groups = [group for group in images.split(size) if len(group) == size]
-    rules = {"weighed": positive, "darkness": dark}
+    rules = {"weighed": is_photograph, "darkness": dark}
     shares = {name: sum(map(rule, groups)) / len(groups) for name, rule in rules.items()}
     return {"size": size, "groups": len(groups), **{k: round(v, 4) for k, v in shares.items()}}
 
 
 def main() -> None:
     learned = photographs("train")[:IMAGES]
-    weights = [round(weight, 1) for weight in fitted(evidence(learned)).tolist()]
+    weights = [round(weight, 1) for weight in fitted(photograph_evidence(learned)).tolist()]
     test = photographs("test")
     rows = [judged(test, size) for size in SIZES]
     for row in rows:
         print(row)
-    print("weights", weights, "as in the library" if weights == list(WEIGHTS) else "OTHERS THERE")
+    print(
+        "weights",
+        weights,
+        "as in the library" if weights == list(PHOTOGRAPH_WEIGHTS) else "OTHERS THERE",
+    )
     content: dict[str, object] = {
         "weights": weights,
-        "weights_in_the_library": list(WEIGHTS),
+        "weights_in_the_library": list(PHOTOGRAPH_WEIGHTS),
         "fitted_to": len(learned),
         "rows": rows,
     }

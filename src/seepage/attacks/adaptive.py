@@ -1,16 +1,24 @@
-"""Any attack that simulates the client, adapted to the client's defense."""
+"""Adapt an attack to the client's defense: read off the update what the defense did."""
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from seepage.attacks.inverters import read_code, read_columns, read_mixtures, read_noise
+import torch
+from torch import Tensor
+
+from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.attacks.labels.read_logits import ReadLogits
+from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.attacks.unmix import Unmixed
-from seepage.core import Attack, Observation, Protection, Reconstruction, Rng
+from seepage.core import Attack, Observation, PreparedBatch, Protection, Reconstruction, Rng, Update
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
+from seepage.core.protocols import Stage
 from seepage.defenses import (
     AddGaussian,
     AddLaplace,
@@ -23,25 +31,188 @@ from seepage.defenses import (
     TopK,
     chain,
 )
+from seepage.defenses.chain import OnInputs
+from seepage.defenses.precode import VariationalBottleneck
+from seepage.probing.heads import head_of
 from seepage.search.defense_inversion import AttackPlan, read_signs, read_survivors
+from seepage.search.fidelity import Cosine, GaussianLikelihood, LayerwiseCosine
 from seepage.search.many import attack_many
+from seepage.search.matching import GradientMatching
+from seepage.search.priors import TotalVariation
+from seepage.search.term import Candidate, Term
+
+# The gradient of a fully connected layer for one example has rank one, up to rounding.
+RANK_ONE = 1e-2
+
+
+def _read_code(link: Precode, plan: AttackPlan) -> AttackPlan:
+    """Simulate the noise that the client drew, if it was drawn for one example.
+
+        r = what the encoder read,  z = what the decoder read,  noise = (z - mu(r)) / std(r)
+
+    With several examples every row holds a mixture, and the mean code is simulated as before.
+
+    References:
+        Balunovic et al., 2022, Sec. 5 (balunovic2022bayesian)
+    """
+    task, update = plan.observation.simulate.task, plan.observation.update
+    named = [(n, m) for n, m in task.model.named_modules() if isinstance(m, VariationalBottleneck)]
+    name, bottleneck = named[-1]
+    if not all(_is_rank_one(update, f"{name}.{part}") for part in ("encoder", "decoder")):
+        return plan
+    alone = replace(plan.observation, batch_size=1)
+    representation = features(alone, layer=f"{name}.encoder")
+    code = features(alone, layer=f"{name}.decoder")
+    with torch.no_grad():
+        mean, log_variance = bottleneck.encoder(representation).chunk(2)
+    model = copy.deepcopy(task.model)
+    copied = model.get_submodule(name)
+    assert isinstance(copied, VariationalBottleneck)
+    copied.noise = ((code - mean) * torch.exp(-log_variance / 2)).unsqueeze(0)
+    return plan.running(replace(task, model=model))
+
+
+def _is_rank_one(update: Update, layer: str) -> bool:
+    """Whether a layer's gradient is that of one example: dL/dA = (dL/db) v^T for some v."""
+    weight, bias = update.tensors[f"{layer}.weight"], update.tensors[f"{layer}.bias"]
+    direction = bias / bias.norm().clamp_min(torch.finfo(bias.dtype).tiny)
+    unexplained = weight - torch.outer(direction, direction @ weight)
+    return bool(unexplained.norm() < RANK_ONE * weight.norm())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _KnownColumns(OnInputs):
+    """Multiply the columns of one parameter's gradient with a known mask `(D,)`."""
+
+    stage: ClassVar[Stage] = "network"
+
+    parameter: str
+    mask: Tensor
+
+    def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
+        """Mask as the client does."""
+        return replace(prepared, masks={**prepared.masks, self.parameter: self.mask})
+
+
+def _read_columns(link: Soteria, plan: AttackPlan) -> AttackPlan:
+    """Simulate the pruning that the client did; with noise no column is zero, and none is lost.
+
+    References:
+        Balunovic et al., 2022, Sec. 5 (balunovic2022bayesian), who leave the whole layer out
+    """
+    name, _ = head_of(plan.observation.task, needed_by=link)
+    weight = plan.observation.update.tensors.get(f"{name}.weight")
+    if weight is None:  # a frozen layer has nothing to prune
+        return plan
+    mask = (weight != 0).any(0).to(weight.dtype)
+    return plan.replace_link(link, _KnownColumns(f"{name}.weight", mask))
+
+
+def _read_mixtures(link: InstaHide, plan: AttackPlan) -> AttackPlan:
+    """Continue from the encodings to the private inputs, if the threat knows the mixing.
+
+    References:
+        Huang et al., 2021, Sec. A.3 (huang2021evaluating)
+    """
+    if plan.observation.mixing is None or isinstance(plan.attack, Unmixed):
+        return plan
+    return replace(plan, attack=Unmixed(plan.attack))
+
+
+# Share of the observed energy that is noise, above which the likelihood recovered more than the
+# cosine; with weaker noise the cosine, which is easier to search, recovered more.
+STRONG = 0.25
+# Nats that one entry loses for differing from its neighbour by one, in normalised coordinates.
+ROUGHNESS = 1.0
+
+
+def _read_noise(link: AddGaussian | AddLaplace, plan: AttackPlan) -> AttackPlan:
+    """With strong noise, maximise the posterior: its likelihood times the total variation's.
+
+    A cosine fits the noise as well as it can. The likelihood accepts a residual of the size of the
+    noise, and leaves the rest to the prior. Laplace noise is treated as Gaussian noise of the same
+    variance, which recovered more than its own likelihood.
+    """
+    if plan.after(link):
+        return plan
+    std = link.std if isinstance(link, AddGaussian) else math.sqrt(2) * link.scale
+    update = plan.observation.update
+    if std**2 * _count_entries(update) < STRONG * float(update.flat().square().sum()):
+        return plan
+    return replace(plan, attack=_reweight(plan.attack, std, ROUGHNESS * plan.unknowns))
+
+
+@dataclass(frozen=True)
+class OverSignal:
+    """Another term, converted from nats to the units of a cosine, which further terms keep to.
+
+    Half a squared distance is divided by the energy of the signal; sigma^2 of it is one nat:
+
+        term * sigma^2 / max(||g*||^2 - n sigma^2, sqrt(2 n) sigma^2)
+
+    A signal below the second, the deviation of the noise's own energy, cannot be told from none.
+
+    Args:
+        term: A term in nats.
+        std: sigma, of the noise on every entry.
+    """
+
+    term: Term
+    std: float
+
+    @property
+    def weight(self) -> float:
+        """That of the term."""
+        return self.term.weight
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Divide by what the observed update has beyond the noise."""
+        entries = _count_entries(observation.update)
+        energy = observation.update.flat().square().sum() / self.std**2
+        signal = (energy - entries).clamp_min(math.sqrt(2 * entries))
+        return self.term(candidate, observation) / signal
+
+
+def _reweight(attack: Attack, std: float, prior: float) -> Attack:
+    """Weigh both terms anew if the attack searches by cosine and total variation."""
+    if isinstance(attack, InferLabels | ReadLogits | Unmixed):
+        return replace(attack, attack=_reweight(attack.attack, std, prior))
+    if not isinstance(attack, GradientMatching):
+        return attack
+    terms = attack.search.terms
+    smooth = any(isinstance(term, TotalVariation) for term in terms)
+    if not smooth or not any(isinstance(term, Cosine | LayerwiseCosine) for term in terms):
+        return attack
+    weighed: list[Term] = []
+    for term in terms:
+        if isinstance(term, Cosine | LayerwiseCosine):
+            term = OverSignal(GaussianLikelihood(std=std), std)
+        elif isinstance(term, TotalVariation):
+            term = OverSignal(replace(term, weight=prior), std)
+        weighed.append(term)
+    return replace(attack, search=replace(attack.search, terms=tuple(weighed)))
+
+
+def _count_entries(update: Update) -> int:
+    return sum(tensor.numel() for tensor in update)
+
 
 INVERTERS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
     {
-        AddGaussian: read_noise,
-        AddLaplace: read_noise,
+        AddGaussian: _read_noise,
+        AddLaplace: _read_noise,
         Dropout: read_survivors,
-        InstaHide: read_mixtures,
-        Precode: read_code,
+        InstaHide: _read_mixtures,
+        Precode: _read_code,
         Prune: read_survivors,
         Sign: read_signs,
-        Soteria: read_columns,
+        Soteria: _read_columns,
         TopK: read_survivors,
     }
 )
-"""What inverts each class of defense. The others need no inverter: either the simulation covers
-them already (clipping, MixUp with known mixing, sums over clients), or simulating them recovered
-less (rounding, OASIS's rotations)."""
+"""The inverter of each class of defense. The others need none: either the simulation covers them
+already (clipping, MixUp with known mixing, sums over clients), or simulating them recovered less
+(rounding, OASIS's rotations)."""
 
 
 def adapt_to_defense(attack: Attack, observation: Observation) -> AttackPlan:
@@ -60,13 +231,8 @@ def adapt_to_defense(attack: Attack, observation: Observation) -> AttackPlan:
 class Adaptive:
     """Read off the update what the client did with its defense, then attack with that simulated.
 
-    Attacks that never simulate the client, such as the closed form, are left as they are, and so
-    is every attack where the threat withholds the defense.
-
-    Args:
-        attack: What attacks.
-        defense: What it is adapted to, and to no other; None adapts it to whatever the threat
-            reveals.
+    Attacks that never simulate the client, such as the closed form, stay as they are. So does
+    every attack if the threat withholds the defense. The arguments are those of `adaptive`.
     """
 
     attack: Attack
@@ -80,7 +246,7 @@ class Adaptive:
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
     ) -> list[Reconstruction | SeepageError]:
-        """Adapt to each, and attack side by side those that are then attacked alike."""
+        """Adapt to each observation, and run equal attacks side by side."""
         plans = [self._plan(observation) for observation in observations]
         found: dict[int, Reconstruction | SeepageError] = {}
         for attack in {id(plan.attack): plan.attack for plan in plans}.values():
@@ -90,15 +256,10 @@ class Adaptive:
         return [found[i] for i in range(len(plans))]
 
     def _plan(self, observation: Observation) -> AttackPlan:
-        if self.defense is not None:
-            self._require(self.defense, observation)
-        return adapt_to_defense(self.attack, observation)
-
-    def _require(self, defense: Protection, observation: Observation) -> None:
-        client = observation.simulate.client
+        client, defense = observation.simulate.client, self.defense
         known = chain() if client is None else client.chain
-        if chain(known) == chain(defense):
-            return
+        if defense is None or chain(known) == chain(defense):
+            return adapt_to_defense(self.attack, observation)
         if known == chain():
             raise MissingKnowledge(
                 "defense",
@@ -112,7 +273,7 @@ class Adaptive:
 
 
 def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:
-    """The attack of an adversary who knows the defense and adapts to it.
+    """Adapt an attack to the defense, as an adversary does who knows it.
 
     A threat with `knows_defense` has every attack simulate the deterministic part of the defense.
     Random or data-dependent choices of the defense can often be read off the update itself:
@@ -121,10 +282,9 @@ def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:
     without knowledge of the defense: knowing it never lowers the leakage that is reported.
 
     Args:
-        attack: The attack. One that never simulates the client is left as it is. In an attack
-            that unmixes, the search for the encodings is adapted.
-        defense: What it is adapted to, and to no other; None adapts it to whatever the threat
-            reveals.
+        attack: One that never simulates the client is left as it is. In an attack that unmixes,
+            the search for the encodings is adapted.
+        defense: The only defense it adapts to; None adapts it to whatever the threat reveals.
 
     Example:
         >>> import seepage as sp

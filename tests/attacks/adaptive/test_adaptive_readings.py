@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.adaptive import INVERTERS, adapt_to_defense
+from seepage.attacks.adaptive import INVERTERS, STRONG, OverSignal, adapt_to_defense
 from seepage.attacks.certificate import residual
-from seepage.attacks.inverters import STRONG, OverSignal
 from seepage.attacks.labels import InferLabels, ReadLogits
 from seepage.core import Update
 from seepage.core.errors import InvalidValue
