@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 import seepage as sp
-from seepage.attacks.linear_systems.recursion import Step, Walk, walk_back
+from seepage.attacks.linear_systems.rgap import Step, Walk, walk_back
 from seepage.core import Domain
 from seepage.numerics.least_squares import minimum_norm
 from seepage.probing.layer_stack import Stack, read_stack

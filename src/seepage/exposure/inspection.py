@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.linear_systems.linear_system import LinearSystem, covered
+from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
 from seepage.core import Rng, Task, cross_entropy
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.probing.activations import ReLU
@@ -62,7 +62,7 @@ def counted_rank(layer: Layer) -> int:
         for axes in product(*_by_offset(layer))
     ]
     from_gradient = channels * sum(min(maps * m, n) for m, n in meeting)
-    return min(covered(layer), from_gradient + filters * (windows - maps))
+    return min(count_covered_inputs(layer), from_gradient + filters * (windows - maps))
 
 
 def _by_offset(layer: Layer) -> Iterator[list[tuple[int, int]]]:

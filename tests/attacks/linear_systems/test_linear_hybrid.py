@@ -6,7 +6,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.linear_systems.hybrid import Hybrid, observe_tail
-from seepage.attacks.linear_systems.recursion import Walk, walk_back
+from seepage.attacks.linear_systems.rgap import Walk, walk_back
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.domains import Image

@@ -9,8 +9,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from seepage.attacks.linear_systems.linear_system import LinearSystem, covered
-from seepage.attacks.linear_systems.recursion import determined
+from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
+from seepage.attacks.linear_systems.rgap import has_one_solution
 from seepage.numerics.least_squares import minimum_norm, nearest_solution
 from seepage.probing.activations import Identity
 from seepage.probing.layer_stack import Layer
@@ -145,7 +145,7 @@ def test_unknown_outputs_have_no_rows():
 def test_covered_counts_the_columns_that_are_not_zero(axes):
     layer = layer_of(axes, channels=2, filters=2, size=8, kernel=2, stride=3, padding=1)
     touched = int((dense(system_of(layer)).abs().sum(0) > 0).sum())
-    assert covered(layer) == touched
+    assert count_covered_inputs(layer) == touched
 
 
 def rank_of(matrix):
@@ -209,7 +209,7 @@ def test_a_solved_system_stays_solved():
 @given(layers())
 def test_determined_means_full_column_rank(layer):
     system = system_of(layer)
-    assert determined(system) == (rank_of(dense(system)) == layer.inputs)
+    assert has_one_solution(system) == (rank_of(dense(system)) == layer.inputs)
 
 
 @settings(max_examples=15, deadline=None)
@@ -232,4 +232,6 @@ def test_systems_side_by_side_are_solved_as_one_by_one(layer):
     near = nearest_solution(together, targets, x, iterations=3)
     one = alone(lambda u, v, x: nearest_solution(u, v, x, iterations=3))
     torch.testing.assert_close(near, one)
-    assert determined(together).tolist() == [bool(determined(system)) for system in systems]
+    assert has_one_solution(together).tolist() == [
+        bool(has_one_solution(system)) for system in systems
+    ]

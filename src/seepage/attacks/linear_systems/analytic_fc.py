@@ -1,4 +1,4 @@
-"""The input of a network that begins with fully connected layers, read off its gradient."""
+"""Compute the input of a network that begins with fully connected layers from its gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace, Update
+from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.core.rng import require_key
 from seepage.probing.first_layer import input_layer, input_readers, reads_one_vector
@@ -21,29 +21,28 @@ from seepage.probing.usable_update import require_usable
 
 
 def features(observation: Observation, *, layer: str) -> Tensor:
-    """What a fully connected layer read, `(n,)`, in closed form; for one private example.
+    """The input `(n,)` of a fully connected layer in closed form, for one private example.
 
-    For z = A v + b every row gives dL/dA_i = (dL/dz_i) v. All rows are used at once, weighted by
-    how much they say, which is least squares:
+    For z = A v + b every row gives dL/dA_i = (dL/dz_i) v. Least squares uses all rows at once:
 
         v = (dL/dA)^T (dL/dz) / ||dL/dz||^2
 
-    A bias holds dL/dz itself. Without one it is computed from the nearest layer above that has
-    one, through fully connected layers with activations that can be undone:
+    The gradient of a bias is dL/dz itself. Without a bias it is computed from the nearest layer
+    above that has one, through fully connected layers with activations that can be inverted:
 
         dL/dz_i = alpha'(z_i) (A_{i+1}^T dL/dz_{i+1}),   alpha(z_i) = v_{i+1}
 
-    The sign and the scale of the update cancel, so clipping does not matter, and with a bias a
-    FedAvg difference of several steps gives its input all the same.
+    The sign and the scale of the update cancel, so clipping does not matter. With a bias, a FedAvg
+    difference of several steps works as well.
 
     Args:
-        observation: Of a batch of one, or of unknown size, which is then taken for one.
-        layer: Name of the module, as `Task.model.named_modules()` has it.
+        observation: Of a batch of one; an unknown batch size is taken for one.
+        layer: Name of the module, as in `Task.model.named_modules()`.
 
     Deviations:
         The propositions take any one row; weighting all is the same without noise and better with
-        it. Proposition 2 asks for dL/dz_i > 0 behind the ReLU; what it needs is that unit i is
-        active, which the features above show.
+        it. Proposition 2 asks for dL/dz_i > 0 behind the ReLU; it only needs unit i to be active,
+        which the features above show.
 
     Example:
         >>> from seepage.clients import Client, Gradient
@@ -68,15 +67,23 @@ def features(observation: Observation, *, layer: str) -> Tensor:
             f"each row of {layer!r} holds a mixture of {observation.batch_size} inputs, so "
             "the closed form does not apply; it needs a batch of one"
         )
-    _require_one_vector(task, layer)
+    modules = dict(task.model.named_modules())
+    if layer not in modules:
+        known = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+        raise UnknownName("layer", layer, known, where=f"in {task.name}")
+    if not reads_one_vector(task, layer):
+        raise NotApplicable(
+            f"expected {layer!r} of {task.name} to be a fully connected layer that reads one "
+            "vector per example; choose another layer, or use gradient matching"
+        )
     weight, bias = _layer_gradients(update, layer)
     if bias is not None:
         return layer_input(weight, bias, name=layer)
-    return _below_a_bias(task, update, layer).to(weight.dtype)
+    return _features_below_bias(task, update, layer).to(weight.dtype)
 
 
 def _layer_gradients(update: Update, name: str) -> tuple[Tensor, Tensor | None]:
-    """The gradients dL/dA and, if the update holds it, dL/db of a layer."""
+    """The gradients dL/dA and, if the update holds it, dL/db."""
     of_weight, of_bias = _layer_parameters(name)
     weight = update.tensors.get(of_weight)
     if weight is None:
@@ -85,17 +92,17 @@ def _layer_gradients(update: Update, name: str) -> tuple[Tensor, Tensor | None]:
 
 
 def _layer_parameters(name: str) -> tuple[str, str]:
-    """What an update calls the weight and the bias of a layer."""
+    """Names of a layer's weight and bias in an update."""
     prefix = f"{name}." if name else ""
     return f"{prefix}weight", f"{prefix}bias"
 
 
 def layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
-    """The vector v that explains dL/dA = (dL/dz) v^T best.
+    """Solve dL/dA = (dL/dz) v^T for v by least squares.
 
     Args:
         weight: dL/dA `(m, n)`.
-        delta: dL/dz `(m,)`, to any factor that it shares with dL/dA.
+        delta: dL/dz `(m,)`, up to a factor that it shares with dL/dA.
         name: Of the layer, for messages.
 
     Example:
@@ -112,31 +119,18 @@ def layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
     return (weight.T / largest @ share) / share.square().sum()
 
 
-def _require_one_vector(task: Task, name: str) -> None:
-    modules = dict(task.model.named_modules())
-    if name not in modules:
-        known = [n for n, module in modules.items() if isinstance(module, nn.Linear)]
-        raise UnknownName("layer", name, known, where=f"in {task.name}")
-    if not reads_one_vector(task, name):
-        raise NotApplicable(
-            f"expected {name!r} of {task.name} to be a fully connected layer that reads one vector "
-            "per example; choose another layer, or use gradient matching"
-        )
-
-
-def _below_a_bias(task: Task, update: Update, name: str) -> Tensor:
-    """Corollary 1: from the nearest layer with a bias down to one without."""
+def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
+    """Corollary 1: walk down from the nearest layer with a bias to a layer without one."""
     layers = read_stack(task).layers
     lowest = [layer.name for layer in layers].index(name)
-    *below, highest = _up_to_a_bias(task, update, layers[lowest:])
+    *below, above = _layers_up_to_bias(task, update, layers[lowest:])
     exact = update.map(Tensor.double)
-    weight, delta = _layer_gradients(exact, highest.name)
+    weight, delta = _layer_gradients(exact, above.name)
     assert delta is not None
-    vector = layer_input(weight, delta, name=highest.name)
-    above = highest
+    vector = layer_input(weight, delta, name=above.name)
     for layer in reversed(below):
         slope = layer.activation.derivative(layer.activation.inverse(vector))
-        # Where the activation forgot z, as a ReLU does, its slope would be a guess.
+        # Where the activation lost z, as a ReLU does, its slope is unknown.
         seen = layer.activation.known(vector)
         delta = torch.where(seen, slope * (above.weight.T @ delta), 0.0)
         vector = layer_input(_layer_gradients(exact, layer.name)[0], delta, name=layer.name)
@@ -144,7 +138,7 @@ def _below_a_bias(task: Task, update: Update, name: str) -> Tensor:
     return vector
 
 
-def _up_to_a_bias(task: Task, update: Update, layers: Sequence[Layer]) -> Sequence[Layer]:
+def _layers_up_to_bias(task: Task, update: Update, layers: Sequence[Layer]) -> Sequence[Layer]:
     for count, layer in enumerate(layers, start=1):
         if layer.convolutional:
             break
@@ -160,13 +154,11 @@ def _up_to_a_bias(task: Task, update: Update, layers: Sequence[Layer]) -> Sequen
 class AnalyticFC:
     """Closed-form inversion of a network whose first layer is fully connected.
 
-    For z = A v + b every row gives dL/dA_i = (dL/dz_i) v, and `features` solves all rows at once;
-    the first layer needs a bias of its own, or one in a fully connected layer above it. For a
-    batch each row holds a mixture of the inputs; the rows of the B largest bias gradients are then
-    returned as they are.
+    For z = A v + b every row gives dL/dA_i = (dL/dz_i) v, and `features` solves all rows at once.
+    The first layer or a fully connected layer above it needs a bias. For a batch each row holds a
+    mixture of the inputs; the rows of the B largest bias gradients are then returned as they are.
 
-    The guess is clamped to the domain. That never moves it away from the truth, which lies in
-    there, and is nothing beyond rounding where the closed form is exact.
+    The guess is clamped to the domain, in which the truth lies.
 
     References:
         Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting); Phong et
@@ -180,35 +172,32 @@ class AnalyticFC:
         task = observation.task
         require_usable(observation.update, task)
         size = observation.batch_size or 1
-        layer = _reader(task) if size == 1 else _biased_reader(task)
-        vectors = (
-            features(observation, layer=layer)
-            if size == 1
-            else _strongest_rows(observation, layer, size)
-        )
+        layer = _find_reader(task, biased=size > 1)
+        if size == 1:
+            vectors, labels = features(observation, layer=layer), observation.labels
+        else:
+            vectors, labels = _strongest_rows(observation, layer, size), None
         normalised = vectors.reshape(size, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
-        labels = observation.labels if size == 1 else None
-        seconds = time.perf_counter() - began
-        return Reconstruction(
-            inputs,
-            labels,
-            Trace(seconds=seconds, device=str(vectors.device)),
-            _certificate(observation, inputs, labels, layer),
-        )
+        trace = Trace(seconds=time.perf_counter() - began, device=str(vectors.device))
+        if labels is None:
+            return Reconstruction(inputs, None, trace)
+        # The layer's equations leave no other input that explains them.
+        read = [name for name in _layer_parameters(layer) if name in observation.update.tensors]
+        certificate = certify_solved(observation, inputs, labels, read=read, alone=True)
+        return Reconstruction(inputs, labels, trace, certificate)
 
 
-def _reader(task: Task) -> str:
-    layer = input_layer(task) or next(iter(input_readers(task)), None)
-    if layer is None:
-        raise _nothing_to_read(task)
-    return layer
-
-
-def _biased_reader(task: Task) -> str:
+def _find_reader(task: Task, *, biased: bool) -> str:
+    """The fully connected layer that reads the input; one with a bias if there is one."""
     layer = input_layer(task)
+    if layer is None and not biased:
+        layer = next(iter(input_readers(task)), None)
     if layer is None:
-        raise _nothing_to_read(task, "with a bias ")
+        raise NotApplicable(
+            f"{task.name} has no fully connected layer {'with a bias ' if biased else ''}that "
+            "reads its input, so the closed form does not apply; use gradient matching"
+        )
     return layer
 
 
@@ -223,26 +212,8 @@ def _strongest_rows(observation: Observation, layer: str, size: int) -> Tensor:
         )
     rows = bias.abs().topk(size).indices
     ratios = torch.einsum("rn,r->rn", weight[rows], 1 / bias[rows])
-    # A row pruned away entirely leaves 0 / 0, which says nothing about its input.
+    # A row that was pruned entirely gives 0 / 0.
     return torch.nan_to_num(ratios, nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _nothing_to_read(task: Task, kind: str = "") -> NotApplicable:
-    return NotApplicable(
-        f"{task.name} has no fully connected layer {kind}that reads its input, so the closed form "
-        "does not apply; use gradient matching"
-    )
-
-
-def _certificate(
-    observation: Observation, inputs: Tensor, labels: Tensor | None, layer: str
-) -> Certificate | None:
-    """Proof for one example: the layer's equations leave no other input that explains them."""
-    if labels is None:
-        return None
-    names = _layer_parameters(layer)
-    read = [name for name in names if name in observation.update.tensors]
-    return certify_solved(observation, inputs, labels, read=read, alone=True)
 
 
 def _require_one_labelled_input(observation: Observation) -> None:

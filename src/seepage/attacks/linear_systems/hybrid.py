@@ -1,29 +1,176 @@
-"""The hybrid of linear systems and gradient matching."""
+"""R-GAP whose solutions are corrected by gradient matching, layer by layer."""
 
 from __future__ import annotations
 
 import copy
-import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from torch import Tensor, nn
 
-from seepage.attacks.linear_systems.hybrid_correction import Correction
-from seepage.attacks.linear_systems.recursion import Step
-from seepage.attacks.linear_systems.rgap import best_walks, read_all, reconstruction
+from seepage.attacks.linear_systems.linear_system import LinearSystem
+from seepage.attacks.linear_systems.rgap import Step, recover_inputs
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
-from seepage.core.rng import require_key
-from seepage.domains import Image, Signal
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.domains.box import Image, Signal
+from seepage.numerics.least_squares import nearest_solution
+from seepage.numerics.schedules import Constant
 from seepage.probing.layer_stack import Stack
-from seepage.search import Engine, together
+from seepage.search.engine import Engine
+from seepage.search.fidelity import LayerwiseCosine
+from seepage.search.matching import GradientMatching, together
+from seepage.search.optimisers import Adam, Moment, Optimiser, State
+from seepage.search.priors import TotalVariation
+from seepage.search.search import Search
+from seepage.search.starts import WarmStart
+from seepage.search.term import Candidate, Term
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _WithSystem:
+    """Part of a search that holds the linear system of one case.
+
+    Args:
+        system: u, in the precision of the search; with a leading axis, one system per row.
+        target: v.
+    """
+
+    system: LinearSystem
+    target: Tensor
+
+    @property
+    def held(self) -> dict[str, Tensor]:
+        """The tensors of the system."""
+        known = {} if self.system.known is None else {"known": self.system.known}
+        return {"delta": self.system.delta, "target": self.target, **known}
+
+    def holding(self, held: Mapping[str, Tensor]) -> Self:
+        """The same part with the system of other cases."""
+        system = replace(self.system, delta=held["delta"], known=held.get("known"))
+        return replace(self, system=system, target=held["target"])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _SystemResidual(_WithSystem):
+    """The squared residual of the system: ||u x - v||^2.
+
+    References:
+        Chen and Campbell, 2022, Sec. 4, the unconstrained strategy (chen2022analysing)
+    """
+
+    weight: float
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Measure how far the candidate is from solving the system."""
+        return (self.system.apply(candidate.normalised.flatten()) - self.target).square().sum()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _OnSolutions(_WithSystem):
+    """An optimiser that projects every point onto the solutions of the system after each step.
+
+    Args:
+        optimiser: Makes the step.
+        iterations: Of the projection; the next step's projection takes up what is left over.
+
+    References:
+        Chen and Campbell, 2022, Eq. 11 (chen2022analysing)
+    """
+
+    optimiser: Optimiser
+    iterations: int = 10
+
+    def start(self, points: Tensor) -> State:
+        """Start the optimiser."""
+        return self.optimiser.start(points)
+
+    def step(
+        self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
+    ) -> tuple[Tensor, State]:
+        """Move, then project."""
+        moved, state = self.optimiser.step(points, values, gradients, state, moment)
+        projected = nearest_solution(self.system, self.target, moved, iterations=self.iterations)
+        return projected, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LeastNorm:
+    """The mean square of the candidate in normalised coordinates, where R-GAP's norm is least.
+
+        mean x_j^2
+
+    Total variation hardly sees slow changes over an image, and not the means of its channels. Where
+    the linear system leaves them open as well, this term keeps a search from drifting.
+
+    References:
+        Zhu and Blaschko, 2021 (zhu2021recursive), on the solution of least norm
+    """
+
+    weight: float
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Average the squares."""
+        return candidate.normalised.square().mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """The search that corrects the solution of one layer.
+
+    Args:
+        steps: Of the search.
+        matching: mu1, weight of the cosine of each tensor from this layer on.
+        tv: mu2, weight of the total variation.
+        system: mu3, weight of the linear system's residual as a soft constraint.
+        norm: nu, weight of the mean square, which decides what the others leave open.
+    """
+
+    steps: int
+    matching: float
+    tv: float
+    system: float
+    norm: float
+
+    def attack(
+        self, tail: Observation, step: Step, *, hard: bool, step_size: float, engine: Engine
+    ) -> GradientMatching:
+        """Gradient matching from this layer on, started at the layer's solution.
+
+        Args:
+            tail: The observation of this layer and those behind it.
+            step: The layer's solution.
+            hard: Whether candidates stay solutions of the layer's system.
+            step_size: Of Adam.
+            engine: How the search is computed.
+        """
+        like, domain = next(iter(tail.update)), tail.task.domain
+        system, target = step.system.to(like), step.target.to(like)
+        terms: tuple[Term, ...] = (TotalVariation(weight=self.tv), _LeastNorm(weight=self.norm))
+        optimiser: Optimiser = Adam(step_size=step_size, sign="none")
+        if hard:
+            optimiser = _OnSolutions(optimiser=optimiser, system=system, target=target)
+        else:
+            terms += (_SystemResidual(weight=self.system, system=system, target=target),)
+        # The cosine cannot tell solutions apart that all explain the update, but its rounding
+        # errors are steeper than the total variation and would set the pace of Adam.
+        if not (hard and step.settled):
+            # The term is a mean over the tensors; the paper takes the sum.
+            matching = self.matching * len(tail.update.tensors)
+            terms += (LayerwiseCosine(weight=matching, weighting=0),)
+        search = Search(
+            terms=terms,
+            optimiser=optimiser,
+            schedule=Constant(),
+            steps=self.steps,
+            start=WarmStart(domain.denormalise(step.x.reshape(1, *domain.shape)).to(like)),
+        )
+        return GradientMatching(search, engine)
 
 
 def observe_tail(observation: Observation, stack: Stack, index: int) -> Observation:
-    """What the adversary sees of the layers from `index` on, whose input is then what is private.
+    """The observation of the layers from `index` on, with that layer's input as the private data.
 
     Args:
         observation: Of the whole network.
@@ -62,7 +209,7 @@ def observe_tail(observation: Observation, stack: Stack, index: int) -> Observat
 
 
 class _Tail(nn.Module):
-    """The modules of some layers, in the precision they had, run as the stack runs them."""
+    """The modules of some layers, in their own precision, run as the stack runs them."""
 
     def __init__(self, model: nn.Module, stack: Stack) -> None:
         super().__init__()
@@ -87,24 +234,23 @@ class Hybrid:
 
         minimise  mu1 sum_l (1 - cos(g_l(x), g*_l)) + mu2 TV(x) + nu <x^2>   subject to  u x = v
 
-    starting from the solution of least norm, over the gradients from this layer on. What the
-    linear system leaves open is so decided by how inputs look, not by being small. Where the
-    constraint is hard and every solution explains the update, nothing is matched, and the total
-    variation and the mean square <x^2> are left.
+    starting from the solution of least norm, over the gradients from this layer on. So the look of
+    an input decides what the linear system leaves open, not its norm. Where the constraint is hard
+    and every solution explains the update, the cosine is left out.
 
     Args:
         corrections: One for each convolutional layer, the first first; the last one serves all
             deeper layers.
         constraint: "hard" returns to the solutions of u x = v after every step; "soft" adds
             mu3 ||u x - v||^2 to the objective; "auto" is hard where u and v hold no error, because
-            every layer above had but one solution, and soft elsewhere.
+            every layer above had one solution only, and soft elsewhere.
         step_size: Of Adam.
-        damping: Of the least squares.
+        damping: Tikhonov damping of the least squares.
         engine: How the searches are computed.
 
     Deviations:
-        The mean square, of small weight nu, beside the total variation, which sees no slow changes:
-        where it alone decided, images drifted away from R-GAP's and became worse.
+        The mean square <x^2>, with a small weight nu: total variation does not see slow changes,
+        and where it alone decided, images drifted away from R-GAP's and became worse.
 
     References:
         Chen and Campbell, 2022, Algorithm 1 and Eq. 11 (chen2022analysing)
@@ -132,26 +278,14 @@ class Hybrid:
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
     ) -> list[Reconstruction]:
-        """Walk back from several observations of one network, correcting all side by side.
-
-        Args:
-            observations: Of one example each, made with the same task, client and threat.
-            rngs: One key for each.
-        """
-        require_key(*rngs)
-        began = time.perf_counter()
-        stack = read_all(observations)
-        if any(observation.labels is None for observation in observations):
-            raise MissingKnowledge(
-                "labels", needed_by="gradient matching", hint="use Threat(knows_labels=True)"
-            )
+        """Walk back from several observations of one network, correcting all side by side."""
         traces: dict[int, Trace] = {}
 
-        def correct(owners: Sequence[int], steps: Sequence[Step]) -> list[Tensor]:
+        def correct(stack: Stack, owners: Sequence[int], steps: Sequence[Step]) -> list[Tensor]:
             found = [step.x for step in steps]
-            for (hard, _), places in self._groups(steps).items():
+            for (hard, _), places in self._group_by_search(steps).items():
                 cases = [owners[place] for place in places]
-                guesses = self._corrected(
+                guesses = self._correct_alike(
                     [observe_tail(observations[case], stack, steps[0].index) for case in cases],
                     [steps[place] for place in places],
                     hard=hard,
@@ -161,29 +295,26 @@ class Hybrid:
                     found[place], traces[case] = guess
             return found
 
-        ends = best_walks(observations, stack, damping=self.damping, correct=correct)
-        seconds = (time.perf_counter() - began) / len(observations)
-        return [
-            reconstruction(
-                observation,
-                stack,
-                end,
-                replace(traces.get(case, Trace(device=str(end.x.device))), seconds=seconds),
-            )
-            for case, (observation, end) in enumerate(zip(observations, ends, strict=True))
-        ]
+        return recover_inputs(
+            observations,
+            rngs=rngs,
+            damping=self.damping,
+            needs_labels=True,
+            correct=correct,
+            traces=traces,
+        )
 
-    def _groups(self, steps: Sequence[Step]) -> dict[tuple[bool, bool], list[int]]:
-        """The places of those to be corrected, by whether the constraint is hard, and all alike."""
+    def _group_by_search(self, steps: Sequence[Step]) -> dict[tuple[bool, bool], list[int]]:
+        """Places of the steps to correct, by whether the constraint is hard and x is settled."""
         groups: dict[tuple[bool, bool], list[int]] = defaultdict(list)
         for place, step in enumerate(steps):
-            # Where nothing is left open and nothing is wrong, a search could only do harm.
+            # A search can only harm a solution that is exact and unique.
             if not (step.exact and step.determined):
                 hard = self.constraint == "hard" or (self.constraint == "auto" and step.exact)
                 groups[hard, step.settled].append(place)
         return groups
 
-    def _corrected(
+    def _correct_alike(
         self,
         tails: Sequence[Observation],
         steps: Sequence[Step],
@@ -197,8 +328,7 @@ class Hybrid:
             correction.attack(tail, step, hard=hard, step_size=self.step_size, engine=self.engine)
             for tail, step in zip(tails, steps, strict=True)
         ]
-        keys = [rng.fork("layer", index) for rng in rngs]
-        guesses = together(attacks, tails, rngs=keys)
+        guesses = together(attacks, tails, rngs=[rng.fork("layer", index) for rng in rngs])
         domain = tails[0].task.domain
         return [
             (domain.normalise(guess.inputs).to(step.x).flatten(), guess.trace)
@@ -208,8 +338,6 @@ class Hybrid:
 
 # Corrections fall by orders of magnitude, which TF32 cannot follow.
 _EXACT = Engine(precision="float32")
-
-
 _CORRECTIONS = (
     Correction(steps=10_000, matching=1.0, tv=0.1, system=0.05, norm=1e-3),
     Correction(steps=8_000, matching=1.0, tv=0.1, system=0.1, norm=1e-3),
@@ -233,28 +361,25 @@ def hybrid(
         steps: Of the correction of the first layer, the second, and all deeper ones.
         step_size: Of Adam, in normalised coordinates.
         damping: Tikhonov damping of the least squares, for noisy updates.
-        engine: How it is computed.
+        engine: How the searches are computed.
 
     Deviations:
         A layer whose solution is certain is not corrected. Features stay within the range of the
-        activation that made them. Iterations and weights are those of the paper's code, made for
-        images in [-0.5, 0.5], but for a total variation ten times weaker on the first two layers:
-        with theirs, results fall behind R-GAP's on networks such as "cnn3-v2". A hundredth of its
-        weight goes to the mean square, for total variation hardly sees slow changes; and among
+        activation that made them. Steps and weights are those of the paper's code, made for images
+        in [-0.5, 0.5], except that the total variation is ten times weaker on the first two layers:
+        with theirs, results are worse than R-GAP's on networks such as "cnn3-v2". The mean square
+        gets a hundredth of its weight, since total variation hardly sees slow changes, and among
         solutions that all explain the update no gradients are matched. Without these two, results
-        fall behind R-GAP's on "cnn3-v4".
+        are worse than R-GAP's on "cnn3-v4".
 
     References:
         Chen and Campbell, 2022, Algorithm 1 (chen2022analysing)
     """
     if len(steps) != len(_CORRECTIONS):
         raise InvalidValue(f"expected {len(_CORRECTIONS)} numbers of steps, got {steps!r}")
-    corrections = tuple(
-        replace(correction, steps=count)
-        for correction, count in zip(_CORRECTIONS, steps, strict=True)
-    )
+    pairs = zip(_CORRECTIONS, steps, strict=True)
     return Hybrid(
-        corrections=corrections,
+        corrections=tuple(replace(correction, steps=count) for correction, count in pairs),
         constraint=constraint,
         step_size=step_size,
         damping=damping,

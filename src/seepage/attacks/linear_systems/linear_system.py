@@ -1,7 +1,7 @@
 """The linear system that a layer's forward and backward pass impose on its input.
 
-With X the windows that a convolution reads, one column per position, its forward pass is W X and
-its weight gradient dZ X^T: both are linear in the input, and share X.
+Let X hold the windows that a convolution reads, one column per position. The forward pass is W X
+and the weight gradient dZ X^T. Both are linear in the input.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from torch.nn.functional import fold, unfold
 
 from seepage.probing.layer_stack import Layer
 
+Sizes = tuple[int, ...]
+
 
 @dataclass(frozen=True, eq=False)
 class LinearSystem:
-    """The matrix u of a layer, applied and transposed without ever being formed.
+    """The matrix u of a layer as an operator: it is applied and transposed, but never formed.
 
         u x = [ W X ; dZ X^T ] = [ z - b ; dL/dw ] = v
 
-    It has |z| + |w| rows and n columns; vectors may have leading batch axes. Several systems of one
-    layer are one with leading axes too, applied to one vector each.
+    It has |z| + |w| rows and n columns; vectors may have leading batch axes. With a leading axis of
+    its own it holds several systems of one layer, each applied to one vector.
 
     Args:
-        layer: Whose input x is unknown.
+        layer: The layer whose input x is unknown.
         delta: dL/dz, in the layer's output shape, `(..., o, ...)`.
-        known: Where z is known, in the layer's output shape; rows elsewhere are zero. None for
+        known: Where z is known, in the layer's output shape; other rows are zero. None for
             everywhere.
 
     Example:
@@ -61,14 +63,14 @@ class LinearSystem:
 
     @classmethod
     def of_all(cls, systems: Sequence[LinearSystem]) -> LinearSystem:
-        """Systems of one layer, one after the other along a new axis in front."""
+        """Stack systems of one layer along a new first axis."""
         known = [system.known for system in systems if system.known is not None]
         deltas = torch.stack([system.delta for system in systems])
         return cls(systems[0].layer, deltas, torch.stack(known) if known else None)
 
     def apply(self, x: Tensor) -> Tensor:
         """Multiply by u: `(..., n)` to `(..., |z| + |w|)`."""
-        windows = self._frame.windows(x.reshape(-1, x.shape[-1]))
+        windows = self._unfold(x.reshape(-1, x.shape[-1]))
         forward = self._where_known((self._weight @ windows).flatten(1))
         gradient = self._delta @ windows.mT
         return torch.cat([forward, gradient.flatten(1)], dim=1).reshape(*x.shape[:-1], -1)
@@ -79,7 +81,7 @@ class LinearSystem:
         forward, gradient = flat[:, : self.layer.outputs], flat[:, self.layer.outputs :]
         z = self._where_known(forward).reshape(len(flat), *self._delta.shape[-2:])
         kernels = gradient.reshape(len(flat), *self._weight.shape)
-        x = self._frame.sums(self._weight.T @ z + kernels.mT @ self._delta)
+        x = self._fold(self._weight.T @ z + kernels.mT @ self._delta)
         return x.reshape(*rows.shape[:-1], -1)
 
     def right_hand_side(self, z: Tensor, gradient: Tensor) -> Tensor:
@@ -96,7 +98,7 @@ class LinearSystem:
 
     def input_gradient(self) -> Tensor:
         """dL/dx = W^T dL/dz, `(n,)`; of one system."""
-        return self._frame.sums(self._weight.T @ self._delta[None]).flatten()
+        return self._fold(self._weight.T @ self._delta[None]).flatten()
 
     @property
     def _weight(self) -> Tensor:
@@ -105,17 +107,33 @@ class LinearSystem:
 
     @property
     def _delta(self) -> Tensor:
-        """One row per filter: `(o, positions)`, or `(R, o, positions)` of several systems."""
+        """One row per filter: `(o, positions)`, or `(R, o, positions)` for several systems."""
         several = self.delta.ndim > len(self.layer.output_shape)
-        return self.delta.reshape(*(-1,) * several, self.layer.channels, self._positions)
+        positions = math.prod(self.layer.output_shape[1:])
+        return self.delta.reshape(*(-1,) * several, self.layer.channels, positions)
 
-    @property
-    def _positions(self) -> int:
-        return math.prod(self.layer.output_shape[1:])
+    def _unfold(self, x: Tensor) -> Tensor:
+        """What each position reads: `(R, n)` to `(R, c k k, positions)`."""
+        size, window = self._window
+        return unfold(x.reshape(-1, self.layer.input_shape[0], *size), **window)
+
+    def _fold(self, windows: Tensor) -> Tensor:
+        """The transpose of `_unfold`: add every window back where it was read, `(R, n)`."""
+        size, window = self._window
+        return fold(windows, size, **window).flatten(1)
 
     @cached_property
-    def _frame(self) -> _Frame:
-        return _Frame(self.layer)
+    def _window(self) -> tuple[Sizes, dict[str, Sizes]]:
+        """The input's size and the window, padded to two axes for `fold` and `unfold`."""
+        layer = self.layer
+        ones = (1,) * (2 - len(layer.kernel))
+        padding = (*(0,) * len(ones), *layer.padding)
+        window = {
+            "kernel_size": (*ones, *layer.kernel),
+            "stride": (*ones, *layer.stride),
+            "padding": padding,
+        }
+        return (*ones, *layer.input_shape[1:]), window
 
     def _where_known(self, forward: Tensor) -> Tensor:
         if self.known is None:
@@ -124,49 +142,21 @@ class LinearSystem:
         return forward * self.known.reshape(*(-1,) * several, self.layer.outputs)
 
 
-class _Frame:
-    """The layer's windows, with axes that it has not as axes of length one."""
-
-    def __init__(self, layer: Layer) -> None:
-        missing = 2 - len(layer.kernel)
-        channels, *sizes = layer.input_shape
-        self._shape = (channels, *(1,) * missing, *sizes)
-        self._kernel = (*(1,) * missing, *layer.kernel)
-        self._stride = (*(1,) * missing, *layer.stride)
-        self._padding = (*(0,) * missing, *layer.padding)
-
-    def windows(self, x: Tensor) -> Tensor:
-        """What each position reads: `(R, n)` to `(R, c k k, positions)`."""
-        planes = x.reshape(-1, *self._shape)
-        return unfold(planes, self._kernel, stride=self._stride, padding=self._padding)
-
-    def sums(self, windows: Tensor) -> Tensor:
-        """The transpose: add every window back where it was read, `(R, n)`."""
-        size = self._shape[1:]
-        planes = fold(windows, size, self._kernel, stride=self._stride, padding=self._padding)
-        return planes.flatten(1)
-
-
-def covered(layer: Layer) -> int:
-    """Input entries that some window of the layer reaches.
+def count_covered_inputs(layer: Layer) -> int:
+    """Count the input entries that some window of the layer reads.
 
     Example:
         >>> from seepage.probing.activations import Identity
         >>> skipping = Layer(
         ...     "conv", (1, 6), (1, 2), (2,), (3,), (0,), torch.ones(1, 1, 2), None, Identity()
         ... )
-        >>> covered(skipping)
+        >>> count_covered_inputs(skipping)
         4
     """
+    sizes, counts = layer.input_shape[1:], layer.output_shape[1:]
+    axes = zip(sizes, counts, layer.kernel, layer.stride, layer.padding, strict=True)
     touched = [
         len({s * i + p - pad for i in range(count) for p in range(k)} & set(range(size)))
-        for size, count, k, s, pad in zip(
-            layer.input_shape[1:],
-            layer.output_shape[1:],
-            layer.kernel,
-            layer.stride,
-            layer.padding,
-            strict=True,
-        )
+        for size, count, k, s, pad in axes
     ]
     return layer.input_shape[0] * math.prod(touched)

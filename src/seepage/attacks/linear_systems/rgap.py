@@ -1,10 +1,10 @@
-"""R-GAP: the input of every layer from its linear system, last layer first."""
+"""R-GAP: compute the input of every layer from its linear system, last layer first."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,28 +13,188 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved, residual
 from seepage.attacks.labels.infer_labels import recover_labels
-from seepage.attacks.linear_systems.recursion import Step, Walk, as_solved, walk_back
-from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
+from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
+from seepage.core import Attack, Observation, Reconstruction, Rng, Trace, Update
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.rng import require_key
 from seepage.core.task import Loss
+from seepage.numerics.least_squares import minimum_norm
 from seepage.probing.layer_stack import INSTEAD, Layer, Stack, read_stack
 from seepage.probing.usable_update import require_usable
 
 _GRID = 4_000
 _HALVINGS = 100
+_TOLERANCE = 1e-3
+
+
+def has_one_solution(system: LinearSystem) -> Tensor:
+    """Whether u has full column rank, so that u x = v has at most one solution, `(...)`.
+
+    Solve u x = u r for a random vector r. If u has a null space, r has a part in it, and r does
+    not come back.
+    """
+    axes = tuple(range(-len(system.layer.output_shape), 0))
+    alive = system.delta.abs().amax(axes) > 0
+    if not system.layer.convolutional:
+        return alive
+    rows, columns = system.shape
+    if rows < columns or count_covered_inputs(system.layer) < columns:
+        return torch.zeros_like(alive)
+    r = Rng(0).normal((columns,), like=system.delta).expand(*alive.shape, columns)
+    lost = torch.linalg.vector_norm(minimum_norm(system, system.apply(r)) - r, dim=-1)
+    nothing: Tensor = lost < _TOLERANCE * torch.linalg.vector_norm(r, dim=-1)
+    return nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The solution of one layer.
+
+    Args:
+        index: Place of the layer in the stack.
+        system: u, the system that the layer's input must solve.
+        target: v, the right-hand side.
+        x: The input, flat `(n,)`.
+        exact: Whether u and v hold no error: every layer above had one solution only.
+        determined: Whether u x = v has no other solution.
+    """
+
+    index: int
+    system: LinearSystem
+    target: Tensor
+    x: Tensor
+    exact: bool
+    determined: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether all solutions explain the update equally well: u, v are exact, all z is known.
+
+        Then each gives the same z, so the same gradients above, and the same dL/dw here.
+        """
+        known = self.system.known
+        return self.exact and (known is None or bool(known.all()))
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """The start of one walk.
+
+    Args:
+        update: The observed gradient of one example, up to scale.
+        delta: dL/dz of the last layer, in the same scale.
+    """
+
+    update: Update
+    delta: Tensor
+
+
+# Improve the inputs of one convolutional layer, one per walk, before the walks go on.
+Correct = Callable[[Sequence[Step]], Sequence[Tensor]]
+
+
+def keep_solutions(steps: Sequence[Step]) -> list[Tensor]:
+    """No correction: the solutions of least norm."""
+    return [step.x for step in steps]
+
+
+def walk_back(
+    stack: Stack, walks: Sequence[Walk], *, damping: float, correct: Correct = keep_solutions
+) -> list[Step]:
+    """Compute the input of every layer, last layer first; return the steps of the first layer.
+
+    With x the input of the layer above, z = alpha^-1(x) and dL/dz = (W^T dL/dz_above) alpha'(z)
+    make up this layer's system, whose solution is the next x. A fully connected layer needs only
+    its weight gradient, which is dz x^T. All walks run side by side.
+
+    Args:
+        stack: The network.
+        walks: Where to begin.
+        damping: Tikhonov damping of the least squares.
+        correct: Improves the inputs of a convolutional layer before the walks go on.
+
+    References:
+        Zhu and Blaschko, 2021, Sec. 3 (zhu2021recursive); Chen and Campbell, 2022, Eq. 2-7 and
+        Lemma 3.1 (chen2022analysing)
+    """
+    gradients = [walk.update.descent().tensors for walk in walks]
+    # Of the logits only the gradient is known.
+    known = [
+        _Known(torch.zeros_like(d), torch.zeros_like(d, dtype=torch.bool), d, True)
+        for d in (walk.delta for walk in walks)
+    ]
+    for index in range(len(stack.layers) - 1, -1, -1):
+        layer = stack.layers[index]
+        steps = _solve_layer(index, layer, known, gradients, damping)
+        if layer.convolutional:
+            better = correct(steps)
+            steps = [replace(s, x=x) for s, x in zip(steps, better, strict=True)]
+        if index > 0:
+            known = [_pass_down(stack.layers[index - 1], step) for step in steps]
+    return steps
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What one walk knows of a layer's output: z, where it is known, dL/dz, and if it is exact."""
+
+    z: Tensor
+    where: Tensor
+    delta: Tensor
+    exact: bool
+
+
+def _pass_down(below: Layer, step: Step) -> _Known:
+    """Turn the input of a layer into the output of the layer below."""
+    x = step.x.reshape(below.output_shape)
+    z = below.activation.inverse(x)
+    arriving = step.system.input_gradient().reshape(below.output_shape)
+    delta = arriving * below.activation.derivative(z)
+    return _Known(z, below.activation.known(x), delta, step.exact and step.determined)
+
+
+def _solve_layer(
+    index: int,
+    layer: Layer,
+    known: Sequence[_Known],
+    gradients: Sequence[Mapping[str, Tensor]],
+    damping: float,
+) -> list[Step]:
+    """Solve the layer's systems of all walks at once."""
+    weight, bias = layer.parameters
+    systems, targets = [], []
+    for above, gradient in zip(known, gradients, strict=True):
+        delta = above.delta
+        if not layer.convolutional and bias in gradient:
+            delta = gradient[bias].to(delta)
+        if not bool(delta.any()):
+            raise NotApplicable(
+                f"the gradient behind {layer.name!r} is zero, so it holds nothing of the input"
+            )
+        system = LinearSystem(layer, delta, above.where)
+        systems.append(system)
+        targets.append(system.right_hand_side(above.z, gradient[weight].to(delta)))
+    joint = LinearSystem.of_all(systems)
+    if layer.convolutional:
+        solutions = minimum_norm(joint, torch.stack(targets), damping=damping)
+    else:
+        deltas = joint.delta
+        outer = torch.stack([gradient[weight].to(deltas) for gradient in gradients])
+        solutions = (outer.mT @ deltas[..., None])[..., 0] / deltas.square().sum(1, keepdim=True)
+    single = has_one_solution(joint).tolist()
+    each = zip(systems, targets, solutions, known, single, strict=True)
+    return [Step(index, system, v, x, above.exact, one) for system, v, x, above, one in each]
 
 
 def head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> list[Tensor]:
     """Every dL/dz of a last fully connected layer that its weight gradient allows.
 
-    The weight gradient of one example is dz x^T, so it gives a unit vector a and a vector c with
-    dz = s a and x = c / s, and leaves open only the number s. At the logits the loss ties both
-    together:
+    The weight gradient of one example is dz x^T. It gives a unit vector a and a vector c with
+    dz = s a and x = c / s, and leaves only the number s open. The loss links both at the logits:
 
         dL/dz (W c / s + b) = s a
 
-    Of this vector equation the part along a is solved; in a logistic head it has two solutions
+    The part of this vector equation along a is solved for s. A logistic head has two solutions
     where the example is classified well.
 
     Args:
@@ -53,11 +213,14 @@ def head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> lis
         logits = torch.outer(1 / scales, layer.weight @ features)
         if layer.bias is not None:
             logits = logits + layer.bias
-        along: Tensor = _slopes(layer, loss, logits, labels) @ direction
+        leaves = logits.detach().requires_grad_()
+        losses = loss(layer.activation(leaves), labels.expand(len(leaves), *labels.shape[1:]))
+        (slopes,) = torch.autograd.grad(losses.sum(), leaves)
+        along: Tensor = slopes @ direction
         return along - scales
 
     size = torch.logspace(-12, 3, _GRID, dtype=weight.dtype, device=weight.device)
-    roots = torch.cat([_roots(mismatch, size), _roots(mismatch, -size)])
+    roots = torch.cat([_find_roots(mismatch, size), _find_roots(mismatch, -size)])
     if len(roots) == 0:
         raise NotApplicable(
             f"no gradient at the logits explains the weight gradient of {layer.name!r}; was the "
@@ -66,14 +229,7 @@ def head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> lis
     return [root * direction for root in roots]
 
 
-def _slopes(layer: Layer, loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
-    leaves = logits.detach().requires_grad_()
-    losses = loss(layer.activation(leaves), labels.expand(len(leaves), *labels.shape[1:]))
-    (slopes,) = torch.autograd.grad(losses.sum(), leaves)
-    return slopes
-
-
-def _roots(function: Callable[[Tensor], Tensor], grid: Tensor) -> Tensor:
+def _find_roots(function: Callable[[Tensor], Tensor], grid: Tensor) -> Tensor:
     """Where a function changes its sign between neighbours on a grid, by bisection."""
     values = function(grid)
     change = values[:-1].sign() * values[1:].sign() < 0
@@ -86,12 +242,8 @@ def _roots(function: Callable[[Tensor], Tensor], grid: Tensor) -> Tensor:
     return (left + right) / 2
 
 
-# As `Correct`, given which observation each walk is of.
-CorrectOf = Callable[[Sequence[int], Sequence[Step]], Sequence[Tensor]]
-
-
 def _read_single(observation: Observation) -> Stack:
-    """The network as a stack, if the update is one example's and can be walked back through."""
+    """The network as a stack, if the update is one example's and the last layer is connected."""
     require_usable(observation.update, observation.task)
     if (observation.batch_size or 1) > 1:
         raise NotApplicable(
@@ -107,77 +259,58 @@ def _read_single(observation: Observation) -> Stack:
     return stack
 
 
-def read_all(observations: Sequence[Observation]) -> Stack:
-    """The stack of observations of one network, all of them of one example."""
-    first, *_ = [_read_single(observation) for observation in observations]
-    return first
-
-
-def best_walks(
+def recover_inputs(
     observations: Sequence[Observation],
-    stack: Stack,
     *,
+    rngs: Sequence[Rng],
     damping: float,
-    correct: CorrectOf | None = None,
-) -> list[Step]:
+    needs_labels: bool = False,
+    correct: Callable[[Stack, Sequence[int], Sequence[Step]], Sequence[Tensor]] | None = None,
+    traces: Mapping[int, Trace] | None = None,
+) -> list[Reconstruction]:
     """Walk back from every possible gradient at the logits; keep what explains the update best.
 
     Args:
-        observations: Of one network.
-        stack: That network.
-        damping: Of the least squares.
-        correct: Improves the inputs of a layer, given which observation each is of.
+        observations: Of one example each, made with the same task and client.
+        rngs: One key for each.
+        damping: Tikhonov damping of the least squares.
+        needs_labels: Whether the labels must be known.
+        correct: As in `walk_back`, also given the stack and the observation of each walk.
+        traces: The trace of each observation's correction, filled in by `correct`.
     """
-    deltas = [_head_deltas(observation, stack) for observation in observations]
+    require_key(*rngs)
+    began = time.perf_counter()
+    stack, *_ = [_read_single(observation) for observation in observations]
+    if needs_labels and any(observation.labels is None for observation in observations):
+        raise MissingKnowledge(
+            "labels", needed_by="gradient matching", hint="use Threat(knows_labels=True)"
+        )
+    deltas = [_read_head_deltas(observation, stack) for observation in observations]
     owners = [case for case, found in enumerate(deltas) for _ in found]
-    starts = [delta for found in deltas for delta in found]
-    ends = walk_back(
+    starts = zip(owners, (delta for found in deltas for delta in found), strict=True)
+    steps = walk_back(
         stack,
-        [
-            Walk(observations[case].update, delta)
-            for case, delta in zip(owners, starts, strict=True)
-        ],
+        [Walk(observations[case].update, delta) for case, delta in starts],
         damping=damping,
-        correct=as_solved if correct is None else partial(correct, owners),
+        correct=keep_solutions if correct is None else partial(correct, stack, owners),
     )
+    best = [
+        _choose_best(seen, [step for step, of in zip(steps, owners, strict=True) if of == case])
+        for case, seen in enumerate(observations)
+    ]
+    seconds = (time.perf_counter() - began) / len(observations)
     return [
-        _best(observation, [end for end, of in zip(ends, owners, strict=True) if of == case])
-        for case, observation in enumerate(observations)
+        _certify_guess(
+            seen,
+            stack,
+            step,
+            replace((traces or {}).get(case, Trace(device=str(step.x.device))), seconds=seconds),
+        )
+        for case, (seen, step) in enumerate(zip(observations, best, strict=True))
     ]
 
 
-def _best(observation: Observation, walks: Sequence[Step]) -> Step:
-    labels = observation.labels
-    if len(walks) == 1 or labels is None:
-        return walks[0]
-    return min(walks, key=lambda walk: residual(observation, inputs(observation, walk.x), labels))
-
-
-def reconstruction(
-    observation: Observation, stack: Stack, step: Step, trace: Trace
-) -> Reconstruction:
-    """The guess, and what the walk proves about it."""
-    found, labels = inputs(observation, step.x), observation.labels
-    if labels is None:
-        return Reconstruction(found, trace=trace)
-    certificate = certify_solved(
-        observation,
-        found,
-        labels,
-        read=[layer.parameters[0] for layer in stack.layers],
-        alone=step.exact and step.determined,
-    )
-    return Reconstruction(found, labels, trace, certificate)
-
-
-def inputs(observation: Observation, x: Tensor) -> Tensor:
-    """What the first layer reads, in natural units and the precision of the update, `(1, ...)`."""
-    domain = observation.task.domain
-    natural = domain.denormalise(x.reshape(1, *domain.shape))
-    return domain.project(natural.to(next(iter(observation.update))))
-
-
-def _head_deltas(observation: Observation, stack: Stack) -> list[Tensor]:
+def _read_head_deltas(observation: Observation, stack: Stack) -> list[Tensor]:
     head = stack.layers[-1]
     gradients = observation.update.descent().tensors
     weight, bias = head.parameters
@@ -193,21 +326,48 @@ def _head_deltas(observation: Observation, stack: Stack) -> list[Tensor]:
     return head_deltas(head, gradients[weight].to(head.weight), loss, labels)
 
 
+def _choose_best(observation: Observation, steps: Sequence[Step]) -> Step:
+    labels = observation.labels
+    if len(steps) == 1 or labels is None:
+        return steps[0]
+    return min(steps, key=lambda s: residual(observation, _to_inputs(observation, s.x), labels))
+
+
+def _certify_guess(
+    observation: Observation, stack: Stack, step: Step, trace: Trace
+) -> Reconstruction:
+    """The guess, with a certificate where the labels are known."""
+    found, labels = _to_inputs(observation, step.x), observation.labels
+    if labels is None:
+        return Reconstruction(found, trace=trace)
+    read = [layer.parameters[0] for layer in stack.layers]
+    alone = step.exact and step.determined
+    certificate = certify_solved(observation, found, labels, read=read, alone=alone)
+    return Reconstruction(found, labels, trace, certificate)
+
+
+def _to_inputs(observation: Observation, x: Tensor) -> Tensor:
+    """Inputs in natural units and the precision of the update, `(1, ...)`, from the first x."""
+    domain = observation.task.domain
+    natural = domain.denormalise(x.reshape(1, *domain.shape))
+    return domain.project(natural.to(next(iter(observation.update))))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RGAP:
-    """Backward recursion over linear systems, of one example.
+    """Backward recursion over linear systems, for one example.
 
-    Each layer's input solves u x = v, with the layer's forward pass and its weight gradient as
-    rows; of several solutions the one of least norm is taken. The certificate says `unique` where
-    every layer left only one. Behind a ReLU only the rows of positive outputs are known.
+    The input of each layer solves u x = v, whose rows are the layer's forward pass and its weight
+    gradient. The solution of least norm is taken. The certificate says `unique` where every layer
+    has one solution only. Behind a ReLU only the rows of positive outputs are known.
 
     Args:
         damping: Tikhonov damping of the least squares, for noisy updates.
 
     Deviations:
-        All rows of a fully connected layer are used, weighted by what they say, where the paper
-        averages their quotients; the same without noise and better with it. The gradient at the
-        logits is read off the last bias where there is one.
+        All rows of a fully connected layer are used, weighted by the size of their gradient. The
+        paper averages their quotients, which is the same without noise and worse with it. The
+        gradient at the logits is read off the last bias where there is one.
 
     References:
         Zhu and Blaschko, 2021 (zhu2021recursive)
@@ -227,23 +387,8 @@ class RGAP:
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
     ) -> list[Reconstruction]:
-        """Compute several inputs of one network, the systems of a layer all at once.
-
-        Args:
-            observations: Of one example each, made with the same task and client.
-            rngs: One key for each; nothing is random.
-        """
-        require_key(*rngs)
-        began = time.perf_counter()
-        stack = read_all(observations)
-        steps = best_walks(observations, stack, damping=self.damping)
-        seconds = (time.perf_counter() - began) / len(observations)
-        return [
-            reconstruction(
-                observation, stack, step, Trace(seconds=seconds, device=str(step.x.device))
-            )
-            for observation, step in zip(observations, steps, strict=True)
-        ]
+        """Compute several inputs of one network, the systems of a layer all at once."""
+        return recover_inputs(observations, rngs=rngs, damping=self.damping)
 
 
 def _require_convolutions(observation: Observation) -> None:
@@ -258,7 +403,7 @@ def rgap(*, damping: float = 0.0) -> Attack:
     """Recursive gradient attack: every layer's input by linear least squares, last layer first.
 
     For one example and a chain of convolutions and fully connected layers whose activations can be
-    undone. Needs the label only where the last layer has no bias.
+    inverted. Needs the label only where the last layer has no bias.
 
     Args:
         damping: Tikhonov damping of the least squares, for noisy updates.
@@ -268,8 +413,9 @@ def rgap(*, damping: float = 0.0) -> Attack:
         RGAP(damping=0.0)
 
     Deviations:
-        Least squares by conjugate gradients, without the matrix. Any loss will do: the gradient at
-        the logits is read off the last bias, or found from the loss itself, trying every solution.
+        Least squares by conjugate gradients, without forming the matrix. Any loss will do: the
+        gradient at the logits is read off the last bias, or found from the loss, trying every
+        solution.
 
     References:
         Zhu and Blaschko, 2021 (zhu2021recursive)
