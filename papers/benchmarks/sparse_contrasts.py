@@ -21,7 +21,12 @@ from torch import Tensor
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.exact_batch.span_factors import factorise
-from seepage.attacks.exact_batch.sparse_directions import descend, fit_trimmed, unit, whiten_rows
+from seepage.attacks.exact_batch.sparse_directions import (
+    descend,
+    fit_trimmed,
+    normalise_rows,
+    whiten_rows,
+)
 
 STARTS, STEPS = 128, 150
 QUIET = 0.3
@@ -50,11 +55,11 @@ def one_by_one(bend: Callable[[Tensor, float], Tensor]) -> Callable[[Tensor, Ten
     """Descent on the sphere, where `bend` is the derivative of what is summed over entries."""
 
     def search(white: Tensor, starts: Tensor) -> Tensor:
-        c = unit(starts)
+        c = normalise_rows(starts)
         for step in range(STEPS):
             width = 0.3 * (0.005 / 0.3) ** (step / (STEPS - 1))
             slope = bend(c @ white.T, width) @ white / len(white)
-            c = unit(c - 0.5 * (slope - (slope * c).sum(1, keepdim=True) * c))
+            c = normalise_rows(c - 0.5 * (slope - (slope * c).sum(1, keepdim=True) * c))
         return c
 
     return search
@@ -75,10 +80,10 @@ def images(name: str, people: int, width: int, number: int) -> tuple[Tensor, Ten
     task = sp.zoo.mlp(hidden=(width,), domain=data.domain, seed=number).to(dtype=torch.float64)
     batch = data.batch(people, start=number * people).to(dtype=torch.float64)
     gradient = sp.Client(sp.Gradient())(task, batch, rng=sp.rng(number)).tensors
-    factors = factorise(gradient["hidden1.weight"], gradient["hidden1.bias"], people=people)
+    factors = factorise(gradient["hidden1.weight"], gradient["hidden1.bias"], batch_size=people)
     inputs = task.domain.normalise(batch.inputs).flatten(1)
     directions = torch.linalg.lstsq(inputs.T, factors.mixtures.T).solution
-    return factors.span[factors.live], unit(directions)
+    return factors.span[factors.live], normalise_rows(directions)
 
 
 def columns(people: int, width: int, number: int) -> tuple[Tensor, Tensor]:
@@ -87,7 +92,7 @@ def columns(people: int, width: int, number: int) -> tuple[Tensor, Tensor]:
     entries = key.fork("entries").normal((width, people), like=like)
     active = key.fork("active").uniform((width, people), like=like) >= 0.5
     span, mixing = torch.linalg.qr(entries * active)
-    return span[active.any(1)], unit(mixing.T)
+    return span[active.any(1)], normalise_rows(mixing.T)
 
 
 def found(span: Tensor, directions: Tensor, contrast: str, number: int) -> int:
@@ -97,7 +102,7 @@ def found(span: Tensor, directions: Tensor, contrast: str, number: int) -> int:
     white, there = whiten_rows(rows, people)
     starts = sp.rng(1000 + number).normal((STARTS, people), like=white)
     ends = fit_trimmed(white, CONTRASTS[contrast](white, starts), silent=0.35, steps=6)
-    cosines = (unit(ends @ there.T) @ directions.T).abs()
+    cosines = (normalise_rows(ends @ there.T) @ directions.T).abs()
     return int((cosines.amax(0) > 1 - 1e-9).sum())
 
 

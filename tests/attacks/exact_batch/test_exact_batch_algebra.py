@@ -1,6 +1,7 @@
 """Each identity the exact inversion rests on, against an independent computation."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from hypothesis import strategies as st
 import seepage as sp
 from seepage.attacks.exact_batch import determined_probability, success_probability
 from seepage.attacks.exact_batch.complementarity import _best_above, _move, _objective
-from seepage.attacks.exact_batch.direction_search import (
+from seepage.attacks.exact_batch.exact_batch import (
     ReLULayer,
-    determined,
+    is_determined,
     refine_separation,
     separate,
 )
-from seepage.attacks.exact_batch.kernel_sampling import kernels
+from seepage.attacks.exact_batch.kernel_sampling import find_kernels
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     column_space,
@@ -44,9 +45,9 @@ class Network:
         self.gradients = torch.where(z > 0, errors @ head, 0)
         self.weight = self.gradients.T @ self.inputs
         self.bias = self.gradients.sum(0)
-        self.factors = factorise(self.weight, self.bias, people=None)
+        self.factors = factorise(self.weight, self.bias, batch_size=None)
         above = head.T @ column_space(errors.T @ z.clamp_min(0), at_most=people)
-        self.factors = self.factors.below(above)
+        self.factors = replace(self.factors, above=above)
         self.directions = torch.linalg.lstsq(self.factors.span, self.gradients.T).solution
 
 
@@ -58,7 +59,7 @@ SHAPES = {"people": st.integers(1, 9), "seed": st.integers(0, 10_000)}
 def test_the_rank_is_the_batch_size_and_the_factors_give_the_gradient_back(people, seed):
     private = Network(people, seed=seed)
     factors = private.factors
-    assert factors.people == people == np.linalg.matrix_rank(private.weight.numpy())
+    assert factors.batch_size == people == np.linalg.matrix_rank(private.weight.numpy())
     np.testing.assert_allclose(factors.span @ factors.mixtures, private.weight, atol=1e-9)
     np.testing.assert_allclose(factors.span.T @ factors.span, np.eye(people), atol=1e-12)
 
@@ -80,7 +81,7 @@ def test_only_the_directions_are_unknown_inputs_and_scale_follow(people, seed):
 @given(people=st.integers(2, 9), seed=st.integers(0, 10_000))
 def test_the_kernel_is_what_scipy_finds(people, seed):
     rows = draw(3, people - 1, people, seed=seed)
-    ours = kernels(rows)
+    ours = find_kernels(rows)
     for one, kernel in zip(rows, ours, strict=True):
         theirs = torch.from_numpy(scipy.linalg.null_space(one.numpy()))[:, 0]
         assert abs(float(kernel @ theirs)) == pytest.approx(1, abs=1e-8)
@@ -94,7 +95,7 @@ def test_neurons_silent_for_one_person_point_at_that_person(person):
     # Neurons that the same people activate say the same; pivoting takes three that do not.
     rows = rows[scipy.linalg.qr(rows.T.numpy(), pivoting=True)[2][:3]]
     truth = private.directions[:, person]
-    cosine = kernels(rows[None])[0] @ truth / truth.norm()
+    cosine = find_kernels(rows[None])[0] @ truth / truth.norm()
     assert abs(float(cosine)) == pytest.approx(1, abs=1e-9)
 
 
@@ -163,7 +164,7 @@ def test_settling_removes_what_noise_put_into_a_direction():
     after = refine_separation(private.factors, private.layer, before)
     assert float((before.inputs - private.inputs).abs().max()) > 1e-3
     np.testing.assert_allclose(after.inputs, private.inputs, atol=1e-7)
-    assert determined(private.factors, after)
+    assert is_determined(private.factors, after)
 
 
 def test_noise_is_told_from_rounding_and_its_size_estimated():
@@ -174,26 +175,28 @@ def test_noise_is_told_from_rounding_and_its_size_estimated():
     assert numerical_rank(torch.linalg.svdvals(private.weight), 1e-13) == (3, False)
     assert numerical_rank(values, 1e-13) == (3, True)
     expected = std * 200**0.5 / float(values[2])
-    assert factorise(seen, private.bias, people=3).noise == pytest.approx(expected, rel=0.05)
+    assert factorise(seen, private.bias, batch_size=3).noise == pytest.approx(expected, rel=0.05)
 
 
 def test_a_gradient_of_pure_noise_hides_the_batch_size():
-    with pytest.raises(NotApplicable, match="hides how many people"):
-        factorise(draw(50, 80), draw(50), people=None)
+    with pytest.raises(NotApplicable, match="hides how many examples"):
+        factorise(draw(50, 80), draw(50), batch_size=None)
 
 
-@pytest.mark.parametrize(("people", "said"), [(3, "more than 3 people"), (5, "for 5 people")])
+@pytest.mark.parametrize(("people", "said"), [(3, "more than 3 examples"), (5, "for 5 examples")])
 def test_a_batch_size_that_the_rank_contradicts_is_refused(people, said):
     private = Network(4)
     with pytest.raises(NotApplicable, match=said):
-        factorise(private.weight, private.bias, people=people)
+        factorise(private.weight, private.bias, batch_size=people)
 
 
 @pytest.mark.parametrize(("neurons", "people"), [(12, 4), (16, 5), (20, 8)])
 def test_odds_of_being_determined_are_those_of_coins(neurons, people):
     coins = np.random.default_rng(0).random((20_000, people, neurons)) < 0.5
     share = (coins.sum(2) >= people).all(1).mean()
-    assert determined_probability(neurons=neurons, people=people) == pytest.approx(share, abs=0.015)
+    assert determined_probability(neurons=neurons, batch_size=people) == pytest.approx(
+        share, abs=0.015
+    )
 
 
 def test_odds_of_sampling_are_those_of_draws():
@@ -201,15 +204,17 @@ def test_odds_of_sampling_are_those_of_draws():
     people, samples, trials = 5, 40, 4_000
     silent = generator.random((trials, samples, people, people - 1)) < 0.5
     share = silent.all(3).any(1).all(1).mean()
-    ours = success_probability(neurons=400, people=people, samples=samples)
+    ours = success_probability(neurons=400, batch_size=people, samples=samples)
     assert ours == pytest.approx(share, abs=0.03)
 
 
 def test_odds_fall_with_people_and_rise_with_samples():
-    odds = [success_probability(neurons=256, people=b, samples=2**18) for b in (8, 16, 18, 20, 24)]
+    odds = [
+        success_probability(neurons=256, batch_size=b, samples=2**18) for b in (8, 16, 18, 20, 24)
+    ]
     assert odds == sorted(odds, reverse=True)
     assert odds[0] > 0.999 > odds[-1]
-    more = [success_probability(neurons=256, people=18, samples=2**n) for n in (16, 18, 20, 22)]
+    more = [success_probability(neurons=256, batch_size=18, samples=2**n) for n in (16, 18, 20, 22)]
     assert more == sorted(more)
 
 

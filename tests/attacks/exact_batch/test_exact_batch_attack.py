@@ -87,7 +87,7 @@ def test_least_squares_reaches_batches_and_widths_that_sampling_does_not(images)
     batch = private(images, 24)
     seen = observe(network(images, 96), batch)
     assert largest_error(invert(seen), batch) < 1e-10
-    with pytest.raises(NotApplicable, match=r"24 people .* probability .* smaller batch"):
+    with pytest.raises(NotApplicable, match=r"24 examples .* probability .* smaller batch"):
         invert(seen, SAMPLING)
 
 
@@ -160,7 +160,7 @@ def test_equal_inputs_are_said_and_the_others_come_back_if_nobody_counts(digits)
     some = private(digits, 4)
     twice = sp.Batch(some.inputs[[0, 1, 2, 3, 3]], some.labels[[0, 1, 2, 3, 3]])
     task = network(digits, 64)
-    with pytest.raises(NotApplicable, match=r"rank 4 for 5 people: some inputs are equal"):
+    with pytest.raises(NotApplicable, match=r"rank 4 for 5 examples: some inputs are equal"):
         invert(observe(task, twice))
     guess = invert(observe(task, twice, knows_batch_size=False))
     assert largest_error(guess, some) < 1e-10
@@ -169,9 +169,9 @@ def test_equal_inputs_are_said_and_the_others_come_back_if_nobody_counts(digits)
 
 def test_too_narrow_a_layer_is_refused_with_its_odds(digits):
     batch = private(digits, 12)
-    with pytest.raises(NotApplicable, match=r"12 people through \d+ neurons .* probability"):
+    with pytest.raises(NotApplicable, match=r"12 examples through \d+ neurons .* probability"):
         invert(observe(network(digits, 20), batch))
-    with pytest.raises(NotApplicable, match="rank 6 at most, too little for 12 people"):
+    with pytest.raises(NotApplicable, match="rank 6 at most, too little for 12 examples"):
         invert(observe(network(digits, 6), batch))
 
 

@@ -1,5 +1,7 @@
 """Sparsity alone takes large batches apart; each step against an independent computation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,15 +21,14 @@ from seepage.attacks.exact_batch.span_factors import (
     Factors,
     empty_candidates,
     factorise,
+    find_silent,
 )
 from seepage.attacks.exact_batch.sparse_directions import (
     _separate_pairs,
     add_multiple,
     descend,
-    find_silent,
     fit_trimmed,
-    share,
-    unit,
+    normalise_rows,
     whiten_rows,
 )
 from seepage.core.errors import InvalidValue, NotApplicable
@@ -82,7 +83,7 @@ def test_forty_people_come_back_where_least_squares_and_sampling_find_nobody(dat
     assert guess.certificate.unique
     few = ExactBatch(searches=(Complementarity(rounds=2),))
     assert largest_error(few(seen, rng=sp.rng(1)), batch) > 0.1
-    with pytest.raises(NotApplicable, match=r"40 people .* probability .* smaller batch"):
+    with pytest.raises(NotApplicable, match=r"40 examples .* probability .* smaller batch"):
         ExactBatch(searches=(KernelSampling(),))(seen, rng=sp.rng(1))
 
 
@@ -145,12 +146,12 @@ def test_rows_are_white_and_the_map_leads_back():
 
 
 def test_a_step_goes_down_the_gradient_of_the_smoothed_count():
-    white, start = draw(60, 5), unit(draw(3, 5, seed=1))
+    white, start = draw(60, 5), normalise_rows(draw(3, 5, seed=1))
     at = start.clone().requires_grad_()
     count = (1 - torch.exp(-(at @ white.T).square() / 2)).mean(1).sum()
     (slope,) = torch.autograd.grad(count, at)
     expected = start - 0.75 * (slope - (slope * start).sum(1, keepdim=True) * start)
-    np.testing.assert_allclose(descend(white, start, steps=1), unit(expected), rtol=1e-10)
+    np.testing.assert_allclose(descend(white, start, steps=1), normalise_rows(expected), rtol=1e-10)
 
 
 def test_descent_stays_on_the_sphere_and_makes_entries_small():
@@ -158,13 +159,13 @@ def test_descent_stays_on_the_sphere_and_makes_entries_small():
     white, there = whiten_rows(span, 8)
     ends = descend(white, draw(64, 8), steps=100)
     np.testing.assert_allclose(ends.norm(dim=1), np.ones(64), rtol=1e-12)
-    cosines = (unit(ends @ there.T) @ directions.T).abs()
+    cosines = (normalise_rows(ends @ there.T) @ directions.T).abs()
     assert int((cosines > 0.95).any(0).sum()) == 8
 
 
 def test_trimmed_squares_make_a_direction_exact_and_each_step_is_that_of_a_loop():
     span, directions = sparse(6, 120)
-    near = unit(directions + 0.1 * draw(6, 6, seed=2))
+    near = normalise_rows(directions + 0.1 * draw(6, 6, seed=2))
     step = fit_trimmed(span, near, silent=0.35, steps=1)
     for start, ours in zip(near.numpy(), step.numpy(), strict=True):
         quietest = np.argsort(np.abs(span.numpy() @ start))[: int(0.35 * 120)]
@@ -179,7 +180,7 @@ def test_who_is_taken_out_leaves_one_dimension_less_and_is_put_back():
     one, other = directions[0], directions[1]
     silent = find_silent(span, one[None], 1e-9)[0]
     assert np.linalg.matrix_rank(span[silent].numpy(), tol=1e-9) == 5
-    lacking = unit((other - 0.7 * one)[None])
+    lacking = normalise_rows((other - 0.7 * one)[None])
     back = add_multiple(span[~silent], lacking, one)[0]
     assert abs(float(back @ other)) == pytest.approx(1, abs=1e-12)
 
@@ -187,11 +188,11 @@ def test_who_is_taken_out_leaves_one_dimension_less_and_is_put_back():
 def test_a_sparse_difference_and_one_of_the_two_give_the_other():
     span, directions = sparse(5, 300)
     factors = factors_of(span)
-    difference = unit((directions[0] - directions[1])[None])
+    difference = normalise_rows((directions[0] - directions[1])[None])
     # Zeros of the difference are those they share; more make it count as sparse.
     kept = ~(find_silent(span, directions[:2], 1e-9).sum(0) == 1) | (torch.arange(300) % 3 == 0)
     span = span[kept]
-    assert float(share(find_silent(span, difference, 1e-9))) > 0.3
+    assert float(find_silent(span, difference, 1e-9).double().mean()) > 0.3
     people = Candidates(directions[:1], torch.tensor([0.5]).double())
     ends = Candidates(difference, torch.tensor([0.6]).double())
     found = _separate_pairs(factors, span, ends, people)
@@ -211,19 +212,19 @@ def test_every_key_finds_all_six_directions(key):
 
 def test_the_order_of_engines_follows_the_batch_size():
     for people, first in ((8, Complementarity), (40, SparseDirections)):
-        factors = factors_of(sparse(people, 800)[0]).below(draw(800, 9))
+        factors = replace(factors_of(sparse(people, 800)[0]), above=draw(800, 9))
         assert isinstance(_select_searches(ExactBatch().searches, factors)[0], first)
 
 
 def test_odds_rise_with_neurons_per_person_and_hopeless_ones_are_refused():
-    odds = [sparse_probability(neurons=m, people=64) for m in (256, 512, 768, 1024, 2048)]
+    odds = [sparse_probability(neurons=m, batch_size=64) for m in (256, 512, 768, 1024, 2048)]
     assert odds == sorted(odds)
     assert odds[0] < 0.01 < 0.99 < odds[-1]
-    alike = [sparse_probability(neurons=1024, people=64, sent=r) for r in (9, 20, 40, 64)]
+    alike = [sparse_probability(neurons=1024, batch_size=64, sent=r) for r in (9, 20, 40, 64)]
     assert alike == sorted(alike)
     weight, bias = draw(256, 64) @ draw(64, 300, seed=1), draw(256, seed=2)
-    with pytest.raises(NotApplicable, match="64 people through 256 neurons"):
-        _select_searches((SparseDirections(),), factorise(weight, bias, people=64))
+    with pytest.raises(NotApplicable, match="64 examples through 256 neurons"):
+        _select_searches((SparseDirections(),), factorise(weight, bias, batch_size=64))
 
 
 @pytest.mark.parametrize(

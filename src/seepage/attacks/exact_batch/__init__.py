@@ -1,4 +1,4 @@
-"""Whole batches, inverted exactly through a first layer with ReLU."""
+"""Exact inversion of whole batches through a first layer with ReLU."""
 
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.exact_batch import ExactBatch

@@ -17,28 +17,28 @@ from seepage.attacks.exact_batch.span_factors import (
 )
 from seepage.core import Rng
 
-# A start that ends this low has found somebody; those that have not end near 1e-2.
+# A start that ends below this has found an example; the others end near 1e-2.
 _SETTLED = 1e-4
-_QUIET = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complementarity:
-    """Solves for one person at a time, in B + r unknowns, without labels.
+    """Solves for one example at a time, in B + r unknowns, without labels.
 
-    The layer above sends v = above e down to the neurons, with e of its rank r. An active neuron
-    passes it on and a silent one passes nothing, so d = span p, the person's column of dL/dZ, has
+    The layer above sends v = above e down to the neurons, where `above` has rank r. An active
+    neuron passes v on and a silent one passes nothing. So d = span p, the example's column of
+    dL/dZ, satisfies
 
         d_j (d_j - v_j) = 0   for every neuron j.
 
-    These m quadratic equations in (p, e) hold for the B people of the batch and, as soon as m is
-    a few times B + r, for nobody else. They are solved by Levenberg-Marquardt on the sphere
-    ||p|| = 1 from many random starts at once; most of them end at some person.
+    Once m is a few times B + r, only the B examples of the batch solve these m quadratic equations
+    in (p, e). They are solved by Levenberg-Marquardt on the sphere ||p|| = 1 from many random
+    starts at once. Most starts end at an example.
 
     Args:
-        starts: In each round.
-        steps: Of Levenberg-Marquardt.
-        rounds: At most.
+        starts: Random starts in each round.
+        steps: Steps of Levenberg-Marquardt.
+        rounds: Largest number of rounds.
 
     References:
         Levenberg, 1944 (levenberg1944method); Dimitrov et al., 2024 (dimitrov2024spear) for the
@@ -49,7 +49,7 @@ class Complementarity:
     steps: int = 40
     rounds: int = 24
 
-    # Beyond it few random starts settle, and each costs the square of the people.
+    # For larger batches few starts settle, and each costs the square of the batch size.
     quick_up_to: ClassVar[float] = 32
     patience: ClassVar[float] = math.inf
 
@@ -58,40 +58,37 @@ class Complementarity:
         require_at_least_one(starts=self.starts, steps=self.steps, rounds=self.rounds)
 
     def probability(self, factors: Factors) -> float:
-        """That everybody is determined; zero where the layer above is not known."""
+        """Probability that all examples are determined; 0 if the layer above is unknown."""
         if factors.above is None:
             return 0.0
-        return determined_probability(neurons=int(factors.live.sum()), people=factors.people)
+        return determined_probability(
+            neurons=int(factors.live.sum()), batch_size=factors.batch_size
+        )
 
     def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
-        """One round of starts, each some way off from what is found."""
-        if factors.above is None:
-            raise AssertionError("Complementarity was asked where it does not apply")
-        starts = rng.fork("starts").normal((self.starts, factors.people), like=factors.span)
+        """Run one round of starts, each moved away from the directions already found."""
+        assert factors.above is not None, "Complementarity needs the layer above"
+        starts = rng.fork("starts").normal((self.starts, factors.batch_size), like=factors.span)
         away = rng.fork("away").uniform((self.starts, 1), like=factors.span)
         known = torch.linalg.qr(found.directions[found.scores < _SETTLED].T).Q
         starts = starts - away * (starts @ known) @ known.T
-        live = factors.live
-        # Every neuron counts about the same, however loud it is; the quietest not quite as much,
-        # for what it is sent is out of proportion to what it passes.
-        loudness = factors.span[live].norm(dim=1, keepdim=True)
-        loudness = loudness.clamp_min(_QUIET * factors.loudness)
-        span, above = factors.span[live] / loudness, factors.above[live] / loudness
+        live, norms = factors.live, factors.live_norms
+        span, above = factors.span[live] / norms, factors.above[live] / norms
         return _levenberg_marquardt(span, torch.linalg.qr(above).Q, starts, self.steps)
 
 
 def _levenberg_marquardt(span: Tensor, above: Tensor, starts: Tensor, steps: int) -> Candidates:
-    people = span.shape[1]
+    size = span.shape[1]
     p = starts / starts.norm(dim=1, keepdim=True)
     e = _best_above(span, above, p)
     objective = _objective(span, above, p, e)
     damping = torch.full_like(objective, 0.1)
     for _ in range(steps):
         move = _move(span, above, p, e, damping)
-        size = (p + move[:, :people]).norm(dim=1, keepdim=True)
-        there = (p + move[:, :people]) / size, (e + move[:, people:]) / size
+        length = (p + move[:, :size]).norm(dim=1, keepdim=True)
+        there = (p + move[:, :size]) / length, (e + move[:, size:]) / length
         value = _objective(span, above, *there)
-        # Comparison with NaN is false, so that a step into nowhere is not taken.
+        # A comparison with NaN is false, so a step to NaN is not taken.
         better = value < objective
         p = torch.where(better[:, None], there[0], p)
         e = torch.where(better[:, None], there[1], e)
@@ -107,11 +104,10 @@ def _objective(span: Tensor, above: Tensor, p: Tensor, e: Tensor) -> Tensor:
 
 
 def _best_above(span: Tensor, above: Tensor, p: Tensor) -> Tensor:
-    """The e that fits a direction best, which is linear."""
+    """Solve for the e that fits a direction best, a linear problem."""
     d = p @ span.T
     rows = d[:, :, None] * above
-    normal = rows.mT @ rows
-    e: Tensor = torch.linalg.solve_ex(normal, rows.mT @ d.square()[..., None])[0]
+    e: Tensor = torch.linalg.solve_ex(rows.mT @ rows, rows.mT @ d.square()[..., None])[0]
     return e[..., 0]
 
 

@@ -4,33 +4,198 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from seepage.attacks.applicability import applies_to, require_several
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import read_labels
 from seepage.attacks.exact_batch.complementarity import Complementarity
-from seepage.attacks.exact_batch.direction_search import (
-    DirectionSearch,
-    ReLULayer,
-    Separation,
-    determined,
-    separate_batch,
-)
 from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
-from seepage.attacks.exact_batch.span_factors import Factors, column_space, factorise
+from seepage.attacks.exact_batch.span_factors import (
+    Candidates,
+    Factors,
+    column_space,
+    empty_candidates,
+    factorise,
+)
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.probing.first_layer import Rectified, rectified_layer
 from seepage.probing.usable_update import require_usable
 
-_HOPELESS = 0.01
-_LIKELY = 0.5
+# Wrong directions let about half of a gradient through silent neurons.
+_LARGEST_LEAK = 0.01
+# A neuron with |z| below this, relative to all z of an example, may be active or silent.
+_BRINK = 0.05
+_SETTLING = 10
+# Searches less likely than this to succeed are not run, or run last.
+_HOPELESS, _LIKELY = 0.01, 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class ReLULayer:
+    """The parameters of z = W x + b, in float64: `(m, n)` and `(m,)`."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def find_silent(self, inputs: Tensor, noise: float = 0.0) -> Tensor:
+        """Which neurons `(B, m)` are clearly silent for these inputs `(B, n)`.
+
+        Neurons near zero do not count: noise in the inputs or a local step may activate them.
+        """
+        z = inputs @ self.weight.T + self.bias
+        margin = min(max(_BRINK, 10 * noise), 0.5)
+        return z < -margin * z.square().mean(1, keepdim=True).sqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class Separation:
+    """The batch's gradient, separated into the examples that caused it.
+
+    Args:
+        inputs: `(B, n)`, as the layer reads them.
+        gradients: dL/dz of each example, `(B, m)`.
+        silent: Which neurons the inputs clearly leave silent, `(B, m)`.
+    """
+
+    inputs: Tensor
+    gradients: Tensor
+    silent: Tensor
+
+    @property
+    def leaks(self) -> Tensor:
+        """The share of each example's gradient that comes through silent neurons, `(B,)`.
+
+        It is zero for a correct example: a silent neuron passes nothing.
+        """
+        through = torch.where(self.silent, self.gradients, 0)
+        return torch.nan_to_num(through.norm(dim=1) / self.gradients.norm(dim=1), nan=1.0)
+
+    @property
+    def leak(self) -> float:
+        """The mean of `leaks`."""
+        return float(self.leaks.mean())
+
+    def is_consistent(self, noise: float) -> bool:
+        """Whether the forward pass confirms all examples, up to the noise."""
+        return float(self.leaks.max()) < max(_LARGEST_LEAK, min(2 * noise, 0.3))
+
+
+def separate(factors: Factors, layer: ReLULayer, found: Candidates) -> Separation:
+    """Scale B directions by the bias gradient and read off the inputs.
+
+    P 1 = total,   D = span P,   X = P^-1 mixtures
+    """
+    directions = found.directions.T
+    scaled = directions * torch.linalg.solve_ex(directions, factors.total)[0]
+    inputs = torch.nan_to_num(torch.linalg.solve_ex(scaled, factors.mixtures)[0])
+    return Separation(inputs, (factors.span @ scaled).T, layer.find_silent(inputs, factors.noise))
+
+
+def refine_separation(factors: Factors, layer: ReLULayer, separation: Separation) -> Separation:
+    """Solve again with the silent neurons known, until they no longer change.
+
+    Given an example's silent neurons, its direction is the one that lets least through them, a
+    linear problem. This uses all silent neurons, not only the few that first pointed there. If
+    they leave an example more than one direction, the separation stays as it is.
+    """
+    for _ in range(_SETTLING):
+        energy, directions = torch.linalg.eigh(_leak_forms(factors, separation))
+        if not _one_direction_each(energy, factors.noise):
+            break
+        again = separate(factors, layer, Candidates(directions[..., 0], energy[:, 0]))
+        if again.leak > separation.leak:
+            break
+        changed = not torch.equal(again.silent, separation.silent)
+        separation = again
+        if not changed:
+            break
+    return separation
+
+
+def is_determined(factors: Factors, separation: Separation) -> bool:
+    """Whether the silent neurons leave only one direction for every example."""
+    energy = torch.linalg.eigvalsh(_leak_forms(factors, separation))
+    return _one_direction_each(energy, factors.noise)
+
+
+def _leak_forms(factors: Factors, separation: Separation) -> Tensor:
+    """Quadratic forms `(B, B, B)`: how much of a direction passes each example's silent neurons."""
+    silent = separation.silent.to(factors.span)
+    return torch.einsum("pm,mi,mj->pij", silent, factors.span, factors.span)
+
+
+def _one_direction_each(energy: Tensor, noise: float) -> bool:
+    """Whether the second smallest eigenvalue of every example, of `(B, B)`, is not zero."""
+    return bool((energy[:, 1:2] > max(1e-10, (3 * noise) ** 2)).all())
+
+
+class DirectionSearch(Protocol):
+    """Searches the span for the directions of examples, one round at a time.
+
+    Args:
+        quick_up_to: Largest batch size for which it is run before the others.
+        patience: Rounds without a change, in a row, after which it gives up.
+    """
+
+    quick_up_to: ClassVar[float]
+    patience: ClassVar[float]
+
+    @property
+    def rounds(self) -> int:
+        """Largest number of rounds."""
+
+    def probability(self, factors: Factors) -> float:
+        """Estimate how likely it is to find all examples."""
+
+    def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
+        """Find more candidates, given the best so far."""
+
+
+def separate_batch(
+    searches: Sequence[DirectionSearch], factors: Factors, layer: ReLULayer, *, rng: Rng
+) -> tuple[Separation, tuple[float, ...]]:
+    """Run searches in order until one separates the batch consistently.
+
+    Returns:
+        The most consistent separation, and its mean leak after each round.
+    """
+    best: Separation | None = None
+    trail: list[float] = []
+    for search in searches:
+        found, idle = empty_candidates(factors.span), 0
+        for number in range(search.rounds):
+            before = found.directions
+            key = rng.fork(type(search).__name__, number)
+            found = found.join(search(factors, found, rng=key)).select_independent()
+            report(number + 1, search.rounds, 1.0 if best is None else best.leak)
+            idle = idle + 1 if torch.equal(found.directions, before) else 0
+            if idle > search.patience:
+                break
+            if idle or len(found) < factors.batch_size:
+                continue
+            separation = separate(factors, layer, found)
+            if best is None or separation.leak < best.leak:
+                best = separation
+            trail.append(best.leak)
+            settled = refine_separation(factors, layer, separation)
+            if settled.is_consistent(factors.noise):
+                return settled, (*trail, settled.leak)
+    if best is None:
+        raise NotApplicable(
+            f"no {factors.batch_size} independent directions were found in the span of the "
+            "gradient; exact inversion needs a wider layer or a smaller batch"
+        )
+    return best, tuple(trail)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +203,18 @@ class ExactBatch:
     """Inverts the gradient of a batch through a fully connected first layer with bias and ReLU.
 
     The gradient dL/dW = D X has the rank of the batch, so its factors leave only a B x B matrix
-    unknown (see `Factors`). Its columns are found one by one: ReLU zeroes the entries of
-    D = dL/dZ at silent neurons, which singles out the directions that belong to a person. The bias
-    gradient gives their scale, the inputs follow, and a forward pass through the layer checks
+    unknown (see `Factors`). Its columns are found one by one: ReLU zeroes the entries of D = dL/dZ
+    at silent neurons, which singles out the directions that belong to one example. The bias
+    gradient gives their scale, and the inputs follow. A forward pass through the layer checks
     them: nothing may have come through a neuron that the recovered input leaves silent.
 
-    Neither labels nor the batch size are needed. The scale of the update cancels, and so do
-    differing scales of the people in it, so that clipping and one local step change nothing.
-    Where the update is noisy the guess is the best effort, and the certificate says so.
+    Neither labels nor the batch size are needed. The scale of the update and of each example in it
+    cancels, so clipping and one local step change nothing. If the update is noisy, the guess is a
+    best effort, and the certificate says so.
 
     Args:
-        searches: For the directions, tried until the forward pass agrees: in this order, but those
-            without a chance are left out, and those that are slow for so many people, or unlikely
-            to succeed, come last.
+        searches: For the directions, run in this order until the forward pass agrees. Hopeless ones
+            are left out. Those that are slow for this batch size or unlikely to succeed come last.
 
     References:
         Dimitrov et al., 2024 (dimitrov2024spear); Bakarsky et al., 2025 (bakarsky2025spear);
@@ -68,84 +232,69 @@ class ExactBatch:
         require_key(rng)
         # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
         with precision("float32"):
-            return self._separated(observation, rng)
+            return self._reconstruct(observation, rng)
 
-    def _separated(self, observation: Observation, rng: Rng) -> Reconstruction:
+    def _reconstruct(self, observation: Observation, rng: Rng) -> Reconstruction:
         began = time.perf_counter()
-        task = observation.task
+        task, parameters = observation.task, observation.task.parameters
         require_usable(observation.update, task)
         rectified = rectified_layer(task)
-        factors = _factors(observation, rectified)
+        factors = _read_factors(observation, rectified)
+        names = [f"{rectified.layer}.{part}" for part in ("weight", "bias")]
+        layer = ReLULayer(*(parameters[name].double() for name in names))
         promising = _select_searches(self.searches, factors)
-        separation, trail = separate_batch(
-            promising, factors, _layer(task, rectified.layer), rng=rng
-        )
-        inputs = _natural(task, separation.inputs)
+        separation, trail = separate_batch(promising, factors, layer, rng=rng)
+        inputs = _to_natural_units(task, separation.inputs)
         labels = read_labels(
             task, rectified.layer, inputs, separation.gradients, observation.labels
         )
         seconds = time.perf_counter() - began
+        # All other equations are linear and regular: no input nearby explains the update.
+        alone = separation.is_consistent(factors.noise) and is_determined(factors, separation)
         return Reconstruction(
             inputs,
             labels,
             Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device)),
-            # All other equations are linear and regular: no input nearby explains the update.
-            certify_solved(
-                observation,
-                inputs,
-                labels,
-                read=[f"{rectified.layer}.{part}" for part in ("weight", "bias")],
-                alone=_directions_are_fixed(factors, separation),
-            ),
+            certify_solved(observation, inputs, labels, read=names, alone=alone),
         )
 
 
-def _factors(observation: Observation, rectified: Rectified) -> Factors:
+def _read_factors(observation: Observation, rectified: Rectified) -> Factors:
     task, gradient = observation.task, observation.update.descent().tensors
     weight, bias = (gradient.get(f"{rectified.layer}.{part}") for part in ("weight", "bias"))
     if weight is None or bias is None:
         raise NotApplicable(
             f"the first layer {rectified.layer!r} is frozen, so the update does not hold it"
         )
-    factors = factorise(weight, bias, people=observation.batch_size)
+    factors = factorise(weight, bias, batch_size=observation.batch_size)
     name = f"{rectified.above}.weight"
     if rectified.above is None or name not in gradient:
         return factors
-    sent = column_space(gradient[name], at_most=factors.people)
-    return factors.below(task.parameters[name].double().T @ sent)
+    sent = column_space(gradient[name], at_most=factors.batch_size)
+    return replace(factors, above=task.parameters[name].double().T @ sent)
 
 
 def _select_searches(
     searches: Sequence[DirectionSearch], factors: Factors
 ) -> list[DirectionSearch]:
-    """The searches worth trying, or a refusal that says how unlikely success is."""
+    """Choose and order the searches worth running, or raise `NotApplicable` if there are none."""
     odds = [search.probability(factors) for search in searches]
     if max(odds) < _HOPELESS:
         raise NotApplicable(
-            f"{factors.people} people through {int(factors.live.sum())} neurons that say anything "
-            f"come back with probability {max(odds):.1g} at most; exact inversion needs a wider "
-            "layer or a smaller batch"
+            f"{factors.batch_size} examples through {int(factors.live.sum())} neurons that have a "
+            f"gradient come back with probability {max(odds):.1g} at most; exact inversion needs a "
+            "wider layer or a smaller batch"
         )
     promising = [pair for pair in zip(searches, odds, strict=True) if pair[1] >= _HOPELESS]
-    promising.sort(key=lambda pair: factors.people > pair[0].quick_up_to or pair[1] < _LIKELY)
+    promising.sort(key=lambda pair: factors.batch_size > pair[0].quick_up_to or pair[1] < _LIKELY)
     return [search for search, _ in promising]
 
 
-def _layer(task: Task, name: str) -> ReLULayer:
-    parameters = task.parameters
-    return ReLULayer(parameters[f"{name}.weight"].double(), parameters[f"{name}.bias"].double())
-
-
-def _natural(task: Task, flat: Tensor) -> Tensor:
-    """Inputs as the layer reads them, in the precision of the task and in natural units."""
+def _to_natural_units(task: Task, flat: Tensor) -> Tensor:
+    """Convert inputs as the layer reads them to natural units, in the precision of the task."""
     reference = next(iter(task.parameters.values()))
     normalised = flat.reshape(-1, *task.domain.shape)
     return task.domain.project(task.domain.denormalise(normalised)).to(reference.dtype)
-
-
-def _directions_are_fixed(factors: Factors, separation: Separation) -> bool:
-    """Whether the silent neurons agree with the inputs and leave one direction to everybody."""
-    return separation.consistent(factors.noise) and determined(factors, separation)
 
 
 def _require_wide_first_layer(observation: Observation) -> None:
@@ -160,23 +309,23 @@ def _require_wide_first_layer(observation: Observation) -> None:
 def exact_batch(
     *, engine: str = "auto", starts: int = 64, samples: int = 8_192, sparse_starts: int = 128
 ) -> Attack:
-    """The whole batch behind a fully connected first layer with bias and ReLU, exactly.
+    """Recover a whole batch exactly through a fully connected first layer with bias and ReLU.
 
     Args:
-        engine: How people are told apart. "least_squares" is the quickest up to 32 people, or
-            behind one hidden layer, and needs a fully connected second layer; "sparse" needs about
-            16 neurons per person, more where many share a label and the second layer is the last,
-            and nothing else; "sampling" is the first paper's and serves about 16 people. "auto"
-            tries those that have a chance in this order, beyond 32 people with "sparse" first
-            where it is likely to succeed.
-        starts: Of each round of least squares.
-        samples: Of each round of kernel sampling.
-        sparse_starts: Of each round of sparse directions.
+        engine: How examples are told apart. "least_squares" is the quickest up to 32 examples, or
+            behind one hidden layer, and needs a fully connected second layer. "sparse" needs only
+            width: about 16 neurons per example, and more if many examples share a label and the
+            second layer is the last. "sampling" is that of the first paper and works up to about
+            16 examples. "auto" runs those that have a chance in this order; beyond 32 examples
+            "sparse" comes first if it is likely to succeed.
+        starts: Starts in each round of least squares.
+        samples: Draws in each round of kernel sampling.
+        sparse_starts: Starts in each round of sparse directions.
 
     Deviations:
-        SPEAR samples only, and so is limited to about 25 people. Least squares on the equations
+        SPEAR only samples, and so is limited to about 25 examples. Least squares on the equations
         "silent or passing" (`Complementarity`) is ours. SPEAR++ learns a sparsely-used dictionary;
-        which algorithm it takes was not at hand, and `SparseDirections` is ours.
+        its algorithm was not available to us, and `SparseDirections` is ours.
 
     Example:
         >>> exact_batch(starts=128).searches[0]

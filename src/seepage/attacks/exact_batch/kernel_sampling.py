@@ -12,6 +12,7 @@ from torch import Tensor
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
+    find_silent,
     require_at_least_one,
     success_probability,
 )
@@ -22,18 +23,19 @@ from seepage.core import Rng
 class KernelSampling:
     """Draws B - 1 neurons at a time and takes the direction that is zero at all of them.
 
-    ReLU zeroes about half of each column of dL/dZ = span P. If the B - 1 neurons drawn are silent
-    for one person, their rows of the span have that person's direction as their kernel, and
-    span p is then zero at many neurons more, which chance does not make. One draw in 2^(B-1) is
-    such a one for a given person.
+    ReLU zeroes about half of each column of dL/dZ = span P. If the B - 1 drawn neurons are silent
+    for one example, that example's direction p is the kernel of their rows of the span. Then span p
+    is also zero at many other neurons, which does not happen by chance. For a given example, one
+    draw in 2^(B-1) succeeds.
 
     Args:
         samples: Draws in each round.
-        rounds: At most.
+        rounds: Largest number of rounds.
 
-    Deviations: candidates are ranked by how many neurons are silent and chosen greedily among
-    the linearly independent; the paper starts from the same choice and then exchanges single
-    directions to raise the agreement with the forward pass, which here is a check only.
+    Deviations: candidates are ranked by the number of silent neurons, and the best linearly
+    independent ones are chosen greedily. The paper starts from the same choice and then exchanges
+    single directions to improve the agreement with the forward pass. Here that agreement is only
+    checked.
 
     References:
         Dimitrov et al., 2024 (dimitrov2024spear)
@@ -50,29 +52,27 @@ class KernelSampling:
         require_at_least_one(samples=self.samples, rounds=self.rounds)
 
     def probability(self, factors: Factors) -> float:
-        """That all rounds together find everybody."""
+        """Probability that all rounds together find all examples."""
         return success_probability(
             neurons=int(factors.live.sum()),
-            people=factors.people,
+            batch_size=factors.batch_size,
             samples=self.samples * self.rounds,
         )
 
     def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
-        """One round of draws; what is found already does not guide them."""
+        """Run one round of draws, independent of what was found before."""
         span = factors.span[factors.live]
         neurons = rng.uniform((self.samples, len(span)), like=span)
-        rows = span[neurons.topk(factors.people - 1, dim=1).indices]
-        directions = kernels(rows)
-        silent = (directions @ span.T).abs()
-        zeros = (silent <= factors.tolerance * silent.amax(1, keepdim=True)).sum(1)
+        directions = find_kernels(span[neurons.topk(factors.batch_size - 1, dim=1).indices])
+        zeros = find_silent(span, directions, factors.tolerance).sum(1)
         return Candidates(directions, 1 - zeros / len(span))
 
 
-def kernels(rows: Tensor) -> Tensor:
+def find_kernels(rows: Tensor) -> Tensor:
     """The unit vectors `(N, B)` that rows `(N, B - 1, B)` map to zero.
 
     Example:
-        >>> kernels(torch.tensor([[[3.0, 4.0]]])).allclose(torch.tensor([-0.8, 0.6]))
+        >>> find_kernels(torch.tensor([[[3.0, 4.0]]])).allclose(torch.tensor([-0.8, 0.6]))
         True
     """
     # With the last entry set to one, the others solve a square system; LU is fast in batches.

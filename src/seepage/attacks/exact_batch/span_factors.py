@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue, NotApplicable
 
-# Singular values of noise alone stay within a few times their median.
+# Singular values of pure noise stay within a few times their median.
 _ABOVE_NOISE = 10.0
-# Rounding errors of a sum over the batch and of the decomposition itself.
+# Rounding errors of the sum over the batch and of the decomposition, in units of epsilon.
 _ROUNDINGS = 100
+# Neurons with a smaller row, relative to the root mean square, are weighted down.
+_QUIET = 0.3
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """dL/dW = span @ mixtures, of the rank that the batch size gives it, in float64.
+    """dL/dW = span @ mixtures, of rank B, the batch size, in float64.
 
     With D = dL/dZ `(m, B)` and the inputs X `(B, n)`, dL/dW = D X and dL/db = D 1. So some matrix
     P `(B, B)` has D = span P, P 1 = total and X = P^-1 mixtures: only P is unknown.
@@ -27,9 +29,9 @@ class Factors:
         span: Orthonormal columns `(m, B)`.
         mixtures: `(B, n)`.
         total: The bias gradient in the coordinates of the span, `(B,)`.
-        noise: Deviation of a direction in the span that rounding or noise causes, relative to it.
-        above: What the layer above can send down, `(m, r)`: every column of D is, at its active
-            neurons, a combination of these; None if that is not known.
+        noise: Relative error that rounding or noise causes in a direction of the span.
+        above: Basis of what the layer above can send down, `(m, r)`, if known. At its active
+            neurons, every column of D is a combination of these.
     """
 
     span: Tensor
@@ -39,14 +41,14 @@ class Factors:
     above: Tensor | None = None
 
     @property
-    def people(self) -> int:
-        """The batch size B."""
+    def batch_size(self) -> int:
+        """The rank B."""
         return self.span.shape[1]
 
     @property
     def loudness(self) -> float:
-        """The root mean square over neurons of their rows of the span."""
-        return float((self.people / len(self.span)) ** 0.5)
+        """The root mean square over neurons of the norms of their rows of the span."""
+        return float((self.batch_size / len(self.span)) ** 0.5)
 
     @property
     def live(self) -> Tensor:
@@ -56,39 +58,41 @@ class Factors:
         return live
 
     @property
+    def live_norms(self) -> Tensor:
+        """Norms of the live rows `(k, 1)`, for giving every live neuron about the same weight.
+
+        The quietest neurons get less weight: what they are sent is out of proportion to what they
+        pass on.
+        """
+        norms = self.span[self.live].norm(dim=1, keepdim=True)
+        return norms.clamp_min(_QUIET * self.loudness)
+
+    @property
     def tolerance(self) -> float:
         """Entries of a direction below this share of the largest count as zero."""
         return min(max(100 * self.noise, 1e-8), 0.03)
 
-    def below(self, above: Tensor) -> Factors:
-        """The same with what the layer above can send down."""
-        return replace(self, above=above)
 
+def factorise(weight: Tensor, bias: Tensor, *, batch_size: int | None) -> Factors:
+    """Split dL/dW `(m, n)`, given dL/db `(m,)`.
 
-def factorise(weight: Tensor, bias: Tensor, *, people: int | None) -> Factors:
-    """Split dL/dW `(m, n)`; the batch size is checked against its rank, or read off it if None.
-
-    Args:
-        weight: dL/dW.
-        bias: dL/db, `(m,)`.
-        people: The batch size, if known.
+    A known batch size is checked against the rank; otherwise the rank is taken for it.
     """
     left, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
     rank, noisy = numerical_rank(values, _rounding(weight))
-    people = _people(people, rank, noisy, len(values))
-    span = left[:, :people]
-    freedom = max(1, (weight.shape[0] - people) * (weight.shape[1] - people))
-    spread = values[people:].square().sum() / freedom
-    noise = float((spread * len(weight)).sqrt() / values[people - 1])
-    mixtures = values[:people, None] * right[:people]
-    return Factors(span, mixtures, span.T @ bias.double(), noise)
+    size = _choose_batch_size(batch_size, rank, noisy, len(values))
+    span = left[:, :size]
+    freedom = max(1, (weight.shape[0] - size) * (weight.shape[1] - size))
+    spread = values[size:].square().sum() / freedom
+    noise = float((spread * len(weight)).sqrt() / values[size - 1])
+    return Factors(span, values[:size, None] * right[:size], span.T @ bias.double(), noise)
 
 
 def numerical_rank(values: Tensor, rounding: float) -> tuple[int, bool]:
-    """How many singular values stand out, and whether more than rounding lies below them.
+    """Count the singular values that stand out, and tell whether the rest is more than rounding.
 
     Args:
-        values: Singular values, largest first; most of them are taken to be rounding or noise.
+        values: Singular values, largest first; most of them must be rounding or noise.
         rounding: Relative size below which a value is rounding.
 
     Example:
@@ -113,43 +117,44 @@ def _rounding(matrix: Tensor) -> float:
     return _ROUNDINGS * torch.finfo(matrix.dtype).eps
 
 
-def _people(people: int | None, rank: int, noisy: bool, most: int) -> int:
-    if people is None:
+def _choose_batch_size(known: int | None, rank: int, noisy: bool, most: int) -> int:
+    gradient = "the first layer's gradient has"
+    if known is None:
         if rank == 0:
             raise NotApplicable(
-                "the first layer's gradient has full rank, so noise or pruning hides how many "
-                "people are in the batch; give the batch size for a best effort"
+                f"{gradient} full rank, so noise or pruning hides how many examples are in the "
+                "batch; give the batch size for a best effort"
             )
         return rank
-    if people > most:
+    if known > most:
         raise NotApplicable(
-            f"the first layer's gradient has rank {most} at most, too little for {people} people; "
-            "exact inversion needs more neurons and pixels than people"
+            f"{gradient} rank {most} at most, too little for {known} examples; exact inversion "
+            "needs more neurons and pixels than examples"
         )
-    if not noisy and rank < people:
+    if not noisy and rank < known:
         raise NotApplicable(
-            f"the first layer's gradient has rank {rank} for {people} people: some inputs are "
-            "equal, or have no gradient; withhold the batch size to recover the others"
+            f"{gradient} rank {rank} for {known} examples: some inputs are equal, or have no "
+            "gradient; withhold the batch size to recover the others"
         )
-    if not noisy and rank > people:
+    if not noisy and rank > known:
         raise NotApplicable(
-            f"the first layer's gradient has rank {rank}, more than {people} people can cause; "
-            "withhold the batch size to let the rank speak"
+            f"{gradient} rank {rank}, more than {known} examples can cause; withhold the batch "
+            "size to use the rank instead"
         )
-    return people
+    return known
 
 
-# The sine of the angle to the directions already chosen, squared, below which one is a repeat.
+# Squared sine of the angle to the chosen directions below which a candidate is a repeat.
 _REPEATED = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Unit directions p `(N, B)`, of which span p may be a column of dL/dZ, up to scale.
+    """Unit directions p for which span p may be a column of dL/dZ, up to scale.
 
     Args:
-        directions: One per row.
-        scores: `(N,)`, lower is better; infinite where the search got nowhere.
+        directions: `(N, B)`, one per row.
+        scores: `(N,)`, lower is better; infinite if the search failed.
     """
 
     directions: Tensor
@@ -168,8 +173,8 @@ class Candidates:
     def select_independent(self) -> Candidates:
         """Choose greedily the best linearly independent candidates, at most B.
 
-        Independent sets are a matroid, so that greedy choice is optimal, and what it passes over
-        never has to be looked at again when more candidates come in.
+        Independent sets form a matroid. So the greedy choice is optimal, and a rejected candidate
+        need not be considered again when more come in.
 
         Example:
             >>> found = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.6, 0.8]])
@@ -178,8 +183,7 @@ class Candidates:
             [1.0, 2.0]
         """
         chosen: list[int] = []
-        rest = self.directions
-        scores = self.scores
+        rest, scores = self.directions, self.scores
         for _ in range(min(self.directions.shape)):
             size = rest.square().sum(1)
             scores = torch.where(size > _REPEATED, scores, torch.inf)
@@ -197,95 +201,104 @@ def empty_candidates(span: Tensor) -> Candidates:
     return Candidates(span.new_zeros(0, span.shape[1]), span.new_zeros(0))
 
 
-# Neurons per person at which sparsity alone finds every second batch, as measured: with nobody
-# alike, and more for each who shares what the layer above sends down.
+def find_silent(rows: Tensor, directions: Tensor, tolerance: float) -> Tensor:
+    """Which neurons `(N, k)` each direction is zero at, relative to its largest entry."""
+    size = (directions @ rows.T).abs()
+    silent: Tensor = size <= tolerance * size.amax(1, keepdim=True)
+    return silent
+
+
+# Neurons per example at which sparsity alone separates half of the batches, as measured: if no
+# examples are alike, and in addition for each example that is sent the same from above.
 _SPARSE_HALF, _PER_ALIKE = 8.5, 1.5
 
 
-def determined_probability(*, neurons: int, people: int, silent: float = 0.5) -> float:
-    """Probability that everybody leaves enough neurons silent to be told apart.
+def determined_probability(*, neurons: int, batch_size: int, silent: float = 0.5) -> float:
+    """Probability that every example leaves enough neurons silent to be told apart.
 
     A direction in a span of B dimensions is fixed by B - 1 silent neurons and checked by one more:
 
         Prob(Binomial(m, s) >= B)^B
 
     Args:
-        neurons: Width m of the layer, less those nobody activates.
-        people: Batch size B.
+        neurons: Number m of neurons that at least one example activates.
+        batch_size: B.
         silent: Share s of neurons that one input leaves silent.
 
     Example:
-        >>> round(determined_probability(neurons=64, people=8), 4)
+        >>> round(determined_probability(neurons=64, batch_size=8), 4)
         1.0
-        >>> round(determined_probability(neurons=16, people=8), 4)
+        >>> round(determined_probability(neurons=16, batch_size=8), 4)
         0.0164
     """
     from scipy.stats import binom
 
-    return float(binom.sf(people - 1, neurons, silent)) ** people
+    return float(binom.sf(batch_size - 1, neurons, silent)) ** batch_size
 
 
-def success_probability(*, neurons: int, people: int, samples: int, silent: float = 0.5) -> float:
-    """Probability that kernel sampling finds everybody.
+def success_probability(
+    *, neurons: int, batch_size: int, samples: int, silent: float = 0.5
+) -> float:
+    """Probability that kernel sampling finds all examples.
 
-    Of N draws of B - 1 neurons each, one at least must be silent for every person:
+    For every example, at least one of N draws of B - 1 neurons must be silent:
 
         Prob(determined) (1 - (1 - s^(B-1))^N)^B
 
-    The draws that are needed grow as s^-B: a quarter of a million serves 16 people, and not 20. It
-    is an estimate for inputs that all leave half of the neurons silent; one that leaves fewer is
-    much harder to hit.
+    The number of draws needed grows as s^-B: 2^18 draws are enough for 16 examples but not for 20.
+    The estimate assumes that every input leaves half of the neurons silent. An input that leaves
+    fewer silent is much harder to find.
 
     Args:
-        neurons: Width m of the layer, less those nobody activates.
-        people: Batch size B.
+        neurons: Number m of neurons that at least one example activates.
+        batch_size: B.
         samples: Number N of draws.
         silent: Share s of neurons that one input leaves silent.
 
     Example:
-        >>> round(success_probability(neurons=256, people=16, samples=2**18), 3)
+        >>> round(success_probability(neurons=256, batch_size=16, samples=2**18), 3)
         0.995
-        >>> round(success_probability(neurons=256, people=16, samples=2**18, silent=0.45), 3)
+        >>> round(success_probability(neurons=256, batch_size=16, samples=2**18, silent=0.45), 3)
         0.033
-        >>> round(success_probability(neurons=256, people=20, samples=2**18), 3)
+        >>> round(success_probability(neurons=256, batch_size=20, samples=2**18), 3)
         0.0
 
     References:
         Dimitrov et al., 2024 (dimitrov2024spear)
     """
-    missed = (1 - silent ** (people - 1)) ** samples
-    return determined_probability(neurons=neurons, people=people, silent=silent) * (
-        (1 - missed) ** people
-    )
+    missed = (1 - silent ** (batch_size - 1)) ** samples
+    determined = determined_probability(neurons=neurons, batch_size=batch_size, silent=silent)
+    return determined * ((1 - missed) ** batch_size)
 
 
 def sparse_probability(
-    *, neurons: int, people: int, sent: int | None = None, silent: float = 0.5
+    *, neurons: int, batch_size: int, sent: int | None = None, silent: float = 0.5
 ) -> float:
-    """Probability that sparse directions find everybody, as measured on untrained networks.
+    """Probability that sparse directions find all examples, as measured on untrained networks.
 
-    Directions that are sparse by chance become rare as neurons per person grow. People to whom the
-    layer above sends the same, as it does to those with one label if it is the last, are alike:
+    Directions that are sparse by chance become rare as the neurons per example grow. Examples are
+    alike if the layer above sends them the same. If it is the last layer, that is the case for
+    examples of one label.
 
         Prob(determined) / (1 + exp(h - m / B)),   h = 8.5 + 1.5 B / r
 
     Args:
-        neurons: Width m of the layer, less those nobody activates.
-        people: Batch size B.
-        sent: The rank r of what is sent down to all of them; None takes nobody for alike.
+        neurons: Number m of neurons that at least one example activates.
+        batch_size: B.
+        sent: The rank r of what is sent down to the batch; None if no examples are alike.
         silent: Share of neurons that one input leaves silent.
 
     Example:
-        >>> round(sparse_probability(neurons=1024, people=64), 3)
+        >>> round(sparse_probability(neurons=1024, batch_size=64), 3)
         0.998
-        >>> round(sparse_probability(neurons=1024, people=64, sent=9), 3)
+        >>> round(sparse_probability(neurons=1024, batch_size=64, sent=9), 3)
         0.04
-        >>> round(sparse_probability(neurons=2048, people=64, sent=9), 3)
+        >>> round(sparse_probability(neurons=2048, batch_size=64, sent=9), 3)
         1.0
     """
-    determined = determined_probability(neurons=neurons, people=people, silent=silent)
-    half = _SPARSE_HALF + _PER_ALIKE * people / (people if sent is None else sent)
-    return determined / (1 + math.exp(half - neurons / people))
+    determined = determined_probability(neurons=neurons, batch_size=batch_size, silent=silent)
+    half = _SPARSE_HALF + _PER_ALIKE * batch_size / (batch_size if sent is None else sent)
+    return determined / (1 + math.exp(half - neurons / batch_size))
 
 
 def require_at_least_one(**numbers: int) -> None:

@@ -13,21 +13,31 @@ from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
     empty_candidates,
+    find_silent,
     require_at_least_one,
     sparse_probability,
 )
 from seepage.core import Rng
 from seepage.core.errors import InvalidValue
 
-# Entries of this size count half as nonzero, at first and in the end; a random entry has size 1.
+# Entries of this size count half as nonzero, at first and at the end; a random entry has size 1.
 _WIDTHS = (1.0, 0.3)
 _STEP = 0.75
-# Directions nearer than this cosine are the same.
-_SAME = 0.98
+# Directions with a larger cosine count as the same: after the descent, and once they are exact.
+_SAME, _EQUAL = 0.98, 1 - 1e-6
+# Smallest share of an example's active neurons at which another example is silent.
+_AGREEING = 0.05
+# Neurons that must remain for each direction when examples are excluded.
+_NEURONS_EACH = 5
+_MOST_GROUPS = 16
+# A mixture of examples leaves fewer neurons silent than this, by chance.
+_ENOUGH_SILENT = 0.3
+# Above this noise zeros cannot be told from other entries.
+_LOUDEST_NOISE = 3e-4
 
 
 def whiten_rows(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Rows `(k, B)` as `(k, rank)` of unit covariance, and the map `(B, rank)` that makes them.
+    """Map rows `(k, B)` to `(k, rank)` with unit covariance; also return the map `(B, rank)`.
 
     A unit vector c in the new coordinates is the direction map @ c in the old ones.
 
@@ -44,58 +54,63 @@ def whiten_rows(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def descend(white: Tensor, starts: Tensor, *, steps: int) -> Tensor:
-    """Go down to directions c `(N, r)` on the sphere that make many entries of d = white c small.
+    """Find directions c `(N, r)` on the sphere that make many entries of d = white c small.
 
-    The smoothed number of nonzero entries is
+    Gradient descent from starts `(N, r)` minimises the smoothed number of nonzero entries,
 
         sum_j 1 - exp(-d_j^2 / (2 w^2)),
 
-    and the width w shrinks from that of a random direction to where zeros stand out. Large entries
-    have no say in it, unlike in sum_j d_j^4, whose maxima are single loud neurons.
-
-    Args:
-        white: Whitened rows `(k, r)`.
-        starts: `(N, r)`, of any length.
-        steps: Of gradient descent.
+    where the width w shrinks from the size of a random entry until zeros stand out. Large entries
+    do not count more than others. In sum_j d_j^4 they do, and its maxima are single loud neurons.
     """
-    c = unit(starts)
+    c = normalise_rows(starts)
     first, last = _WIDTHS
     for step in range(steps):
         width = first * (last / first) ** (step / max(1, steps - 1))
         d = c @ white.T
         slope = (d * torch.exp(-0.5 * (d / width).square())) @ white / len(white)
         slope = slope - (slope * c).sum(1, keepdim=True) * c
-        c = unit(c - _STEP / width * slope)
+        c = normalise_rows(c - _STEP / width * slope)
     return c
 
 
 def fit_trimmed(rows: Tensor, directions: Tensor, *, silent: float, steps: int) -> Tensor:
-    """Least trimmed squares: the direction that lets least through the quietest entries, anew.
+    """Least trimmed squares: minimise each direction's smallest entries, chosen anew each step.
 
-    Once the quietest share of the entries holds none but zeros the direction is exact.
+    A direction is exact as soon as its smallest entries are all zeros.
 
     Args:
         rows: `(k, r)`.
         directions: Approximate, `(N, r)`.
-        silent: The share of entries that is taken for zero.
-        steps: How often the quietest are chosen anew.
+        silent: Share of entries that are taken for zero.
+        steps: How often the smallest entries are chosen.
     """
     count = max(rows.shape[1], int(silent * len(rows)))
     for _ in range(steps):
         quietest = (directions @ rows.T).abs().topk(count, dim=1, largest=False).indices
-        directions = torch.stack([_quietest(rows[chosen]) for chosen in quietest])
+        directions = torch.stack([_smallest_direction(rows[chosen]) for chosen in quietest])
     return directions
 
 
-def distinct(directions: Tensor, known: Tensor) -> Tensor:
-    """The unit directions `(n, r)` that are neither of the known ones `(k, r)` nor repeated.
+def _smallest_direction(rows: Tensor) -> Tensor:
+    """The unit vector that rows map to the smallest vector.
+
+    Its largest entry is made positive: the sign of an eigenvector is arbitrary, and runs must
+    repeat.
+    """
+    vector: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
+    return vector * vector[vector.abs().argmax()].sign()
+
+
+def drop_repeated(directions: Tensor, known: Tensor) -> Tensor:
+    """Keep the unit directions `(n, r)` that are neither known `(k, r)` nor repeated.
 
     Example:
         >>> found = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-0.6, -0.8]])
-        >>> distinct(found, torch.tensor([[1.0, 0.0]])).tolist()
+        >>> drop_repeated(found, torch.tensor([[1.0, 0.0]])).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
-    seen = (directions @ unit(known).T).abs().gt(_SAME).any(1)
+    seen = (directions @ normalise_rows(known).T).abs().gt(_SAME).any(1)
     alike = (directions @ directions.T).abs() > _SAME
     kept: list[int] = []
     for number in range(len(directions)):
@@ -105,98 +120,60 @@ def distinct(directions: Tensor, known: Tensor) -> Tensor:
     return directions[kept]
 
 
-def unit(vectors: Tensor) -> Tensor:
-    """Each row divided by its length; a row of zeros stays one."""
+def normalise_rows(vectors: Tensor) -> Tensor:
+    """Divide each row by its length; a row of zeros stays zero."""
     return torch.nan_to_num(vectors / vectors.norm(dim=1, keepdim=True))
 
 
-def _quietest(rows: Tensor) -> Tensor:
-    """The unit vector that rows map to the least, whose largest entry is positive.
+def add_multiple(rows: Tensor, directions: Tensor, example: Tensor) -> Tensor:
+    """Add to each direction q `(N, B)` the multiple of a found example p that zeroes most entries.
 
-    Which of the two signs an eigenvector comes with is chance, and runs are to repeat.
-    """
-    vector: Tensor = torch.linalg.eigh(rows.T @ rows)[1][:, 0]
-    return vector * vector[vector.abs().argmax()].sign()
-
-
-# The share of a person's active neurons, at least, at which another is silent.
-_AGREEING = 0.05
-
-
-def find_silent(rows: Tensor, directions: Tensor, tolerance: float) -> Tensor:
-    """Which neurons `(N, k)` each direction is zero at, relative to where it is largest."""
-    size = (directions @ rows.T).abs()
-    silent: Tensor = size <= tolerance * size.amax(1, keepdim=True)
-    return silent
-
-
-def share(silent: Tensor) -> Tensor:
-    """The share of neurons that is silent, `(N,)`."""
-    return silent.double().mean(1)
-
-
-def add_multiple(rows: Tensor, directions: Tensor, person: Tensor) -> Tensor:
-    """Add to each direction `(N, B)` the multiple of a found example that zeroes most entries.
-
-    The wanted t is the one on which neurons agree: the middle of the shortest interval that holds
-    a given share of -d_j(q) / d_j(p).
+    The multiple is the value on which neurons agree: the middle of the shortest interval that
+    holds a given share of -d_j(q) / d_j(p).
 
     Args:
-        rows: `(k, B)`, of neurons active for the person.
-        directions: Known but for the multiple.
-        person: `(B,)`.
+        rows: `(k, B)`, of neurons that the example activates.
+        directions: Known except for the multiple.
+        example: `(B,)`.
     """
     agreeing = max(4, int(_AGREEING * len(rows)))
     if not len(directions) or len(rows) <= agreeing:
         return directions
-    wanted = (-(directions @ rows.T) / (rows @ person)).sort(1).values
+    wanted = (-(directions @ rows.T) / (rows @ example)).sort(1).values
     lengths = wanted[:, agreeing:] - wanted[:, :-agreeing]
     middle = lengths.argmin(1, keepdim=True) + agreeing // 2
-    return unit(directions + wanted.gather(1, middle) * person)
-
-
-# Neurons that must be left for each direction when people are taken out.
-_NEURONS_EACH = 5
-_QUIET = 0.3
-_MOST_GROUPS = 16
-# Chance makes far fewer neurons silent; who leaves fewer is not told from a mixture of people.
-_ENOUGH_SILENT = 0.3
-# Noise that leaves no zero to be told from other entries.
-_LOUDEST_NOISE = 3e-4
-# The cosine above which two directions are one.
-_ONE = 1 - 1e-6
+    return normalise_rows(directions + wanted.gather(1, middle) * example)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseDirections:
     """Sparsely-used dictionary learning: dL/dZ = span P has zeros where neurons are silent.
 
-    Nothing but these zeros is used: neither labels nor the layer above. Each round descends from
-    many random directions to where the smoothed number of nonzero entries is least (`descend`),
-    makes the zeros exact by least trimmed squares (`fit_trimmed`), and keeps directions with more
-    zeros than chance makes.
+    Only these zeros are used, neither labels nor the layer above. Each round descends from many
+    random directions to few nonzero entries (`descend`), makes the zeros exact by least trimmed
+    squares (`fit_trimmed`), and keeps directions with more zeros than chance produces.
 
-    Two people with the same label have similar columns, and the one hides the other. So a round
-    first takes out some that are found: of the neurons silent for all of them, no entry tells of
-    them, and the others are as sparse as before in fewer dimensions. A direction q that is found
-    there lacks a multiple of each person p taken out, which is what most neurons agree upon:
+    Two examples of one label have similar columns, and one hides the other. So a round first
+    excludes some examples that are already found: it uses only neurons that are silent for all of
+    them. The other columns are as sparse there as before, in fewer dimensions. A direction q found
+    there lacks a multiple t of each excluded example p, the value on which most neurons agree:
 
         d_j(q) + t d_j(p) = 0   at every second neuron active for p.
 
-    Inputs whose mean is not subtracted have most neurons active for all of them or for none; such
-    neurons tell nobody apart, and a far wider layer is needed.
+    If the mean of the inputs is not subtracted, most neurons are active for all examples or for
+    none. Such neurons do not tell examples apart, so the layer must be far wider.
 
     Args:
-        starts: In each round.
-        steps: Of the descent.
-        refinements: Of least trimmed squares.
-        silent: The share of neurons that everybody leaves silent at least.
-        rounds: At most.
+        starts: Random starts in each round.
+        steps: Steps of the descent.
+        refinements: Steps of least trimmed squares.
+        silent: Smallest share of neurons that an example leaves silent.
+        rounds: Largest number of rounds.
 
-    Deviations: the paper names sparsely-used dictionary learning and was not at hand; contrast,
-    refinement and taking people out are ours. Maximising the fourth power over orthogonal matrices
-    finds hardly anybody at 16 neurons per person: single loud neurons make higher maxima, and the
-    columns of people with the same label are far from orthogonal.
+    Deviations: the paper names sparsely-used dictionary learning but was not available to us; the
+    contrast, the refinement and the exclusion of examples are ours. Maximising the fourth power
+    over orthogonal matrices finds hardly any example at 16 neurons per example: single loud neurons
+    make higher maxima, and columns of examples with the same label are far from orthogonal.
 
     References:
         Bakarsky et al., 2025 (bakarsky2025spear); Spielman et al., 2012 (spielman2012exact);
@@ -216,110 +193,105 @@ class SparseDirections:
     def __post_init__(self) -> None:
         """Check the numbers."""
         require_at_least_one(
-            starts=self.starts,
-            steps=self.steps,
-            refinements=self.refinements,
-            rounds=self.rounds,
+            starts=self.starts, steps=self.steps, refinements=self.refinements, rounds=self.rounds
         )
         if not 0 < self.silent < 1:
             raise InvalidValue(f"expected 0 < silent < 1, got {self.silent!r}")
 
     def probability(self, factors: Factors) -> float:
-        """That there are neurons enough, and zeros that stand out; see `sparse_probability`."""
-        if factors.people == 1 or factors.noise > _LOUDEST_NOISE:
+        """Probability that there are enough neurons and clear zeros; see `sparse_probability`."""
+        if factors.batch_size == 1 or factors.noise > _LOUDEST_NOISE:
             return 0.0
         sent = None if factors.above is None else factors.above.shape[1]
         neurons = int(factors.live.sum())
-        return sparse_probability(neurons=neurons, people=factors.people, sent=sent)
+        return sparse_probability(neurons=neurons, batch_size=factors.batch_size, sent=sent)
 
     def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
-        """One round of starts; the fewer people are missing, the more groups of others are out."""
-        live = factors.live
-        loudness = factors.span[live].norm(dim=1, keepdim=True)
-        rows = factors.span[live] / loudness.clamp_min(_QUIET * factors.loudness)
-        missing = factors.people - len(found)
-        groups = min(_MOST_GROUPS, self.starts, factors.people // max(1, missing))
+        """Run one round; the fewer examples are missing, the more groups are excluded in turn."""
+        rows = factors.span[factors.live] / factors.live_norms
+        missing = factors.batch_size - len(found)
+        groups = min(_MOST_GROUPS, self.starts, factors.batch_size // max(1, missing))
         ends = empty_candidates(factors.span)
         for group in range(groups):
             key = rng.fork("group", group)
             out = _choose_excluded(found.directions, len(rows), rng=key.fork("out"))
-            directions = self._among(
+            directions = self._search_without(
                 factors, rows, found.directions, out, self.starts // groups, rng=key
             )
-            ends = ends.join(self._exact(factors, rows, directions)).select_independent()
-        people = found.join(ends).select_independent()
-        mixed = people if missing <= 0 else ends
-        return ends.join(_separate_pairs(factors, rows, mixed, people))
+            ends = ends.join(self._refine(factors, rows, directions)).select_independent()
+        known = found.join(ends).select_independent()
+        mixed = known if missing <= 0 else ends
+        return ends.join(_separate_pairs(factors, rows, mixed, known))
 
-    def _among(
+    def _search_without(
         self, factors: Factors, rows: Tensor, found: Tensor, out: Tensor, count: int, *, rng: Rng
     ) -> Tensor:
-        """Directions `(n, B)` that are sparse with some people out."""
+        """Find directions `(n, B)` that are sparse when the examples `out` are excluded."""
         quiet = find_silent(rows, out, factors.tolerance)
         left = rows[quiet.all(0)]
-        if len(left) < factors.people:
+        if len(left) < factors.batch_size:
             return found[:0]
-        white, there = whiten_rows(left, factors.people - len(out))
-        known = unit(torch.linalg.lstsq(there, found.T).solution.T)
+        white, there = whiten_rows(left, factors.batch_size - len(out))
+        known = normalise_rows(torch.linalg.lstsq(there, found.T).solution.T)
         starts = _draw_starts(known, count, white, rng=rng)
-        ends = distinct(descend(white, starts, steps=self.steps), known)
+        ends = drop_repeated(descend(white, starts, steps=self.steps), known)
         if not len(ends):
             return found[:0]
         ends = fit_trimmed(white, ends, silent=self.silent, steps=self.refinements)
-        ends = ends[share(find_silent(white, ends, factors.tolerance)) > _ENOUGH_SILENT]
-        directions = ends @ there.T
-        for number, person in enumerate(out):
+        silent = find_silent(white, ends, factors.tolerance).double().mean(1)
+        directions = ends[silent > _ENOUGH_SILENT] @ there.T
+        for number, example in enumerate(out):
             others = quiet[number + 1 :].all(0)
-            directions = add_multiple(rows[others & ~quiet[number]], directions, person)
+            directions = add_multiple(rows[others & ~quiet[number]], directions, example)
         return directions
 
-    def _exact(self, factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
-        """Directions as all neurons have them."""
+    def _refine(self, factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
+        """Fit the directions to all neurons."""
         if not len(directions):
             return empty_candidates(factors.span)
-        white, there = whiten_rows(rows, factors.people)
-        back = unit(torch.linalg.lstsq(there, directions.T).solution.T)
-        exact = unit(fit_trimmed(white, back, silent=self.silent, steps=1) @ there.T)
-        return _score(factors, rows, exact)
+        white, there = whiten_rows(rows, factors.batch_size)
+        back = normalise_rows(torch.linalg.lstsq(there, directions.T).solution.T)
+        exact = normalise_rows(fit_trimmed(white, back, silent=self.silent, steps=1) @ there.T)
+        return _score_directions(factors, rows, exact)
 
 
 def _separate_pairs(
-    factors: Factors, rows: Tensor, ends: Candidates, people: Candidates
+    factors: Factors, rows: Tensor, ends: Candidates, known: Candidates
 ) -> Candidates:
-    """What is left of each end when a multiple of one of the people is taken from it.
+    """Subtract a multiple of each known example from each end.
 
-    Two people who leave much the same neurons silent make a sparse difference, which is an end as
-    well; with the one of them it gives the other.
+    Two examples that leave much the same neurons silent have a sparse difference, which is an end
+    as well. Together with one of the two it gives the other.
     """
     both = empty_candidates(factors.span)
-    for person in people.directions:
-        active = ~find_silent(rows, person[None], factors.tolerance)[0]
-        apart = ends.directions[(ends.directions @ person).abs() < _ONE]
-        rest = _score(factors, rows, add_multiple(rows[active], apart, person))
+    for example in known.directions:
+        active = ~find_silent(rows, example[None], factors.tolerance)[0]
+        apart = ends.directions[(ends.directions @ example).abs() < _EQUAL]
+        rest = _score_directions(factors, rows, add_multiple(rows[active], apart, example))
         both = both.join(rest).select_independent()
     return both
 
 
-def _score(factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
-    """Those with zeros enough, by the share of neurons that is not silent."""
+def _score_directions(factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
+    """Keep directions with enough zeros; the score is the share of neurons that are not silent."""
     if not len(directions):
         return empty_candidates(factors.span)
-    silent = share(find_silent(rows, directions, factors.tolerance))
+    silent = find_silent(rows, directions, factors.tolerance).double().mean(1)
     kept = silent > _ENOUGH_SILENT
     return Candidates(directions[kept], 1 - silent[kept])
 
 
 def _choose_excluded(found: Tensor, neurons: int, *, rng: Rng) -> Tensor:
-    """Some of those found: at most so many that neurons enough are silent for all of them."""
-    people = found.shape[1]
-    spare = neurons / (_NEURONS_EACH * people)
-    most = min(people - 1, int(math.log2(max(1.0, spare))))
+    """Draw examples to exclude, so few that enough neurons are silent for all of them."""
+    size = found.shape[1]
+    spare = neurons / (_NEURONS_EACH * size)
+    most = min(size - 1, int(math.log2(max(1.0, spare))))
     count = min(len(found), 1 + int(rng.fork("count").uniform((1,)) * most), most)
     return found[rng.fork("whom").permutation(len(found))[:count].to(found.device)]
 
 
 def _draw_starts(known: Tensor, count: int, white: Tensor, *, rng: Rng) -> Tensor:
-    """Random starts, half of them orthogonal to what is known and half some way off from it."""
+    """Draw starts; half are orthogonal to the known directions, half partly turned away."""
     starts = rng.fork("starts").normal((count, white.shape[1]), like=white)
     away = rng.fork("away").uniform((count, 1), like=white)
     away[::2] = 1

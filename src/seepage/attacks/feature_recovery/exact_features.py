@@ -213,7 +213,7 @@ def _searched(
 
 def _some_neurons(factors: Factors, rng: Rng) -> Factors:
     assert factors.above is not None
-    unknowns = factors.people + factors.above.shape[1]
+    unknowns = factors.batch_size + factors.above.shape[1]
     live = torch.nonzero(factors.live)[:, 0]
     chosen = live[rng.permutation(len(live)).to(live.device)[: _EQUATIONS * unknowns]]
     return Factors(
