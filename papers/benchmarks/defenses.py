@@ -30,7 +30,7 @@ import seepage as sp
 from benchmarks.defense_rows import ROWS, SCALES, Row, Scale, loaded, network, victim
 from benchmarks.defense_table import DELTA, gathered, join
 from benchmarks.provenance import RESULTS, origin, save
-from seepage.audit import Case, side_by_side, victims
+from seepage.audit import Case, select_targets, side_by_side
 from seepage.core import Attack
 from seepage.core.construct import Component
 from seepage.core.errors import Diverged, UnknownName
@@ -125,7 +125,7 @@ def attempts(name: str, scale: Scale, device: str, taught: Path | None = None) -
     client = sp.Client(sp.Gradient(), row.defend(scale.attacked))
     wanted = ("psnr", "lpips") if images.domain.shape[0] == 3 else ("psnr",)
     measured = [METRICS[metric] for metric in wanted]
-    batches = victims(images, people=scale.people, batch_size=scale.attacked)
+    batches = select_targets(images, people=scale.people, batch_size=scale.attacked)
     return [
         Case(task, client, threat, adversary, label, batch, seed=0, metrics=measured)
         for label, (threat, adversary) in attacks(task, row, scale).items()

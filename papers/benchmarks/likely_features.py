@@ -26,7 +26,7 @@ from torch.nn.functional import one_hot
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.feature_recovery import NotToldApartWarning, estimated_features
-from seepage.audit import Audit, serial, victims
+from seepage.audit import Audit, select_targets, serial
 from seepage.core import Protection
 from seepage.probing.heads import classifier_head
 from seepage.search.feature_matching import features_at
@@ -100,7 +100,7 @@ def recovered(task: sp.Task, defense: Protection, people: int, steps: int) -> Ro
             attacks={called: sp.attacks.adaptive(attack)},
             threats=[sp.Threat.strongest()],
         )
-        cases = audit.cases(victims(sp.data.load("cifar10"), people=people, batch_size=SIZE))
+        cases = audit.cases(select_targets(sp.data.load("cifar10"), people=people, batch_size=SIZE))
         # Without the run unaware of the defense that an audit puts beside it.
         found = list(serial([case for case in cases if case.attack_name == called]))
         for metric in ("psnr", "lpips"):

@@ -327,7 +327,7 @@ def test_a_network_is_read_once_and_judged_by_no_more_examples_than_taught_it(
     first = trained({"data": {"name": "mnist"}, "models": model}, place)
     assert (first.accuracy * 20) % 1 == pytest.approx(0, abs=1e-6)
     built = []
-    monkeypatch.setattr("seepage_papers.trained.entries.model", built.append)
+    monkeypatch.setattr("seepage_papers.trained.entries.read_model", built.append)
     again = laid_over({"models": model}, {"data": {"name": "mnist", "people": 3}})
     assert trained(again, place) is first
     assert built == []

@@ -200,7 +200,7 @@ def test_the_random_neurons_of_a_wide_head_stay_as_they_were_drawn(data_root, tm
     schooling = {"epochs": 1, "examples": 16, "held_out": 4, "batch_size": 8}
     data = {"name": "mnist", "pixels": 8}
     place = Place(folder=tmp_path)
-    before = entries.model(model, entries.dataset(data)).parameters
+    before = entries.read_model(model, entries.read_dataset(data)).parameters
     after = load_file(
         trained({"data": data, "models": {**model, "schooling": schooling}}, place).path
     )
@@ -219,8 +219,8 @@ def test_the_accuracy_that_is_kept_is_that_of_the_network_that_is_kept(data_root
     data = {"name": "mnist", "pixels": 8}
     wanted = {"data": data, "models": {**model, "schooling": schooling}}
     kept = trained(wanted, Place(folder=tmp_path))
-    task = entries.model({**model, "weights": str(kept.path)}, entries.dataset(data))
-    unseen = entries.dataset({**data, "split": "test"})
+    task = entries.read_model({**model, "weights": str(kept.path)}, entries.read_dataset(data))
+    unseen = entries.read_dataset({**data, "split": "test"})
     quality = evaluate(task, unseen.batch(64, start=len(unseen) - 64))
     assert quality.accuracy == kept.accuracy
 
@@ -237,8 +237,8 @@ def test_people_are_chosen_by_the_norm_of_their_gradient(scenario, tmp_path):
     rule = {"choose": "largest_gradient", "count": 3, "among": 12}
     wanted = laid_over(scenario, {"data": {"people": rule}})
     ready = prepared(wanted, Place(folder=tmp_path))
-    dataset = entries.dataset({"name": "mnist"})
-    task = entries.model(ready["models"], dataset)
+    dataset = entries.read_dataset({"name": "mnist"})
+    task = entries.read_model(ready["models"], dataset)
     norms = []
     for i in range(12):
         batch = dataset.batch(1, start=i)

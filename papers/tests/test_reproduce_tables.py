@@ -78,10 +78,10 @@ def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
     for cell in cells:
         scenario = without_preparation(cell.scenario)
         if "attacks" in scenario:
-            entries.each(scenario, "attacks", entries.attack)
-            entries.each(scenario, "threats", entries.threat)
-            entries.each(scenario, "locals", entries.local, [{}])
-            entries.defenses(scenario.get("defenses", [[]]))
+            entries.read_each(scenario, "attacks", entries.read_attack)
+            entries.read_each(scenario, "threats", entries.read_threat)
+            entries.read_each(scenario, "locals", entries.read_local, [{}])
+            entries.read_defenses(scenario.get("defenses", [[]]))
         options = {k for k in scenario["models"] if k not in ("name", "double")}
         assert options <= set(inspect.signature(MODELS[scenario["models"]["name"]]).parameters)
         for taught in (cell.scenario["models"].get("schooling"), cell.scenario.get("training")):

@@ -20,13 +20,13 @@ from seepage.audit import (
     load_audit,
     load_spec,
     run_case,
+    select_targets,
     serial,
     side_by_side,
-    victims,
 )
 from seepage.audit.case import client_key
 from seepage.audit.record import Record
-from seepage.audit.targets import CapturedUpdate, Strangers
+from seepage.audit.targets import CapturedUpdate, Target
 from seepage.cli import app
 from seepage.core import BoundValue
 from seepage.report import attempts, contradictions, headrooms
@@ -75,7 +75,7 @@ def audit(**changed):
         "defenses": [sp.AddGaussian(0.001)],
         "bounds": BOUNDS,
     }
-    return Audit(**{**parts, **changed}), victims(digits, people=2, batch_size=1)
+    return Audit(**{**parts, **changed}), select_targets(digits, people=2, batch_size=1)
 
 
 def timeless(record):
@@ -218,7 +218,7 @@ def test_a_bound_needs_the_private_inputs():
         form="gradient",
         setting=sp.capture.Setting(batch_size=1, shape=(3, 32, 32)),
     )
-    strangers = Strangers("captured", CapturedUpdate(held))
+    strangers = Target.unknown("captured", CapturedUpdate(held))
     grid = Audit(tasks=[task], attacks={}, bounds=BOUNDS)
     with pytest.raises(sp.SeepageError, match="which nobody has for captured; leave bounds out"):
         grid.cases([strangers])

@@ -22,9 +22,9 @@ from seepage.audit import (
     build_spec,
     load_audit,
     run_case,
+    select_targets,
     serial,
     side_by_side,
-    victims,
 )
 from seepage.core import Attack
 from seepage.core.checkpoint import checkpointing
@@ -212,7 +212,7 @@ def side_by_side_grid(attack, *, people=3, batch_size=1, **changes):
     audit = Audit(
         tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)], attacks={"it": attack}, **parts
     )
-    return audit.cases(victims(photos, people=people, batch_size=batch_size))
+    return audit.cases(select_targets(photos, people=people, batch_size=batch_size))
 
 
 # Whatever is done to a finished update; the others act before it, and change what is computed.
@@ -326,7 +326,7 @@ def test_a_failure_within_an_attack_changes_nothing_for_the_others(around):
         threats=[sp.Threat.strongest()],
         seeds=[0, 1, 2],
     )
-    cases = audit.cases(victims(photos, people=4, batch_size=4))
+    cases = audit.cases(select_targets(photos, people=4, batch_size=4))
     alone = {o.record.case: timeless(o.record) for o in serial(cases)}
     beside = {o.record.case: timeless(o.record) for o in side_by_side(cases)}
     assert beside == alone
@@ -346,7 +346,7 @@ def test_networks_with_the_same_weights_but_other_inputs_never_run_together():
     plain = sp.zoo.mlp(hidden=(8,), domain=photos.domain)
     attacks = {"it": sp.attacks.inverting_gradients(steps=2, restarts=1)}
     audit = Audit(tasks=[plain, replace(plain, domain=shifted)], attacks=attacks)
-    one, other = audit.cases(victims(photos, people=1, batch_size=1))
+    one, other = audit.cases(select_targets(photos, people=1, batch_size=1))
     assert one.task.digest == other.task.digest
     assert one.alike != other.alike
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.audit import Audit, run_case, victims
+from seepage.audit import Audit, run_case, select_targets
 from seepage.audit.case import client_key
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
@@ -34,7 +34,7 @@ def mlp(seed=0):
 
 
 def test_victims_are_consecutive_batches_and_everybody_else_is_the_pool():
-    cut = victims(PHOTOS, people=6, batch_size=2, start=3)
+    cut = select_targets(PHOTOS, people=6, batch_size=2, start=3)
     assert [who.people for who in cut] == [(3, 4), (5, 6), (7, 8)]
     for who in cut:
         assert torch.equal(who.batch.inputs, PHOTOS.inputs[list(who.people)])
@@ -59,7 +59,7 @@ def test_victims_are_consecutive_batches_and_everybody_else_is_the_pool():
 )
 def test_victims_who_do_not_exist_are_refused_at_once(options, said):
     with pytest.raises(InvalidValue, match=said):
-        victims(PHOTOS, **options)
+        select_targets(PHOTOS, **options)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def grid():
 
 
 def test_the_grid_is_the_product_of_its_axes_with_seeds_turning_fastest(grid):
-    who = victims(PHOTOS, people=2, batch_size=1)
+    who = select_targets(PHOTOS, people=2, batch_size=1)
     cases = grid.cases(who)
     axes = (
         [t.name for t in grid.tasks],
@@ -93,7 +93,7 @@ def test_the_grid_is_the_product_of_its_axes_with_seeds_turning_fastest(grid):
             repr(case.client.defense),
             case.threat,
             case.attack_name,
-            case.victims.people,
+            case.target.people,
             case.seed,
         )
         for case in cases
@@ -115,12 +115,12 @@ def test_outcomes_come_one_by_one_through_the_executor_that_is_passed_in(grid):
             yield run_case(case)
 
     small = replace(grid, tasks=grid.tasks[:1], defenses=[sp.chain()], locals=[sp.Gradient()])
-    outcomes = small.run(victims(PHOTOS, people=1, batch_size=1), executor=backwards)
+    outcomes = small.run(select_targets(PHOTOS, people=1, batch_size=1), executor=backwards)
     assert ran == []
     assert next(outcomes).record.attack.name == "white"
     assert ran == [7]
     assert [o.record.seed for o in outcomes] == [0, 7, 0] + [7, 0] * 2
-    plain = small.run(victims(PHOTOS, people=1, batch_size=1))
+    plain = small.run(select_targets(PHOTOS, people=1, batch_size=1))
     assert [o.record.seed for o in plain] == [0, 7] * 4
 
 
@@ -132,7 +132,7 @@ def one_case(attack, *, dataset=PHOTOS, defense=None, size=1, seed=0, task=None,
         threats=[sp.Threat(**{"knows_labels": True, **threat})],
         seeds=[seed],
     )
-    [case] = audit.cases(victims(dataset, people=size, batch_size=size))
+    [case] = audit.cases(select_targets(dataset, people=size, batch_size=size))
     return case
 
 
@@ -164,7 +164,7 @@ def test_the_client_and_the_adversary_draw_from_different_keys():
     clean = sp.Gradient()(one_case(watch).task, *batch_of(1)).flat()
     assert key == sp.rng(0).fork("adversary")
     case = one_case(watch, defense=sp.AddGaussian(1.0))
-    drawn = client_key(0, case.client, case.victims).normal(update.shape)
+    drawn = client_key(0, case.client, case.target).normal(update.shape)
     assert torch.allclose(update - clean, drawn, atol=1e-5)
 
 

@@ -120,8 +120,8 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_records(
 def planned(*names):
     """Cases of which only the store knows anything, so that no child has to compute."""
     truth = {"inputs": torch.zeros(1)}
-    who = SimpleNamespace(digest="people", kept=lambda: truth, said=())
-    return [SimpleNamespace(id=n, description=n, identity={"is": n}, victims=who) for n in names]
+    who = SimpleNamespace(digest="people", tensors=truth, words=())
+    return [SimpleNamespace(id=n, description=n, identity={"is": n}, target=who) for n in names]
 
 
 EARLIER, NEW = planned("a", "b", "c"), planned("b", "d")

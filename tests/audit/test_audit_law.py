@@ -8,9 +8,9 @@ import seepage as sp
 from seepage.attacks import adaptive
 from seepage.attacks.adaptive import without_adaptation
 from seepage.attacks.labels import InferLabels
-from seepage.audit import Audit, strongest, victims
+from seepage.audit import Audit, select_targets, strongest
 from seepage.audit.grid import adversaries
-from seepage.audit.targets import CapturedUpdate, Strangers
+from seepage.audit.targets import CapturedUpdate, Target
 from seepage.defenses import DEFENSES, Chain
 
 # Every defense, with as many people to a batch as it needs.
@@ -50,7 +50,7 @@ def records(data):
 
     def run(attack, threat, defense, together):
         audit = Audit(tasks=[task], attacks={"s": attack}, defenses=[defense], threats=[threat])
-        outcomes = list(audit.run(victims(data, people=2, batch_size=together)))
+        outcomes = list(audit.run(select_targets(data, people=2, batch_size=together)))
         assert all(outcome.record.error is None for outcome in outcomes)
         return [outcome.record for outcome in outcomes]
 
@@ -128,6 +128,6 @@ def test_a_captured_update_is_attacked_unaware_as_well(data):
     setting = sp.capture.Setting(batch_size=1, shape=task.domain.shape)
     held = sp.capture.Capture.of(task.model, shared.tensors, form="gradient", setting=setting)
     grid = Audit(tasks=[task], attacks={"a": adaptive(SEARCH)}, defenses=[PRUNING.defense])
-    cases = grid.cases([Strangers("captured", CapturedUpdate(held, batch.labels))])
+    cases = grid.cases([Target.unknown("captured", CapturedUpdate(held, batch.labels))])
     known = {case.attack_name: case.observe().simulate.client.chain.links for case in cases}
     assert known == {"a": (sp.Prune(0.9),), "unaware a": ()}

@@ -3,7 +3,7 @@
 import pytest
 
 import seepage as sp
-from seepage.audit import Audit, load_spec, run_case, victims
+from seepage.audit import Audit, load_spec, run_case, select_targets
 from seepage.core.errors import InvalidValue
 
 SPEC = """
@@ -60,8 +60,8 @@ def test_the_network_that_was_broadcast_is_the_planted_one_and_the_same_each_tim
         attacks={"robbing": sp.attacks.robbing_the_fed(std=0.15), "dlg": sp.attacks.dlg()},
         threats=[sp.Threat(server="malicious")],
     )
-    robbing, passive = audit.cases(victims(photos, people=4, batch_size=4))
-    again, _ = audit.cases(victims(photos, people=4, batch_size=4))
+    robbing, passive = audit.cases(select_targets(photos, people=4, batch_size=4))
+    again, _ = audit.cases(select_targets(photos, people=4, batch_size=4))
     assert robbing.broadcast.digest == again.broadcast.digest != robbing.task.digest
     assert robbing.id == again.id != passive.id
     assert passive.broadcast is passive.task

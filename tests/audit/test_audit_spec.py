@@ -154,7 +154,7 @@ def test_what_a_spec_leaves_out_has_a_default(written):
     [case] = part.audit.cases(part.batches)
     assert spec.title == "spec"
     assert (case.client, case.threat) == (sp.Client(sp.Gradient()), sp.Threat())
-    assert (case.seed, case.victims.people) == (0, (0,))
+    assert (case.seed, case.target.people) == (0, (0,))
     assert part.audit.metrics is None
 
 

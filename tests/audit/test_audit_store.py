@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, victims
+from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, select_targets
 from seepage.audit.artifacts import pack, unpack
 from seepage.audit.database import FORMAT, TEMPORARY
 from seepage.audit.store import DirectoryLock
@@ -33,7 +33,7 @@ def grid(**changes):
         "seeds": [0, 1],
         **changes,
     }
-    who = victims(PHOTOS, people=3, batch_size=1)
+    who = select_targets(PHOTOS, people=3, batch_size=1)
     return Audit(**parts).cases(who)
 
 
@@ -91,9 +91,9 @@ def test_an_audit_that_broke_off_says_what_it_was_going_to_do(half):
 
 
 def test_the_private_inputs_are_kept_once_for_all_cases_that_share_them(half):
-    assert CASES[0].victims is CASES[1].victims
+    assert CASES[0].target is CASES[1].target
     names = {path.stem for path in (half / "artifacts").iterdir()}
-    assert names == {CASES[0].id, CASES[1].id, CASES[0].victims.digest}
+    assert names == {CASES[0].id, CASES[1].id, CASES[0].target.digest}
 
 
 def test_records_come_in_the_order_of_the_plan_whatever_ran_first(out):
@@ -179,7 +179,7 @@ def test_a_changed_spec_is_refused_with_a_word_about_what_changed(name, half):
 def test_other_private_inputs_under_the_same_name_are_another_case():
     other = replace(PHOTOS, inputs=PHOTOS.inputs.flip(-1))
     [case] = Audit(tasks=[CASES[0].task], attacks={"match": CASES[0].attack}).cases(
-        victims(other, people=1, batch_size=1)
+        select_targets(other, people=1, batch_size=1)
     )
     assert case.identity.keys() == CASES[0].identity.keys()
     differing = [key for key in case.identity if case.identity[key] != CASES[0].identity[key]]
@@ -189,11 +189,11 @@ def test_other_private_inputs_under_the_same_name_are_another_case():
 
 def test_a_case_has_the_same_id_in_every_process():
     code = (
-        "import seepage as sp; from seepage.audit import Audit, victims\n"
+        "import seepage as sp; from seepage.audit import Audit, select_targets\n"
         "photos = sp.data.load('photos')\n"
         "audit = Audit(tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)],\n"
         "    attacks={'match': sp.attacks.inverting_gradients(steps=2, restarts=1)})\n"
-        "print(audit.cases(victims(photos, people=1, batch_size=1))[0].id)"
+        "print(audit.cases(select_targets(photos, people=1, batch_size=1))[0].id)"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert there.stdout.strip() == CASES[0].id
@@ -251,14 +251,14 @@ def test_a_truncated_artifact_is_named_and_its_case_runs_again(half):
 
 
 def test_truncated_private_inputs_are_written_anew_and_no_case_runs_again(half):
-    path = half / "artifacts" / f"{CASES[0].victims.digest}.safetensors"
+    path = half / "artifacts" / f"{CASES[0].target.digest}.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     assert load_audit(half).damaged == (path,)
     with AuditStore.resume(half, cases=CASES) as store:
         assert store.mended == (path,)
         assert ids(store) == {CASES[0].id, CASES[1].id}
     read = load_audit(half)
-    assert torch.equal(read.truth(read.records[0]), CASES[0].victims.batch.inputs)
+    assert torch.equal(read.truth(read.records[0]), CASES[0].target.batch.inputs)
 
 
 def test_a_database_that_is_damaged_is_named_and_not_touched(half):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.audit import Audit, serial, side_by_side, victims
+from seepage.audit import Audit, select_targets, serial, side_by_side
 from seepage.audit.case import client_key
 from seepage.clients import Client
 
@@ -117,7 +117,7 @@ def cases(attack, *, people=1, defenses=NOISES[:1], seeds=(0,)):
         threats=[sp.Threat(knows_labels=True)],
         seeds=seeds,
     )
-    return audit.cases(victims(PHOTOS, people=people, batch_size=1))
+    return audit.cases(select_targets(PHOTOS, people=people, batch_size=1))
 
 
 def psnr(outcomes):
@@ -128,11 +128,11 @@ def psnr(outcomes):
 
 def psnr_under_shared_keys(attack, group, key):
     """What the same adversary reaches where clients do draw from a key that it can find."""
-    seen = [c.threat.observe(c.client, c.task, c.victims.batch, rng=key) for c in group]
+    seen = [c.threat.observe(c.client, c.task, c.target.batch, rng=key) for c in group]
     rngs = [sp.rng(0).fork("adversary")] * len(seen)
     guesses = attack.many(seen, rngs=rngs) if len(seen) > 1 else [attack(seen[0], rng=rngs[0])]
     errors = [
-        (guess.inputs - case.victims.batch.inputs).double().square().mean()
+        (guess.inputs - case.target.batch.inputs).double().square().mean()
         for guess, case in zip(guesses, group, strict=True)
     ]
     return [float(-10 * error.log10()) for error in errors]
@@ -149,7 +149,7 @@ def test_an_attack_that_tries_every_key_it_can_name_does_not_find_the_clients(de
 def test_the_difference_of_two_updates_of_a_group_is_as_noisy_as_they_are():
     group = cases(SubtractsUpdates(), people=6, defenses=[sp.AddGaussian(1.0)])
     assert len({case.alike for case in group}) == 1
-    assert len({int(case.victims.batch.labels) for case in group}) > 1
+    assert len({int(case.target.batch.labels) for case in group}) > 1
     assert max(psnr(side_by_side(group))) < BLIND
     control = psnr_under_shared_keys(SubtractsUpdates(), group, sp.rng(0).fork("client"))
     assert min(control) > SEEING
@@ -181,7 +181,7 @@ def test_a_forked_key_holds_nothing_of_the_key_it_comes_from():
 
 def test_every_person_seed_and_defense_has_a_key_of_its_own():
     noisy, silent = Client(sp.Gradient(), NOISES[0]), Client(sp.Gradient())
-    who = victims(PHOTOS, people=4, batch_size=1)
+    who = select_targets(PHOTOS, people=4, batch_size=1)
     keys = {
         client_key(seed, client, one)
         for seed in (0, 1)
@@ -194,7 +194,7 @@ def test_every_person_seed_and_defense_has_a_key_of_its_own():
 
 
 def test_the_key_follows_the_private_data():
-    client, [who] = Client(sp.Gradient(), NOISES[0]), victims(PHOTOS, people=1, batch_size=1)
+    client, [who] = Client(sp.Gradient(), NOISES[0]), select_targets(PHOTOS, people=1, batch_size=1)
     inputs = who.batch.inputs.clone()
     inputs[0, 0, 0, 0] += 1 / 255
     for other in (
@@ -212,7 +212,7 @@ def test_all_attacks_and_threats_see_the_same_noise():
         defenses=NOISES,
         threats=[sp.Threat(knows_labels=True), sp.Threat()],
     )
-    found = audit.cases(victims(PHOTOS, people=1, batch_size=1))
+    found = audit.cases(select_targets(PHOTOS, people=1, batch_size=1))
     for defense in NOISES:
         same = [c.observe().update.flat() for c in found if c.client.defense == defense]
         assert len(same) == 4
@@ -221,16 +221,16 @@ def test_all_attacks_and_threats_see_the_same_noise():
 
 KEY_ELSEWHERE = """
 import seepage as sp
-from seepage.audit import victims
+from seepage.audit import select_targets
 from seepage.audit.case import client_key
 client = sp.Client(sp.Gradient(), sp.AddGaussian(0.5))
-[who] = victims(sp.data.load("photos"), people=1, batch_size=1)
+[who] = select_targets(sp.data.load("photos"), people=1, batch_size=1)
 print(client_key(3, client, who).digest)
 """
 
 
 def test_another_process_finds_the_same_key():
-    [who] = victims(PHOTOS, people=1, batch_size=1)
+    [who] = select_targets(PHOTOS, people=1, batch_size=1)
     here = client_key(3, Client(sp.Gradient(), sp.AddGaussian(0.5)), who)
     there = subprocess.run(
         [sys.executable, "-c", KEY_ELSEWHERE],

@@ -407,6 +407,6 @@ def test_a_large_batch_is_compared_with_people_who_are_not_in_it(others):
     found = sp.audit_step(model, nn.CrossEntropyLoss(), batch, others=strangers, steps=2)
     assert found.records, found.refused
     for case in found.cases:
-        pool = case.victims.pool
-        assert len(pool) >= len(case.victims.people)
+        pool = case.target.pool
+        assert len(pool) >= len(case.target.people)
         assert strangers is None or torch.equal(pool, strangers)

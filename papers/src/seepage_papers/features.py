@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.feature_recovery import FeatureRecovery
-from seepage.audit import Victims
 from seepage.audit import spec_entries as entries
-from seepage.audit import spec_entries as whose
-from seepage.audit.captures import CapturedData
 from seepage.audit.case import client_key
+from seepage.audit.targets import CapturedData
 from seepage.clients import Client
 from seepage.core import Batch, Observation, Rng, Task
 from seepage.core.errors import SeepageError, in_a_line
@@ -54,13 +52,13 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
         Liu et al., 2024, Sec. 5.1 and Table 2 (liu2024systematic)
     """
     ready = prepared(scenario, place)
-    dataset, batches = entries.data(ready["data"], find=place.find)
-    threat = entries.threat(ready.get("threats", {}))
-    task = _victim(ready, dataset, threat, place)
-    method = entries.recovery(ready["attacks"], dataset.domain)
-    (defense,) = entries.defenses(ready.get("defenses", [[]]))
-    client = Client(entries.local(ready.get("locals", {})), defense)
-    todo = [(who, seed) for who in batches if isinstance(who, Victims) for seed in seeds]
+    dataset, batches = entries.read_data(ready["data"], find=place.find)
+    threat = entries.read_threat(ready.get("threats", {}))
+    task = _build_network(ready, dataset, threat, place)
+    method = entries.read_recovery(ready["attacks"], dataset.domain)
+    (defense,) = entries.read_defenses(ready.get("defenses", [[]]))
+    client = Client(entries.read_local(ready.get("locals", {})), defense)
+    todo = [(who, seed) for who in batches if who.batch is not None for seed in seeds]
     values: list[float] = []
     missed: list[str] = []
     for number, (who, seed) in enumerate(todo):
@@ -69,10 +67,10 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
         try:
             seen = threat.observe(client, task, batch, rng=key)
             found = _errors(seen, batch, method, Rng(seed).fork("adversary"))
-        # Says nothing of the recovery, only of the card.
+        # Says nothing of the recovery, only of the GPU.
         except torch.cuda.OutOfMemoryError:
             raise
-        # What linear algebra and a card raise is a RuntimeError.
+        # What linear algebra and a GPU raise is a RuntimeError.
         except (SeepageError, RuntimeError, ArithmeticError) as error:
             missed.append(str(error) if isinstance(error, SeepageError) else in_a_line(error))
             continue
@@ -81,15 +79,17 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
     return FeatureErrors(tuple(values), tuple(missed))
 
 
-def _victim(ready: Plain, dataset: Dataset | CapturedData, threat: Threat, place: Place) -> Task:
+def _build_network(
+    ready: Plain, dataset: Dataset | CapturedData, threat: Threat, place: Place
+) -> Task:
     """The network of a cell where it runs, built once for all cells that follow one another."""
-    plain = {k: ready["data"][k] for k in whose.DATASET if k in ready["data"]}
+    plain = {k: ready["data"][k] for k in entries.DATASET if k in ready["data"]}
     wanted = repr((plain, ready["models"], threat.mode))
-    if wanted not in place.victims:
-        place.victims.clear()
-        task = entries.model(ready["models"], dataset).to(device=place.device)
-        place.victims[wanted] = task.in_mode(threat.mode)
-    return place.victims[wanted]
+    if wanted not in place.networks:
+        place.networks.clear()
+        task = entries.read_model(ready["models"], dataset).to(device=place.device)
+        place.networks[wanted] = task.in_mode(threat.mode)
+    return place.networks[wanted]
 
 
 def _errors(seen: Observation, batch: Batch, method: FeatureRecovery, rng: Rng) -> list[float]:

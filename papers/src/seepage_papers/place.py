@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seepage.audit.spec_entries import Find, once
+from seepage.audit.spec_entries import Find, share_datasets
 from seepage.core import Task
 
 VARIABLE = "SEEPAGE_CACHE"
@@ -44,11 +44,11 @@ class Place:
         device: Where to train and attack.
         find: What reads data sets, each a single time.
         trained: What was trained or read from the folder by now, by all that decides it.
-        victims: The network that features are recovered from, where it runs.
+        networks: The network that features are recovered from, where it runs.
     """
 
     folder: Path = field(default_factory=cache_folder)
     device: str = "cpu"
-    find: Find = field(default_factory=once)
+    find: Find = field(default_factory=share_datasets)
     trained: dict[str, Trained] = field(default_factory=dict)
-    victims: dict[str, Task] = field(default_factory=dict)
+    networks: dict[str, Task] = field(default_factory=dict)

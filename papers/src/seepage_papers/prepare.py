@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from seepage.audit import spec_entries as entries
-from seepage.audit import spec_entries as whose
 from seepage.core.errors import InvalidValue
 from seepage_papers.chosen import chosen
 from seepage_papers.place import Place
@@ -25,8 +24,8 @@ def prepared(scenario: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 def _people(data: Mapping[str, Any], model: Mapping[str, Any], place: Place) -> list[int]:
     rule = data["people"]
-    dataset = place.find({k: v for k, v in data.items() if k in whose.DATASET})
-    people = chosen(rule, dataset, entries.model(model, dataset).to(device=place.device))
+    dataset = place.find({k: v for k, v in data.items() if k in entries.DATASET})
+    people = chosen(rule, dataset, entries.read_model(model, dataset).to(device=place.device))
     if len(people) < rule["count"]:
         raise InvalidValue(
             f"expected {rule['count']} people by {rule['choose']}, found {len(people)}; choose "

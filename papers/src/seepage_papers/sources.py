@@ -108,13 +108,13 @@ def counted(cell: Cell, block: Published) -> Sample:
 def _ranks(scenario: str) -> RankMetric:
     """Once for all numbers that are read off it."""
     plain = json.loads(scenario)
-    task = entries.model(plain["models"], entries.dataset(plain["data"]))
+    task = entries.read_model(plain["models"], entries.read_dataset(plain["data"]))
     return rank_metric(task, numerical=plain.get("numerical", False))
 
 
 def schooled(cell: Cell, block: Published, place: Place) -> Sample:
     """What a network trained behind the cell's defense, by its table `training`, is worth."""
-    defenses = entries.defenses(cell.scenario.get("defenses", [[]]))
+    defenses = entries.read_defenses(cell.scenario.get("defenses", [[]]))
     if len(defenses) != 1:
         raise InvalidValue(f"expected one defense in a cell, got {len(defenses)}")
     model = {**cell.scenario["models"], "schooling": cell.scenario["training"]}

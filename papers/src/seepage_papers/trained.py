@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 
 from seepage import __version__
 from seepage.audit import spec_entries as entries
-from seepage.audit import spec_entries as whose
 from seepage.core import Batch, Protection, Rng, Task
 from seepage.core.checkpoint import checkpointing
 from seepage.core.construct import construct
@@ -91,7 +90,7 @@ def trained(
     """
     model = dict(scenario["models"])
     schooling = construct("schooling", Schooling, model.pop("schooling"))
-    plain = {k: scenario["data"][k] for k in whose.DATASET if k in scenario["data"]}
+    plain = {k: scenario["data"][k] for k in entries.DATASET if k in scenario["data"]}
     defense = chain() if defense is None else defense
     wanted = repr((plain, model, schooling, defense))
     if wanted not in place.trained:
@@ -107,7 +106,7 @@ def _trained(
     place: Place,
 ) -> Trained:
     seen, unseen = (place.find({**plain, "split": split}) for split in ("train", "test"))
-    task = entries.model(model, seen)
+    task = entries.read_model(model, seen)
     data = seen.batch(min(schooling.examples, len(seen)))
     measured = min(schooling.held_out, schooling.examples, len(unseen))
     held_out = unseen.batch(measured, start=len(unseen) - measured)

@@ -23,7 +23,7 @@ from seepage.audit.run_spec import ProgressListener, find_breaches, run
 from seepage.audit.spec import Part, Spec, build_spec, load_spec
 from seepage.audit.spec_text import QUICKSTART, SpecSource
 from seepage.audit.store import AuditStore, environment
-from seepage.audit.targets import Victims, victims
+from seepage.audit.targets import Target, select_targets
 
 __all__ = [
     "QUICKSTART",
@@ -49,7 +49,7 @@ __all__ = [
     "Record",
     "Spec",
     "SpecSource",
-    "Victims",
+    "Target",
     "build_spec",
     "environment",
     "estimate",
@@ -61,8 +61,8 @@ __all__ = [
     "ranked",
     "run",
     "run_case",
+    "select_targets",
     "serial",
     "side_by_side",
     "strongest",
-    "victims",
 ]

@@ -10,69 +10,41 @@ from typing import Any
 
 from seepage import __version__
 from seepage.audit.record import Defense
-from seepage.audit.targets import Strangers, Victims
-from seepage.bounds import Bound
-from seepage.clients import Client
+from seepage.audit.targets import Target
+from seepage.bounds.bound import Bound
+from seepage.clients.client import Client
 from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
 from seepage.core.construct import Component
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
-from seepage.threats import Threat
+from seepage.threats.threat import Threat
 
 Identity = dict[str, Any]
 
 
 def describe_defense(client: Client) -> Defense:
-    """The client's defense as values, link by link."""
+    """Describe the client's defense as values, link by link."""
     return tuple(map(Component.of, client.chain.links))
 
 
-def _identify_client(task: Task, client: Client, victims: Victims | Strangers) -> Identity:
-    """Who shares what, as plain data by name."""
-    return {
-        "seepage": __version__,
-        "data": victims.data,
-        "people": list(victims.people),
-        "inputs": victims.digest,
-        "model": f"{task.name}, mode={task.mode!r}",
-        "domain": repr(task.domain),
-        "weights": task.digest,
-        "batch_size": len(victims.people),
-        "local": asdict(Component.of(client.local)),
-        "defense": [asdict(link) for link in describe_defense(client)],
-        # Results of audits in which all clients drew the same noise are not reused.
-        "keys": "one per client",
-    }
-
-
-def client_key(seed: int, client: Client, victims: Victims) -> Rng:
+def client_key(seed: int, client: Client, target: Target) -> Rng:
     """Return the key of everything that a simulated client draws.
 
-    It is computed from the private data, which makes it reproducible for whoever has the data and
-    out of reach for an attack, which has not. Every client has another key, and so has every
-    defense of the same client: otherwise the difference of two updates is free of noise. The attack
-    does not count, so that all attacks see the same update.
+    The key is computed from the private data: whoever has the data can compute it again, and an
+    attack cannot. Every client has another key, and so has every defense of the same client:
+    otherwise the difference of two updates is free of noise. The attack does not count, so that all
+    attacks see the same update.
 
     Args:
         seed: Of the case.
         client: Who shares, and behind which defense.
-        victims: Whose data is private.
+        target: Whose data is private.
     """
-    return Rng(seed).fork("client", victims.secret, stable_repr(client.chain))
-
-
-def _hash_identity(identity: Identity) -> str:
-    """Equal for equal identities in every process and on every machine."""
-    return digest(json.dumps(identity))
-
-
-def named(victims: Victims | Strangers) -> str:
-    """Whose data it is, for one line."""
-    return f"{victims.data} #{', '.join(map(str, victims.people))}"
+    return Rng(seed).fork("client", target.secret, stable_repr(client.chain))
 
 
 def require_permission(name: str | Component, attack: Attack, threat: Threat) -> None:
-    """Raise `InvalidValue` if an attack needs a server that cheats and the threat has none."""
+    """Raise `InvalidValue` if an attack needs a malicious server and the threat has none."""
     if isinstance(attack, ActiveAttack) and threat.server != "malicious":
         raise InvalidValue(
             f"{name} plants a network of its own, which an honest server does not do; set "
@@ -80,17 +52,69 @@ def require_permission(name: str | Component, attack: Attack, threat: Threat) ->
         )
 
 
+class _GridCell:
+    """What an attack and a bound have in common."""
+
+    task: Task
+    client: Client
+    target: Target
+    seed: int
+
+    @cached_property
+    def identity(self) -> Identity:
+        """Everything that decides the result, as plain data by name."""
+        task, client, target = self.task, self.client, self.target
+        return {
+            "seepage": __version__,
+            "data": target.data,
+            "people": list(target.people),
+            "inputs": target.digest,
+            "model": f"{task.name}, mode={task.mode!r}",
+            "domain": repr(task.domain),
+            "weights": task.digest,
+            "batch_size": len(target.people),
+            "local": asdict(Component.of(client.local)),
+            "defense": [asdict(link) for link in describe_defense(client)],
+            # Results of audits in which all clients drew the same noise are not reused.
+            "keys": "one per client",
+            **self._identify(),
+        }
+
+    def _identify(self) -> Identity:
+        raise NotImplementedError
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the identity: equal for equal cases in every process and on every machine."""
+        return digest(json.dumps(self.identity))
+
+    @property
+    def private(self) -> Batch:
+        """The private batch, on the device of the network and in its precision."""
+        reference = next(iter(self.task.parameters.values()))
+        return self.target.require_batch().to(device=reference.device, dtype=reference.dtype)
+
+    @property
+    def description(self) -> str:
+        """One line for plans, with more than `str` tells."""
+        return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"
+
+    @property
+    def _examples(self) -> str:
+        return f"{self.target.data} #{', '.join(map(str, self.target.people))}"
+
+
 @dataclass(frozen=True, eq=False)
-class Case:
+class Case(_GridCell):
     """One attack on one client's update.
 
     Args:
-        task: What is trained; an attack that plants broadcasts another network in its place.
+        task: What is trained; an attack that plants a network broadcasts that one instead.
         client: Who shares, and behind which defense.
         threat: What the adversary knows.
         attack: What it does.
         attack_name: What records call it.
-        victims: Whose data is private.
+        target: Whose data is private.
         seed: Of the adversary's randomness and, together with the private data, of the client's.
         metrics: What to measure; None takes all that fit the inputs.
     """
@@ -100,12 +124,12 @@ class Case:
     threat: Threat
     attack: Attack
     attack_name: str | Component
-    victims: Victims | Strangers
+    target: Target
     seed: int
     metrics: Sequence[Metric] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a server that would have to cheat and may not."""
+        """Refuse an attack that the threat does not permit."""
         require_permission(self.attack_name, self.attack, self.threat)
 
     @cached_property
@@ -115,12 +139,9 @@ class Case:
             return self.task
         return self.attack.plant(self.task, rng=Rng(self.seed).fork("adversary", "plant"))
 
-    @cached_property
-    def identity(self) -> Identity:
-        """Everything that decides the result, as plain data by name."""
+    def _identify(self) -> Identity:
         metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
         return {
-            **_identify_client(self.task, self.client, self.victims),
             "threat": asdict(Component.of(self.threat)),
             "attack": asdict(Component.of(self.attack_name)),
             "options": stable_repr(self.attack),
@@ -128,27 +149,14 @@ class Case:
             "seed": self.seed,
         }
 
-    @cached_property
-    def id(self) -> str:
-        """A hash of the identity: equal for equal cases in every process and on every machine."""
-        return _hash_identity(self.identity)
-
     def observe(self) -> Observation:
         """What the adversary sees: the captured update, or one that the client computes now."""
-        tapped = self.victims.tapped
-        if tapped is not None:
+        captured = self.target.captured
+        if captured is not None:
             known = self.client.defense if self.threat.knows_defense else None
-            return tapped.observe(self.task, defense=known)
-        assert isinstance(self.victims, Victims)  # strangers are known by their update alone
-        key = client_key(self.seed, self.client, self.victims)
+            return captured.observe(self.task, defense=known)
+        key = client_key(self.seed, self.client, self.target)
         return self.threat.observe(self.client, self.broadcast, self.private, rng=key)
-
-    @property
-    def private(self) -> Batch:
-        """The private batch, where the network is."""
-        assert isinstance(self.victims, Victims)  # strangers are known by their update alone
-        reference = next(iter(self.task.parameters.values()))
-        return self.victims.batch.to(device=reference.device, dtype=reference.dtype)
 
     @property
     def name(self) -> str:
@@ -159,41 +167,26 @@ class Case:
     def alike(self) -> tuple[str, ...]:
         """What cases must share to run together.
 
-        They may differ in people, in seed, and in what is done to a finished update: up to there
+        They may differ in examples, in seed, and in what is done to a finished update: up to there
         all such clients compute the same.
         """
-        size, tapped = len(self.victims.people), self.victims.tapped
-        # Captures bring weights of their own, so that what was captured has to be the same.
-        captured = None if tapped is None else tapped.digest
+        size, captured = len(self.target.people), self.target.captured
+        # Captures bring weights of their own, so they have to be the same.
+        capture = None if captured is None else captured.digest
         network = (self.task.digest, self.task.domain)
         client = self.client.local if self.client.chain.only_changes_update else self.client
-        # One attack runs for all, so that its name does not do: two audits may use it otherwise.
+        # Two audits may use one name for different attacks.
         attack = (self.name, stable_repr(self.attack))
-        return tuple(map(repr, (*network, client, self.threat, *attack, size, captured)))
-
-    @property
-    def description(self) -> str:
-        """One line that says more, for plans."""
-        return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"
+        return tuple(map(repr, (*network, client, self.threat, *attack, size, capture)))
 
     def __str__(self) -> str:
         """One line for progress."""
         behind = f" behind {self.client.defense}" if self.client.chain.links else ""
-        return f"{self.attack_name} on {named(self.victims)}{behind}"
-
-
-def known(victims: Victims | Strangers) -> Victims:
-    """Raise `InvalidValue` unless the private batch is at hand, where bounds are evaluated."""
-    if isinstance(victims, Strangers):
-        raise InvalidValue(
-            f"a bound is evaluated at the private inputs, which nobody has for {victims.data}; "
-            "leave bounds out, or give the truth"
-        )
-    return victims
+        return f"{self.attack_name} on {self._examples}{behind}"
 
 
 @dataclass(frozen=True, eq=False)
-class BoundCase:
+class BoundCase(_GridCell):
     """One bound on all attacks on one client's update.
 
     Args:
@@ -201,7 +194,7 @@ class BoundCase:
         client: Who shares, and behind which defense.
         bound: What is computed.
         name: What records call it.
-        victims: Whose data is private.
+        target: Whose data is private; its batch must be known.
         seed: Of the directions that some bounds sample.
     """
 
@@ -209,34 +202,25 @@ class BoundCase:
     client: Client
     bound: Bound
     name: str | Component
-    victims: Victims
+    target: Target
     seed: int
 
-    @cached_property
-    def identity(self) -> Identity:
-        """Everything that decides the result, as plain data by name."""
+    def __post_init__(self) -> None:
+        """Refuse a target without its private batch."""
+        self.target.require_batch()
+
+    def _identify(self) -> Identity:
         return {
-            **_identify_client(self.task, self.client, self.victims),
             "bound": asdict(Component.of(self.name)),
             "options": stable_repr(self.bound),
             "seed": self.seed,
         }
 
-    @cached_property
-    def id(self) -> str:
-        """A hash of the identity: equal for equal cases in every process and on every machine."""
-        return _hash_identity(self.identity)
-
     @property
     def alike(self) -> tuple[str, ...]:
-        """What cases must share to run together: nothing runs together with a bound."""
+        """What cases must share to run together: a bound always runs alone."""
         return (self.id,)
-
-    @property
-    def description(self) -> str:
-        """One line that says more, for plans."""
-        return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"
 
     def __str__(self) -> str:
         """One line for progress."""
-        return f"bound {self.name} for {named(self.victims)} behind {self.client.defense}"
+        return f"bound {self.name} for {self._examples} behind {self.client.defense}"

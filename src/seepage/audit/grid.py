@@ -10,18 +10,19 @@ from itertools import product
 from statistics import fmean
 
 from seepage.attacks.adaptive import adaptive, without_adaptation
-from seepage.audit.case import BoundCase, Case, known, require_permission
+from seepage.audit.case import BoundCase, Case, require_permission
 from seepage.audit.record import UNAWARE, Outcome, Record
-from seepage.audit.run_case import AnyCase, Executor, run_case, serial, unannounced
-from seepage.audit.targets import Strangers, Victims
-from seepage.bounds import Bound
-from seepage.clients import Client, Gradient
+from seepage.audit.run_case import AnyCase, Executor, announce_nothing, run_case, serial
+from seepage.audit.targets import Target
+from seepage.bounds.bound import Bound
+from seepage.clients.client import Client
+from seepage.clients.gradient import Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
 from seepage.core.construct import Component
 from seepage.core.digest import stable_repr
 from seepage.core.progress import listen
-from seepage.defenses import chain
-from seepage.threats import Threat
+from seepage.defenses.chain import chain
+from seepage.threats.threat import Threat
 
 Name = str | Component
 Adversary = tuple[Threat, Name, Attack]
@@ -32,12 +33,11 @@ def adversaries(
     attacks: Mapping[str, Attack] | Mapping[Component, Attack],
     client: Client,
 ) -> list[Adversary]:
-    """Every threat with every attack, and each adapted one unaware of the defense as well.
+    """Combine every threat with every attack; add each adapted attack without its adaptation.
 
-    Adapting brings back more on average, not of everybody, and without the truth nobody can say of
-    whom. The unaware attack is open to the adversary all the same, and what a defense lets through
-    is the lowest error over attacks. So it is in the set, and knowing the defense can add to what
-    is reported but not take away from it.
+    Adapting recovers more on average, but not from every example, and the adversary cannot tell
+    from which. It can run the attack without adaptation as well, and what a defense lets through is
+    the lowest error over attacks. So knowing the defense never lowers the reported leakage.
 
     Args:
         threats: What the adversary may know.
@@ -55,8 +55,8 @@ def adversaries(
     every = {(threat, name): (threat, name, attack) for threat, name, attack in listed}
     for threat, name, attack in listed:
         unaware, plain = threat.unaware(), without_adaptation(attack)
-        # Where the threat withholds the defense, an adapted attack is already the plain one, unless
-        # it is adapted to one defense alone and refuses.
+        # If the threat withholds the defense, an adapted attack is already the plain one, unless it
+        # is adapted to a single defense and refuses.
         already = unaware in threats and attack == adaptive(plain)
         if plain is not attack and not already:
             called = names.setdefault(stable_repr(plain), _name_unaware(name))
@@ -74,8 +74,8 @@ def _name_unaware(name: Name) -> Name:
 class Audit:
     """What to combine; `run` does it.
 
-    An attack that is adapted to a defense the threat knows is run unaware of it as well, so that
-    knowing a defense never lowers the leakage that is reported of it.
+    An attack that is adapted to a known defense also runs without the adaptation, so that knowing a
+    defense never lowers the reported leakage.
 
     Args:
         tasks: Networks to broadcast.
@@ -85,18 +85,18 @@ class Audit:
         threats: What the adversary knows.
         metrics: What to measure; None takes all that fit the inputs.
         seeds: Repetitions.
-        bounds: What theory is asked about every task and client, by the name that records use;
-            once, with the first seed.
+        bounds: Bounds to compute for every task and client, by the name that records use; once,
+            with the first seed.
 
     Example:
         >>> import seepage as sp
-        >>> from seepage.audit import Audit, victims
+        >>> from seepage.audit import Audit, select_targets
         >>> photos = sp.data.load("photos")
         >>> audit = Audit(
         ...     tasks=[sp.zoo.mlp(hidden=(16,), domain=photos.domain)],
         ...     attacks={"analytic_fc": sp.attacks.analytic_fc()},
         ... )
-        >>> [outcome] = audit.run(victims(photos, people=1, batch_size=1))
+        >>> [outcome] = audit.run(select_targets(photos, people=1, batch_size=1))
         >>> outcome.record.scores["psnr"][0] > 60
         True
     """
@@ -110,47 +110,40 @@ class Audit:
     seeds: Sequence[int] = (0,)
     bounds: Mapping[str, Bound] | Mapping[Component, Bound] = field(default_factory=dict)
 
-    def permitted(self) -> None:
-        """Raise `InvalidValue` if an attack plants and one of the threats has an honest server."""
-        for name, attack in self.attacks.items():
-            for threat in self.threats:
-                require_permission(name, attack, threat)
+    def require_permitted(self) -> None:
+        """Raise `InvalidValue` if an attack plants a network and a threat has an honest server."""
+        for (name, attack), threat in product(self.attacks.items(), self.threats):
+            require_permission(name, attack, threat)
 
-    def cases(self, batches: Iterable[Victims | Strangers]) -> list[AnyCase]:
+    def cases(self, targets: Iterable[Target]) -> list[AnyCase]:
         """List every combination; an impossible client is refused here, before anything runs."""
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
-        batches = tuple(batches)
+        targets = tuple(targets)
         attacks = [
-            Case(task, client, threat, attack, name, who, seed, self.metrics)
+            Case(task, client, threat, attack, name, target, seed, self.metrics)
             for task, client in product(self.tasks, clients)
             for threat, name, attack in adversaries(self.threats, self.attacks, client)
-            for who, seed in product(batches, self.seeds)
+            for target, seed in product(targets, self.seeds)
         ]
-        return [*attacks, *self._bounds(clients, batches)]
-
-    def _bounds(
-        self, clients: Sequence[Client], batches: Sequence[Victims | Strangers]
-    ) -> list[BoundCase]:
-        """What theory is asked: once for each mode in which a client runs a network."""
+        # Once for each mode in which a client runs a network.
         modes = dict.fromkeys(threat.mode for threat in self.threats)
-        grid = product(self.tasks, modes, clients, self.bounds.items(), batches)
-        return [
-            BoundCase(task.in_mode(mode), client, bound, name, known(who), self.seeds[0])
-            for task, mode, client, (name, bound), who in grid
+        grid = product(self.tasks, modes, clients, self.bounds.items(), targets)
+        bounds = [
+            BoundCase(task.in_mode(mode), client, bound, name, target, self.seeds[0])
+            for task, mode, client, (name, bound), target in grid
         ]
+        return [*attacks, *bounds]
 
-    def run(
-        self, batches: Iterable[Victims | Strangers], *, executor: Executor = serial
-    ) -> Iterator[Outcome]:
+    def run(self, targets: Iterable[Target], *, executor: Executor = serial) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""
-        yield from executor(self.cases(batches), unannounced)
+        yield from executor(self.cases(targets), announce_nothing)
 
 
 STEPS = 3
 
 
 class _Enough(BaseException):
-    """Raised inside an attack that has shown how fast it is; no handler of errors stops it."""
+    """Stops an attack that has shown how fast it is; `except Exception` does not catch it."""
 
 
 @dataclass
@@ -173,35 +166,30 @@ class _Stopwatch:
 
 
 def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> float:
-    """Seconds that these cases would take one after the other in this process.
+    """Estimate the seconds that these cases take one after the other in this process.
 
     Args:
         cases: What is to run.
-        records: Of cases that have run; what is like them takes as long as they took.
+        records: Of cases that have run; similar cases are assumed to take as long.
     """
-    known = _recorded(records)
-    for case in cases:
-        if _kind(case) not in known:
-            known[_kind(case)] = _measured(case)
-    return sum(known[_kind(case)] for case in cases)
-
-
-def _recorded(records: Iterable[Record]) -> dict[tuple[str, ...], float]:
     seconds: Mapping[tuple[str, ...], list[float]] = defaultdict(list)
     for r in records:
         if r.error is None:
             kind = (str(r.attack), r.model, str(r.local), r.data, str(r.batch_size))
             seconds[kind].append(float(r.effort["seconds"]))
-    return {kind: fmean(values) for kind, values in seconds.items()}
+    for case in cases:
+        if _kind(case) not in seconds:
+            seconds[_kind(case)].append(_measure(case))
+    return sum(fmean(seconds[_kind(case)]) for case in cases)
 
 
 def _kind(case: AnyCase) -> tuple[str, ...]:
-    who = case.victims
+    who = case.target
     local = str(Component.of(case.client.local))
     return str(case.name), case.task.name, local, who.data, str(len(who.people))
 
 
-def _measured(case: AnyCase) -> float:
+def _measure(case: AnyCase) -> float:
     watch = _Stopwatch()
     began = time.perf_counter()
     try:

@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 
 from seepage.audit.record import Outcome
-from seepage.audit.run_case import AnyCase, Started, lost, run_case, unannounced
-from seepage.audit.spec import build_spec
+from seepage.audit.run_case import AnyCase, Started, announce_nothing, fail_case, run_case
 from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue
@@ -31,6 +30,8 @@ PROGRESS, OUTCOME = b"p", b"o"
 
 def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Path) -> None:
     """Run the case of every id that comes, until nobody is left to ask."""
+    from seepage.audit.spec import build_spec
+
     # Ctrl-C reaches the whole group; whoever started us decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_the_parent, daemon=True).start()
@@ -83,7 +84,7 @@ class Pool:
             raise InvalidValue(f"expected workers >= 1, got {self.workers!r}")
 
     def __call__(
-        self, cases: Sequence[AnyCase], started: Started = unannounced
+        self, cases: Sequence[AnyCase], started: Started = announce_nothing
     ) -> Iterator[Outcome]:
         """Run the cases, yielding outcomes as they come, in any order."""
         waiting, tried = deque(cases), Counter[str]()
@@ -104,7 +105,9 @@ class Pool:
                         if tried[case.id] < TRIES:
                             waiting.appendleft(case)
                             continue
-                        outcome = lost(case, f"its worker died {TRIES} times (exit code {code})")
+                        outcome = fail_case(
+                            case, f"its worker died {TRIES} times (exit code {code})"
+                        )
                     if outcome is not None:
                         yield outcome
         finally:
@@ -166,7 +169,7 @@ class _Worker:
             report(*json.loads(message[1:]))
             return None
         assert self.case is not None
-        outcome = Outcome.unpacked(message[1:], self.case.victims.truth)
+        outcome = Outcome.unpacked(message[1:], self.case.target.truth)
         self.case = None
         return outcome
 

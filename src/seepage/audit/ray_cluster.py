@@ -13,8 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from seepage.audit.record import Outcome
-from seepage.audit.run_case import AnyCase, Started, lost, run_case, unannounced
-from seepage.audit.spec import build_spec
+from seepage.audit.run_case import AnyCase, Started, announce_nothing, fail_case, run_case
 from seepage.audit.spec_text import SpecSource
 from seepage.core.errors import MissingExtra, UnknownName
 
@@ -40,7 +39,7 @@ class RayCluster:
         _ray()
 
     def __call__(
-        self, cases: Sequence[AnyCase], started: Started = unannounced
+        self, cases: Sequence[AnyCase], started: Started = announce_nothing
     ) -> Iterator[Outcome]:
         """Run the cases, yielding outcomes as they come, in any order."""
         del started  # Ray does not say when a task begins.
@@ -57,9 +56,9 @@ class RayCluster:
 
     def _outcome(self, ray: ModuleType, ready: Any, case: AnyCase) -> Outcome:  # noqa: ANN401
         try:
-            return Outcome.unpacked(ray.get(ready), case.victims.truth)
+            return Outcome.unpacked(ray.get(ready), case.target.truth)
         except ray.exceptions.RayError as error:
-            return lost(case, f"its worker was lost: {type(error).__name__}")
+            return fail_case(case, f"its worker was lost: {type(error).__name__}")
 
     @contextmanager
     def _cluster(self, ray: ModuleType) -> Iterator[None]:
@@ -106,4 +105,6 @@ def _run(source: SpecSource, case: str, folder: str) -> bytes:
 @lru_cache(maxsize=1)
 def _cases(source: SpecSource) -> dict[str, AnyCase]:
     """Built once per worker process."""
+    from seepage.audit.spec import build_spec
+
     return {case.id: case for case in build_spec(source).cases}

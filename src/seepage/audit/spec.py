@@ -8,32 +8,31 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from seepage.audit import spec_entries as entries
-from seepage.audit.captures import CapturedData
-from seepage.audit.case import known
 from seepage.audit.grid import Audit
-from seepage.audit.run_case import AnyCase
-from seepage.audit.spec_entries import Table, numbered, trusting_nothing
 from seepage.audit.spec_text import SpecSource, locate_error
-from seepage.audit.targets import Strangers, Victims
-from seepage.bounds import Bound
+from seepage.audit.targets import CapturedData, Target
 from seepage.core import LocalComputation, Metric, Paired, Task
-from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
-from seepage.data import Dataset
 from seepage.scoring import METRICS, find_metric
-from seepage.threats import Threat
+from seepage.threats.threat import Threat
+
+if TYPE_CHECKING:
+    from seepage.audit.run_case import AnyCase
+    from seepage.audit.spec_entries import Table
+    from seepage.data.dataset import Dataset
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One audit and the batches it runs on: a scenario on one data set."""
+    """One audit and the batches it attacks: a scenario on one data set."""
 
     audit: Audit
-    batches: tuple[Victims | Strangers, ...]
+    batches: tuple[Target, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +51,13 @@ class Spec:
 
     @cached_property
     def cases(self) -> tuple[AnyCase, ...]:
-        """Everything to run, in order; cases that are the same in all that matters are one."""
+        """Everything to run, in order; cases with the same identity are listed once."""
         listed = [case for part in self.parts for case in part.audit.cases(part.batches)]
         return tuple({case.id: case for case in listed}.values())
 
 
 def load_spec(path: Path | None = None, *, device: str = "cpu") -> Spec:
-    """Read a spec and build all it names; nothing has run when this returns.
+    """Read a spec and build all it names, without running anything.
 
     Args:
         path: A TOML file; None takes the bundled quickstart.
@@ -72,97 +71,93 @@ def load_spec(path: Path | None = None, *, device: str = "cpu") -> Spec:
 
 def build_spec(source: SpecSource) -> Spec:
     """Build all that a spec names."""
-    table = _parsed(source)
+    try:
+        table: Table = tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
     with locate_error(source):
-        entries.only(table, "title", "seeds", "metrics", "scenario")
-        metrics = _read_metrics(table.get("metrics"))
-        seeds = entries.seeds(table.get("seeds", [0]))
-        data = partial(entries.data, find=entries.once())
-        model = _once(source.device)
-        build = partial(_parts, data=data, model=model, metrics=metrics, seeds=seeds)
-        parts = [part for made in entries.each(table, "scenario", build) for part in made]
+        entries.require_keys(table, "title", "seeds", "metrics", "scenario")
+        build = partial(
+            _build_parts,
+            metrics=_read_metrics(table.get("metrics")),
+            seeds=entries.read_seeds(table.get("seeds", [0])),
+            data=partial(entries.read_data, find=entries.share_datasets()),
+            model=_share_models(source.device),
+        )
+        parts = [part for made in entries.read_each(table, "scenario", build) for part in made]
     return Spec(str(table.get("title", Path(source.name).stem)), source, tuple(parts))
 
 
-def _parsed(source: SpecSource) -> Table:
-    try:
-        return tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
-
-
-def _once(device: str) -> Callable[..., Task]:
-    """Build a network that several scenarios broadcast a single time."""
+def _share_models(device: str) -> Callable[..., Task]:
+    """Return a `read_model` that builds what several scenarios share only once."""
     known: dict[tuple[str, int], tuple[Task, Dataset | CapturedData]] = {}
 
-    def made(table: Table, dataset: Dataset | CapturedData) -> Task:
+    def build(table: Table, dataset: Dataset | CapturedData) -> Task:
         key = repr(sorted(table.items())), id(dataset)
         if key not in known:
-            task = entries.model(table, dataset).to(device=torch.device(device))
-            # The data set is kept along, lest another takes its place in memory.
+            task = entries.read_model(table, dataset).to(device=torch.device(device))
+            # The data set is kept too, so that no other can get its id.
             known[key] = task, dataset
         return known[key][0]
 
-    return made
+    return build
 
 
-def _parts(
+def _build_parts(
     scenario: Table,
     *,
-    data: Callable[[Table], tuple[Dataset | CapturedData, tuple[Victims | Strangers, ...]]],
+    data: Callable[[Table], tuple[Dataset | CapturedData, tuple[Target, ...]]],
     model: Callable[..., Task],
     metrics: Sequence[Metric] | None,
     seeds: Sequence[int],
 ) -> list[Part]:
-    entries.only(scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
+    entries.require_keys(
+        scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds"
+    )
     parts = []
-    for dataset, batches in entries.each(scenario, "data", data):
+    for dataset, batches in entries.read_each(scenario, "data", data):
+        attack = partial(entries.read_attack, domain=dataset.domain)
+        has_bounds = "bounds" in scenario
         audit = Audit(
-            tasks=entries.each(scenario, "models", partial(model, dataset=dataset)),
-            locals=_locals(scenario, dataset),
-            defenses=entries.defenses(scenario.get("defenses", [[]])),
-            threats=_threats(scenario, dataset),
-            attacks=dict(
-                entries.each(scenario, "attacks", partial(entries.attack, domain=dataset.domain))
+            tasks=entries.read_each(scenario, "models", partial(model, dataset=dataset)),
+            locals=_read_locals(scenario, dataset),
+            defenses=entries.read_defenses(scenario.get("defenses", [[]])),
+            threats=_read_threats(scenario, dataset),
+            attacks=dict(entries.read_each(scenario, "attacks", attack)),
+            bounds=dict(
+                entries.read_each(scenario, "bounds", entries.read_bound) if has_bounds else ()
             ),
-            bounds=_bounds(scenario),
-            metrics=_fitting_metrics(metrics, dataset),
+            metrics=_select_metrics(metrics, dataset),
             seeds=seeds,
         )
         with error_path("threats"):
-            audit.permitted()
-        if audit.bounds:
+            audit.require_permitted()
+        if has_bounds:
             with error_path("bounds"):
-                tuple(map(known, batches))
+                for target in batches:
+                    target.require_batch()
         with error_path("defenses"):
             audit.cases(batches)
-        for task, who in product(audit.tasks, batches):
-            with error_path("models"), entries.trusting_nothing(task.name):
-                who.check(task)
+        for task, target in product(audit.tasks, batches):
+            with error_path("models"), entries.explain_errors(task.name):
+                target.check(task)
         parts.append(Part(audit, batches))
     return parts
 
 
-def _bounds(scenario: Table) -> dict[Component, Bound]:
-    """What theory is asked: nothing unless the scenario says so."""
-    if "bounds" not in scenario:
-        return {}
-    return dict(entries.each(scenario, "bounds", entries.bound))
-
-
-def _locals(scenario: Table, dataset: Dataset | CapturedData) -> list[LocalComputation]:
-    """What clients compute; of a captured update its file tells."""
+def _read_locals(scenario: Table, dataset: Dataset | CapturedData) -> list[LocalComputation]:
+    """Read what clients compute; a captured update tells it itself."""
     if isinstance(dataset, CapturedData):
         _require_none(scenario, "locals", "how the client computed")
-        return [dataset.tapped.capture.local]
-    return entries.each(scenario, "locals", entries.local, [{}])
+        return [dataset.captured.capture.local]
+    return entries.read_each(scenario, "locals", entries.read_local, [{}])
 
 
-def _threats(scenario: Table, dataset: Dataset | CapturedData) -> list[Threat]:
+def _read_threats(scenario: Table, dataset: Dataset | CapturedData) -> list[Threat]:
     if isinstance(dataset, CapturedData):
         _require_none(scenario, "threats", "what the adversary knows")
-        return [dataset.tapped.threat]
-    return entries.each(scenario, "threats", entries.threat, [{}])
+        return [dataset.captured.threat]
+    return entries.read_each(scenario, "threats", entries.read_threat, [{}])
 
 
 def _require_none(scenario: Table, key: str, what: str) -> None:
@@ -172,27 +167,27 @@ def _require_none(scenario: Table, key: str, what: str) -> None:
 
 
 def _read_metrics(names: object) -> tuple[Metric, ...] | None:
-    """The metrics of these names, after PSNR, which orders the tables; None takes all that fit."""
+    """Read metrics, PSNR first because it orders the tables; None takes all that fit."""
     if names is None:
         return None
     with error_path("metrics"):
         if not isinstance(names, list) or not names:
             raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
-        asked = numbered(names, _metric)
+        asked = entries.read_list(names, _read_metric)
     return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
 
 
-def _metric(name: object) -> Metric:
+def _read_metric(name: object) -> Metric:
     if not isinstance(name, str):
         raise UnknownName("metric", str(name), METRICS)
-    with trusting_nothing(name):
+    with entries.explain_errors(name):
         return find_metric(name)
 
 
-def _fitting_metrics(
+def _select_metrics(
     asked: Sequence[Metric] | None, dataset: Dataset | CapturedData
 ) -> tuple[Metric, ...] | None:
-    """Those of the metrics that fit these inputs; one that cannot run here is an error."""
+    """Select the metrics that fit these inputs; one that cannot run here is an error."""
     if asked is None:
         return None
     one = dataset.take([0])
@@ -202,7 +197,7 @@ def _fitting_metrics(
 
 def _fits(metric: Metric, paired: Paired) -> bool:
     try:
-        with trusting_nothing(metric.name):
+        with entries.explain_errors(metric.name):
             metric(paired)
     except NotApplicable:
         return False

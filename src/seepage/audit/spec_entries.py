@@ -16,32 +16,32 @@ from seepage.attacks.applicability import require_kind
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels import InferLabels
-from seepage.audit.captures import CapturedData, captured
-from seepage.audit.targets import Strangers, Victims, victims
+from seepage.audit.targets import CapturedData, Target, read_capture, select_targets
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task
-from seepage.core.construct import Component, construct, described
+from seepage.core.construct import Component, construct, write_call
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName, error_path
-from seepage.core.plugins import find_part
-from seepage.data import Dataset, load
+from seepage.core.plugins import add_article, find_part
+from seepage.data.dataset import Dataset
+from seepage.data.load import load
 from seepage.defenses import DEFENSES, chain
 from seepage.domains import Image, Signal
-from seepage.threats import Threat
+from seepage.threats.threat import Threat
 from seepage.zoo import build, load_weights
 
 T = TypeVar("T")
 U = TypeVar("U")
 Table = Mapping[str, Any]
 
-THREATS: Mapping[str, Callable[..., Threat]] = {
+_THREATS: Mapping[str, Callable[..., Threat]] = {
     "Threat": Threat,
     "strongest": Threat.strongest,
     "realistic": Threat.realistic,
 }
 
 
-def only(table: Table, *known: str) -> None:
+def require_keys(table: Table, *known: str) -> None:
     """Raise `UnknownName` if a table has any other key."""
     for key in table:
         if key not in known:
@@ -49,60 +49,72 @@ def only(table: Table, *known: str) -> None:
                 raise UnknownName("key", key, known)
 
 
-def tables(table: Table, key: str, default: list[Table] | None = None) -> list[Table]:
-    """The list of tables under a key; a single table counts as a list of one."""
+def read_each(
+    table: Table, key: str, read: Callable[[Table], T], default: list[Table] | None = None
+) -> list[T]:
+    """Read every table under a key; a single table counts as a list of one."""
     value = table.get(key, default)
     found = [value] if isinstance(value, Mapping) else value
-    if not isinstance(found, list) or not found or not all(isinstance(t, Mapping) for t in found):
-        came = "nothing" if value is None else repr(value)
-        raise InvalidValue(
-            f"expected {key} as one or more tables such as {{ name = ... }}, got {came}"
-        )
+    with error_path(key):
+        if not isinstance(found, list) or not found or not all(map(_is_table, found)):
+            came = "nothing" if value is None else repr(value)
+            raise InvalidValue(
+                f"expected {key} as one or more tables such as {{ name = ... }}, got {came}"
+            )
+        return read_list(found, read)
+
+
+def read_list(values: Sequence[U], read: Callable[[U], T]) -> list[T]:
+    """Read every value; an error says the number of its value."""
+    found = []
+    for number, value in enumerate(values):
+        with error_path(number):
+            found.append(read(value))
     return found
 
 
-def each(
-    table: Table, key: str, make: Callable[[Table], T], default: list[Table] | None = None
-) -> list[T]:
-    """What `make` makes of every table under a key."""
-    with error_path(key):
-        return numbered(tables(table, key, default), make)
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping)
 
 
-def numbered(values: Sequence[U], make: Callable[[U], T]) -> list[T]:
-    """What `make` makes of every value; an error says at which number it came."""
-    made = []
-    for number, value in enumerate(values):
-        with error_path(number):
-            made.append(make(value))
+def _require_bool(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        with error_path(key):
+            raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
+    return value
+
+
+def _split_name(table: Table) -> tuple[str, dict[str, Any]]:
+    """Split a table into its name and its options."""
+    name = table.get("name")
+    if not isinstance(name, str):
+        raise InvalidValue(f"expected a table with a name, got {dict(table)!r}")
+    return name, {key: value for key, value in table.items() if key != "name"}
+
+
+def _construct_part(
+    kind: str,
+    known: Mapping[str, Callable[..., T]],
+    table: Table,
+    expected: type | UnionType,
+) -> T:
+    """Make what a table names, in a catalogue or as `package.module:factory`."""
+    name, options = _split_name(table)
+    with error_path("name"):
+        make = find_part(kind, name, known)
+    with explain_errors(name):
+        made = construct(name, make, options)
+    if not isinstance(made, expected):
+        with error_path("name"):
+            raise InvalidValue(
+                f"expected {name} to make {add_article(kind)}, got {type(made).__name__}"
+            )
     return made
 
 
-def model(table: Table, dataset: Dataset | CapturedData) -> Task:
-    """A network, built for the data set's inputs and classes unless the table says otherwise."""
-    name, options = split(table)
-    weights = options.pop("weights", None)
-    double = options.pop("double", False)
-    if not isinstance(double, bool):
-        with error_path("double"):
-            raise InvalidValue(f"expected double to be true or false, got {double!r}")
-    fitted: dict[str, Any] = {"domain": dataset.domain}
-    if dataset.classes is not None:
-        fitted["classes"] = dataset.classes
-    if dataset.classes == 1 and "classes" not in options:
-        raise InvalidValue(
-            "expected data of two classes or more, got one; add people of another class, or give "
-            "the model `classes`"
-        )
-    with trusting_nothing(name):
-        task = build(name, options=fitted | options)
-        task = task if weights is None else load_weights(task, weights)
-    return task.to(dtype=torch.float64) if double else task
-
-
 @contextmanager
-def trusting_nothing(name: str) -> Iterator[None]:
-    """Make one sentence of whatever somebody else's network raises."""
+def explain_errors(name: str) -> Iterator[None]:
+    """Turn whatever the user's own code raises into one sentence."""
     try:
         yield
     except SeepageError:
@@ -112,14 +124,33 @@ def trusting_nothing(name: str) -> Iterator[None]:
         raise InvalidValue(f"{name} cannot be built or run, it raised {reason}") from error
 
 
-def local(table: Table) -> LocalComputation:
-    """What clients compute; the gradient unless another is named."""
+def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
+    """Build a network for the data set's inputs and classes, unless the table says otherwise."""
+    name, options = _split_name(table)
+    weights = options.pop("weights", None)
+    double = _require_bool("double", options.pop("double", False))
+    fitted: dict[str, Any] = {"domain": dataset.domain}
+    if dataset.classes is not None:
+        fitted["classes"] = dataset.classes
+    if dataset.classes == 1 and "classes" not in options:
+        raise InvalidValue(
+            "expected data of two classes or more, got one; add people of another class, or give "
+            "the model `classes`"
+        )
+    with explain_errors(name):
+        task = build(name, options=fitted | options)
+        task = task if weights is None else load_weights(task, weights)
+    return task.to(dtype=torch.float64) if double else task
+
+
+def read_local(table: Table) -> LocalComputation:
+    """Make what clients compute; the gradient unless another is named."""
     named = {"name": "Gradient", **table}
-    return _constructed("local computation", LOCALS, named, LocalComputation)
+    return _construct_part("local computation", LOCALS, named, LocalComputation)
 
 
-def defenses(listed: object) -> list[Protection]:
-    """Every defense, at least one."""
+def read_defenses(listed: object) -> list[Protection]:
+    """Make every defense, at least one."""
     found = [listed] if isinstance(listed, Mapping) else listed
     with error_path("defenses"):
         if not isinstance(found, list) or not found:
@@ -127,114 +158,85 @@ def defenses(listed: object) -> list[Protection]:
                 "expected defenses as a list such as [[], [{ name = ... }]], whose empty list "
                 f"defends nothing, got {listed!r}"
             )
-        return numbered(found, defense)
+        return read_list(found, _read_defense)
 
 
-def defense(links: object) -> Protection:
-    """A defense: one table, or a list of them to be chained; an empty list defends nothing."""
+def _read_defense(links: object) -> Protection:
+    """Make a defense of one table, or chain a list of them; an empty list defends nothing."""
     listed = [links] if isinstance(links, Mapping) else links
-    if not isinstance(listed, list) or not all(isinstance(link, Mapping) for link in listed):
+    if not isinstance(listed, list) or not all(map(_is_table, listed)):
         raise InvalidValue(
             f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
         )
-    make = partial(_constructed, "defense", DEFENSES, expected=Protection)
-    return chain(*numbered(listed, make))
+    make = partial(_construct_part, "defense", DEFENSES, expected=Protection)
+    return chain(*read_list(listed, make))
 
 
-def threat(table: Table) -> Threat:
-    """What the adversary knows, item by item or by the name of a preset."""
+def read_threat(table: Table) -> Threat:
+    """Make what the adversary knows, item by item or by the name of a preset."""
     for key, value in table.items():
-        if key.startswith("knows") and not isinstance(value, bool):
-            with error_path(key):
-                raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
-    return _constructed("threat", THREATS, {"name": "Threat", **table}, Threat)
+        if key.startswith("knows"):
+            _require_bool(key, value)
+    return _construct_part("threat", _THREATS, {"name": "Threat", **table}, Threat)
 
 
-def bound(table: Table) -> tuple[Component, Bound]:
-    """What theory is asked, and what records call it."""
-    return Component(*split(table)), _constructed("bound", BOUNDS, table, Bound)
+def read_bound(table: Table) -> tuple[Component, Bound]:
+    """Make a bound, after what records call it."""
+    return Component(*_split_name(table)), _construct_part("bound", BOUNDS, table, Bound)
 
 
-def seeds(values: object) -> tuple[int, ...]:
-    """The seeds, at least one."""
+def read_seeds(values: object) -> tuple[int, ...]:
+    """Return the seeds, at least one."""
     if not isinstance(values, list) or not values or not all(type(v) is int for v in values):
         with error_path("seeds"):
             raise InvalidValue(f"expected seeds as a list of whole numbers, got {values!r}")
     return tuple(values)
 
 
-def _constructed(
-    kind: str,
-    known: Mapping[str, Callable[..., T]],
-    table: Table,
-    expected: type | UnionType,
-) -> T:
-    """What a table names, in a catalogue or as `package.module:factory`, made with its options."""
-    name, options = split(table)
-    with error_path("name"):
-        make = find_part(kind, name, known)
-    with trusting_nothing(name):
-        made = construct(name, make, options)
-    if not isinstance(made, expected):
-        with error_path("name"):
-            article = "an" if kind[0] in "aeiou" else "a"
-            raise InvalidValue(
-                f"expected {name} to make {article} {kind}, got {type(made).__name__}"
-            )
-    return made
+_WRAPPERS: Mapping[str, Callable[[Attack], Attack]] = {
+    "read_logits": ReadLogits,
+    "infer_labels": InferLabels,
+    "adaptive": adaptive,
+    "unmix": Unmixed,
+}
 
 
-def split(table: Table) -> tuple[str, dict[str, Any]]:
-    """The name in a table, and its options."""
-    return named(table), {key: value for key, value in table.items() if key != "name"}
+def read_attack(table: Table, domain: Domain | None = None) -> tuple[Component, Attack]:
+    """Make an attack on inputs of this kind, if it is known, after what records call it.
 
-
-def named(table: Table) -> str:
-    """The name in a table."""
-    name = table.get("name")
-    if not isinstance(name, str):
-        raise InvalidValue(f"expected a table with a name, got {dict(table)!r}")
-    return name
-
-
-def attack(table: Table, domain: Domain | None = None) -> tuple[Component, Attack]:
-    """What the adversary does to inputs of this kind, if it is known, and what records call it.
-
-    `adaptive = true` adapts it to the defense; `infer_labels = true` recovers labels that it needs
-    and are not known; `unmix = true` carries on from InstaHide's encodings to the private inputs;
-    `read_logits = true` takes the gradient at the logits from the last layer.
-    An attack that ends in another one, or begins with recovered features, names
-    it in a table of its own, `attack = { name = ... }` or `features = { name = ... }`; the network
-    that makes its images is `prior = { width = ... }`.
+    `adaptive = true` adapts it to the defense. `infer_labels = true` infers labels that it needs
+    and that are not known. `unmix = true` continues from InstaHide's encodings to the private
+    inputs. `read_logits = true` takes the gradient at the logits from the last layer.
+    An attack that ends in another one, or begins with recovered features, names it in a table of
+    its own, `attack = { name = ... }` or `features = { name = ... }`; the network that makes its
+    images is `prior = { width = ... }`.
     """
-    name, options = split(table)
-    for key, make in _INNER.items():
+    name, options = _split_name(table)
+    for key, read in _INNER.items():
         if isinstance(options.get(key), Mapping):
             with error_path(key):
-                options[key] = make(options[key], domain)
-    wrappers: dict[str, Callable[[Attack], Attack]] = {
-        "read_logits": ReadLogits,
-        "infer_labels": InferLabels,
-        "adaptive": adaptive,
-        "unmix": Unmixed,
-    }
-    wanted = {key: options.pop(key, False) for key in wrappers}
-    made = _constructed("attack", ATTACKS, {"name": name, **options}, Attack)
+                options[key] = read(options[key], domain)
+    wanted = {key: options.pop(key, False) for key in _WRAPPERS}
+    made = _construct_part("attack", ATTACKS, {"name": name, **options}, Attack)
     if domain is not None:
         with error_path("name"):
             require_kind(name, domain)
-    for key, wrap in wrappers.items():
-        if not isinstance(wanted[key], bool):
+    for key, wrap in _WRAPPERS.items():
+        if not _require_bool(key, wanted[key]):
+            continue
+        if isinstance(made, ActiveAttack):
             with error_path(key):
-                raise InvalidValue(f"expected {key} to be true or false, got {wanted[key]!r}")
-        if wanted[key]:
-            made = _wrapped(name, made, key, wrap)
-    return Component(*split(table)), made
+                raise InvalidValue(
+                    f"{name} plants a network and takes no {key}; give it to the attack it ends "
+                    f"in, as attack = {{ name = ..., {key} = true }}"
+                )
+        made = wrap(made)
+    return Component(*_split_name(table)), made
 
 
-def recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery:
-    """An attack that recovers features inside the network."""
-    name, made = attack(table, domain)
+def read_recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery:
+    """Make an attack that recovers features inside the network."""
+    name, made = read_attack(table, domain)
     if not isinstance(made, FeatureRecovery):
         raise InvalidValue(
             f"expected an attack that recovers features, such as tensor_features, got {name}"
@@ -243,62 +245,53 @@ def recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery:
 
 
 _INNER: Mapping[str, Callable[[Table, Domain | None], object]] = {
-    "attack": lambda table, domain: attack(table, domain)[1],
-    "features": recovery,
+    "attack": lambda table, domain: read_attack(table, domain)[1],
+    "features": read_recovery,
     "prior": lambda table, _: construct("prior", PriorNetwork, table),
 }
-
-
-def _wrapped(name: str, made: Attack, key: str, wrap: Callable[[Attack], Attack]) -> Attack:
-    if isinstance(made, ActiveAttack):
-        with error_path(key):
-            raise InvalidValue(
-                f"{name} plants a network and takes no {key}; give it to the attack it ends in, "
-                f"as attack = {{ name = ..., {key} = true }}"
-            )
-    return wrap(made)
 
 
 DATASET = ("name", "split", "pixels", "mean", "std")
 Find = Callable[[Table], Dataset]
 
 
-def data(
+def read_data(
     table: Table, *, find: Find | None = None
-) -> tuple[Dataset | CapturedData, tuple[Victims | Strangers, ...]]:
-    """Whose data: `{ name, split, pixels, mean, std, people, batch_size, start }`, or a capture.
+) -> tuple[Dataset | CapturedData, tuple[Target, ...]]:
+    """Read `{ name, split, pixels, mean, std, people, batch_size, start }`, or a capture.
 
     Args:
         table: The entry.
-        find: What makes the data set of its first keys; `dataset` by default.
+        find: Finds the data set of its first keys; `read_dataset` by default.
     """
     if "capture" in table:
-        held = construct("a captured update", captured, table)
-        return held, (held.victims,)
-    only(table, *DATASET, "people", "batch_size", "start")
-    named(table)
-    found = (find or dataset)({key: table[key] for key in DATASET if key in table})
+        held = construct("a captured update", read_capture, table)
+        return held, (held.target,)
+    require_keys(table, *DATASET, "people", "batch_size", "start")
+    _split_name(table)
+    found = (find or read_dataset)({key: table[key] for key in DATASET if key in table})
     batch_size = table.get("batch_size", 1)
     cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
     start = {"start": table["start"]} if "start" in table else {}
-    return found, construct("a batch", partial(victims, found), {**cut, **start})
+    return found, construct("a batch", partial(select_targets, found), {**cut, **start})
 
 
-def dataset(table: Table) -> Dataset:
-    """The data set of `{ name, split, pixels, mean, std }`."""
-    options = {key: value for key, value in table.items() if key in ("split", "pixels")}
-    scaling = {key: value for key, value in table.items() if key in ("mean", "std")}
-    found = construct("data", load, {"name": named(table), **options})
+def read_dataset(table: Table) -> Dataset:
+    """Load the data set of `{ name, split, pixels, mean, std }`."""
+    name, given = _split_name(table)
+    options = {key: value for key, value in given.items() if key in ("split", "pixels")}
+    scaling = {key: value for key, value in given.items() if key in ("mean", "std")}
+    found = construct("data", load, {"name": name, **options})
     if scaling:
-        found = construct("data", partial(_normalised, found), scaling)
+        found = construct("data", partial(_normalise, found), scaling)
     if options or scaling:
         # Records must tell the same data at another size or split apart.
-        found = replace(found, name=described(found.name, options | scaling))
+        found = replace(found, name=write_call(found.name, options | scaling))
     return found
 
 
-def _normalised(dataset: Dataset, *, mean: float = 0.0, std: float = 1.0) -> Dataset:
-    """The same data, of which networks see (x - mean) / std in every channel."""
+def _normalise(dataset: Dataset, *, mean: float = 0.0, std: float = 1.0) -> Dataset:
+    """Let networks see (x - mean) / std in every channel of the data."""
     domain = dataset.domain
     if not isinstance(domain, Image | Signal):
         raise InvalidValue(f"mean and std are for images and signals; leave them out for {domain}")
@@ -307,14 +300,14 @@ def _normalised(dataset: Dataset, *, mean: float = 0.0, std: float = 1.0) -> Dat
     return replace(dataset, domain=scaled)
 
 
-def once(make: Find = dataset) -> Find:
-    """Make what several scenarios share a single time."""
+def share_datasets() -> Find:
+    """Return a `read_dataset` that loads what several scenarios share only once."""
     known: dict[str, Dataset] = {}
 
-    def made(table: Table) -> Dataset:
+    def find(table: Table) -> Dataset:
         key = repr(sorted(table.items()))
         if key not in known:
-            known[key] = make(table)
+            known[key] = read_dataset(table)
         return known[key]
 
-    return made
+    return find

@@ -28,7 +28,7 @@ from seepage.audit.database import (
 )
 from seepage.audit.record import Outcome, Record, pack_words
 from seepage.audit.run_case import AnyCase
-from seepage.audit.targets import Strangers, Victims
+from seepage.audit.targets import Target
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 
@@ -316,7 +316,7 @@ class AuditStore:
         words = json.dumps(environment, indent=2)
         about = {"title": title, "spec": spec, "environment": words}
         planned = plan(cases)
-        files = _list_files([*planned, *(case.victims.digest for case in cases)])
+        files = _list_files([*planned, *(case.target.digest for case in cases)])
         with _said(path):
             if _holds_audit(path) and not overwrite:
                 _require_unlocked(path)
@@ -349,7 +349,7 @@ class AuditStore:
             with _held(path) as lock:
                 store = cls(path, lock)
                 store._require(plan(cases))
-                store._mend({case.victims.digest: case.victims for case in cases})
+                store._mend({case.target.digest: case.target for case in cases})
                 if retry_failed:
                     store._database.forget(r.case for r in store.records() if r.error)
                 return store
@@ -363,7 +363,7 @@ class AuditStore:
                 "with the spec it began with, or choose another --out"
             )
 
-    def _mend(self, victims: Mapping[str, Victims | Strangers]) -> None:
+    def _mend(self, targets: Mapping[str, Target]) -> None:
         """Remove what is truncated; private inputs are written anew, other cases run again."""
         (self.path / TEMPORARY).unlink(missing_ok=True)
         self._write_copies()
@@ -373,8 +373,8 @@ class AuditStore:
         for path in self.mended:
             path.unlink()
         for name in broken:
-            if name in victims:
-                self._keep_truth(victims[name])
+            if name in targets:
+                self._keep_truth(targets[name])
         for path in _find_checkpoints(self.path):
             if path.suffix != SUFFIX or not is_whole(path):
                 path.unlink()
@@ -395,8 +395,8 @@ class AuditStore:
     def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Keep what a case gave: its tensors first, then its record."""
         try:
-            if case.victims.kept() and not self.artifacts.path(case.victims.digest).exists():
-                self._keep_truth(case.victims)
+            if case.target.tensors and not self.artifacts.path(case.target.digest).exists():
+                self._keep_truth(case.target)
             if outcome.guess is not None:
                 self.artifacts.write(case.id, outcome.packed())
         except OSError as error:
@@ -406,8 +406,8 @@ class AuditStore:
             ) from error
         self._database.add(outcome.record)
 
-    def _keep_truth(self, victims: Victims | Strangers) -> None:
-        self.artifacts.write(victims.digest, pack(victims.kept(), pack_words(victims.said)))
+    def _keep_truth(self, target: Target) -> None:
+        self.artifacts.write(target.digest, pack(target.tensors, pack_words(target.words)))
 
     def close(self) -> None:
         """Close the database and let go of the directory."""

@@ -1,24 +1,32 @@
-"""Whose data is attacked: batches cut from a data set, and everybody else in it."""
+"""Whose data is attacked: batches of a data set, or the batch behind a captured update."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from seepage.capture import Capture
+from seepage.capture.capture import Capture, Form
+from seepage.capture.capture_file import load, read_file, read_tensors
 from seepage.core import Batch, Domain, Metric, Observation, Protection, Reconstruction, Rng, Task
 from seepage.core.digest import digest
-from seepage.core.errors import InvalidValue
-from seepage.core.task import said
-from seepage.data import Dataset
-from seepage.defenses import chain
+from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.task import describe_inputs
+from seepage.data.dataset import Dataset
+from seepage.data.load import load as load_data
+from seepage.defenses.chain import chain
 from seepage.scoring import Scores, baseline_scores, score
-from seepage.threats import Threat
+from seepage.threats.threat import Threat
+
+# Baselines for a capture guess noise, since no other data is at hand.
+_POOL = 64
+
+Plain = Mapping[str, tuple[float | None, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +35,11 @@ class CapturedUpdate:
 
     Args:
         capture: The update, as it crossed the wire.
-        labels: Those of the batch, where the adversary knows them.
+        labels: Those of the batch, if the adversary knows them.
     """
 
     capture: Capture
-    labels: Tensor | None = field(default=None)
+    labels: Tensor | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -57,17 +65,14 @@ class CapturedUpdate:
         return self.capture.observation(task, labels=labels, defense=known)
 
 
-Plain = Mapping[str, tuple[float | None, ...]]
-
-
 @dataclass(frozen=True, eq=False)
 class _ScoredGuess:
-    """A guess in the order of the people, with its scores.
+    """A guess in the order of the examples, with its scores.
 
     Args:
-        people: Their numbers.
+        people: Numbers of the examples.
         guess: `(B, ...)`.
-        scores: Metric to one value per person; empty where the truth is not known.
+        scores: Metric to one value per example; empty if the truth is not known.
         baselines: The same for each guess that needs no update.
     """
 
@@ -77,41 +82,50 @@ class _ScoredGuess:
     baselines: Mapping[str, Plain] = field(default_factory=dict)
 
 
-def plain(scores: Scores) -> Plain:
-    """One value per person; NaN, which JSON cannot hold, becomes None."""
-    return {
-        name: tuple(None if math.isnan(v) else v for v in values.tolist())
-        for name, values in scores.values.items()
-    }
-
-
 @dataclass(frozen=True, eq=False)
-class Victims:
-    """One client's private batch.
+class Target:
+    """The batch behind one update, with or without the private data.
 
     Args:
-        data: Name of the data set.
-        people: Their numbers in it.
-        batch: Their inputs and labels.
+        data: Name of the data set or of the capture.
+        people: Numbers of the examples in it.
+        batch: The private inputs and labels; None if nobody has them.
         everybody: Inputs of the whole data set, held once for all its batches.
         bounds: Lowest and highest value an input can take.
-        source: Digest of the inputs of the data set; computed if empty.
-        tapped: The update they shared, where it was captured; else it is computed from the batch.
-        domain: What an input is, where that is known.
+        source: Digest of `everybody`; computed if empty.
+        captured: The update that was captured; None computes it from the batch.
+        domain: What an input is, if that is known.
     """
 
     data: str
     people: tuple[int, ...]
-    batch: Batch
-    everybody: Tensor
+    batch: Batch | None = None
+    everybody: Tensor | None = None
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
-    tapped: CapturedUpdate | None = None
+    captured: CapturedUpdate | None = None
     domain: Domain | None = None
+
+    @classmethod
+    def unknown(cls, data: str, captured: CapturedUpdate) -> Target:
+        """The batch behind a captured update, of which nothing else is known."""
+        labels, size = captured.labels, captured.capture.setting.batch_size
+        people = tuple(range(size or (1 if labels is None else len(labels))))
+        return cls(data, people, captured=captured)
+
+    def require_batch(self) -> Batch:
+        """Return the private batch; raise `InvalidValue` if nobody has it."""
+        if self.batch is None:
+            raise InvalidValue(
+                f"a bound is evaluated at the private inputs, which nobody has for {self.data}; "
+                "leave bounds out, or give the truth"
+            )
+        return self.batch
 
     @property
     def pool(self) -> Tensor:
-        """Inputs of everybody else, from which the trivial baselines are made."""
+        """Inputs of all other examples, from which the trivial baselines are made."""
+        assert self.everybody is not None
         others = torch.ones(len(self.everybody), dtype=torch.bool)
         others[list(self.people)] = False
         return self.everybody[others]
@@ -119,44 +133,54 @@ class Victims:
     @cached_property
     def digest(self) -> str:
         """A hash of everything here that decides a result."""
+        captured = () if self.captured is None else (self.captured.digest,)
+        if self.batch is None:
+            return "".join(captured)
         words = f"{self.data} {self.people} {self.bounds} {self._origin}"
-        captured = () if self.tapped is None else (self.tapped.digest,)
         return digest(words, self.batch.inputs, self.batch.labels, *captured)
 
     @cached_property
     def secret(self) -> str:
         """A hash of the private data that is neither shown nor stored; see `client_key`."""
-        words = f"{self.data} {self.people} {self._origin}"
-        return digest("secret", words, self.batch.inputs, self.batch.labels)
+        words, batch = f"{self.data} {self.people} {self._origin}", self.require_batch()
+        return digest("secret", words, batch.inputs, batch.labels)
 
     @cached_property
     def _origin(self) -> str:
+        assert self.everybody is not None
         return self.source or digest(self.everybody)
 
     @property
     def truth(self) -> Tensor | None:
-        """The private inputs."""
-        return self.batch.inputs
+        """The private inputs; None if nobody has them."""
+        return None if self.batch is None else self.batch.inputs
 
     @property
-    def said(self) -> tuple[tuple[str, ...], ...]:
-        """Their inputs in words, where people read them."""
-        return () if self.domain is None else said(self.domain, self.batch.inputs)
+    def words(self) -> tuple[tuple[str, ...], ...]:
+        """The private inputs in words, if they are text or tables."""
+        if self.batch is None or self.domain is None:
+            return ()
+        return describe_inputs(self.domain, self.batch.inputs)
 
-    def kept(self) -> dict[str, Tensor]:
-        """What an audit keeps of them."""
-        return {"inputs": self.batch.inputs, "labels": self.batch.labels}
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What an audit stores of the private batch."""
+        batch = self.batch
+        return {} if batch is None else {"inputs": batch.inputs, "labels": batch.labels}
 
     def check(self, task: Task) -> None:
-        """Raise `InvalidValue` unless this task can be trained on their data."""
-        task.check(self.batch)
-        if self.tapped is not None:
-            self.tapped.observe(task)
+        """Raise `InvalidValue` unless this task fits the batch and the captured update."""
+        if self.batch is not None:
+            task.check(self.batch)
+        if self.captured is not None:
+            self.captured.observe(task)
 
-    def judge(
+    def score_guess(
         self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
     ) -> _ScoredGuess:
-        """Score a guess and the guesses that need no update, in the units of the data set."""
+        """Score a guess and the baselines, in the units of the data set; no truth, no scores."""
+        if self.batch is None:
+            return _ScoredGuess(tuple(range(len(guess.inputs))), guess.inputs)
         low, high = self.bounds
         peak, domain = high - low, self.domain
         scores = score(guess, self.batch, metrics=metrics, low=low, peak=peak, domain=domain)
@@ -169,20 +193,28 @@ class Victims:
             peak=peak,
             domain=domain,
         )
-        baselines = {name: plain(scored) for name, scored in trivial.items()}
-        return _ScoredGuess(self.people, scores.paired.guess, plain(scores), baselines)
+        baselines = {name: _list_scores(scored) for name, scored in trivial.items()}
+        return _ScoredGuess(self.people, scores.paired.guess, _list_scores(scores), baselines)
 
 
-def victims(
+def _list_scores(scores: Scores) -> Plain:
+    """One value per example; NaN, which JSON cannot hold, becomes None."""
+    return {
+        name: tuple(None if math.isnan(v) else v for v in values.tolist())
+        for name, values in scores.values.items()
+    }
+
+
+def select_targets(
     dataset: Dataset, *, people: int | Sequence[int], batch_size: int, start: int = 0
-) -> tuple[Victims, ...]:
-    """Cut batches from a data set.
+) -> tuple[Target, ...]:
+    """Select batches of a data set to attack.
 
     Args:
-        dataset: Whose people.
-        people: How many, one after the other from `start` on, or their numbers.
+        dataset: The data set.
+        people: How many examples to take from `start` on, or their numbers.
         batch_size: How many share an update.
-        start: Number of the first, where `people` is how many.
+        start: Number of the first example, if `people` is how many.
     """
     counted = isinstance(people, int)
     numbers = tuple(range(start, start + people) if isinstance(people, int) else people)
@@ -204,68 +236,116 @@ def victims(
             f"expected different people by number and no start, got {list(numbers)} and {start}"
         )
     cuts = [numbers[i : i + batch_size] for i in range(0, len(numbers), batch_size)]
-    return tuple(_cut(dataset, cut) for cut in cuts)
+    return tuple(_select_target(dataset, cut) for cut in cuts)
 
 
-def _cut(dataset: Dataset, people: tuple[int, ...]) -> Victims:
+def _select_target(dataset: Dataset, people: tuple[int, ...]) -> Target:
     first, size = people[0], len(people)
     in_a_row = people == tuple(range(first, first + size))
     batch = dataset.batch(size, start=first) if in_a_row else dataset.take(people)
-    if len(dataset) < 2 * len(people):
+    if len(dataset) < 2 * size:
         raise InvalidValue(
-            f"{dataset.name} has {len(dataset)} examples, too few to compare {len(people)} people "
+            f"{dataset.name} has {len(dataset)} examples, too few to compare {size} people "
             "with others; use a smaller batch_size"
         )
-    everybody, domain = dataset.inputs, dataset.domain
-    return Victims(
-        dataset.name, people, batch, everybody, domain.bounds, dataset.digest, domain=domain
-    )
+    inputs, domain = dataset.inputs, dataset.domain
+    return Target(dataset.name, people, batch, inputs, domain.bounds, dataset.digest, domain=domain)
 
 
 @dataclass(frozen=True, eq=False)
-class Strangers:
-    """The people behind a captured update, of whom nothing else is known.
+class CapturedData:
+    """Data of a spec that is a captured update, with what is known of the batch behind it.
 
     Args:
-        data: What records call them.
-        tapped: The update they shared.
+        name: What records call the data.
+        captured: What the adversary holds.
+        domain: The space of the inputs.
+        truth: The private batch, used for scoring alone; None if nobody has it.
     """
 
-    data: str
-    tapped: CapturedUpdate
+    name: str
+    captured: CapturedUpdate
+    domain: Domain
+    truth: Batch | None = None
+    # The network tells the number of classes.
+    classes: None = field(default=None, init=False)
 
-    @property
-    def people(self) -> tuple[int, ...]:
-        """Numbers for as many as there are known to be; the order means nothing."""
-        labels, size = self.tapped.labels, self.tapped.capture.setting.batch_size
-        return tuple(range(size or (1 if labels is None else len(labels))))
+    @cached_property
+    def target(self) -> Target:
+        """What the audit attacks."""
+        if self.truth is None:
+            return Target.unknown(self.name, self.captured)
+        noise = self.domain.sample(max(_POOL, len(self.truth)), rng=Rng(0))
+        return Target(
+            data=self.name,
+            people=tuple(range(len(self.truth))),
+            batch=self.truth,
+            everybody=torch.cat([self.truth.inputs.to(noise), noise]),
+            bounds=self.domain.bounds,
+            source=digest(self.captured.digest),
+            captured=self.captured,
+            domain=self.domain,
+        )
 
-    @property
-    def digest(self) -> str:
-        """A hash of everything here that decides a result."""
-        return self.tapped.digest
+    def take(self, indices: Sequence[int]) -> Batch:
+        """Return random inputs of the right kind, to find out which metrics fit them."""
+        labels = torch.zeros(len(indices), dtype=torch.long)
+        return Batch(self.domain.sample(len(indices), rng=Rng(0)), labels)
 
-    @property
-    def truth(self) -> Tensor | None:
-        """Nobody has it."""
-        return None
 
-    @property
-    def said(self) -> tuple[tuple[str, ...], ...]:
-        """Nobody can say what it was."""
-        return ()
+def read_capture(
+    *,
+    capture: str,
+    name: str | None = None,
+    truth: str | None = None,
+    labels: Sequence[int] | None = None,
+    form: Form | None = None,
+    shape: Sequence[int] | None = None,
+    batch_size: int | None = None,
+) -> CapturedData:
+    """Read a captured update and, if there is one, the truth beside it.
 
-    def kept(self) -> dict[str, Tensor]:
-        """Nothing is kept of them but what comes back."""
-        return {}
+    Args:
+        capture: The file, as `sp.capture.save` writes it.
+        name: What records call it; the name of the file by default.
+        truth: A file of inputs and labels: `.safetensors`, or `.npz`.
+        labels: Those of the batch, if the adversary knows them.
+        form: What the update is, in spite of what the file says.
+        shape: Of one input, if the file does not say.
+        batch_size: Number of inputs, if the file does not say.
+    """
+    held = load(capture)
+    setting = held.setting
+    if shape is not None:
+        setting = replace(setting, shape=tuple(shape))
+    if batch_size is not None:
+        setting = replace(setting, batch_size=batch_size)
+    held = replace(held, setting=setting, form=form or held.form)
+    domain = setting.domain
+    if domain is None:
+        raise InvalidValue(
+            f"{capture} does not say what an input looks like; give its shape, such as 3x32x32"
+        )
+    known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
+    batch = None if truth is None else _read_truth(Path(truth), domain)
+    return CapturedData(name or Path(capture).name, CapturedUpdate(held, known), domain, batch)
 
-    def check(self, task: Task) -> None:
-        """Raise `InvalidValue` unless the update is of this task."""
-        self.tapped.observe(task)
 
-    def judge(
-        self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
-    ) -> _ScoredGuess:
-        """No score without the truth: a guess stands as it is."""
-        del metrics, rng
-        return _ScoredGuess(tuple(range(len(guess.inputs))), guess.inputs)
+def _read_truth(path: Path, domain: Domain) -> Batch:
+    """Read the private batch from an `.npz` file, or from `.safetensors` with inputs and labels."""
+    if path.suffix == ".npz":
+        dataset = load_data(f"npz:{path}")
+        batch = dataset.batch(len(dataset))
+    else:
+        try:
+            tensors = read_tensors(read_file(path, what="truth"))[0]
+        except UnreadableFile as error:
+            raise UnreadableFile(f"{str(path)!r} cannot be read: {error}") from None
+        if set(tensors) != {"inputs", "labels"}:
+            raise UnreadableFile(
+                f"expected the tensors inputs and labels in {str(path)!r}, got "
+                f"{', '.join(sorted(tensors)) or 'none'}"
+            )
+        batch = Batch(tensors["inputs"].float(), tensors["labels"])
+    domain.check(batch.inputs)
+    return batch

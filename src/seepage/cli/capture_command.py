@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from seepage.attacks.applicability import ApplicableAttack, check_applicability
-from seepage.audit.captures import captured
-from seepage.audit.spec_entries import model, trusting_nothing
+from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
+from seepage.audit.targets import read_capture
 from seepage.capture import Consistency, consistency
 from seepage.cli.inspect_command import option, sizes
 from seepage.core.construct import construct
@@ -57,13 +57,13 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     """
     data = _data(request)
     # Without the truth: what attacks are chosen must not depend on it.
-    held = construct("a capture", captured, {k: v for k, v in data.items() if k != "truth"})
+    held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
     network: dict[str, Any] = {"name": request.model, **dict(map(option, request.options))}
-    task = model(network, held)
-    with trusting_nothing(task.name):
+    task = read_model(network, held)
+    with explain_errors(task.name):
         _ = task.classes  # a network for other inputs says so here
-    _require_consistent(request, consistency(held.tapped.capture, task))
-    found = check_applicability(held.tapped.observe(task), steps=request.steps)
+    _require_consistent(request, consistency(held.captured.capture, task))
+    found = check_applicability(held.captured.observe(task), steps=request.steps)
     for name, reason in found.refused.items():
         console.print(f"{name} does not apply: {reason}", style="dim", markup=False, soft_wrap=True)
     if not found.chosen:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seepage.audit.spec_entries import trusting_nothing
+from seepage.audit.spec_entries import explain_errors
 from seepage.core import Domain
 from seepage.core.errors import InvalidValue
 from seepage.domains import CIFAR10, Image, Signal
@@ -85,7 +85,7 @@ def inspect_models(
     arguments = {"domain": domain_of(shape), **dict(map(option, options))}
     found = []
     for name in names:
-        with trusting_nothing(name):
+        with explain_errors(name):
             found.append(inspection(build(name, options=arguments), numerical=numerical))
         if not as_json:
             _show(found[-1], console)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.text import Text
 
-from seepage.audit.spec_entries import trusting_nothing
+from seepage.audit.spec_entries import explain_errors
 from seepage.cli.inspect_command import domain_of, option
 from seepage.core import Batch
 from seepage.data import Dataset, load
@@ -51,7 +51,7 @@ class ReceivedModel:
 def vet_model(received: ReceivedModel, *, as_json: bool, console: Console) -> int:
     """Vet a network, print the verdict and return the exit code."""
     dataset = None if received.data is None else load(received.data)
-    with trusting_nothing(received.model):
+    with explain_errors(received.model):
         task = build(received.model, options=_arguments(received, dataset))
         if received.weights is not None:
             task = load_weights(task, received.weights)

@@ -81,11 +81,11 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401
     return True
 
 
-def described(name: str, options: Mapping[str, object]) -> str:
+def write_call(name: str, options: Mapping[str, object]) -> str:
     """Write the call, for records and tables.
 
     Example:
-        >>> described("Prune", {"ratio": 0.9})
+        >>> write_call("Prune", {"ratio": 0.9})
         'Prune(ratio=0.9)'
     """
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
@@ -140,7 +140,7 @@ class Component:
 
     def __str__(self) -> str:
         """The call, or the name alone where there are no arguments."""
-        return described(self.name, self.arguments) if self.arguments else self.name
+        return write_call(self.name, self.arguments) if self.arguments else self.name
 
     @classmethod
     def of(cls, value: object) -> Component:

@@ -220,9 +220,10 @@ def import_factory(path: str, *, kind: str) -> Any:  # noqa: ANN401
         <class 'collections.OrderedDict'>
     """
     module_name, separator, attribute = path.partition(":")
-    article = "an" if kind[0] in "aeiou" else "a"
     if not (module_name and separator and attribute):
-        raise InvalidValue(f"expected {article} {kind} as 'package.module:factory', got {path!r}")
+        raise InvalidValue(
+            f"expected {add_article(kind)} as 'package.module:factory', got {path!r}"
+        )
     module = _module(module_name, path)
     found = getattr(module, attribute, None)
     if found is None:
@@ -230,10 +231,15 @@ def import_factory(path: str, *, kind: str) -> Any:  # noqa: ANN401
         raise UnknownName("factory", attribute, public, where=f"in {module_name}")
     if not callable(found):
         raise InvalidValue(
-            f"expected {path!r} to be a function or class that builds {article} {kind}, got "
+            f"expected {path!r} to be a function or class that builds {add_article(kind)}, got "
             f"{type(found).__name__}"
         )
     return found
+
+
+def add_article(noun: str) -> str:
+    """Write "a" or "an" before a noun."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _module(name: str, path: str) -> ModuleType:

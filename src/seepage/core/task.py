@@ -54,14 +54,14 @@ class Domain(Protocol):
 
 @runtime_checkable
 class _Readable(Protocol):
-    """A domain whose inputs people read, where those of others are looked at."""
+    """A domain whose inputs can be read: texts and tables."""
 
     def words(self, one: Tensor, /) -> tuple[str, ...]:
-        """One input as words, in order: those of a text, or one for each column of a table."""
+        """Write one input as words: those of a text, or one for each column of a table."""
 
 
-def said(domain: Domain, inputs: Tensor) -> tuple[tuple[str, ...], ...]:
-    """Each input as words; nothing where inputs are not read."""
+def describe_inputs(domain: Domain, inputs: Tensor) -> tuple[tuple[str, ...], ...]:
+    """Write each input as words; nothing if the domain is not readable."""
     return tuple(map(domain.words, inputs)) if isinstance(domain, _Readable) else ()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from seepage.attacks.applicability import Applicability, ApplicableAttack, check_applicability
-from seepage.audit import Case, Outcome, Record, Victims, run_case
+from seepage.audit import Case, Outcome, Record, Target, run_case
 from seepage.audit.case import client_key
 from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task, progress
@@ -35,7 +35,7 @@ from seepage.step.shared_update import (
 from seepage.step.step_inputs import assumed_domain, per_example, read_batch, usable
 from seepage.step.step_result import StepAudit
 from seepage.threats import Threat
-from seepage.zoo.foreign import Logits, logits_of
+from seepage.zoo.foreign import Logits, find_logits
 
 _TRIAL = 3
 _FEWEST = 10
@@ -152,7 +152,7 @@ def written(option: ApplicableAttack) -> dict[str, object]:
 _POOL = 64
 
 
-def _people_of(task: Task, private: Batch, others: Tensor | None) -> Victims:
+def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
     """The people in the batch, beside those whom a guess without any update is made of.
 
     Args:
@@ -171,7 +171,7 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Victims:
             f"expected others to be at least as many as the batch, got {len(pool)} for "
             f"{len(private)}; give more of them, or none"
         )
-    return Victims(
+    return Target(
         "step",
         tuple(range(len(private))),
         shaped,
@@ -263,7 +263,7 @@ def audit_step(
         who = _people_of(task, private, others)
         if privacy is not None:
             notes = (privacy.note, *notes[1:])
-            who = privacy.tapped(
+            who = privacy.capture_update(
                 who,
                 task,
                 model,
@@ -325,7 +325,7 @@ def _outputs(
     try:
         with torch.no_grad():
             # In float32, to tell a mean from other reductions by more digits than bfloat16 has.
-            outputs = upcast(logits_of(own.eval()(given)).detach())
+            outputs = upcast(find_logits(own.eval()(given)).detach())
         if outputs.ndim != 2:
             raise InvalidValue(
                 f"expected {type(own).__name__} to return logits (B, K), got "
@@ -347,12 +347,12 @@ def _by_batch(model: nn.Module) -> bool:
     return any(layer.training for layer in batchnorm_layers(model).values())
 
 
-def _observed(task: Task, client: Client, threat: Threat, who: Victims, seed: int) -> Observation:
+def _observed(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
     reference = next(iter(task.parameters.values()))
-    batch = who.batch.to(device=reference.device, dtype=reference.dtype)
+    batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
     try:
-        if who.tapped is not None:
-            return who.tapped.observe(task, defense=client.defense)
+        if who.captured is not None:
+            return who.captured.observe(task, defense=client.defense)
         return threat.observe(client, task, batch, rng=client_key(seed, client, who))
     except SeepageError:
         raise

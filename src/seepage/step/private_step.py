@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seepage.audit import Victims
-from seepage.audit.targets import CapturedUpdate
+from seepage.audit.targets import CapturedUpdate, Target
 from seepage.capture import Capture, Setting
 from seepage.core import Protection, Rng, Task
 from seepage.core.errors import InvalidValue
@@ -47,9 +46,9 @@ class _Privacy:
         """What the optimizer does, as a chain that an adversary can know."""
         return opacus.protection(self.optimizer)
 
-    def tapped(
+    def capture_update(
         self,
-        who: Victims,
+        who: Target,
         task: Task,
         model: nn.Module,
         loss: Callable[[Any, Tensor], Tensor],
@@ -57,10 +56,10 @@ class _Privacy:
         shape: tuple[int, ...],
         knows_labels: bool,
         rng: Rng,
-    ) -> Victims:
-        """The same people, with the update that Opacus itself computes of them."""
+    ) -> Target:
+        """The same target, with the update that Opacus itself computes."""
         reference = next(iter(task.parameters.values()))
-        batch = who.batch.to(device=reference.device, dtype=reference.dtype)
+        batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
         given = task.domain.normalise(batch.inputs).reshape(len(batch), *shape)
         made = opacus.shared_gradient(
             model, self.optimizer, loss, given, batch.labels, rng=rng.fork("client")
@@ -70,7 +69,7 @@ class _Privacy:
         setting = Setting(batch_size=len(batch), framework="opacus", mode=task.mode)
         capture = Capture(update, "gradient", setting=setting)
         return replace(
-            who, tapped=CapturedUpdate(capture, batch.labels.cpu() if knows_labels else None)
+            who, captured=CapturedUpdate(capture, batch.labels.cpu() if knows_labels else None)
         )
 
     @property
