@@ -1,11 +1,11 @@
-"""The engine: restarts and cases as rows of one run, in chunks that fit the device."""
+"""The engine: run restarts and cases as rows, in chunks that fit the device."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -18,10 +18,10 @@ from seepage.core.checkpoint import checkpoints
 from seepage.core.device import Precision, precision, tuning
 from seepage.core.errors import InvalidValue
 from seepage.search.fast.case_simulation import (
-    Rounded,
+    Bfloat16Simulation,
     case_simulation,
-    known_statistics,
-    rounded,
+    round_to_bfloat16,
+    use_known_statistics,
 )
 from seepage.search.fast.row_simulation import Strategy
 from seepage.search.objective import Layout, Objective, RowSimulation, join_parts
@@ -42,23 +42,16 @@ class Chunk:
         """Number of rows."""
         return len(self.cases) * len(self.restarts)
 
-    def halved(self) -> tuple[Chunk, Chunk] | None:
-        """The same rows in two chunks; None for a single row."""
-        if len(self.cases) > 1:
-            middle = len(self.cases) // 2
-            return Chunk(self.cases[:middle], self.restarts), Chunk(
-                self.cases[middle:], self.restarts
-            )
-        if len(self.restarts) > 1:
-            middle = len(self.restarts) // 2
-            return Chunk(self.cases, self.restarts[:middle]), Chunk(
-                self.cases, self.restarts[middle:]
-            )
-        return None
+    def halve(self) -> list[Chunk]:
+        """Split the rows into two chunks, by case if possible; empty for a single row."""
+        field = "cases" if len(self.cases) > 1 else "restarts"
+        rows: range = getattr(self, field)
+        middle = len(rows) // 2
+        return [replace(self, **{field: r}) for r in (rows[:middle], rows[middle:]) if middle]
 
 
 def chunks(cases: int, restarts: int, together: int) -> Iterator[Chunk]:
-    """Cut the grid of cases and restarts into chunks of at most `together` rows."""
+    """Split the grid of cases and restarts into chunks of at most `together` rows."""
     if together >= restarts:
         width = max(1, together // restarts)
         for first in range(0, cases, width):
@@ -74,10 +67,10 @@ class Job:
     """One case to search.
 
     Args:
-        search: How; alike for all jobs of a run but for starts and what parts hold of a case.
+        search: The search; all jobs of a run differ only in starts and what parts hold of a case.
         observation: What was observed.
         rng: The key of its restarts.
-        layout: How its points are read.
+        layout: The meaning of its points.
     """
 
     search: Search
@@ -87,29 +80,20 @@ class Job:
 
 
 def fingerprint(jobs: Sequence[Job], chunk: Chunk) -> str:
-    """A name for a run that no run with another result shares."""
+    """Name a run, such that no run with another result has the same name."""
     cases = [job.observation for job in jobs]
     searches, rngs = [job.search for job in jobs], [job.rng for job in jobs]
-    clients = [_client(case) for case in cases]
+    clients = [case.simulate.client or case.simulate for case in cases]
     digest = hashlib.sha256(repr((searches, rngs, chunk, clients, cases[0].task)).encode())
-    # Cases share the task, whose weights may be most of all there is to read.
-    _add(digest, cases[0].task.parameters.values())
+    # Cases share the task, so its weights are read once.
+    tensors = list(cases[0].task.parameters.values())
     for case in cases:
-        known = [] if case.labels is None else [case.labels]
+        tensors += [*case.update, *([] if case.labels is None else [case.labels])]
         for layer in (case.statistics or {}).values():
-            known += [layer.mean, layer.variance]
-        _add(digest, (*case.update, *known))
-    return digest.hexdigest()[:24]
-
-
-def _add(digest: hashlib._Hash, tensors: Iterable[Tensor]) -> None:
+            tensors += [layer.mean, layer.variance]
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-
-
-def _client(case: Observation) -> object:
-    simulate = case.simulate
-    return simulate if simulate.client is None else simulate.client
+    return digest.hexdigest()[:24]
 
 
 def median_filter(normalised: Tensor, *, size: int = 3, axes: int = 2) -> Tensor:
@@ -133,17 +117,16 @@ def median_filter(normalised: Tensor, *, size: int = 3, axes: int = 2) -> Tensor
     """
     if size < 1 or size % 2 == 0:
         raise InvalidValue(f"expected an odd size >= 1, got {size!r}")
-    padded = normalised
+    windows = normalised
     for axis in range(-axes, 0):
-        mirrored = _mirrored(normalised.shape[axis], size // 2, normalised.device)
-        padded = padded.index_select(axis, mirrored)
-    windows = padded
+        mirrored = _mirror_indices(normalised.shape[axis], size // 2, normalised.device)
+        windows = windows.index_select(axis, mirrored)
     for axis in range(normalised.ndim - axes, normalised.ndim):
         windows = windows.unfold(axis, size, 1)
     return windows.flatten(normalised.ndim).median(-1).values
 
 
-def _mirrored(length: int, margin: int, device: torch.device) -> Tensor:
+def _mirror_indices(length: int, margin: int, device: torch.device) -> Tensor:
     """Indices of an axis continued by `margin` entries at both ends."""
     period = max(2 * (length - 1), 1)
     index = torch.arange(-margin, length + margin, device=device) % period
@@ -152,16 +135,16 @@ def _mirrored(length: int, margin: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class SearchOutcome:
-    """What came of one case.
+    """The result of one case.
 
     Args:
         point: The best point of the best restart.
         points: The best point of every restart, `(R, D)`.
-        value: Its objective.
-        values: The objective of that restart at every step.
+        value: The objective of the best restart.
+        values: Its objective at every step.
         finals: The best objective of every restart.
         diverged: How many restarts stopped being finite.
-        seconds: Its share of the time of the run, with all cases in it.
+        seconds: An equal share of the run time of all cases.
     """
 
     point: Tensor
@@ -188,7 +171,7 @@ def _part_of(state: State, index: int, cases: int) -> State:
 
 
 def _outcome_of(parts: list[State], seconds: float) -> SearchOutcome:
-    """The best of all restarts of one case, from the chunks they ran in."""
+    """Choose the best restart of one case, from the chunks they ran in."""
     lowest = torch.cat([part.lowest for part in parts])
     winner = int(lowest.argmin())
     values = torch.cat([part.values for part in parts], dim=1)
@@ -209,18 +192,18 @@ log = logging.getLogger("seepage.engine")
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """How runs are computed; the same results to rounding, whatever is chosen.
+    """How runs are computed, which changes results only by rounding.
 
     Args:
         strategy: How rows are simulated together.
-        capture: Replay each step: as a CUDA graph where there is a GPU, and in a long run on a
-            CPU as a list of operations.
+        capture: Replay each step: on a GPU as a CUDA graph, in a long run on a CPU as a list of
+            operations.
         precision: "tf32" rounds the factors of matrix products on a GPU to 11 bits, "float32"
             nothing; "bf16" simulates the client in bfloat16, of 8 bits, and compares in float32.
-        rows: Rows computed together; None takes all on a GPU and one on a CPU, where more do
-            not pay. Out of memory halves it.
-        fuse: Compile each step to fewer kernels, which takes a minute or two first; None does so
-            on a GPU where the steps still to take would last longer than that.
+        rows: Rows computed together; None takes all on a GPU and one on a CPU, where more are no
+            faster. Halved when memory runs out.
+        fuse: Compile each step to fewer kernels, which takes one or two minutes; None does so on a
+            GPU if the remaining steps would take longer than that.
     """
 
     strategy: Strategy = "auto"
@@ -254,8 +237,8 @@ class Engine:
                 try:
                     state = self._chunk(jobs, chunk)
                 except torch.cuda.OutOfMemoryError:
-                    halves = chunk.halved()
-                    if halves is None or (search.grouped and len(chunk.cases) == 1):
+                    halves = chunk.halve()
+                    if not halves or (search.grouped and len(chunk.cases) == 1):
                         raise
                     log.warning("out of memory with %d rows; halving", chunk.size)
                     torch.cuda.empty_cache()
@@ -263,15 +246,15 @@ class Engine:
                     continue
                 for index, case in enumerate(chunk.cases):
                     results[case].append(_part_of(state, index, len(chunk.cases)))
-        # A share for each, so that the seconds of all cases add up to what was spent.
         seconds = (time.perf_counter() - began) / len(jobs)
         return [_outcome_of(parts, seconds) for parts in results]
 
     def _chunk(self, jobs: Sequence[Job], chunk: Chunk) -> State:
-        jobs = [jobs[case] for case in chunk.cases]
+        jobs, restarts = [jobs[case] for case in chunk.cases], len(chunk.restarts)
         chosen = tuple(job.observation for job in jobs)
-        search, layout = jobs[0].search, _join_layouts([job.layout for job in jobs], chunk)
-        reference = next(iter(chosen[0].update))
+        search, reference = jobs[0].search, next(iter(chosen[0].update))
+        generated = join_parts([job.layout.generated for job in jobs], restarts=restarts)
+        layout = replace(jobs[0].layout, generated=generated)
         starts = [
             _start(job.search, job.layout, job.rng.fork("restart", restart), reference)
             for job in jobs
@@ -279,20 +262,17 @@ class Engine:
         ]
         labels = None
         if not search.seek_labels:
-            known = [observation.labels for observation in chosen]
-            stacked = torch.stack([label for label in known if label is not None])
-            labels = stacked.repeat_interleave(len(chunk.restarts), 0)
+            known = torch.stack([seen.labels for seen in chosen if seen.labels is not None])
+            labels = known.repeat_interleave(restarts, 0)
         simulate = self._simulation(chosen, chunk.size, given=search.given_statistics)
         others = tuple(job.search.terms for job in jobs[1:])
         objective = Objective(search.terms, chosen, layout, labels, simulate, others)
         runner = Runner(
             evaluate=objective.evaluate,
-            optimiser=join_parts(
-                [job.search.optimiser for job in jobs], restarts=len(chunk.restarts)
-            ),
+            optimiser=join_parts([job.search.optimiser for job in jobs], restarts=restarts),
             schedule=search.schedule,
             steps=search.steps,
-            project=layout.project if search.boxed else _unchanged,
+            project=layout.project if search.boxed else lambda points: points,
             same=objective.same,
             capture=self.capture,
             fuse=self.fuse,
@@ -306,17 +286,11 @@ class Engine:
         self, cases: tuple[Observation, ...], rows: int, *, given: bool = False
     ) -> RowSimulation:
         light = self.precision == "bf16"
-        simulated = [rounded(case) for case in cases] if light else cases
+        simulated = [round_to_bfloat16(case) for case in cases] if light else cases
         simulate = case_simulation(simulated, rows=rows, strategy=self.strategy)
         if given:
-            simulate = known_statistics(simulate, cases)
-        return Rounded(simulate) if light else simulate
-
-
-def _join_layouts(layouts: list[Layout], chunk: Chunk) -> Layout:
-    """The layout of all rows of a chunk."""
-    generated = join_parts([layout.generated for layout in layouts], restarts=len(chunk.restarts))
-    return replace(layouts[0], generated=generated)
+            simulate = use_known_statistics(simulate, cases)
+        return Bfloat16Simulation(simulate) if light else simulate
 
 
 def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
@@ -328,7 +302,3 @@ def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
 def _smooth(layout: Layout, points: Tensor) -> Tensor:
     axes = len(layout.domain.shape) - 1
     return layout.with_inputs(points, median_filter(layout.normalised(points), axes=axes))
-
-
-def _unchanged(points: Tensor) -> Tensor:
-    return points

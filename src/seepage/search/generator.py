@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.core import Domain, Rng
 from seepage.core.errors import NotApplicable
-from seepage.domains import Tabular
+from seepage.domains.tabular import Tabular
 
 
 class Generated(Protocol):

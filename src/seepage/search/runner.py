@@ -3,8 +3,8 @@
 The state of a run is a tuple of tensors of fixed shapes, and a step is a pure function of it. So a
 step can be captured as a CUDA graph, and a run can be saved and continued with the same result.
 
-A step launches hundreds of small kernels. Issued one by one from Python they leave the GPU idle
-most of the time, and a graph issues them all at once. Compiled, there are fewer of them to issue.
+A step launches hundreds of small kernels. Launched one by one from Python they leave the GPU idle
+most of the time. A graph launches them all at once, and compiling makes them fewer.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ log = logging.getLogger("seepage.engine")
 REPORT_EVERY = 25
 # Steps that are thrown away before a step is captured.
 _WARM_UP = 3
-# Tracing takes as long as some eighty steps, and saves a fifth of each.
+# Tracing takes as long as about eighty steps, and saves a fifth of each.
 WORTH_TRACING = 1000
-# Compiling takes one to two minutes and saves about a third of what is left. Steps are timed
-# between the first two numbers.
+# Compiling takes one to two minutes and saves about a third of the remaining time. The steps
+# between these two numbers are timed.
 _TIMED_FROM, _TIMED_TO = 5, 30
 _WORTH_COMPILING_SECONDS = 300.0
 
 
 class State(NamedTuple):
-    """Where a run stands.
+    """The state of a run.
 
     Args:
         step: Steps taken, a scalar.
-        points: Where the rows are, `(R, D)`.
-        best: The point of each row whose own objective was lowest, `(R, D)`.
+        points: The current points, `(R, D)`.
+        best: The point of each row with the lowest objective so far, `(R, D)`.
         lowest: That objective, `(R,)`; infinite until one was finite.
-        diverged: Whether a row's objective ever stopped being finite, `(R,)`.
+        diverged: Whether a row's objective was ever not finite, `(R,)`.
         values: The objective of every row at every step so far, `(steps + 1, R)`.
         memory: The optimiser's state.
     """
@@ -65,26 +65,25 @@ class State(NamedTuple):
     @classmethod
     def of(cls, tensors: list[Tensor]) -> State:
         """Undo `tensors`."""
-        fixed = len(cls._fields) - 1
-        step, points, best, lowest, diverged, values = tensors[:fixed]
-        return cls(step, points, best, lowest, diverged, values, memory=tuple(tensors[fixed:]))
+        step, points, best, lowest, diverged, values, *memory = tensors
+        return cls(step, points, best, lowest, diverged, values, tuple(memory))
 
 
 @dataclass(eq=False, kw_only=True)
 class Runner:
-    """Moves rows, and decides how steps are computed, which does not change where they lead.
+    """Moves rows, and chooses how steps are computed, which does not change the result.
 
     Args:
         evaluate: Values `(R,)` and gradients `(R, D)` at points, given the step.
-        optimiser: The rule to move by.
+        optimiser: The update rule.
         schedule: The step size over time.
         steps: Steps to take.
         project: Makes points valid.
-        same: Whether the objective is at some step what it was at the last; None for always.
+        same: Whether the objective at a step is the same function as at the last; None for always.
         capture: Replay each step, as a CUDA graph or as a list of operations.
         fuse: Compile each step; None does so if that saves time.
-        smooth: What is done to points every so many steps, if anything is.
-        smooth_every: After how many steps; None for never.
+        smooth: Applied to points every `smooth_every` steps.
+        smooth_every: How often to smooth; None for never.
     """
 
     evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -104,8 +103,8 @@ class Runner:
         """Take all steps.
 
         Args:
-            points: Where the rows start, `(R, D)`.
-            name: Under which the run is saved, if checkpoints are kept.
+            points: The starts of the rows, `(R, D)`.
+            name: The name to save the run under, if checkpoints are kept.
         """
         saved = checkpoints()
         kept = saved.load(name) if saved else None
@@ -114,7 +113,7 @@ class Runner:
             state = State.of([k.to(t) for k, t in zip(kept, state.tensors(), strict=True)])
         first = int(state.step)
         state = self._prepare(state, self.steps - first)
-        # Never if a run must repeat to the bit: when it is compiled depends on a clock.
+        # Not if a run must repeat to the bit: the clock decides when it is compiled.
         timed = self.fuse is None and not torch.are_deterministic_algorithms_enabled()
         timed, began = timed and state.points.is_cuda, 0.0
         for step in range(first, self.steps + 1):
@@ -136,7 +135,7 @@ class Runner:
         return state
 
     def begin(self, points: Tensor) -> State:
-        """The state before the first step."""
+        """Make the state before the first step."""
         rows = len(points)
         return State(
             step=torch.zeros((), dtype=torch.long, device=points.device),
@@ -149,7 +148,7 @@ class Runner:
         )
 
     def scales(self, like: Tensor) -> Tensor:
-        """The schedule as a table; the step after the last one is only evaluated."""
+        """Tabulate the schedule; the last point is only evaluated, so its factor is 0."""
         factors = [self.schedule(step, self.steps) for step in range(self.steps)]
         return like.new_tensor([*factors, 0.0])
 
@@ -162,17 +161,11 @@ class Runner:
         finite = values.isfinite()
         better = finite & (values < state.lowest)
         best = torch.where(better.unsqueeze(1), state.points, state.best)
-        # Indexing by a scalar would ask the device for it and break a capture.
+        # Indexing by a scalar would copy it to the host, which breaks a capture.
         scale = scales.index_select(0, state.step.reshape(1)).squeeze(0)
         same = True if self.same is None else self.same(state.step)
         moment = Moment(state.step, state.step / self.steps, scale, same)
-        moved, memory = self.optimiser.step(
-            state.points,
-            values,
-            gradients,
-            state.memory,
-            moment,
-        )
+        moved, memory = self.optimiser.step(state.points, values, gradients, state.memory, moment)
         moved = self.project(moved)
         sound = finite & moved.isfinite().all(1)
         return State(
@@ -186,7 +179,7 @@ class Runner:
         )
 
     def _prepare(self, state: State, left: int) -> State:
-        """Choose how steps are taken; the returned state is the one to go on with."""
+        """Choose how steps are taken, and return the state to continue from."""
         scales = self.scales(state.points)
         self._step, self._graph = lambda at: self.advance(at, scales), None
         on_gpu = state.points.is_cuda
@@ -199,14 +192,14 @@ class Runner:
         return state
 
     def _take(self, state: State) -> State:
-        """Take one step; a graph writes the new state in the place of the old."""
+        """Take one step; a graph overwrites the old state."""
         if self._graph is None:
             return self._step(state)
         self._graph.replay()
         return state
 
     def _compile(self, state: State) -> State:
-        """Take all further steps by compiled kernels, if the compiler can make them."""
+        """Take all further steps by compiled kernels, if compiling works."""
         faster = compile_step(self._step, state)
         if faster is None:
             return state
@@ -236,7 +229,7 @@ class Runner:
         return State.of(held)
 
     def _warm_up(self, state: State) -> None:
-        """Take a few steps that are thrown away, as capture asks for, on a stream of their own."""
+        """Take a few steps on a side stream and discard them, as a capture requires."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -246,7 +239,7 @@ class Runner:
 
 
 def is_worth_compiling(seconds_each: float, left: int) -> bool:
-    """Whether the steps left would take longer than compiling them pays for.
+    """Whether the remaining steps take so long that compiling them saves time.
 
     Example:
         >>> is_worth_compiling(0.1, 24_000), is_worth_compiling(0.01, 4_000)
@@ -256,6 +249,6 @@ def is_worth_compiling(seconds_each: float, left: int) -> bool:
 
 
 def _synchronised_time() -> float:
-    """The time once the GPU has done all it was told to."""
+    """Wait for the GPU, then return the time."""
     torch.cuda.synchronize()
     return time.perf_counter()

@@ -415,7 +415,7 @@ def test_a_chunk_is_halved_until_one_row_is_left():
     todo, sizes = [Chunk(range(3), range(2))], []
     while todo:
         chunk = todo.pop()
-        halves = chunk.halved()
+        halves = chunk.halve()
         sizes.append(chunk.size)
         todo.extend(halves or ())
     assert sizes.count(1) == 6

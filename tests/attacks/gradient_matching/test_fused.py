@@ -78,8 +78,8 @@ def test_gradients_of_a_convolution_have_the_layout_that_is_foretold(mask):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling on a CPU needs g++")
 def test_a_compiled_run_is_the_plain_one_and_is_remembered(seen, monkeypatch):
     made = []
-    compiled = fusing._compiled
-    monkeypatch.setattr(fusing, "_compiled", lambda *a: made.append(compiled(*a)) or made[-1])
+    compiled = fusing._compile
+    monkeypatch.setattr(fusing, "_compile", lambda *a: made.append(compiled(*a)) or made[-1])
     told = counters["aot_autograd"]
     before = told["autograd_cache_saved"] + told["autograd_cache_hit"]
     with warnings.catch_warnings():

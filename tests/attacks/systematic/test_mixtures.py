@@ -13,7 +13,7 @@ from seepage.attacks.cut_network import cut_network, observe_inputs, observe_mix
 from seepage.attacks.feature_recovery import Features
 from seepage.core import Mixing
 from seepage.scoring import METRICS, pair
-from seepage.search.fast import case_simulation, known_statistics
+from seepage.search.fast import case_simulation, use_known_statistics
 from seepage.search.fast.row_simulation import SharedWeights, shared_simulation
 from seepage.search.feature_matching import features_at
 
@@ -188,7 +188,7 @@ def test_at_private_inputs_rows_share_what_was_observed(exact, batch, strategy, 
     if forced:
         seen = below_inputs(seen, trained_on(exact, batch, sp.MixUp(2)))
     plain = case_simulation([seen], rows=2, strategy=strategy)
-    given = known_statistics(plain, [seen])
+    given = use_known_statistics(plain, [seen])
     normal = exact.domain.normalise(batch.inputs)
     labels = seen.labels.expand(2, *seen.labels.shape)
     for simulate in (plain, given):

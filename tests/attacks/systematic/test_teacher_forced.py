@@ -13,7 +13,7 @@ from seepage.attacks.feature_recovery import Features
 from seepage.core.errors import InvalidValue
 from seepage.scoring import METRICS, pair
 from seepage.search import Engine
-from seepage.search.fast import case_simulation, known_statistics
+from seepage.search.fast import case_simulation, use_known_statistics
 from seepage.search.feature_matching import features_at
 
 
@@ -105,7 +105,7 @@ def test_at_the_truth_given_statistics_change_nothing_and_elsewhere_they_tell_th
     batch = photos.to(dtype=torch.float64)
     seen = observe(task, batch)
     plain = case_simulation([seen], rows=1, strategy="shared")
-    given = known_statistics(plain, [seen])
+    given = use_known_statistics(plain, [seen])
     true = seen.task.domain.normalise(batch.inputs)
 
     def apart(simulate, inputs):
@@ -128,7 +128,7 @@ def test_given_statistics_are_each_cases_own(exact, pictures):
         2, 0
     )
     labels = torch.stack([b.labels for b in batches]).repeat_interleave(2, 0)
-    found = known_statistics(plain, seen)(inputs, labels)
+    found = use_known_statistics(plain, seen)(inputs, labels)
     for row in range(4):
         for name, tensor in seen[row // 2].update.tensors.items():
             torch.testing.assert_close(found[name][row], tensor, rtol=1e-9, atol=1e-12)

@@ -11,7 +11,7 @@ import seepage as sp
 from seepage.attacks import ReadLogits, adaptive, exact_features, softmax_features, teacher_forced
 from seepage.attacks.feature_recovery import Fallback
 from seepage.search import Engine
-from seepage.search.fast import case_simulation, known_statistics
+from seepage.search.fast import case_simulation, use_known_statistics
 from seepage.search.feature_matching import features_at
 
 
@@ -69,7 +69,7 @@ def test_statistics_are_given_however_rows_run_and_only_to_layers_that_run_once(
     task = made(pictures, twice=twice).to(dtype=torch.float64)
     batch = pictures.batch(2).to(dtype=torch.float64)
     seen = observe(task, batch)
-    simulate = known_statistics(case_simulation([seen], rows=1, strategy=strategy), [seen])
+    simulate = use_known_statistics(case_simulation([seen], rows=1, strategy=strategy), [seen])
     assert shares_the_observed(simulate, seen, batch)
     brighter = replace(batch, inputs=0.5 * batch.inputs)
     assert not shares_the_observed(simulate, seen, brighter)
@@ -81,7 +81,7 @@ def test_cases_read_apart_are_given_their_own_statistics(pictures):
     task = made(pictures).to(dtype=torch.float64)
     batches = [pictures.batch(2, start=start).to(dtype=torch.float64) for start in (0, 2)]
     seen = [observe(task, batch, sp.Clip(c)) for batch, c in zip(batches, (1e3, 2e3), strict=True)]
-    simulate = known_statistics(case_simulation(seen, rows=2, strategy="in_turn"), seen)
+    simulate = use_known_statistics(case_simulation(seen, rows=2, strategy="in_turn"), seen)
     inputs = torch.stack([task.domain.normalise(batch.inputs) for batch in batches])
     found = simulate(inputs, torch.stack([batch.labels for batch in batches]))
     half = simulate(0.5 * inputs, torch.stack([batch.labels for batch in batches]))

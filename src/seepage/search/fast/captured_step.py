@@ -1,17 +1,15 @@
 """A step of a search as a list of operations, replayed or compiled.
 
-A step differentiates twice. Traced by running it once, it needs no autograd any more: the same
-operations in the same order, without the bookkeeping, which for a small network on a CPU is a
-fifth of the time.
+A step differentiates twice. Once traced, it needs no autograd: the same operations run in the same
+order without the bookkeeping, which takes a fifth of the time of a small network on a CPU.
 
-torch's compiler cannot look into a step that differentiates twice, but it can compile the traced
-one. Activations are then read and written far less often, which is where a step of many rows
-spends its time.
+torch's compiler cannot handle a step that differentiates twice, but it can compile the traced one.
+Activations are then read and written far less often, which dominates a step of many rows.
 
-Four things that run well as traced do not compile well. Tensors that the program holds are inputs
-to the compiler. A view of one layout need not be one of the layout that it chooses. A sum that
-scales its second part loses the scale where that part is a matrix product and the two are joined.
-And the library lays out gradients of convolutions in its own way, which the compiler must know.
+Four things must be rewritten before a traced step compiles well. Tensors that the program holds
+become inputs. Views become reshapes, since the compiler may choose another memory layout. A sum
+that scales its second part is split, since the compiler loses the scale when it fuses the sum with
+a matrix product. Gradients of convolutions get a fixed memory layout that the compiler knows.
 """
 
 from __future__ import annotations
@@ -52,59 +50,51 @@ Flat = Callable[..., Sequence[Tensor]]
 
 @torch.library.custom_op("seepage::convolution_backward", mutates_args=(), schema=_SCHEMA)
 def _convolution_backward(*arguments: object) -> Gradients:
-    """The library's gradients, each laid out as what it is the gradient of."""
+    """The library's gradients, each with the memory layout of what it is the gradient of."""
     found: tuple[Tensor | None, ...] = _ATEN.convolution_backward(*arguments)
-    return cast(
-        Gradients,
-        tuple(
-            like if gradient is None else _laid_out_as(like, gradient)
-            for like, gradient in zip(_shapes(*arguments), found, strict=True)
-        ),
-    )
+    pairs = zip(_empty_gradients(*arguments), found, strict=True)
+    return cast(Gradients, tuple(_copy_layout(like, gradient) for like, gradient in pairs))
 
 
 @_convolution_backward.register_fake
-def _shapes(*arguments: object) -> Gradients:
-    """Empty tensors of the shapes and layouts of the gradients; of nothing where none is wanted."""
+def _empty_gradients(*arguments: object) -> Gradients:
+    """Empty tensors with the shapes and layouts of the gradients, of size 0 if not wanted."""
     slopes, inputs, weight = cast(Gradients, arguments[:3])
-    mask = cast(list[bool], arguments[-1])
     likes = (inputs, weight, weight.new_empty(slopes.shape[1]))
-    return cast(
-        Gradients,
-        tuple(
-            torch.empty_like(like) if wanted else like.new_empty(0)
-            for like, wanted in zip(likes, mask, strict=True)
-        ),
-    )
+    pairs = zip(likes, cast(list[bool], arguments[-1]), strict=True)
+    empty = (torch.empty_like(like) if wanted else like.new_empty(0) for like, wanted in pairs)
+    return cast(Gradients, tuple(empty))
 
 
-def _laid_out_as(like: Tensor, tensor: Tensor) -> Tensor:
+def _copy_layout(like: Tensor, tensor: Tensor | None) -> Tensor:
+    if tensor is None:
+        return like
     return tensor if tensor.stride() == like.stride() else like.copy_(tensor)
 
 
 def fit_to_compiler(program: GraphModule) -> list[Tensor]:
-    """Rewrite a program for the compiler; return what it held, which it now takes after its own."""
+    """Rewrite a program for the compiler; return the tensors it held, now its last arguments."""
     graph = program.graph
     for node in list(graph.nodes):
         if node.target in _VIEWS:
             node.target = _ATEN.reshape.default
         elif node.target in _SUMS and "alpha" in node.kwargs:
-            _scale_apart(graph, node)
+            _split_scale(graph, node)
         elif node.target == _ATEN.convolution_backward.default:
             node.target = torch.ops.seepage.convolution_backward.default
-    constants = _lifted(program)
+    constants = _lift_constants(program)
     program.recompile()
     return constants
 
 
-def _scale_apart(graph: Graph, node: Node) -> None:
+def _split_scale(graph: Graph, node: Node) -> None:
     first, second = node.args
     with graph.inserting_before(node):
         scaled = graph.call_function(_ATEN.mul.Tensor, (second, node.kwargs["alpha"]))
     node.args, node.kwargs = (first, scaled), {}
 
 
-def _lifted(program: GraphModule) -> list[Tensor]:
+def _lift_constants(program: GraphModule) -> list[Tensor]:
     graph, constants = program.graph, []
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     inputs: dict[str, Node] = {}
@@ -120,15 +110,15 @@ def _lifted(program: GraphModule) -> list[Tensor]:
 
 
 def trace_step(advance: Callable[[State], State], state: State) -> Callable[[State], State] | None:
-    """The same step to the bit, replayed; None, with a logged reason, where that fails.
+    """Trace a step and replay it, to the bit; if that fails, log why and return None.
 
     Args:
         advance: The pure step.
-        state: One it can be tried on; the result is for states of the same shapes.
+        state: A state to try it on; the result is for states of the same shapes.
     """
     try:
-        program = _program_of(advance, state)
-    except Exception as error:  # noqa: BLE001 - what cannot be traced can be run as it is
+        program = _trace(advance, state)
+    except Exception as error:  # noqa: BLE001 - the step can still run as it is
         log.info("not replaying the step: %s: %s", type(error).__name__, first_line(error))
         return None
 
@@ -143,14 +133,14 @@ def trace_step(advance: Callable[[State], State], state: State) -> Callable[[Sta
     return step
 
 
-def _program_of(advance: Callable[[State], State], state: State) -> GraphModule:
-    """The operations of a step, from the tensors of a state to those of the next."""
+def _trace(advance: Callable[[State], State], state: State) -> GraphModule:
+    """Trace the operations of a step, from the tensors of a state to those of the next."""
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         return advance(state.of(list(tensors))).tensors()
 
     tensors = state.tensors()
-    flat(*tensors)  # what is made on first use must not be traced
+    flat(*tensors)  # so that nothing that is made on first use is traced
     program: GraphModule = make_fx(flat)(*tensors)
     for node in program.graph.nodes:
         if node.target == _DETACH:
@@ -161,37 +151,37 @@ def _program_of(advance: Callable[[State], State], state: State) -> GraphModule:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says first; compilers say much more."""
+    """The first line of an error message."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def compile_step(
     advance: Callable[[State], State], state: State
 ) -> Callable[[State], State] | None:
-    """The same step compiled, or None, with a logged reason, where that fails.
+    """Compile a step; if that fails, log why and return None.
 
     Args:
         advance: The pure step.
-        state: One it can be tried on; the result is for states of the same shapes.
+        state: A state to try it on; the result is for states of the same shapes.
     """
     try:
-        step = _compiled(advance, state)
+        step = _compile(advance, state)
         if step is None or _agree(advance, step, state):
             return step
-    except Exception as error:  # noqa: BLE001 - whatever the compiler cannot do, the plain step can
+    except Exception as error:  # noqa: BLE001 - the step can still run as it is
         log.warning("not fusing the step: %s: %s", type(error).__name__, first_line(error))
         return None
     log.warning("not fusing the step: compiled it gives other numbers")
     return None
 
 
-def _compiled(advance: Callable[[State], State], state: State) -> Callable[[State], State] | None:
-    program, tensors = _program_of(advance, state), state.tensors()
+def _compile(advance: Callable[[State], State], state: State) -> Callable[[State], State] | None:
+    program, tensors = _trace(advance, state), state.tensors()
     if len(program.graph.nodes) > _MOST_OPERATIONS:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None
     constants = fit_to_compiler(program)
-    with torch.no_grad(), _remembered():
+    with torch.no_grad(), _cache_on_disk():
         compiled: Flat = torch._inductor.compile(program, [*tensors, *constants])
 
     def step(at: State) -> State:
@@ -202,11 +192,8 @@ def _compiled(advance: Callable[[State], State], state: State) -> Callable[[Stat
 
 
 @contextmanager
-def _remembered() -> Iterator[None]:
-    """Let the compiler keep what it makes on disk, for the next run of the same step.
-
-    It does so only where it is told about shapes; all of ours are fixed.
-    """
+def _cache_on_disk() -> Iterator[None]:
+    """Let the compiler cache its result on disk: it must be told that shapes are fixed."""
     # Slow to import, and few runs are compiled.
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
@@ -220,11 +207,11 @@ def _remembered() -> Iterator[None]:
 def _agree(
     plain: Callable[[State], State], compiled: Callable[[State], State], state: State
 ) -> bool:
-    """Whether a step from one state gives the same objective and moves almost everything alike.
+    """Whether both steps give the same objective and move almost all entries alike.
 
-    Not everything: the sign of a gradient that is nearly zero is a matter of rounding.
+    Not all, since rounding decides the sign of a gradient that is nearly zero.
     """
-    # In full precision: a deep network amplifies the rounding of TF32 too far to judge by.
+    # In full precision, since a deep network amplifies the rounding of TF32.
     with precision("float32"):
         ours, theirs = compiled(state), plain(state)
     at = int(state.step)

@@ -1,13 +1,12 @@
-"""Convolutions in which every row has its own weight, in the way that is fastest for a shape.
+"""Convolutions in which every row has its own weight, computed in the fastest way for the shape.
 
-Three ways compute the same numbers: one library call per row, one grouped convolution, or batched
-matrix products over the windows of the input. The windows serve the weight gradient and, later,
-its derivative, so they are laid out once and kept. Which way is fastest depends on the shape and
-the GPU: on CUDA each shape is timed once and the winner remembered. Elsewhere, and where
-deterministic algorithms are asked for, the choice is fixed.
+Three ways give the same numbers: one library call per row, one grouped convolution, or batched
+matrix products over the windows of the input. The weight gradient and its derivative share the
+windows, so these are extracted once. The fastest way depends on the shape and the GPU: on CUDA each
+shape is timed once. Elsewhere, and with deterministic algorithms, the choice is fixed.
 
-Matrices have the channels last: a pixel's channels lie side by side in memory, so windows are laid
-out by copying whole runs, and images that are channels-last need no copy at all.
+Matrices have the channels last, so that windows are copied in whole runs and channels-last images
+need no copy at all.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,7 +32,7 @@ class Geometry:
 
     @property
     def arguments(self) -> tuple[Sides, Sides, Sides, bool, Sides]:
-        """In the order of torch's general convolution, which is not a transposed one here."""
+        """Arguments of torch's general convolution, not transposed."""
         return self.stride, self.padding, self.dilation, False, (0,) * len(self.stride)
 
     def output_side(self, inputs: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
@@ -47,8 +46,28 @@ class Geometry:
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in axes)
 
 
-def laid_out(images: Tensor) -> Tensor:
-    """Images, or weights, with their channels last on a GPU, where convolutions want them so."""
+def convolve(inputs: Tensor, weight: Tensor, geometry: Geometry, groups: int = 1) -> Tensor:
+    """Convolve without a bias."""
+    return torch.convolution(inputs, weight, None, *geometry.arguments, groups)
+
+
+def convolution_gradients(
+    slopes: Tensor,
+    inputs: Tensor,
+    weight: Tensor,
+    geometry: Geometry,
+    wanted: tuple[bool, bool],
+    groups: int = 1,
+) -> tuple[Any, Any]:
+    """Gradients by the inputs and by the weight; None for one that is not wanted."""
+    by_inputs, by_weight, _ = torch.ops.aten.convolution_backward(
+        slopes, inputs, weight, None, *geometry.arguments, groups, (*wanted, False)
+    )
+    return by_inputs if wanted[0] else None, by_weight if wanted[1] else None
+
+
+def use_channels_last(images: Tensor) -> Tensor:
+    """Put the channels of images or weights last on a GPU, where convolutions are faster so."""
     if images.ndim == 4 and images.is_cuda:
         return images.contiguous(memory_format=torch.channels_last)
     return images
@@ -59,18 +78,16 @@ def split_rows(tensor: Tensor, count: int) -> Tensor:
     return tensor.reshape(count, -1, *tensor.shape[1:])
 
 
-def windows(images: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
-    """The window under every output position, `(N, H' W', k k C)`.
+def extract_windows(images: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
+    """Extract the window under every output position, `(N, H' W', k k C)`.
 
     `torch.nn.functional.unfold` does the same with one kernel launch per image.
     """
     down, right = geometry.padding
     padded = torch.nn.functional.pad(images, (right, right, down, down))
-    padded = padded.contiguous(memory_format=torch.channels_last)
-    apart = padded
-    for axis, (k, step, gap) in enumerate(
-        zip(kernel, geometry.stride, geometry.dilation, strict=True), start=2
-    ):
+    apart = padded.contiguous(memory_format=torch.channels_last)
+    sides = zip(kernel, geometry.stride, geometry.dilation, strict=True)
+    for axis, (k, step, gap) in enumerate(sides, start=2):
         apart = apart.unfold(axis, gap * (k - 1) + 1, step)[..., ::gap]
     return apart.permute(0, 2, 3, 4, 5, 1).reshape(len(images), -1, prod(kernel) * images.shape[1])
 
@@ -91,7 +108,7 @@ def _can_flip(weights: Tensor, geometry: Geometry) -> bool:
     return set(geometry.stride) == {1} and all(d * (k - 1) >= p for k, p, d in axes)
 
 
-def flipped(weights: Tensor, geometry: Geometry) -> tuple[Geometry, Tensor]:
+def flip_kernels(weights: Tensor, geometry: Geometry) -> tuple[Geometry, Tensor]:
     """The convolution that is the gradient by the inputs: its geometry and `(R, k k O, C)`."""
     axes = zip(weights.shape[3:], geometry.padding, geometry.dilation, strict=True)
     padding = tuple(d * (k - 1) - p for k, p, d in axes)
@@ -100,18 +117,13 @@ def flipped(weights: Tensor, geometry: Geometry) -> tuple[Geometry, Tensor]:
 
 
 Way = Literal["in_turn", "grouped", "products"]
-FIXED: Way = "in_turn"
+_FIXED: Way = "in_turn"
 _REPEATS = 3
 
 
 @dataclass(frozen=True)
 class _KernelPlan:
-    """How a layer's row operations are computed.
-
-    Args:
-        weight: The weight gradient, and the convolution that differentiates it.
-        inputs: The gradient by the inputs.
-    """
+    """How to compute the weight gradient with its derivative, and the input gradient."""
 
     weight: Way
     inputs: Way
@@ -120,55 +132,53 @@ class _KernelPlan:
 _plans: dict[tuple[object, ...], _KernelPlan] = {}
 
 
-def plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
-    """The fastest known way for these shapes.
+def choose_plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
+    """Choose the fastest way for these shapes.
 
     Args:
         slopes: Gradient by the output, `(R B, O, ...)`.
         inputs: `(R B, C, ...)`.
         weights: One per row, `(R, O, C, ...)`.
-        geometry: Of the convolution.
+        geometry: The geometry of the convolution.
     """
     if not inputs.is_cuda or torch.are_deterministic_algorithms_enabled():
-        return _KernelPlan(FIXED, FIXED)
+        return _KernelPlan(_FIXED, _FIXED)
     form = tuple((tuple(t.shape), t.stride(), t.dtype) for t in (slopes, inputs))
     key = (form, tuple(weights.shape), geometry, inputs.device)
     if key not in _plans:
         if torch.cuda.is_current_stream_capturing():
             return _KernelPlan("grouped", "grouped")
-        _plans[key] = _timed(slopes, inputs, weights, geometry)
+        _plans[key] = _time_ways(slopes, inputs, weights, geometry)
     return _plans[key]
 
 
-def _timed(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
-    def both(way: Way) -> Callable[[], object]:
-        def work() -> object:
-            kept = kept_windows(inputs, weights, geometry, way)
-            return (
-                row_weight_gradient(slopes, inputs, weights, geometry, way, kept),
-                row_convolution(inputs, weights, geometry, way, kept),
-            )
+def _time_ways(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
+    def differentiate_weight(way: Way) -> None:
+        kept = extract_row_windows(inputs, weights, geometry, way)
+        row_weight_gradient(slopes, inputs, weights, geometry, way, kept)
+        row_convolution(inputs, weights, geometry, way, kept)
 
-        return work
-
-    def back(way: Way) -> Callable[[], object]:
-        return lambda: row_input_gradient(slopes, inputs, weights, geometry, way)
+    def differentiate_inputs(way: Way) -> None:
+        row_input_gradient(slopes, inputs, weights, geometry, way)
 
     ways: list[Way] = ["in_turn", "grouped"]
-    flat = inputs.ndim == 4
-    weight_ways = [*ways, "products"] if flat else ways
-    input_ways = [*ways, "products"] if flat and _can_flip(weights, geometry) else ways
+    weight_ways = [*ways, "products"] if inputs.ndim == 4 else ways
+    input_ways = weight_ways if _can_flip(weights, geometry) else ways
     return _KernelPlan(
-        min(weight_ways, key=lambda way: _milliseconds(both(way))),
-        min(input_ways, key=lambda way: _milliseconds(back(way))),
+        min(weight_ways, key=lambda way: _milliseconds(differentiate_weight, way)),
+        min(input_ways, key=lambda way: _milliseconds(differentiate_inputs, way)),
     )
 
 
-def kept_windows(inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way) -> Tensor | None:
-    """What the weight gradient and the convolution share, if they go by products."""
+def extract_row_windows(
+    inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way
+) -> Tensor | None:
+    """Extract the windows that the weight gradient and the convolution share by "products"."""
     if way != "products":
         return None
-    return split_rows(windows(inputs, weights.shape[3:], geometry), len(weights)).flatten(1, 2)
+    return split_rows(extract_windows(inputs, weights.shape[3:], geometry), len(weights)).flatten(
+        1, 2
+    )
 
 
 def row_weight_gradient(
@@ -182,15 +192,11 @@ def row_weight_gradient(
     """Gradient of each row's weight, `(R, O, C, ...)`."""
     count = len(weights)
     if kept is not None:
-        rows = _as_matrix(slopes, count).transpose(1, 2)
-        gradient = torch.bmm(rows, kept)
+        gradient = torch.bmm(_as_matrix(slopes, count).transpose(1, 2), kept)
         return gradient.reshape(*gradient.shape[:2], *weights.shape[3:], -1).movedim(-1, 2)
     if way == "in_turn":
-        triples = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
-        return _stacked([_backward(s, x, w, geometry, 1, 1) for s, x, w in triples])
-    joined = _interleave(slopes, count), _interleave(inputs, count), weights.flatten(0, 1)
-    gradient = _backward(*joined, geometry, count, 1)
-    return split_rows(gradient, count)
+        return _gradients_in_turn(slopes, inputs, weights, geometry, 1)
+    return split_rows(_grouped_gradient(slopes, inputs, weights, geometry, 1), count)
 
 
 def row_convolution(
@@ -204,8 +210,8 @@ def row_convolution(
         return _as_images(torch.bmm(kept, columns), side)
     if way == "in_turn":
         pairs = zip(_rows(inputs, count), weights, strict=True)
-        return _stacked([_forward(x, w, geometry, 1) for x, w in pairs]).flatten(0, 1)
-    joined = _forward(_interleave(inputs, count), weights.flatten(0, 1), geometry, count)
+        return _stack_rows([convolve(x, w, geometry) for x, w in pairs]).flatten(0, 1)
+    joined = convolve(_interleave(inputs, count), weights.flatten(0, 1), geometry, count)
     return _separate(joined, count)
 
 
@@ -215,23 +221,42 @@ def row_input_gradient(
     """Gradient by the inputs `(R B, C, ...)` when each row has its own weight."""
     count = len(weights)
     if way == "products":
-        turned, matrix = flipped(weights, geometry)
-        laid = windows(slopes, weights.shape[3:], turned)
-        product = torch.bmm(split_rows(laid, count).flatten(1, 2), matrix)
+        turned, matrix = flip_kernels(weights, geometry)
+        windows = extract_windows(slopes, weights.shape[3:], turned)
+        product = torch.bmm(split_rows(windows, count).flatten(1, 2), matrix)
         return _as_images(product, tuple(inputs.shape[2:]))
     if way == "in_turn":
-        triples = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
-        return _stacked([_backward(s, x, w, geometry, 1, 0) for s, x, w in triples]).flatten(0, 1)
+        return _gradients_in_turn(slopes, inputs, weights, geometry, 0).flatten(0, 1)
+    return _separate(_grouped_gradient(slopes, inputs, weights, geometry, 0), count)
+
+
+# By the inputs, and by the weight.
+_ONLY = ((True, False), (False, True))
+
+
+def _gradients_in_turn(
+    slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry, which: int
+) -> Tensor:
+    count = len(weights)
+    rows = zip(_rows(slopes, count), _rows(inputs, count), weights, strict=True)
+    return _stack_rows([convolution_gradients(*r, geometry, _ONLY[which])[which] for r in rows])
+
+
+def _grouped_gradient(
+    slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry, which: int
+) -> Tensor:
+    count = len(weights)
     joined = _interleave(slopes, count), _interleave(inputs, count), weights.flatten(0, 1)
-    return _separate(_backward(*joined, geometry, count, 0), count)
+    gradient: Tensor = convolution_gradients(*joined, geometry, _ONLY[which], count)[which]
+    return gradient
 
 
 def _rows(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
     return split_rows(tensor, count).unbind()
 
 
-def _stacked(rows: list[Tensor]) -> Tensor:
-    """One tensor of all rows; a single row is not copied."""
+def _stack_rows(rows: list[Tensor]) -> Tensor:
+    """Stack rows; a single row is not copied."""
     return torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)
 
 
@@ -246,34 +271,15 @@ def _separate(tensor: Tensor, count: int) -> Tensor:
     return apart.transpose(0, 1).flatten(0, 1)
 
 
-def _forward(inputs: Tensor, weight: Tensor, geometry: Geometry, groups: int) -> Tensor:
-    return torch.convolution(inputs, weight, None, *geometry.arguments, groups)
-
-
-def _backward(
-    slopes: Tensor, inputs: Tensor, weight: Tensor, geometry: Geometry, groups: int, which: int
-) -> Tensor:
-    """Gradient by the inputs (`which` 0) or by the weight (1)."""
-    wanted = (which == 0, which == 1, False)
-    gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-        slopes, inputs, weight, None, *geometry.arguments, groups, wanted
-    )
-    return gradients[which]
-
-
-def _milliseconds(work: Callable[[], object]) -> float:
+def _milliseconds(work: Callable[[Way], None], way: Way) -> float:
     try:
-        work()
-        begin, end = (_timer() for _ in range(2))
+        work(way)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         for _ in range(_REPEATS):
-            work()
+            work(way)
         end.record()
         torch.cuda.synchronize()
     except torch.cuda.OutOfMemoryError:
         return float("inf")
     return float(begin.elapsed_time(end))
-
-
-def _timer() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

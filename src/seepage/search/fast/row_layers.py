@@ -1,8 +1,12 @@
-"""Layers whose parameters have a row axis, to stand in for those of a network.
+"""Layers whose parameters have a row axis, to replace those of a network.
 
-Forward and input gradients are one large library convolution over the inputs of all rows. Only
-the weight gradient, and what differentiating it needs, is computed row by row. The parameter that
-rows differentiate by is a stand-in of shape `(R, O, C, ...)` that equals the shared weight.
+Parameters `(R, O, C, ...)` equal the shared weight and are what each row differentiates by. The
+forward pass and the input gradients are one large library convolution over the inputs of all rows.
+Only the weight gradient, and what differentiating it needs, is computed row by row.
+
+Convolution and batch normalisation are differentiated twice by hand, with few passes over memory:
+autograd would go through dozens of temporaries of the size of the activations. The second
+differentiation may be by the inputs only, which is what a search needs.
 """
 
 from __future__ import annotations
@@ -13,67 +17,43 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from seepage.search.fast.row_batchnorm import batchnorm_eval, batchnorm_train, per_channel
 from seepage.search.fast.row_kernels import (
     Geometry,
-    kept_windows,
-    laid_out,
-    plan,
+    choose_plan,
+    convolution_gradients,
+    convolve,
+    extract_row_windows,
     row_convolution,
     row_input_gradient,
     row_weight_gradient,
     split_rows,
+    use_channels_last,
 )
 
-
-def _shared_convolution(inputs: Tensor, rows: Tensor, shared: Tensor, geometry: Geometry) -> Tensor:
-    """Convolve `(R B, C, ...)` with the shared weight `(O, C, ...)`, differentiable twice.
-
-    The second differentiation may be by the inputs only, which is what a search needs.
-
-    Args:
-        inputs: The inputs of all rows, row after row.
-        rows: The stand-in `(R, O, C, ...)`.
-        shared: The weight that every entry of `rows` equals.
-        geometry: Of the convolution.
-    """
-    result: Tensor = _ConvolutionForward.apply(inputs, rows, shared, geometry)  # type: ignore[no-untyped-call]
-    return result
-
-
-def _convolve(inputs: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    return torch.convolution(inputs, weight, None, *geometry.arguments, 1)
-
-
-def _input_gradient(slopes: Tensor, inputs: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    gradients: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
-        slopes, inputs, weight, None, *geometry.arguments, 1, (True, False, False)
-    )
-    return gradients[0]
+# The context of an autograd function, to which anything may be attached.
+_Context = Any
+_Gradients = tuple[Tensor | None, ...]
+_ONLY_INPUTS = (True, False)
 
 
 class _ConvolutionForward(torch.autograd.Function):
+    """Convolve `(R B, C, ...)` with the shared weight that every entry of `rows` equals."""
+
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
-        inputs: Tensor,
-        rows: Tensor,
-        shared: Tensor,
-        geometry: Geometry,
+        ctx: _Context, inputs: Tensor, rows: Tensor, shared: Tensor, geometry: Geometry
     ) -> Tensor:
         ctx.save_for_backward(inputs, shared)
         ctx.geometry, ctx.count = geometry, len(rows)
-        return _convolve(inputs, shared, geometry)
+        return convolve(inputs, shared, geometry)
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        slopes: Tensor,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, slopes: Tensor) -> _Gradients:
         inputs, shared = ctx.saved_tensors
         if not torch.is_grad_enabled():
-            # The second differentiation: nobody asks for the weight gradient again.
-            return _input_gradient(slopes, inputs, shared, ctx.geometry), None, None, None
+            # In the second differentiation nobody asks for the weight gradient.
+            by_inputs, _ = convolution_gradients(slopes, inputs, shared, ctx.geometry, _ONLY_INPUTS)
+            return by_inputs, None, None, None
         first, second = _ConvolutionBackward.apply(slopes, inputs, shared, ctx.geometry, ctx.count)  # type: ignore[no-untyped-call]
         return first, second, None, None
 
@@ -81,7 +61,7 @@ class _ConvolutionForward(torch.autograd.Function):
 class _ConvolutionBackward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: _Context,
         slopes: Tensor,
         inputs: Tensor,
         shared: Tensor,
@@ -89,23 +69,19 @@ class _ConvolutionBackward(torch.autograd.Function):
         count: int,
     ) -> tuple[Tensor, Tensor]:
         weights = shared.expand(count, *shared.shape)
-        ctx.plan = plan(slopes, inputs, weights, geometry)
-        ctx.kept = kept_windows(inputs, weights, geometry, ctx.plan.weight)
+        ctx.plan = choose_plan(slopes, inputs, weights, geometry)
+        ctx.kept = extract_row_windows(inputs, weights, geometry, ctx.plan.weight)
         ctx.save_for_backward(slopes, inputs, shared)
         ctx.geometry = geometry
-        # The input gradient of the first layer is asked for by nobody.
+        # Nobody asks for the input gradient of the first layer.
         ctx.set_materialize_grads(False)
         return (
-            _input_gradient(slopes, inputs, shared, geometry),
+            convolution_gradients(slopes, inputs, shared, geometry, _ONLY_INPUTS)[0],
             row_weight_gradient(slopes, inputs, weights, geometry, ctx.plan.weight, ctx.kept),
         )
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        on_inputs: Tensor | None,
-        on_rows: Tensor | None,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, on_inputs: Tensor | None, on_rows: Tensor | None) -> _Gradients:
         slopes, inputs, shared = ctx.saved_tensors
         to_slopes, to_inputs = None, None
         if on_rows is not None:
@@ -113,21 +89,233 @@ class _ConvolutionBackward(torch.autograd.Function):
             to_slopes = row_convolution(inputs, on_rows, ctx.geometry, ctx.plan.weight, kept)
             to_inputs = row_input_gradient(slopes, inputs, on_rows, ctx.geometry, ctx.plan.inputs)
         if on_inputs is not None:
-            through = _convolve(on_inputs, shared, ctx.geometry)
+            through = convolve(on_inputs, shared, ctx.geometry)
             to_slopes = through if to_slopes is None else to_slopes + through
         return to_slopes, to_inputs, None, None, None
 
 
-Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """`(R, C)` in a form that multiplies `(R, B, C, ...)`; `(C,)` is the same for all rows.
+
+    Example:
+        >>> per_channel(torch.zeros(2, 3), torch.zeros(2, 5, 3, 8, 8)).shape
+        torch.Size([2, 1, 3, 1, 1])
+    """
+    lead = values.shape[:-1] if values.ndim > 1 else (1,)
+    return values.reshape(*lead, 1, values.shape[-1], *(1,) * (like.ndim - 3))
+
+
+def batchnorm_eval(
+    inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
+) -> Tensor:
+    """(inputs * inverse + offset) * weight + bias, differentiable twice.
+
+    Args:
+        inputs: `(R, B, C, ...)`.
+        weight: Of each row, `(R, C)`.
+        bias: The same.
+        inverse: One over the known deviation, `(C,)`.
+        offset: Minus the known mean, times `inverse`.
+    """
+    result: Tensor = _AffineForward.apply(inputs, weight, bias, inverse, offset)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _AffineForward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        inverse: Tensor,
+        offset: Tensor,
+    ) -> Tensor:
+        scale = per_channel(weight * inverse, inputs)
+        ctx.save_for_backward(inputs, scale, inverse, offset)
+        shift = per_channel(torch.addcmul(bias, weight, offset), inputs)
+        return torch.addcmul(shift, inputs, scale)
+
+    @staticmethod
+    def backward(ctx: _Context, slopes: Tensor) -> _Gradients:
+        inputs, scale, inverse, offset = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return slopes * scale, None, None, None, None
+        result: tuple[Tensor, ...] = _AffineBackward.apply(slopes, inputs, scale, inverse, offset)  # type: ignore[no-untyped-call]
+        return *result, None, None
+
+
+class _AffineBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        slopes: Tensor,
+        inputs: Tensor,
+        scale: Tensor,
+        inverse: Tensor,
+        offset: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(slopes, inputs, scale, inverse, offset)
+        ctx.set_materialize_grads(False)
+        to_bias = slopes.sum(_other_axes(slopes))
+        along = (slopes * inputs).sum(_other_axes(slopes))
+        return slopes * scale, torch.addcmul(along * inverse, to_bias, offset), to_bias
+
+    @staticmethod
+    def backward(
+        ctx: _Context, on_inputs: Tensor | None, on_weight: Tensor | None, on_bias: Tensor | None
+    ) -> _Gradients:
+        slopes, inputs, scale, inverse, offset = ctx.saved_tensors
+        to_slopes = to_inputs = None
+        if on_weight is not None:
+            tilt = per_channel(on_weight * inverse, slopes)
+            to_inputs = tilt * slopes
+            shift = on_weight * offset
+            on_bias = shift if on_bias is None else on_bias + shift
+            to_slopes = torch.addcmul(per_channel(on_bias, slopes), tilt, inputs)
+        elif on_bias is not None:
+            to_slopes = per_channel(on_bias, slopes).expand_as(slopes)
+        if on_inputs is not None and to_slopes is None:
+            to_slopes = on_inputs * scale
+        elif on_inputs is not None:
+            to_slopes = torch.addcmul(to_slopes, on_inputs, scale)
+        return to_slopes, to_inputs, None, None, None
+
+
+def batchnorm_train(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    given: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """(inputs - mean) / sqrt(var + eps) * weight + bias, differentiable twice.
+
+    With means over a channel of a row and
+
+        z = (x - mean(x)) / d,   d = sqrt(var(x) + eps),   P(v) = v - mean(v) - z mean(v z),
+
+    the derivative of z is P / d, which is symmetric.
+
+    With `given` statistics z is made of those, which are constants for the search. What the client
+    sends back through z stays P / d, since the client normalised by its own statistics. At the
+    private batch the two are the same.
+
+    Args:
+        inputs: `(R, B, C, ...)`; mean and biased variance are of each row and channel.
+        weight: Of each row, `(R, C)`.
+        bias: The same.
+        eps: Added to the variance.
+        given: Mean and variance to normalise by in place of the row's own, `(R, C)` each.
+    """
+    known = (None, None) if given is None else given
+    result: Tensor = _StandardisedForward.apply(inputs, weight, bias, eps, *known)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _StandardisedForward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        mean: Tensor | None,
+        variance: Tensor | None,
+    ) -> Tensor:
+        ctx.own = mean is None or variance is None
+        if mean is None or variance is None:
+            variance, mean = torch.var_mean(inputs, _other_axes(inputs), correction=0, keepdim=True)
+        else:
+            mean, variance = per_channel(mean, inputs), per_channel(variance, inputs)
+        inverse = torch.rsqrt(variance + eps)
+        standard = (inputs - mean) * inverse
+        scale = per_channel(weight, inputs)
+        ctx.save_for_backward(inputs, standard, inverse, scale)
+        return torch.addcmul(per_channel(bias, inputs), standard, scale)
+
+    @staticmethod
+    def backward(ctx: _Context, slopes: Tensor) -> _Gradients:
+        inputs, standard, inverse, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            saved = slopes, inputs, standard, inverse, scale, ctx.own
+            result: tuple[Tensor, ...] = _StandardisedBackward.apply(*saved)  # type: ignore[no-untyped-call]
+            return *result, None, None, None
+        # In the second differentiation nobody asks for the gradients of scale and shift.
+        steep = scale * inverse
+        to_inputs = slopes * steep
+        if ctx.own:
+            along = _mean(slopes * standard)
+            to_inputs = _combine(slopes, steep, standard, -steep * along, _mean(slopes) * steep)
+        return to_inputs, None, None, None, None, None
+
+
+class _StandardisedBackward(torch.autograd.Function):
+    """scale / d P(slopes), and the sums of slopes z and of slopes.
+
+    The inputs are an argument because z is made of them and is differentiated by them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        slopes: Tensor,
+        inputs: Tensor,
+        standard: Tensor,
+        inverse: Tensor,
+        scale: Tensor,
+        own: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.own = own
+        mean, along = _mean(slopes), _mean(slopes * standard)
+        ctx.save_for_backward(slopes, standard, inverse, scale, mean, along)
+        steep = scale * inverse
+        count = slopes.numel() // mean.numel()
+        to_inputs = _combine(slopes, steep, standard, -steep * along, steep * mean)
+        return to_inputs, count * along.flatten(1), count * mean.flatten(1)
+
+    @staticmethod
+    def backward(
+        ctx: _Context, on_inputs: Tensor, on_weight: Tensor, on_bias: Tensor
+    ) -> _Gradients:
+        slopes, standard, inverse, scale, mean, along = ctx.saved_tensors
+        steep = scale * inverse
+        level, tilt = _mean(on_inputs), _mean(on_inputs * standard)
+        lift = per_channel(on_weight, slopes) - steep * tilt
+        drop = steep * level - per_channel(on_bias, slopes)
+        to_slopes = _combine(on_inputs, steep, standard, lift, drop)
+        if ctx.own:
+            # By z, and by d, which scales the first of the three results.
+            both = _mean(on_inputs * slopes) - level * mean
+            rest = (lift - steep * tilt) * along + steep * (both - tilt * along)
+            centre = lift * mean - steep * level * along
+            by_z = _combine(slopes, lift * inverse, standard, -rest * inverse, centre * inverse)
+        else:
+            by_z = slopes * (lift * inverse)
+        to_inputs = torch.addcmul(by_z, on_inputs, -steep * along * inverse)
+        return to_slopes, to_inputs, None, None, None, None
+
+
+def _combine(a: Tensor, by_a: Tensor, b: Tensor, by_b: Tensor, less: Tensor) -> Tensor:
+    """by_a a + by_b b - less, with a factor for each channel."""
+    return torch.addcmul(torch.addcmul(-less, a, by_a), b, by_b)
+
+
+def _mean(values: Tensor) -> Tensor:
+    """The mean of each row and channel, in a form that multiplies `values`."""
+    return values.mean(_other_axes(values), keepdim=True)
+
+
+def _other_axes(values: Tensor) -> list[int]:
+    """All axes but those of rows and channels."""
+    return [axis for axis in range(values.ndim) if axis not in (0, 2)]
 
 
 class _RowLayer(nn.Module):
-    """Abstract: takes all rows' inputs one after the other, `(R B, ...)`.
+    """Abstract: takes the inputs of all rows one after the other, `(R B, ...)`.
 
-    Parameters keep their names, so that `functional_call` can put tensors `(R, ...)` in their
-    place.
+    Parameters keep their names, so that `functional_call` can replace them by tensors `(R, ...)`.
     """
 
     weight: Tensor
@@ -143,22 +331,21 @@ class _RowLayer(nn.Module):
 class _RowConvolution(_RowLayer):
     """A convolution; forward and input gradients use the weight that rows share."""
 
-    def __init__(self, layer: Convolution) -> None:
+    def __init__(self, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
         """Remember the geometry and the shared weight."""
         super().__init__(layer)
-        self.shared = laid_out(layer.weight.detach())
+        self.shared = use_channels_last(layer.weight.detach())
         self.circular = layer.padding_mode == "circular"
         self.edges = list(layer._reversed_padding_repeated_twice)
         padding = cast(tuple[int, ...], layer.padding)
-        self.geometry = Geometry(
-            layer.stride, (0,) * len(padding) if self.circular else padding, layer.dilation
-        )
+        padding = (0,) * len(padding) if self.circular else padding
+        self.geometry = Geometry(layer.stride, padding, layer.dilation)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Convolve, then add each row's bias."""
         if self.circular:
             inputs = nn.functional.pad(inputs, self.edges, mode="circular")
-        outputs = _shared_convolution(inputs, self.weight, self.shared, self.geometry)
+        outputs: Tensor = _ConvolutionForward.apply(inputs, self.weight, self.shared, self.geometry)  # type: ignore[no-untyped-call]
         if self.bias is None:
             return outputs
         split = split_rows(outputs, len(self.bias))
@@ -170,8 +357,7 @@ class _RowLinear(_RowLayer):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Multiply each row by its own weight."""
-        split = split_rows(inputs, len(self.weight))
-        flat = split.flatten(1, -2)
+        flat = split_rows(inputs, len(self.weight)).flatten(1, -2)
         outputs = torch.bmm(flat, self.weight.transpose(1, 2))
         if self.bias is not None:
             outputs = outputs + self.bias.unsqueeze(1)
@@ -181,15 +367,15 @@ class _RowLinear(_RowLayer):
 class RowBatchNorm(_RowLayer):
     """Batch normalisation by the broadcast statistics, or by those of each row's batch.
 
-    Where the latter are known they may be `given`, mean and variance of each case `(N, C)`: rows
-    come case by case, as many of each.
+    Known statistics of the batch may be `given` instead: mean and variance of each case `(N, C)`.
+    Rows come case by case, as many of each.
     """
 
     bias: Tensor
     given: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
-        """Take the statistics along, where there are any."""
+        """Keep the running statistics, if there are any."""
         super().__init__(layer)
         self.eps = layer.eps
         inverse = offset = None
@@ -249,16 +435,16 @@ class _RowLayerNorm(_RowLayer):
         return shifted.flatten(0, 1)
 
 
-def row_layer(layer: nn.Module) -> _RowLayer | None:
-    """The stand-in of a layer, or None if there is none."""
-    for kinds, fits, stand_in in _STAND_INS:
+def make_row_layer(layer: nn.Module) -> _RowLayer | None:
+    """Make the row form of a layer; None if it has none."""
+    for kinds, fits, row_form in _ROW_FORMS:
         if isinstance(layer, kinds) and fits(layer):
-            return stand_in(layer)
+            return row_form(layer)
     return None
 
 
-def _plain_convolution(layer: nn.Module) -> bool:
-    convolution = cast(Convolution, layer)
+def _is_plain_convolution(layer: nn.Module) -> bool:
+    convolution = cast(nn.Conv2d, layer)
     return (
         convolution.groups == 1
         and convolution.padding_mode in ("zeros", "circular")
@@ -267,16 +453,16 @@ def _plain_convolution(layer: nn.Module) -> bool:
     )
 
 
-def _affine(layer: nn.Module) -> bool:
+def _is_affine(layer: nn.Module) -> bool:
     return layer.weight is not None and layer.bias is not None
 
 
-_STAND_INS: tuple[
+_ROW_FORMS: tuple[
     tuple[tuple[type[nn.Module], ...], Callable[[nn.Module], bool], Callable[..., _RowLayer]], ...
 ] = (
-    (_CONVOLUTIONS, _plain_convolution, _RowConvolution),
+    ((nn.Conv1d, nn.Conv2d, nn.Conv3d), _is_plain_convolution, _RowConvolution),
     ((nn.Linear,), lambda _: True, _RowLinear),
-    (_BATCH_NORMS, _affine, RowBatchNorm),
-    ((nn.GroupNorm,), _affine, _RowGroupNorm),
+    ((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _is_affine, RowBatchNorm),
+    ((nn.GroupNorm,), _is_affine, _RowGroupNorm),
     ((nn.LayerNorm,), lambda layer: layer.weight is not None, _RowLayerNorm),
 )

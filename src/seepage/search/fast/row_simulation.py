@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,30 +20,43 @@ from seepage.core import Observation, Simulate, Task, Update
 from seepage.core.device import precision, tuning
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.probing.hooks import layer_inputs
-from seepage.search.fast.double_backward import use_double_backward
-from seepage.search.fast.row_kernels import laid_out, split_rows
-from seepage.search.fast.row_layers import row_layer
-from seepage.search.objective import RowSimulation
+from seepage.search.fast.row_kernels import (
+    Geometry,
+    convolution_gradients,
+    convolve,
+    split_rows,
+    use_channels_last,
+)
+from seepage.search.fast.row_layers import make_row_layer
+
+if TYPE_CHECKING:
+    from seepage.search.objective import RowSimulation
 
 
 @dataclass(frozen=True, eq=False)
 class SharedWeights:
-    """Simulate FedSGD clients of all rows in one pass; made by `shared_simulation`."""
+    """Simulate FedSGD clients of all rows in one pass; made by `shared_simulation`.
+
+    Args:
+        simulation: The client.
+        network: Its network, with row layers.
+        mean: Whether the loss is a mean over the batch, not a sum.
+        broadcast: Whether the network is the one that was broadcast, which terms ask about.
+    """
 
     simulation: Simulate
     network: nn.Module
     mean: bool
-    # Whether it runs the network that was broadcast, which is the one that terms ask about.
     broadcast: bool
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """What all rows share."""
+        """Simulate the updates of all rows."""
         return self.defended(self.gradients(normalised, labels))
 
     def reading(
         self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The same, and what layers read on the way, `(R, B, ...)` each."""
+        """Simulate the updates, and return what layers read on the way, `(R, B, ...)` each."""
         gradients, read = self.undefended(normalised, labels, layers)
         return self.defended(gradients), read
 
@@ -51,20 +64,22 @@ class SharedWeights:
         self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gradients of all rows, and what layers read on the way."""
-        there = dict(self.network.named_modules()) if self.broadcast else {}
-        with layer_inputs(self.network, [name for name in layers if name in there]) as read:
+        present = dict(self.network.named_modules()) if self.broadcast else {}
+        with layer_inputs(self.network, [name for name in layers if name in present]) as read:
             gradients = self.gradients(normalised, labels)
         return gradients, {name: split_rows(t, len(normalised)) for name, t in read.items()}
 
     def gradients(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """One forward and backward pass over the inputs of all rows."""
         task = self.simulation.task
-        normalised, labels = self._mixed(normalised, labels)
+        normalised, labels = self._mix(normalised, labels)
         rows, size = normalised.shape[:2]
         leaves = {
             name: p.expand(rows, *p.shape).requires_grad_() for name, p in task.parameters.items()
         }
-        outputs = functional_call(self.network, leaves, (laid_out(normalised.flatten(0, 1)),))
+        outputs = functional_call(
+            self.network, leaves, (use_channels_last(normalised.flatten(0, 1)),)
+        )
         losses = task.loss(outputs, labels.flatten(0, 1))
         total = losses.sum() / size if self.mean else losses.sum()
         gradients = torch.autograd.grad(
@@ -72,18 +87,18 @@ class SharedWeights:
         )
         return dict(zip(leaves, gradients, strict=True))
 
-    def _mixed(self, normalised: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """What the network sees of all rows, where the client mixes."""
+    def _mix(self, normalised: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mix the examples of every row, if the client does."""
         mixing = self.simulation.mixing
         if mixing is None:
             return normalised, labels
-        # Coefficients sum to one, so that mixtures of normalised inputs are normalised mixtures.
+        # Coefficients sum to one, so a mixture of normalised inputs is the normalised mixture.
         weights = mixing.coefficients.to(normalised)
         known = labels if labels.ndim == 3 else one_hot(labels, self.simulation.task.classes)
         return torch.einsum("eb,rb...->re...", weights, normalised), weights @ known.to(weights)
 
     def defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the defense leaves of every row's gradient."""
+        """Apply the expected defense to the gradient of every row."""
         client = self.simulation.client
         assert client is not None
         defense = client.chain
@@ -96,7 +111,7 @@ class SharedWeights:
 
 
 def shared_simulation(observation: Observation) -> SharedWeights | str:
-    """The fast simulation of this client, or the reason why there is none."""
+    """Return the fast simulation of this client, or the reason why there is none."""
     simulation, client = observation.simulate, observation.simulate.client
     if client is None:
         return "the client is not known"
@@ -106,67 +121,62 @@ def shared_simulation(observation: Observation) -> SharedWeights | str:
     if chain.consumes != "aggregate" or chain.aggregation is not None:
         return f"{client.defense} works on per-example updates, or on several clients'"
     mean = client.local.reduction == "mean"
-    made = _shared(simulation, mean=mean, broadcast=simulation.task is observation.task)
-    if isinstance(made, str):
-        return made
-    return _disagreement(simulation, observation, mean=mean) or made
+    network = _use_row_layers(simulation.task)
+    if isinstance(network, str):
+        return network
+    shared = SharedWeights(simulation, network, mean, simulation.task is observation.task)
+    return _find_disagreement(simulation, observation, mean=mean) or shared
 
 
-def _shared(simulation: Simulate, *, mean: bool, broadcast: bool) -> SharedWeights | str:
-    network = _with_rows(simulation.task)
-    return (
-        network if isinstance(network, str) else SharedWeights(simulation, network, mean, broadcast)
-    )
-
-
-def _with_rows(task: Task) -> nn.Module | str:
-    """The network with row layers in place of its own, or the layer that has none."""
+def _use_row_layers(task: Task) -> nn.Module | str:
+    """Replace the layers of the network by row layers; return why where that fails."""
     network = copy.deepcopy(task.network)
     for name, module in list(network.named_modules()):
         if next(module.parameters(recurse=False), None) is None:
             continue
-        stand_in = row_layer(module)
-        if stand_in is None:
+        row_layer = make_row_layer(module)
+        if row_layer is None:
             return f"no row form of {type(module).__name__} ({name or 'the network itself'})"
         if not name:
-            return stand_in
-        network.set_submodule(name, stand_in)
+            return row_layer
+        network.set_submodule(name, row_layer)
     if set(task.parameters) != {name for name, _ in network.named_parameters()}:
         return "some parameters are frozen or tied"
     return network
 
 
-def _disagreement(simulation: Simulate, observation: Observation, *, mean: bool) -> str | None:
-    """Why rows of noise together do not give what they give one by one; None if they do.
+def _find_disagreement(simulation: Simulate, observation: Observation, *, mean: bool) -> str | None:
+    """Say why rows of noise together do not give what they give one by one; None if they do.
 
-    Judged in double precision, whatever the search has: there a ReLU whose input is nearly zero
-    does not switch by rounding, which deep networks amplify. Networks and losses that hold tensors
-    of their own cannot all be doubled; those are judged as they are.
+    The check runs in double precision, so that no ReLU whose input is nearly zero switches by
+    rounding. Some networks and losses hold tensors of their own and cannot be converted; those are
+    checked as they are.
     """
     doubled = simulation.with_task(simulation.task.to(dtype=torch.float64))
     for judge, slack in ((doubled, 1e-4), (simulation, 1e-2)):
         inputs, labels = _noise(judge.task, observation)
-        # Once each: to time algorithms first would take longer than all of it.
+        # Without timing algorithms first, which would take longer than the check.
         with precision("float32"), tuning(False):
             try:
                 apart = [judge(x, labels) for x in judge.task.domain.denormalise(inputs)]
             except Exception:  # noqa: BLE001 - it may still run as it is
                 continue
-            made = _shared(judge, mean=mean, broadcast=False)
-            assert isinstance(made, SharedWeights)
+            network = _use_row_layers(judge.task)
+            assert isinstance(network, nn.Module)
+            shared = SharedWeights(judge, network, mean, broadcast=False)
             try:
-                fast = made(inputs, labels.expand(2, *labels.shape))
-            except Exception:  # noqa: BLE001 - what the stand-ins do not fit is no error
+                fast = shared(inputs, labels.expand(2, *labels.shape))
+            except Exception:  # noqa: BLE001 - the rows then run another way
                 return "its forward pass does not fit the rows' layers"
         rows = [{name: tensor[row] for name, tensor in fast.items()} for row in range(2)]
-        if all(_close(ours, theirs, slack) for ours, theirs in zip(rows, apart, strict=True)):
+        if all(_are_close(ours, theirs, slack) for ours, theirs in zip(rows, apart, strict=True)):
             return None
         return "the client or its network mixes the examples"
     return "the client cannot be simulated on noise"
 
 
 def _noise(task: Task, observation: Observation) -> tuple[Tensor, Tensor]:
-    """Two rows of normalised inputs, and labels for either: known ones, where there are any."""
+    """Two rows of normalised inputs, and labels for either: the known ones, if there are any."""
     reference = next(iter(task.parameters.values()))
     labels = observation.labels
     if labels is None:
@@ -178,7 +188,7 @@ def _noise(task: Task, observation: Observation) -> tuple[Tensor, Tensor]:
     return inputs, labels.to(reference) if labels.is_floating_point() else labels
 
 
-def _close(fast: dict[str, Tensor], slow: Update, slack: float) -> bool:
+def _are_close(fast: dict[str, Tensor], slow: Update, slack: float) -> bool:
     ours = replace(slow, tensors={name: fast[name] for name in slow.tensors}).flat()
     theirs = slow.flat()
     rounding = 0.2 if theirs.dtype == torch.bfloat16 else slack
@@ -193,7 +203,7 @@ class InTurn:
 
     @cached_property
     def simulate(self) -> Simulate:
-        """The client's own code, on a GPU with layers that are cheaper there."""
+        """The client's own code, on a GPU with layers that are cheaper to differentiate twice."""
         simulation = self.observation.simulate
         on_gpu = next(iter(self.observation.update)).is_cuda
         if on_gpu and simulation.client is not None:
@@ -211,7 +221,10 @@ class InTurn:
 
 @dataclass(frozen=True, eq=False)
 class Vectorised:
-    """Simulate all rows by vmap, which turns weight gradients into grouped convolutions."""
+    """Simulate all rows by vmap of the client's own code.
+
+    Weight gradients then become grouped convolutions.
+    """
 
     observation: Observation
 
@@ -226,8 +239,159 @@ class Vectorised:
         return updates
 
 
+def use_double_backward(task: Task) -> Task:
+    """Replace layers by ones that are cheaper to differentiate twice than torch's own.
+
+    torch differentiates the gradient of a convolution by convolutions whose kernels are as large as
+    the image, and batch normalisation by known statistics in a dozen passes over the activations.
+    Both have a form that costs no more than the first differentiation. Unlike row layers, these may
+    have weights that depend on the inputs, as they do after a local step.
+    """
+    model = copy.deepcopy(task.model)
+    for name, module in list(model.named_modules()):
+        cheaper = _cheaper_layer(module, task)
+        if cheaper is not None and name:
+            model.set_submodule(name, cheaper)
+    return Task(model, task.loss, task.domain, task.mode, task.name)
+
+
+def _cheaper_layer(module: nn.Module, task: Task) -> nn.Module | None:
+    # Exact types: a subclass may do anything in its forward pass.
+    if type(module) in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+        layer = cast(nn.Conv2d, module)
+        plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        return Convolution(layer) if plain else None
+    known = task.mode == "eval" and getattr(module, "running_mean", None) is not None
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and known and module.affine:
+        return KnownStatistics(module)
+    return None
+
+
+class Convolution(nn.Module):
+    """A convolution with zero padding."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
+        """Take over the parameters and the geometry."""
+        super().__init__()
+        self.register_parameter("weight", cast(nn.Parameter, layer.weight))
+        self.register_parameter("bias", cast(nn.Parameter | None, layer.bias))
+        padding = cast(tuple[int, ...], layer.padding)
+        self.geometry, self.groups = Geometry(layer.stride, padding, layer.dilation), layer.groups
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Convolve, then shift the channels."""
+        outputs: Tensor = _DoubleForward.apply(inputs, self.weight, self.geometry, self.groups)  # type: ignore[no-untyped-call]
+        return outputs if self.bias is None else outputs + _per_channel(self.bias, outputs)
+
+
+class KnownStatistics(nn.Module):
+    """Batch normalisation by running statistics: a scale and a shift of every channel."""
+
+    weight: Tensor
+    bias: Tensor
+    inverse: Tensor
+    offset: Tensor
+
+    def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
+        """Take over the parameters and what a forward pass needs of the statistics."""
+        super().__init__()
+        self.register_parameter("weight", layer.weight)
+        self.register_parameter("bias", layer.bias)
+        mean, variance = cast(Tensor, layer.running_mean), cast(Tensor, layer.running_var)
+        self.register_buffer("inverse", torch.rsqrt(variance + layer.eps))
+        self.register_buffer("offset", -mean * self.inverse)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Scale and shift."""
+        scale = _per_channel(self.weight * self.inverse, inputs)
+        shift = _per_channel(torch.addcmul(self.bias, self.weight, self.offset), inputs)
+        return torch.addcmul(shift, inputs, scale)
+
+
+def _per_channel(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(-1, *(1,) * (like.ndim - 2))
+
+
+# The context of an autograd function, to which anything may be attached.
+_Context = Any
+
+
+class _DoubleForward(torch.autograd.Function):
+    """conv(x, w)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(inputs: Tensor, weight: Tensor, geometry: Geometry, groups: int) -> Tensor:
+        return convolve(inputs, weight, geometry, groups)
+
+    @staticmethod
+    def setup_context(
+        ctx: _Context, inputs: tuple[Tensor, Tensor, Geometry, int], output: Tensor
+    ) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.geometry, ctx.groups = inputs[2:]
+
+    @staticmethod
+    def backward(ctx: _Context, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            both = _DoubleBackward.apply(slopes, inputs, weight, ctx.geometry, ctx.groups)  # type: ignore[no-untyped-call]
+            return *both, None, None
+        wanted = ctx.needs_input_grad[:2]
+        both = convolution_gradients(slopes, inputs, weight, ctx.geometry, wanted, ctx.groups)
+        return *both, None, None
+
+
+class _DoubleBackward(torch.autograd.Function):
+    """The gradients of conv(x, w) by x and by w; each is bilinear, and so are its own."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        slopes: Tensor, inputs: Tensor, weight: Tensor, geometry: Geometry, groups: int
+    ) -> tuple[Tensor | None, ...]:
+        return convolution_gradients(slopes, inputs, weight, geometry, (True, True), groups)
+
+    @staticmethod
+    def setup_context(
+        ctx: _Context,
+        inputs: tuple[Tensor, Tensor, Tensor, Geometry, int],
+        output: tuple[Tensor, ...],
+    ) -> None:
+        ctx.save_for_backward(*inputs[:3])
+        ctx.geometry, ctx.groups = inputs[3:]
+        # Nobody asks for the input gradient of the first layer.
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(
+        ctx: _Context, on_inputs: Tensor | None, on_weight: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        slopes, inputs, weight = ctx.saved_tensors
+        geometry, groups = ctx.geometry, ctx.groups
+        to_slopes = to_inputs = to_weight = None
+        if on_weight is not None:
+            to_slopes = convolve(inputs, on_weight, geometry, groups)
+            to_inputs, _ = convolution_gradients(
+                slopes, inputs, on_weight, geometry, (True, False), groups
+            )
+        if on_inputs is not None:
+            through = convolve(on_inputs, weight, geometry, groups)
+            to_slopes = through if to_slopes is None else to_slopes + through
+            if ctx.needs_input_grad[2]:
+                _, to_weight = convolution_gradients(
+                    slopes, on_inputs, weight, geometry, (False, True), groups
+                )
+        return to_slopes, to_inputs, to_weight, None, None
+
+
 Strategy = Literal["auto", "in_turn", "vectorised", "shared"]
-_STRATEGIES = ("auto", "in_turn", "vectorised", "shared")
+_STRATEGIES = get_args(Strategy)
 
 log = logging.getLogger("seepage.engine")
 
@@ -235,13 +399,13 @@ log = logging.getLogger("seepage.engine")
 def row_simulation(
     observation: Observation, *, rows: int, strategy: Strategy = "auto"
 ) -> RowSimulation:
-    """The simulation of all rows at once.
+    """Choose how all rows are simulated.
 
     Args:
-        observation: What was seen; all rows share its task and client.
+        observation: What was observed; all rows share its task and client.
         rows: How many rows there will be.
         strategy: "shared" passes all rows through one network, "vectorised" uses vmap,
-            "in_turn" loops; "auto" takes the first that works and pays.
+            "in_turn" loops; "auto" takes the fastest that works.
     """
     if strategy not in _STRATEGIES:
         raise UnknownName("strategy", strategy, _STRATEGIES)
