@@ -22,8 +22,6 @@ DOT = 4.0
 
 RANKED = "on the line: choices that no other beats in both respects"
 UNRANKED = "nothing is ranked, since without a defense no more leaks than a guess knows"
-# Where the line of the guess is named, seen from that line.
-GUESSED = LabelBox(LEFT + 4, -18.0, LEFT + 180, -2.0)
 
 
 def chart(
@@ -46,7 +44,8 @@ def chart(
     level = round(_up(up, sign * guess), 1)
     inside = LabelBox(LEFT, TOP, RIGHT, BOTTOM)
     lines = [*pairwise(best), ((LEFT, level), (RIGHT, level))]
-    names = place_names(spots, inside, dot=DOT, around=[GUESSED.moved(level), *boxes_along(lines)])
+    guessed = LabelBox(LEFT + 4, level - 18.0, LEFT + 180, level - 2.0)  # names the guess's line
+    names = place_names(spots, inside, dot=DOT, around=[guessed, *boxes_along(lines)])
     if len(names) < len(spots):
         left = ", ".join(spots.keys() - {name.text for name in names})
         raise ValueError(f"no room for the names of {left}; make the picture larger")

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from seepage.audit import Choice
-from seepage.report.page.curve_sections import tradeoff_section
+from seepage.report.page.audit_page import tradeoff_section
 from seepage.report.page.document import document
 from seepage.report.page.line_chart import LabelBox, place_names
 

@@ -22,8 +22,7 @@ from seepage.report import (
     missing,
     result_rows,
 )
-from seepage.report.page.people_section import LARGEST, PEOPLE, picture
-from seepage.report.page.record_section import WRITTEN
+from seepage.report.page.people_section import LARGEST, PEOPLE, WRITTEN, picture
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror=hacked=1>'\"&"
 

@@ -1,75 +1,184 @@
-"""The report of one audit as a page."""
+"""The report of one audit as a page, with the sections on convergence and on the price of defenses.
+
+Truth, guesses and objectives are read from the audit's folder while the page is written.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from seepage.audit.audit_result import AuditResult
-from seepage.audit.choices import Choice
-from seepage.audit.record import Record
+from seepage.audit.choices import Choice, pareto_front
 from seepage.report.headroom import headrooms
-from seepage.report.leak import Attempt, attempts
-from seepage.report.page.bound_section import bound_section
-from seepage.report.page.curve_sections import convergence_section, tradeoff_section
-from seepage.report.page.defense_section import defense_section
-from seepage.report.page.document import document, join_markup
+from seepage.report.leak import SATURATED, YARDSTICKS, Attempt, attempts, group_by_attack, strength
+from seepage.report.page.document import (
+    Markup,
+    Section,
+    amount,
+    document,
+    element,
+    faint,
+    join_markup,
+    level_class,
+)
+from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.opening import assumptions, opening, rerun_section
-from seepage.report.page.people_section import Look, Shown, pair, people_section, unscored_section
-from seepage.report.page.record_section import record_section
+from seepage.report.page.people_section import (
+    Shown,
+    pair,
+    people_section,
+    record_section,
+    unscored_section,
+)
+from seepage.report.page.strip_sections import bound_section, defense_section
 from seepage.report.verdict import audit_verdict, missing
+from seepage.report.words import decibels, defense_words, short_names
+
+if TYPE_CHECKING:
+    from seepage.audit.audit_result import AuditResult
+
+# The most curves in a chart, and about the most points of a curve.
+CURVES = 40
+POINTS = 80
 
 
 def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
-    """One self-contained HTML page; also of an audit that is running or broken.
+    """Write one self-contained HTML page; the audit may still be running, or be broken.
 
     Args:
         audit: From `load_audit`.
-        choices: What each defense costs, where utility was measured.
+        choices: What each defense costs, if utility was measured.
     """
     records = audit.records
     tried = attempts(records)
-    truth = _look(audit.truth, audit.truth_said)
-    guess = _look(audit.guess, audit.guess_said)
+
+    def truth(attempt: Attempt) -> Shown | None:
+        shown = audit.truth_said(attempt.record) or audit.truth(attempt.record)
+        return None if shown is None else shown[attempt.index]
+
+    def guess(attempt: Attempt) -> Shown | None:
+        shown = audit.guess_said(attempt.record) or audit.guess(attempt.record)
+        return None if shown is None else shown[attempt.index]
+
+    def objective(attempt: Attempt) -> Sequence[float]:
+        values = audit.objective(attempt.record)
+        return () if values is None else values.tolist()
+
     judged = audit_verdict(audit)
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
+    title = f"Seepage audit: {audit.title}"
     sections = [
         people_section(tried, truth=truth, guess=guess) if tried else None,
         unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,
         tradeoff_section(choices),
         bound_section(headrooms(tried, audit.bounds)),
-        convergence_section(tried, objective=_objective(audit)),
+        _convergence_section(tried, objective=objective),
         record_section(records) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),
     ]
     return document(
         f"{audit.title}: {judged.headline}",
         first=join_markup(
-            opening(
-                f"Seepage audit: {audit.title}", judged, pictures=pictures, missing=missing(audit)
-            ),
+            opening(title, judged, pictures=pictures, missing=missing(audit)),
             assumptions(records) if records else None,
         ),
         sections=[section for section in sections if section is not None],
     )
 
 
-def _look(
-    read: Callable[[Record], Tensor | None],
-    said: Callable[[Record], tuple[tuple[str, ...], ...]],
-) -> Look:
-    def look(attempt: Attempt) -> Shown | None:
-        shown = said(attempt.record) or read(attempt.record)
-        return None if shown is None else shown[attempt.index]
-
-    return look
+Objective = Callable[[Attempt], Sequence[float]]
 
 
-def _objective(audit: AuditResult) -> Callable[[Attempt], Sequence[float]]:
-    def objective(attempt: Attempt) -> Sequence[float]:
-        values = audit.objective(attempt.record)
-        return () if values is None else values.tolist()
+def _convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> Section | None:
+    """One chart per attack of objective against step; None if no curve was kept.
 
-    return objective
+    Args:
+        tried: Every attempt of the audit.
+        objective: The objective at the start and after each step; empty if it was not kept.
+    """
+    searched = [attempt for attempt in tried if attempt.record.effort.get("steps")]
+    short = short_names(attempt.record.attack for attempt in searched)
+    groups = group_by_attack(searched)
+    charts = [_draw_searches(short[attack], group, objective) for attack, group in groups.items()]
+    if not any(charts):
+        return None
+    return Section(
+        "convergence",
+        "How the searches converged",
+        "The objective of the restart that each attack chose, step by step, on a logarithmic "
+        "scale. If a curve still falls at its end, more steps might find more.",
+        join_markup(*charts),
+    )
+
+
+def _draw_searches(name: str, group: Sequence[Attempt], objective: Objective) -> Markup | None:
+    """One curve per case; cases that got more are drawn over the others."""
+    cases = {attempt.number: attempt for attempt in sorted(group, key=strength)}
+    shown = sorted(cases.values(), key=strength)[-CURVES:]
+    lines = [c for c in (_make_curve(a, objective(a)) for a in shown) if len(c.points) > 1]
+    if not lines:
+        return None
+    across = Axis(0.0, max(x for line in lines for x, _ in line.points))
+    up = span_axis(y for line in lines for _, y in line.points)
+    powers = range(math.ceil(up.low), math.floor(up.high) + 1)
+    labels = Labels(
+        "step",
+        "objective",
+        [(tick, f"{tick:g}") for tick in across.ticks()],
+        [(float(power), f"1e{power}") for power in powers[:: max(1, len(powers) // 5)]],
+    )
+    left = faint(f" the {len(shown)} cases that got most, of {len(cases)}")
+    return join_markup(
+        element("h3", None, name, left if len(cases) > len(shown) else None),
+        line_chart(across, up, labels, label=f"Objective of {name} by step", curves=lines),
+    )
+
+
+def _make_curve(attempt: Attempt, values: Sequence[float]) -> Curve:
+    stride = max(1, len(values) // POINTS)
+    steps = sorted({*range(0, len(values), stride), *range(len(values))[-1:]})
+    points = [(step, math.log10(values[step])) for step in steps if 0 < values[step] < math.inf]
+    key = "{} #{}".format(*attempt.victim)
+    tip = f"{key}, {defense_words(attempt.record.defense)}: {amount(attempt)}"
+    return Curve(points, tip, level_class(attempt.level), key)
+
+
+def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> Section | None:
+    """Draw every choice and the Pareto front; None if no utility was measured.
+
+    Args:
+        choices: One per defense.
+        utility: What utility is, with its unit.
+    """
+    if not choices:
+        return None
+    across = span_axis([c.utility for c in choices], room=0.1)
+    up = span_axis([min(c.leakage, SATURATED) for c in choices], room=0.15)
+    across_ticks, up_ticks = ([(v, f"{v:g}") for v in axis.ticks()] for axis in (across, up))
+    marks = [
+        Mark(
+            choice.utility,
+            choice.leakage,
+            f"{choice.label}: {decibels(choice.leakage)} leaked at {utility} {choice.utility:g}",
+            choice.label,
+            "leak" if choice.leakage >= YARDSTICKS["psnr"].recognisable else "safe",
+        )
+        for choice in choices
+    ]
+    stairs = Curve([(c.utility, c.leakage) for c in pareto_front(choices)], "", "front", "")
+    return Section(
+        "tradeoff",
+        "What protection costs",
+        "The model is better further right, and less leaks further down. The line joins the "
+        "choices that no other choice beats in both.",
+        line_chart(
+            across,
+            up,
+            Labels(utility, "worst-off person, dB", across_ticks, up_ticks),
+            label="Leakage against utility",
+            curves=[stairs],
+            marks=marks,
+        ),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from seepage.report.leak import Attempt, Level
 
 
-VOID = frozenset({"br", "circle", "col", "hr", "img", "input", "line", "meta", "polyline", "rect"})
+# Elements without content, in HTML and in SVG.
+_PLAIN = frozenset({"br", "col", "hr", "img", "input", "meta"})
+_DRAWN = frozenset({"circle", "line", "polyline", "rect"})
 
 Attributes = Mapping[str, str | int | float | bool | None]
 
@@ -25,50 +27,56 @@ class Markup(str):
 
 
 def element(name: str, attributes: Attributes | None = None, *children: str | None) -> Markup:
-    """One element.
+    """Write one element.
 
     Args:
-        name: Of the tag.
-        attributes: By name; True stands for an attribute without a value, and what is None or
-            False is left out.
-        children: Markup as it is, other text escaped; None is left out.
+        name: The tag.
+        attributes: True writes an attribute without a value; None and False leave it out.
+        children: Markup stays as it is, other text is escaped, None is left out.
 
     Example:
         >>> element("p", {"class": "note", "hidden": True}, "a < b ", element("b", None, "c"))
         '<p class="note" hidden>a &lt; b <b>c</b></p>'
     """
     written = "".join(_attribute(key, value) for key, value in (attributes or {}).items())
-    if name in VOID:
-        return Markup(f"<{name}{written}>" if name in _PLAIN else f"<{name}{written}/>")
+    if name in _PLAIN or name in _DRAWN:
+        return Markup(f"<{name}{written}{'/' if name in _DRAWN else ''}>")
     return Markup(f"<{name}{written}>{join_markup(*children)}</{name}>")
 
 
 def join_markup(*parts: str | None) -> Markup:
-    """Parts one after the other.
+    """Join parts, and escape those that are not markup.
 
     Example:
         >>> join_markup(element("br"), "<script>")
         '<br>&lt;script&gt;'
     """
-    return Markup("".join(_safe(part) for part in parts if part is not None))
+    known = (part for part in parts if part is not None)
+    return Markup("".join(part if isinstance(part, Markup) else escape(part) for part in known))
+
+
+def faint(text: str) -> Markup:
+    """Write text in a faint colour."""
+    return element("span", {"class": "faint"}, text)
 
 
 def table(
     caption: str,
-    header: Mapping[str, str],
+    header: Mapping[str, str] | Sequence[tuple[str, str]],
     rows: list[list[str]],
     attributes: Attributes | None = None,
 ) -> Markup:
-    """A table with a caption, scoped headers and the first cell of each row as its header.
+    """Write a table in which the first cell of each row is its header.
 
     Args:
         caption: What the table shows.
-        header: Title of each column to the class of its cells.
-        rows: Cells, as many as there are columns.
-        attributes: Of the table.
+        header: The title of each column, and the class of its cells.
+        rows: One cell per column.
+        attributes: Attributes of the table.
     """
-    classes = list(header.values())
-    head = [element("th", {"scope": "col", "class": c or None}, t) for t, c in header.items()]
+    columns = list(header.items()) if isinstance(header, Mapping) else header
+    classes = [kind for _, kind in columns]
+    head = [element("th", {"scope": "col", "class": c or None}, title) for title, c in columns]
     body = [element("tr", None, *_cells(row, classes)) for row in rows]
     return element(
         "table",
@@ -79,27 +87,17 @@ def table(
     )
 
 
-def _cells(row: list[str], classes: list[str]) -> list[Markup]:
-    first, *rest = row
-    cells = zip(rest, classes[1:], strict=True)
-    return [
-        element("th", {"scope": "row", "class": classes[0] or None}, first),
-        *(element("td", {"class": c or None}, cell) for cell, c in cells),
-    ]
+def _cells(row: list[str], classes: list[str]) -> Iterator[Markup]:
+    yield element("th", {"scope": "row", "class": classes[0] or None}, row[0])
+    for cell, kind in zip(row[1:], classes[1:], strict=True):
+        yield element("td", {"class": kind or None}, cell)
 
 
 def make_scrollable(label: str, content: Markup) -> Markup:
-    """Content that may be wider than the page, reachable by keyboard."""
+    """Let content scroll that may be wider than the page, also by keyboard."""
     return element(
         "div", {"class": "scroll", "tabindex": 0, "role": "region", "aria-label": label}, content
     )
-
-
-_PLAIN = frozenset({"br", "col", "hr", "img", "input", "meta"})
-
-
-def _safe(part: str) -> str:
-    return part if isinstance(part, Markup) else escape(part)
 
 
 def _attribute(key: str, value: str | float | bool | None) -> str:
@@ -110,14 +108,7 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """One section.
-
-    Args:
-        name: Of its anchor.
-        title: Its heading, also in the list of contents.
-        lead: How to read it.
-        content: What it shows.
-    """
+    """One section: its anchor, its heading, how to read it, and what it shows."""
 
     name: str
     title: str
@@ -136,20 +127,20 @@ class Section:
         )
 
 
-# Nothing but what stands in the page itself may be loaded or run.
+# The page may load and run only what it contains.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def document(
     title: str, *, first: Markup, sections: Sequence[Section], private: bool = True
 ) -> str:
-    """A whole page.
+    """Write a whole page.
 
     Args:
-        title: Of the window.
+        title: Title of the window.
         first: What stands above the list of contents.
-        sections: In order.
-        private: Whether the page contains private inputs, which it then says.
+        sections: The sections, in order.
+        private: Whether to warn that the page contains private inputs.
     """
     head = element(
         "head",
@@ -161,30 +152,19 @@ def document(
         element("title", None, title),
         element("style", None, Markup(_file("style.css"))),
     )
+    links = [element("li", None, element("a", {"href": f"#{s.name}"}, s.title)) for s in sections]
+    contents = element("nav", {"aria-label": "Contents"}, element("ul", None, *links))
+    warning = "This page contains private inputs: treat it as you treat the data."
     body = element(
         "body",
         None,
         element("a", {"class": "skip", "href": "#main"}, "Skip to the results"),
-        element(
-            "main", {"id": "main"}, first, _contents(sections), *(s.markup() for s in sections)
-        ),
-        _footer(private),
+        element("main", {"id": "main"}, first, contents, *(s.markup() for s in sections)),
+        element("footer", None, element("p", {"class": "faint"}, warning if private else "")),
         element("div", {"id": "tip", "role": "status", "hidden": True}),
         element("script", None, Markup(_file("script.js"))),
     )
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
-
-
-def _contents(sections: Sequence[Section]) -> Markup:
-    links = [element("li", None, element("a", {"href": f"#{s.name}"}, s.title)) for s in sections]
-    return element("nav", {"aria-label": "Contents"}, element("ul", None, *links))
-
-
-def _footer(private: bool) -> Markup:
-    warning = (
-        "This page contains private inputs: treat it as you treat the data." if private else ""
-    )
-    return element("footer", None, element("p", {"class": "faint"}, join_markup(warning)))
 
 
 def _file(name: str) -> str:
@@ -195,23 +175,20 @@ _CLASSES = {"recognisable": "leak", "partial": "trace", "hidden": "safe"}
 
 
 def level_class(level: Level | None) -> str:
-    """The class that colours it."""
+    """The style class that colours a level."""
     return "none" if level is None else _CLASSES[level.name]
 
 
 def badge(level: Level) -> Markup:
-    """The level as a word in its colour."""
+    """Write the level as a word in its colour."""
     return element("span", {"class": f"badge {level_class(level)}"}, str(level))
 
 
 def amount(attempt: Attempt) -> str:
-    """What came back, in a few characters.
-
-    Exact means that the guess rounds to the same 8-bit input.
-    """
+    """What came back, in short; "exact" if the guess rounds to the same 8-bit input."""
     return "exact" if attempt.score("exact") else attempt.amount.words()
 
 
 def filter_link(label: str, *, words: str) -> Markup:
-    """A label that filters the table of results by these words when it is clicked."""
+    """Write a label that filters the table of results by these words when it is clicked."""
     return element("a", {"href": f"#filter={quote(words)}"}, label)

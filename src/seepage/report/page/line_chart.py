@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from seepage.report.page.document import Markup, element, level_class, make_scrollable
+from seepage.report.page.document import Markup, element, faint, level_class, make_scrollable
 from seepage.report.words import decibels
 
 if TYPE_CHECKING:
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear axis; values beyond its ends are drawn at them.
-
-    Args:
-        low: Value at 0 %.
-        high: Value at 100 %.
-    """
+    """A linear axis from `low` to `high`; values beyond an end are drawn at that end."""
 
     low: float
     high: float
@@ -51,7 +46,7 @@ class Axis:
 
 
 def span_axis(values: Iterable[float], *, room: float = 0.05) -> Axis:
-    """An axis that holds all finite values, with a little room at both ends."""
+    """Make an axis that holds all finite values, with a little room at both ends."""
     finite: Sequence[float] = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     spare = room * (high - low) or 1.0
@@ -63,51 +58,38 @@ def _nice(step: float) -> float:
     return next(scale * nice for nice in (1, 2, 5, 10) if scale * nice >= step * 0.999)
 
 
-def draw_strips(
-    strips: Iterable[tuple[Markup, str, Markup]], *, scale: Markup, label: str
-) -> Markup:
-    """Draw strips above one axis.
+# The label of a strip, a note in small type, and its track.
+Strip = tuple[Markup, str, Markup]
 
-    Args:
-        strips: For each its label, a note in small type, and its track.
-        scale: The axis.
-        label: What the chart shows, for those who do not see it.
-    """
+
+def draw_strips(strips: Iterable[Strip], *, scale: Markup, label: str) -> Markup:
+    """Draw strips above one axis, `scale`; `label` tells screen readers what the chart shows."""
     rows = [
-        element(
-            "div",
-            {"class": "strip"},
-            element(
-                "div", {"class": "strip-label"}, name, element("span", {"class": "faint"}, note)
-            ),
-            track,
-        )
+        _draw_strip(track, element("div", {"class": "strip-label"}, name, faint(note)))
         for name, note, track in strips
     ]
-    axis = element("div", {"class": "strip"}, element("div", {"class": "strip-label"}), scale)
-    return element("figure", {"class": "chart", "role": "group", "aria-label": label}, *rows, axis)
+    rows.append(_draw_strip(scale, element("div", {"class": "strip-label"})))
+    return element("figure", {"class": "chart", "role": "group", "aria-label": label}, *rows)
+
+
+def _draw_strip(track: Markup, label: Markup) -> Markup:
+    return element("div", {"class": "strip"}, label, track)
 
 
 def draw_dot(attempt: Attempt, axis: Axis, *, height: float, radius: int) -> Markup:
-    """One person on a strip, at what the attempt reached."""
+    """Draw one person on a strip, at the PSNR of the attempt."""
     key = "{} #{}".format(*attempt.victim)
     tip = f"{key}: {decibels(attempt.psnr)} by {attempt.record.attack.name} ({attempt.level})"
     return element(
         "circle",
-        {
-            "class": f"dot {level_class(attempt.level)}",
-            "cx": f"{axis.place(attempt.psnr)}%",
-            "cy": height,
-            "r": radius,
-            "data-tip": tip,
-            "data-key": key,
-        },
-    )
+        {"class": f"dot {level_class(attempt.level)}", "cx": f"{axis.place(attempt.psnr)}%",
+         "cy": height, "r": radius, "data-tip": tip, "data-key": key},
+    )  # fmt: skip
 
 
 # Width of a letter and height of a line, in a font of 12 pixels.
 LETTER, LINE = 6.3, 14.0
-# Beyond this a name is not next to its mark, and a line leads to it.
+# A name further than this from its mark is joined to it by a line.
 NEXT_TO = 8.0
 _RADII = (11, 18, 27, 38, 52, 68, 86, 106, 130, 160)
 _ANGLES = [2 * math.pi * i / 24 for i in range(24)]
@@ -126,13 +108,9 @@ class LabelBox:
 
     @classmethod
     def about(cls, spot: Spot, reach: float) -> LabelBox:
-        """A square with this middle."""
-        (x, y) = spot
+        """A square with this centre."""
+        x, y = spot
         return cls(x - reach, y - reach, x + reach, y + reach)
-
-    def moved(self, down: float) -> LabelBox:
-        """The same, further down."""
-        return LabelBox(self.left, self.top + down, self.right, self.bottom + down)
 
     def meets(self, other: LabelBox) -> bool:
         """Whether the two overlap."""
@@ -140,12 +118,12 @@ class LabelBox:
         return across and self.top < other.bottom and other.top < self.bottom
 
     def nearest(self, spot: Spot) -> Spot:
-        """The point of it that is nearest to a spot."""
-        (x, y) = spot
+        """The point of the rectangle that is nearest to a spot."""
+        x, y = spot
         return min(max(x, self.left), self.right), min(max(y, self.top), self.bottom)
 
     def holds(self, inner: LabelBox) -> bool:
-        """Whether all of another is inside."""
+        """Whether another rectangle lies inside."""
         across = self.left <= inner.left and inner.right <= self.right
         return across and self.top <= inner.top and inner.bottom <= self.bottom
 
@@ -170,18 +148,18 @@ class Name:
 
     @property
     def leader(self) -> tuple[Spot, Spot]:
-        """From beside the mark to what of the name is nearest."""
+        """The line from the edge of the mark to the nearest point of the name."""
         (x, y), near = self.at, self.box.nearest(self.at)
         share = min(self.dot / (math.dist(self.at, near) or 1.0), 1.0)
         return (x + share * (near[0] - x), y + share * (near[1] - y)), near
 
     @property
     def apart(self) -> bool:
-        """Whether the name might be taken for another mark's, so that the leader is drawn."""
+        """Whether a reader could take the name for another mark's; the leader is then drawn."""
         return not self.closest or math.dist(*self.leader) > NEXT_TO
 
     def crossings(self, *, boxes: Sequence[LabelBox], leaders: Sequence[LabelBox]) -> int:
-        """How much lies between the name and its mark, and how much of other ways it covers."""
+        """How many boxes the leader crosses, and how many other leaders the name covers."""
         steps = list(boxes_along([self.leader]))
         between = sum(step.meets(box) for step in steps for box in boxes)
         return between + sum(self.box.meets(leader) for leader in leaders)
@@ -190,15 +168,15 @@ class Name:
 def place_names(
     marks: Mapping[str, Spot], inside: LabelBox, *, dot: float, around: Iterable[LabelBox] = ()
 ) -> list[Name]:
-    """A place for every name, the nearest that is free, so that no two names or marks overlap.
+    """Place every name near its mark so that no two names or marks overlap.
 
-    A name for which there is no room near its mark is left out.
+    A name with no free place near its mark is left out.
 
     Args:
-        marks: Where the marks are.
+        marks: The marks, by name.
         inside: Where names may be.
         dot: Radius of a mark.
-        around: What else they must not cover.
+        around: What else names must not cover.
 
     Example:
         >>> marks = {"one": (50.0, 50.0), "two": (50.0, 51.0)}
@@ -209,7 +187,7 @@ def place_names(
     taken = [LabelBox.about(spot, dot) for spot in marks.values()] + list(around)
     names: list[Name] = []
     leaders: list[LabelBox] = []
-    # Crowded ones first, while there is room near them.
+    # Crowded marks first, while there is room near them.
     for text in sorted(marks, key=lambda name: _distance_to_next(name, marks)):
         free = [
             Name(text, marks[text], box, dot, _closest(marks[text], box, marks.values()))
@@ -232,7 +210,7 @@ def _closest(at: Spot, box: LabelBox, spots: Iterable[Spot]) -> bool:
 
 
 def boxes_along(lines: Iterable[tuple[Spot, Spot]]) -> Iterator[LabelBox]:
-    """Lines, as a row of small squares."""
+    """Cover lines by small squares."""
     for start, end in lines:
         count = max(int(math.dist(start, end) / 4), 1)
         for i in range(count + 1):
@@ -246,13 +224,8 @@ def _boxes(text: str, x: float, y: float) -> Iterator[LabelBox]:
     for radius in _RADII:
         for angle in _ANGLES:
             over, down = math.cos(angle), math.sin(angle)
-            middle = x + over * (radius + width / 2), y + down * (radius + LINE / 2)
-            yield LabelBox(
-                middle[0] - width / 2,
-                middle[1] - LINE / 2,
-                middle[0] + width / 2,
-                middle[1] + LINE / 2,
-            )
+            mid, level = x + over * (radius + width / 2), y + down * (radius + LINE / 2)
+            yield LabelBox(mid - width / 2, level - LINE / 2, mid + width / 2, level + LINE / 2)
 
 
 def _distance_to_next(name: str, marks: Mapping[str, Spot]) -> float:
@@ -260,21 +233,17 @@ def _distance_to_next(name: str, marks: Mapping[str, Spot]) -> float:
     return min((math.dist(marks[name], spot) for spot in others), default=0.0)
 
 
-# In pixels, the height as in the style sheet. Of the widths of a chart with names the first fits on
-# paper, the second fills the page.
+# In pixels; the style sheet has the same height. A chart with names has one of two widths: the
+# first fits on paper, the second fills the page.
 HEIGHT, DOT = 240, 6
 WIDTHS = (640, 960)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line.
+    """One line: its points, its tooltip and the style class that colours it.
 
-    Args:
-        points: Coordinates `(x, y)`.
-        tip: What is said about it.
-        kind: Class that colours it.
-        key: Marks that share a key are highlighted together.
+    Marks that share a `key` are highlighted together.
     """
 
     points: Sequence[tuple[float, float]]
@@ -285,15 +254,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Mark:
-    """One point with a name.
-
-    Args:
-        x: Across.
-        y: Up.
-        tip: What is said about it.
-        label: Written near it, if not empty.
-        kind: Class that colours it.
-    """
+    """One point: its tooltip, the label written near it (if any), and its style class."""
 
     x: float
     y: float
@@ -304,7 +265,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Labels:
-    """What stands on the axes: a title and `(value, text)` ticks for each."""
+    """A title and `(value, text)` ticks for each axis."""
 
     across: str
     up: str
@@ -321,17 +282,8 @@ def line_chart(
     curves: Sequence[Curve] = (),
     marks: Sequence[Mark] = (),
 ) -> Markup:
-    """Draw curves and marks over two axes.
-
-    Args:
-        across: Horizontal axis.
-        up: Vertical axis.
-        labels: Of both axes.
-        label: What the chart shows, for those who do not see it.
-        curves: Lines.
-        marks: Points.
-    """
-    width, names = _names(marks, across, up)
+    """Draw curves and marks over two axes; `label` tells screen readers what the chart shows."""
+    width, names = _place_names(marks, across, up)
     stretched = element(
         "svg",
         {"viewBox": "0 0 100 100", "preserveAspectRatio": "none", "width": "100%",
@@ -360,13 +312,13 @@ def line_chart(
     return make_scrollable(label, drawn) if names else drawn
 
 
-def _names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Name]]:
-    """The least width at which the most names find a place next to their marks, and the places.
+def _place_names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Name]]:
+    """Find the width at which most names fit next to their marks, and their places.
 
-    A chart with names keeps this width: where it stretched, names would leave their marks.
+    A chart with names keeps this width: if it stretched, names would leave their marks.
     """
 
-    def attempt(width: int) -> list[Name]:
+    def place(width: int) -> list[Name]:
         def spot(mark: Mark) -> Spot:
             return across.place(mark.x) * width / 100, (100 - up.place(mark.y)) * HEIGHT / 100
 
@@ -374,12 +326,8 @@ def _names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Nam
         others = [LabelBox.about(spot(mark), DOT) for mark in marks if mark.label not in named]
         return place_names(named, LabelBox(0, 0, width, HEIGHT), dot=DOT, around=others)
 
-    def want(width: int) -> tuple[int, int]:
-        return -len(tried[width]), sum(name.apart for name in tried[width])
-
-    tried = {width: attempt(width) for width in WIDTHS}
-    width = min(WIDTHS, key=want)
-    return width, tried[width]
+    placed = [(width, place(width)) for width in WIDTHS]
+    return min(placed, key=lambda pair: (-len(pair[1]), sum(name.apart for name in pair[1])))
 
 
 def _ticks(ticks: Sequence[tuple[float, str]], axis: Axis, side: str) -> list[Markup]:

@@ -12,12 +12,12 @@ from seepage.report.words import count_noun, list_words, short_names, threat_wor
 
 
 def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: str | None) -> Markup:
-    """The verdict and, beside it, the truth and the closest guess.
+    """Write the verdict and, beside it, the truth and the closest guess.
 
     Args:
         title: What the page is about.
         judged: The verdict.
-        pictures: From `people.pair`, or None where nothing was kept.
+        pictures: From `people_section.pair`, or None if nothing was kept.
         missing: What the audit lacks, or None if it is complete.
     """
     return element(
@@ -43,7 +43,7 @@ def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: st
 def assumptions(records: Sequence[Record]) -> Markup:
     """What the verdict rests on: knowledge, convention and effort."""
     knowledge = [f"{threat_words(t)}." for t in dict.fromkeys(r.threat for r in records)]
-    told = {
+    parts = {
         "The adversary had": join_markup(*(element("p", None, known) for known in knowledge)),
         "Recognisable means": _convention(),
         "How hard we looked": element("p", None, _effort(records)),
@@ -51,15 +51,16 @@ def assumptions(records: Sequence[Record]) -> Markup:
     return element(
         "section",
         {"id": "assumptions", "aria-label": "What this rests on"},
-        *(
-            element("div", None, element("h2", None, heading), text)
-            for heading, text in told.items()
-        ),
+        *(element("div", None, element("h2", None, title), text) for title, text in parts.items()),
     )
 
 
 def _convention() -> Markup:
     psnr, ssim = YARDSTICKS["psnr"], YARDSTICKS["ssim"]
+    columns, words = (
+        f"{100 * YARDSTICKS[metric].recognisable:.0f} %"
+        for metric in ("feature_accuracy", "token_accuracy")
+    )
     return join_markup(
         element(
             "p",
@@ -67,9 +68,8 @@ def _convention() -> Markup:
             f"an error of at most a tenth of the range (PSNR of {psnr.recognisable:g} dB or more) "
             f"or, for images, similar shapes (SSIM of {ssim.recognisable:g} or more). Either must "
             f"be clearly above the best guess that needs no update, by {psnr.margin:g} dB or "
-            f"{ssim.margin:g}. For tables, {_share('feature_accuracy')} of the columns; for text, "
-            f"{_share('token_accuracy')} of the words. Better than a guess but below that: "
-            "“partial”.",
+            f"{ssim.margin:g}. For tables, {columns} of the columns; for text, {words} of the "
+            "words. Better than a guess but below that: “partial”.",
         ),
         element(
             "p",
@@ -78,10 +78,6 @@ def _convention() -> Markup:
             "loosely (Sun et al., 2023), so look at the pictures.",
         ),
     )
-
-
-def _share(metric: str) -> str:
-    return f"{100 * YARDSTICKS[metric].recognisable:.0f} %"
 
 
 def _effort(records: Sequence[Record]) -> str:
@@ -106,7 +102,13 @@ def _duration(seconds: float) -> str:
 def rerun_section(
     records: Sequence[Record], *, spec: str, environment: Mapping[str, object]
 ) -> Section:
-    """The command, the spec, the seeds and the versions."""
+    """How to run the audit again: the command, the spec, the seeds and the versions."""
+    kinds = ("data", "model", "local", "defense", "threat", "attack")
+    parts = [
+        f"{kind}: {value}"
+        for kind in kinds
+        for value in dict.fromkeys(_write(getattr(record, kind)) for record in records)
+    ]
     seeds = list_words([str(seed) for seed in sorted({record.seed for record in records})])
     return Section(
         "rerun",
@@ -118,25 +120,16 @@ def rerun_section(
                 element("code", None, "seepage audit spec.toml --out again"), ". ",
                 f"Seeds: {seeds or 'none'}.",
             ),
-            _folded("Spec", spec),
-            _folded("Versions and machine", json.dumps(environment, indent=2)),
-            _folded("What ran, in full", "\n".join(_describe_parts(records))),
+            _fold("Spec", spec),
+            _fold("Versions and machine", json.dumps(environment, indent=2)),
+            _fold("What ran, in full", "\n".join(parts)),
         ),
     )  # fmt: skip
-
-
-def _describe_parts(records: Sequence[Record]) -> list[str]:
-    kinds = ("data", "model", "local", "defense", "threat", "attack")
-    return [
-        f"{kind}: {value}"
-        for kind in kinds
-        for value in dict.fromkeys(_write(getattr(record, kind)) for record in records)
-    ]
 
 
 def _write(value: object) -> str:
     return " + ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
-def _folded(title: str, text: str) -> Markup:
+def _fold(title: str, text: str) -> Markup:
     return element("details", None, element("summary", None, title), element("pre", None, text))

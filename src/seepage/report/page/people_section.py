@@ -1,10 +1,13 @@
-"""Section: truth beside reconstruction for every person, worst first."""
+"""Sections person by person: truth beside reconstruction, and a table of every score."""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +17,7 @@ from seepage.report.leak import (
     Amount,
     Attempt,
     Victim,
+    attempts,
     group_by_setup,
     residual_of,
     strength,
@@ -26,106 +30,31 @@ from seepage.report.page.document import (
     amount,
     badge,
     element,
+    faint,
     join_markup,
     level_class,
+    make_scrollable,
+    table,
 )
-from seepage.report.words import defense_words, label_setups
+from seepage.report.words import (
+    count_noun,
+    decibels,
+    defense_words,
+    label_setups,
+    local_words,
+    short_names,
+    tell_apart,
+    threat_words,
+)
 
 # Longest side of a picture, in pixels; larger images are reduced.
 LARGEST = 96
 POINTS = 160
-
-
-Shown = Tensor | tuple[str, ...]
-
-
-def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
-    """An image `(C, H, W)` as pixels, words as words; anything else, `(C, L)` or `(L,)`, as lines.
-
-    Args:
-        values: One person's input or a guess at it, in natural units, or in words.
-        alt: What it shows, for those who do not see it.
-        over: The truth under a guess: lines are drawn over it, faintly and to the same scale, and
-            words that are not its own are marked.
-    """
-    if not isinstance(values, Tensor):
-        return words(values, over=over if isinstance(over, tuple) else values)
-    over = over if isinstance(over, Tensor) else None
-    if values.ndim == 3:
-        return element("img", {"class": "pixels", "src": png(values), "alt": alt})
-    return signal(values, alt=alt, over=over)
-
-
-def words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
-    """A text or the columns of a row, with the words marked that differ from the truth's.
-
-    Example:
-        >>> words(("good", "night"), over=("good", "morrow"))
-        '<p class="said"><span>good</span> <mark>night</mark> </p>'
-    """
-    pairs = zip(said, over, strict=True)
-    return element(
-        "p",
-        {"class": "said"},
-        *(
-            join_markup(element("span" if ours == theirs else "mark", None, ours), " ")
-            for ours, theirs in pairs
-        ),
-    )
-
-
-def png(image: Tensor) -> str:
-    """An image `(C, H, W)` in [0, 1] as a data address, its pixels kept as they are if it is small.
-
-    Example:
-        >>> png(torch.zeros(1, 2, 2))[:22]
-        'data:image/png;base64,'
-    """
-    from PIL import Image
-
-    colours = image.expand(3, -1, -1) if image.shape[0] == 1 else image[:3]
-    levels = (colours.nan_to_num().clamp(0, 1).permute(1, 2, 0) * 255).round().byte()
-    drawn = Image.fromarray(levels.contiguous().numpy())
-    drawn.thumbnail((LARGEST, LARGEST))
-    kept = io.BytesIO()
-    drawn.save(kept, format="png", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode("ascii")
-
-
-def signal(values: Tensor, *, alt: str, over: Tensor | None = None) -> Markup:
-    """A signal `(C, L)` or `(L,)` as one line per channel; arguments as for `picture`."""
-    drawn = {"": _channels(values), "under": None if over is None else _channels(over)}
-    layers = {kind: lines for kind, lines in drawn.items() if lines is not None}
-    low = min(float(lines.min()) for lines in layers.values())
-    high = max(float(lines.max()) for lines in layers.values())
-    lines = [
-        _line((line - low) / max(high - low, 1e-12), kind)
-        for kind, channels in reversed(layers.items())
-        for line in channels
-    ]
-    frame = {"class": "signal", "viewBox": "0 0 96 40", "role": "img", "aria-label": alt}
-    return element("svg", frame, *lines)
-
-
-def _channels(values: Tensor) -> Tensor:
-    lines = values.nan_to_num().reshape(-1, values.shape[-1])
-    return lines[:, :: max(1, lines.shape[-1] // POINTS)]
-
-
-def _line(heights: Tensor, kind: str) -> Markup:
-    """A line of heights in [0, 1]."""
-    across = torch.linspace(2, 94, len(heights)).tolist()
-    points = " ".join(
-        f"{x:.1f},{36 - 32 * y:.1f}" for x, y in zip(across, heights.tolist(), strict=True)
-    )
-    return element("polyline", {"class": kind or None, "points": points})
-
-
-# Pictures are for looking at: with many people the worst-off tell the story, and the page stays
-# small enough to send.
+# With many people only the worst-off are drawn, so that the page stays small enough to send.
 PEOPLE = 24
 BYTES = 4_000_000
 
+Shown = Tensor | tuple[str, ...]
 Look = Callable[[Attempt], Shown | None]
 
 
@@ -141,83 +70,123 @@ def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Sec
     labels = label_setups(groups)
     guesses = {labels[setup]: strongest(group) for setup, group in groups.items()}
     everybody = strongest(tried)
-    cards: list[Markup] = []
+    drawn: list[Markup] = []
     for victim in everybody:
-        if len(cards) == PEOPLE or sum(map(len, cards)) > BYTES:
+        if len(drawn) == PEOPLE or sum(map(len, drawn)) > BYTES:
             break
-        cards.append(_card(victim, guesses, truth, guess))
-    left = len(everybody) - len(cards)
+        mine = {name: people[victim] for name, people in guesses.items() if victim in people}
+        drawn.append(_draw_person(victim, mine, truth, guess))
     beyond = (
-        f" Shown are the {len(cards)} worst-off of {len(everybody)} people; the table below has "
+        f" Shown are the {len(drawn)} worst-off of {len(everybody)} people; the table below has "
         "the scores of all."
-        if left
-        else ""
     )
     return Section(
         "people",
         "Person by person, worst first",
-        "The private input, then the best guess of any attack for each defense." + beyond,
-        join_markup(*cards),
+        "The private input, then the best guess of any attack for each defense."
+        + beyond * (len(drawn) < len(everybody)),
+        join_markup(*drawn),
     )
 
 
 def pair(attempt: Attempt, *, truth: Look, guess: Look) -> Markup | None:
-    """The private input beside one guess, or None where either was not kept."""
+    """The private input beside one guess, or None if either was not kept."""
     original, reconstruction = truth(attempt), guess(attempt)
     if original is None or reconstruction is None:
         return None
     return join_markup(
-        _figure(picture(original, alt=f"private input of {_name(attempt.victim)}"), "the truth"),
-        _figure(
+        _draw_truth(original, attempt.victim),
+        _draw_figure(
             picture(reconstruction, alt=_alt(attempt), over=original),
             join_markup("what came back ", element("b", None, amount(attempt))),
         ),
     )
 
 
-def _card(
-    victim: Victim, guesses: dict[str, dict[Victim, Attempt]], truth: Look, guess: Look
-) -> Markup:
-    mine = {name: people[victim] for name, people in guesses.items() if victim in people}
+def unscored_section(
+    records: Sequence[Record], *, guess: Callable[[Record], Tensor | None]
+) -> Section | None:
+    """Pictures of the guesses without a truth, the best explanation first; None if there is none.
+
+    Args:
+        records: All records of the audit.
+        guess: What came back, or None if it was not kept.
+    """
+    blind = sorted(unscored(records), key=residual_of)
+    if not blind:
+        return None
+    return Section(
+        "unscored",
+        "What came back, with no truth to compare it with",
+        "Every guess as the attack left it, the one that explains the update best first. The "
+        "residual is the relative difference between the update recomputed at the guess and the "
+        "one that was seen; unique means that no input nearby explains it as well.",
+        join_markup(*(_draw_unscored(record, guess(record)) for record in blind)),
+    )
+
+
+def _draw_unscored(record: Record, guesses: Tensor | None) -> Markup:
+    name = record.attack.name
+    figures = [
+        _draw_figure(
+            picture(values, alt=f"guess {number} of {name} on {record.data}"), f"guess {number}"
+        )
+        for number, values in enumerate([] if guesses is None else guesses[:PEOPLE])
+    ]
+    checked = _certificate_words(record.certificate) if record.certificate else "not checked"
+    return _draw_article([f"{record.data}, {name}"], checked, figures)
+
+
+def _draw_person(victim: Victim, mine: Mapping[str, Attempt], truth: Look, guess: Look) -> Markup:
     worst = max(mine.values(), key=strength)
     original = truth(worst)
-    alt = f"private input of {_name(victim)}"
     figures = [
-        _figure(_missing() if original is None else picture(original, alt=alt), "the truth"),
-        *(_guess(name, one, guess(one), original) for name, one in mine.items()),
+        _draw_truth(original, victim),
+        *(_draw_guess(name, one, guess(one), original) for name, one in mine.items()),
     ]
+    return _draw_article([_name(victim), " ", badge(worst.level)], _baselines(worst), figures)
+
+
+def _draw_article(heading: Sequence[str], note: str, figures: Sequence[Markup]) -> Markup:
     return element(
         "article",
         {"class": "person"},
-        element("h3", None, _name(victim), " ", badge(worst.level)),
-        element("p", {"class": "faint"}, _baselines(worst)),
+        element("h3", None, *heading),
+        element("p", {"class": "faint"}, note),
         element("div", {"class": "figures"}, *figures),
     )
 
 
-def _guess(label: str, attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
-    return _figure(
-        _missing() if values is None else picture(values, alt=_alt(attempt), over=truth),
-        join_markup(
-            element("span", {"class": "behind"}, label),
-            element("b", {"class": level_class(attempt.level)}, amount(attempt)),
-            element("span", {"class": "faint"}, _fine_print(attempt)),
-        ),
+def _draw_truth(values: Shown | None, victim: Victim) -> Markup:
+    drawn = None if values is None else picture(values, alt=f"private input of {_name(victim)}")
+    return _draw_figure(drawn, "the truth")
+
+
+def _draw_guess(label: str, attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
+    caption = join_markup(
+        element("span", {"class": "behind"}, label),
+        element("b", {"class": level_class(attempt.level)}, amount(attempt)),
+        faint(_fine_print(attempt)),
     )
+    drawn = None if values is None else picture(values, alt=_alt(attempt), over=truth)
+    return _draw_figure(drawn, caption)
+
+
+def _draw_figure(content: Markup | None, caption: str) -> Markup:
+    missing = element("div", {"class": "missing"}, "not kept")
+    shown = missing if content is None else content
+    return element("figure", None, shown, element("figcaption", None, caption))
 
 
 def _fine_print(attempt: Attempt) -> str:
-    parts = [attempt.record.attack.name]
-    if attempt.score("exact"):
-        parts.append(attempt.amount.words())
-    parts += [
-        f"{name} {value:.2f}"
-        for name in ("ssim", "lpips")
-        if (value := attempt.score(name)) is not None
-    ]
+    scores = {name: attempt.score(name) for name in ("ssim", "lpips")}
     certificate = attempt.record.certificate
-    if certificate is not None:
-        parts.append(_certificate_words(certificate))
+    parts = [
+        attempt.record.attack.name,
+        *([attempt.amount.words()] if attempt.score("exact") else []),
+        *(f"{name} {value:.2f}" for name, value in scores.items() if value is not None),
+        *([] if certificate is None else [_certificate_words(certificate)]),
+    ]
     return ", ".join(parts)
 
 
@@ -225,7 +194,7 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     """What the attack can prove without the truth.
 
     Example:
-        >>> certificate_words({"residual": 1.2e-7, "unique": True})
+        >>> _certificate_words({"residual": 1.2e-7, "unique": True})
         'residual 1e-07, unique'
     """
     proof = ", unique" if certificate["unique"] else ""
@@ -246,14 +215,6 @@ def _baselines(attempt: Attempt) -> str:
     return "Guesses that need no update: " + ", ".join(said) if said else ""
 
 
-def _figure(content: Markup, caption: str) -> Markup:
-    return element("figure", None, content, element("figcaption", None, caption))
-
-
-def _missing() -> Markup:
-    return element("div", {"class": "missing"}, "not kept")
-
-
 def _alt(attempt: Attempt) -> str:
     where = defense_words(attempt.record.defense)
     how = attempt.record.attack.name
@@ -264,45 +225,196 @@ def _name(victim: Victim) -> str:
     return f"{victim[0]} #{victim[1]}"
 
 
-def unscored_section(
-    records: Sequence[Record], *, guess: Callable[[Record], Tensor | None]
-) -> Section | None:
-    """Pictures of every guess, the one that explains the update best first; None if there is none.
+def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
+    """Draw an image `(C, H, W)` as pixels, words as text, and other tensors as lines.
 
     Args:
-        records: Of the audit.
-        guess: What came back, or None if it was not kept.
+        values: One person's input or a guess at it, in natural units, or in words.
+        alt: What it shows, for screen readers.
+        over: The truth under a guess. Lines are drawn over it, to the same scale; words that
+            differ from its words are marked.
     """
-    blind = sorted(unscored(records), key=residual_of)
-    if not blind:
-        return None
-    return Section(
-        "unscored",
-        "What came back, with no truth to compare it with",
-        "Every guess as the attack left it, the one that explains the update best first. The "
-        "residual is the relative difference between the update recomputed at the guess and the "
-        "one that was seen; unique means that no input nearby explains it as well.",
-        join_markup(*(_unscored_card(record, guess(record)) for record in blind)),
-    )
+    if not isinstance(values, Tensor):
+        return _draw_words(values, over=over if isinstance(over, tuple) else values)
+    if values.ndim == 3:
+        return element("img", {"class": "pixels", "src": _png(values), "alt": alt})
+    return _draw_signal(values, alt=alt, over=over if isinstance(over, Tensor) else None)
 
 
-def _unscored_card(record: Record, guesses: Tensor | None) -> Markup:
-    name = record.attack.name
-    checked = _certificate_words(record.certificate) if record.certificate else "not checked"
-    shown = [] if guesses is None else list(guesses[:PEOPLE])
-    figures = [
-        element(
-            "figure",
-            None,
-            picture(values, alt=f"guess {number} of {name} on {record.data}"),
-            element("figcaption", None, f"guess {number}"),
-        )
-        for number, values in enumerate(shown)
+def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
+    """A text or the columns of a row; words that differ from the truth are marked.
+
+    Example:
+        >>> _draw_words(("good", "night"), over=("good", "morrow"))
+        '<p class="said"><span>good</span> <mark>night</mark> </p>'
+    """
+    marked = [
+        join_markup(element("span" if ours == theirs else "mark", None, ours), " ")
+        for ours, theirs in zip(said, over, strict=True)
     ]
-    return element(
-        "article",
-        {"class": "person"},
-        element("h3", None, f"{record.data}, {name}"),
-        element("p", {"class": "faint"}, checked),
-        element("div", {"class": "figures"}, *figures),
+    return element("p", {"class": "said"}, *marked)
+
+
+def _png(image: Tensor) -> str:
+    """An image `(C, H, W)` in [0, 1] as a data address; a small one keeps its pixels.
+
+    Example:
+        >>> _png(torch.zeros(1, 2, 2))[:22]
+        'data:image/png;base64,'
+    """
+    from PIL import Image
+
+    colours = image.expand(3, -1, -1) if image.shape[0] == 1 else image[:3]
+    levels = (colours.nan_to_num().clamp(0, 1).permute(1, 2, 0) * 255).round().byte()
+    drawn = Image.fromarray(levels.contiguous().numpy())
+    drawn.thumbnail((LARGEST, LARGEST))
+    kept = io.BytesIO()
+    drawn.save(kept, format="png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode("ascii")
+
+
+def _draw_signal(values: Tensor, *, alt: str, over: Tensor | None) -> Markup:
+    """A signal `(C, L)` or `(L,)` as one line per channel."""
+    layers = {"under": over, None: values}
+    drawn = {kind: _thin(layer) for kind, layer in layers.items() if layer is not None}
+    low = min(float(lines.min()) for lines in drawn.values())
+    high = max(float(lines.max()) for lines in drawn.values())
+    lines = [
+        _draw_line((line - low) / max(high - low, 1e-12), kind)
+        for kind, channels in drawn.items()
+        for line in channels
+    ]
+    frame = {"class": "signal", "viewBox": "0 0 96 40", "role": "img", "aria-label": alt}
+    return element("svg", frame, *lines)
+
+
+def _thin(values: Tensor) -> Tensor:
+    """Channels `(C, L)` with about `POINTS` values each at most."""
+    lines = values.nan_to_num().reshape(-1, values.shape[-1])
+    return lines[:, :: max(1, lines.shape[-1] // POINTS)]
+
+
+def _draw_line(heights: Tensor, kind: str | None) -> Markup:
+    """A line of heights in [0, 1]."""
+    across = torch.linspace(2, 94, len(heights)).tolist()
+    pairs = zip(across, heights.tolist(), strict=True)
+    points = " ".join(f"{x:.1f},{36 - 32 * y:.1f}" for x, y in pairs)
+    return element("polyline", {"class": kind, "points": points})
+
+
+# Rows written as HTML, for readers without scripts and for paper; the script has all of them.
+WRITTEN = 200
+# Columns that are shown only if they vary, by the field of a record.
+VARYING = {"network": "model", "client": "local", "adversary": "threat"}
+TEXTS = frozenset({"person", "defense", "attack", "reading", *VARYING})
+
+
+def record_section(records: Sequence[Record]) -> Section:
+    """One row per person and attack, worst first, failed cases last; to filter and to sort."""
+    columns, rows = _table_rows(records)
+    return Section(
+        "records",
+        "Every result",
+        f"{count_noun(len(rows), 'row')}: one per person and attack, worst first. The filter shows "
+        "the rows that contain all words typed; it is part of the page's address, so you can share "
+        "it. Click a heading to sort.",
+        join_markup(_write_controls(len(rows)), _write_rows(columns, rows), _data(columns, rows)),
     )
+
+
+def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Titles of the columns, and the cells as text."""
+    short = short_names(record.attack for record in records)
+    labels: dict[str, dict[Any, str]] = {
+        "model": short_names(record.model for record in records),
+        "local": tell_apart((record.local for record in records), local_words, str),
+        "threat": {record.threat: threat_words(record.threat) for record in records},
+    }
+    varying = {title: name for title, name in VARYING.items() if len(labels[name]) > 1}
+    metrics = list(dict.fromkeys(n for r in records for n in r.scores if n != "psnr"))
+    columns = ["person", "defense", "attack", "batch size", *varying, "reading", "psnr", *metrics]
+    columns += ["without update", "residual", "steps", "restarts", "seconds", "seed"]
+
+    def row(who: str, record: Record, *cells: str) -> list[str]:
+        defense, attack = defense_words(record.defense), short[record.attack]
+        varied = [labels[name][getattr(record, name)] for name in varying.values()]
+        blank = ["-"] * (len(columns) - len(varied) - len(cells) - 5)
+        return [who, defense, attack, str(record.batch_size), *varied, *cells, *blank,
+                str(record.seed)]  # fmt: skip
+
+    def scored(attempt: Attempt) -> list[str]:
+        return row(
+            _name(attempt.victim),
+            attempt.record,
+            str(attempt.level),
+            decibels(attempt.psnr, unit=False),
+            *(_number(attempt.score(name)) for name in metrics),
+            decibels(attempt.baseline, unit=False),
+            *_checked(attempt.record),
+        )
+
+    def blind(record: Record) -> list[str]:
+        blank = ["-"] * (len(metrics) + 2)
+        return row(_everybody(record), record, "no truth", *blank, *_checked(record))
+
+    ranked = sorted(attempts(records), key=strength, reverse=True)
+    failed = [
+        row(_everybody(record), record, f"failed: {record.error}")
+        for record in records
+        if record.error is not None
+    ]
+    return columns, [*map(scored, ranked), *map(blind, unscored(records)), *failed]
+
+
+def _everybody(record: Record) -> str:
+    return f"{record.data} {', '.join(f'#{person}' for person in record.people)}"
+
+
+def _checked(record: Record) -> list[str]:
+    residual = record.certificate["residual"] if record.certificate else None
+    effort = (record.effort.get(name) for name in ("steps", "restarts", "seconds"))
+    return [_number(value) for value in (residual, *effort)]
+
+
+def _number(value: float | int | str | bool | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return f"{int(value)}"
+    if isinstance(value, str) or not math.isfinite(value):
+        return str(value)
+    return f"{value:.3g}"
+
+
+def _write_controls(total: int) -> Markup:
+    return element(
+        "form",
+        {"class": "controls", "id": "controls", "role": "search"},
+        element("label", {"for": "filter"}, "Filter"),
+        element("input", {"id": "filter", "type": "search", "autocomplete": "off",
+                          "placeholder": "recognisable Prune photos"}),
+        element("output", {"id": "count", "for": "filter", "aria-live": "polite"},
+                f"{min(total, WRITTEN)} of {total} rows shown"),
+    )  # fmt: skip
+
+
+def _write_rows(columns: list[str], rows: list[list[str]]) -> Markup:
+    buttons = [element("button", {"type": "button"}, title) for title in columns]
+    classes = ["" if title in TEXTS else "number" for title in columns]
+    header = list(zip(buttons, classes, strict=True))
+    filled = table("Scores per person and attack", header, rows[:WRITTEN], {"id": "results"})
+    more = element("button", {"id": "more", "type": "button", "hidden": True}, "Show more rows")
+    return join_markup(make_scrollable("Every result", filled), more)
+
+
+def _data(columns: list[str], rows: list[list[str]]) -> Markup:
+    """The rows for the script: each cell is the number of its text, since texts repeat."""
+    words = {word: number for number, word in enumerate(dict.fromkeys(c for r in rows for c in r))}
+    content = {
+        "numbers": [title not in TEXTS for title in columns],
+        "words": list(words),
+        "rows": [[words[cell] for cell in row] for row in rows],
+    }
+    # A closing tag inside a text would end the element.
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    return element("script", {"type": "application/json", "id": "data"}, Markup(text))

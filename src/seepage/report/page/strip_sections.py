@@ -1,0 +1,375 @@
+"""Sections with strips above an axis in dB: leakage by defense, and what theory allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from seepage.core.construct import Component
+from seepage.report.headroom import (
+    Headroom,
+    Standing,
+    ceiling_words,
+    closest_words,
+    error_words,
+    reached,
+    read_headroom,
+    scenes,
+    silences,
+)
+from seepage.report.intervals import median_interval
+from seepage.report.leak import (
+    SATURATED,
+    YARDSTICKS,
+    Attempt,
+    Victim,
+    count_recognisable,
+    group_by_attack,
+    group_by_setup,
+    strength,
+    strongest,
+)
+from seepage.report.page.document import (
+    Attributes,
+    Markup,
+    Section,
+    amount,
+    element,
+    faint,
+    filter_link,
+    join_markup,
+    level_class,
+    make_scrollable,
+    table,
+)
+from seepage.report.page.line_chart import Axis, Strip, draw_dot, draw_strips
+from seepage.report.words import (
+    Setup,
+    count_noun,
+    decibels,
+    defense_words,
+    label_setups,
+    short_names,
+)
+
+DECIBELS = Axis(0.0, SATURATED)
+RECOGNISABLE = YARDSTICKS["psnr"].recognisable
+HEIGHT = 34
+DOTS = 200
+# More dots than this would hide each other: they get smaller and spread about the line.
+FEW, GOLDEN = 12, 0.618
+
+
+def defense_section(tried: Sequence[Attempt]) -> Section:
+    """Each setup against its strongest attack on each person, then against every attack."""
+    groups = group_by_setup(tried)
+    labels = label_setups(groups)
+
+    def tick_words(tick: float) -> str:
+        return f"{tick:g}{' dB' if tick == RECOGNISABLE else '+' if tick == SATURATED else ''}"
+
+    chart = draw_strips(
+        [_defense_strip(setup, labels[setup], group) for setup, group in groups.items()],
+        scale=_draw_scale(DECIBELS, tick_words),
+        label="What came back with each defense, in dB of PSNR",
+    )
+    return Section(
+        "defenses",
+        "Leakage by defense and by attack",
+        "Each dot is one person: the strongest of all attacks on that person, over the networks, "
+        "adversaries and seeds of this audit. The upright bar is the median over people, the "
+        "thick line its 95 % interval (bootstrap over people). The tint begins at 20 dB. A red dot "
+        "is a person who is recognisable; below 20 dB this means that shapes came back under "
+        "noise (SSIM). Arrow keys walk along a line.",
+        join_markup(chart, _attack_table(groups, labels)),
+    )
+
+
+def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt]) -> Strip:
+    """A dot for each person, the median over people and its interval."""
+    best = strongest(tried)
+    people, total = list(best.values()), count_noun(len(best), "person", "people")
+    stride = math.ceil(len(people) / DOTS)
+    note = f"{count_recognisable(best)} of {total} recognisable"
+    interval = median_interval([attempt.psnr for attempt in people])
+    summary = (
+        f"{name}: median {decibels(interval.middle)}, 95 % interval {decibels(interval.low)} to "
+        f"{decibels(interval.high)}, worst-off {decibels(people[0].psnr)}"
+    )
+    threshold, half = DECIBELS.place(RECOGNISABLE), HEIGHT // 2
+    low, middle, high = map(DECIBELS.place, (interval.low, interval.middle, interval.high))
+    track = _draw_track(
+        HEIGHT,
+        summary,
+        element("rect", {"class": "warm", "x": f"{threshold}%", "y": 0,
+                         "width": f"{100 - threshold}%", "height": HEIGHT}),
+        _draw_line("0%", "100%", half, "rule"),
+        _draw_line(f"{low}%", f"{high}%", half, "interval"),
+        *_draw_dots(people[::stride], half),
+        element("rect", {"class": "median", "x": f"{middle}%", "y": half - 9, "width": 3,
+                         "height": 18, "data-tip": summary}),
+    )  # fmt: skip
+    label = filter_link(name, words=defense_words(setup.defense))
+    return label, note + (f", one dot for {stride}" if stride > 1 else ""), track
+
+
+def _draw_track(height: int, summary: str, *content: str | None) -> Markup:
+    frame: Attributes = {"class": "track", "height": height, "tabindex": 0, "role": "img"}
+    return element("svg", {**frame, "aria-label": summary}, *content)
+
+
+def _draw_line(left: str, right: str, height: int, kind: str) -> Markup:
+    return element("line", {"x1": left, "x2": right, "y1": height, "y2": height, "class": kind})
+
+
+def _draw_dots(people: Sequence[Attempt], half: int) -> list[Markup]:
+    """Draw the worst-off last, so that nobody covers them."""
+    crowded = len(people) > FEW
+    heights = [half + 20 * (number * GOLDEN % 1 - 0.5) * crowded for number in range(len(people))]
+    return [
+        draw_dot(attempt, DECIBELS, height=round(height, 1), radius=3 if crowded else 5)
+        for attempt, height in zip(reversed(people), heights, strict=True)
+    ]
+
+
+def _draw_scale(axis: Axis, *lines: Callable[[float], str]) -> Markup:
+    """The ticks of an axis, with one line of text for each function of the value."""
+    marks = []
+    for tick in axis.ticks(6):
+        anchor = {axis.low: "start", axis.high: "end"}.get(tick, "middle")
+        for number, write in enumerate(lines):
+            place = {"x": f"{axis.place(tick)}%", "y": 14 + 16 * number, "text-anchor": anchor}
+            marks.append(element("text", place, write(tick)))
+    height = 2 + 16 * len(lines)
+    return element("svg", {"class": "track scale", "height": height, "aria-hidden": "true"}, *marks)
+
+
+def _attack_table(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) -> Markup:
+    """Defenses by attacks; the strongest attack on a defense is set in bold."""
+    attacks = list(dict.fromkeys(a.record.attack for group in groups.values() for a in group))
+    short = short_names(attacks)
+    header = {"defense": "", **{short[attack]: "number" for attack in attacks}}
+    rows = []
+    for setup, group in groups.items():
+        found = {attack: strongest(some) for attack, some in group_by_attack(group).items()}
+        most = max(strength(next(iter(people.values()))) for people in found.values())
+        cells: list[str] = [_attack_cell(found.get(attack), most) for attack in attacks]
+        rows.append([labels[setup], *cells])
+    caption = (
+        "The worst-off person and the median (with its 95 % interval), by attack. "
+        "Bold: the strongest attack on a defense."
+    )
+    return make_scrollable("Leakage by attack", table(caption, header, rows, {"class": "matrix"}))
+
+
+def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) -> Markup:
+    if people is None:
+        return faint("not tried")
+    worst = next(iter(people.values()))
+    bold = "strong" if strength(worst) == most else "span"
+    share = f"{count_recognisable(people)}/{len(people)}"
+    return join_markup(
+        element(bold, {"class": f"worst {level_class(worst.level)}"}, amount(worst)),
+        faint(f"median {median_words(people.values())}, {share}"),
+    )
+
+
+def median_words(tried: Iterable[Attempt]) -> str:
+    """The median PSNR, then the ends of its interval, in dB."""
+    found = median_interval([attempt.psnr for attempt in tried])
+    low, middle, high = (decibels(v, unit=False) for v in (found.low, found.middle, found.high))
+    return f"{middle} ({low} to {high})"
+
+
+# Height of the lane of attacks, and of the lane of each bound.
+ATTACKS, LANE = 20, 13
+# The axis of bounds ends here: errors below a ten-thousandth of the range are all alike.
+HIGHEST = 80
+HUES = 7
+
+
+def bound_section(found: Sequence[Headroom]) -> Section | None:
+    """What attacks reached and what bounds allow, network by network; None without bounds."""
+    if not found:
+        return None
+    names = list(short_names(headroom.bound for headroom in found).items())
+    speaking = {headroom.bound for headroom in found if headroom.speaks}
+    heard = {bound: short for bound, short in names if bound in speaking}
+    hues = {bound: number for number, bound in enumerate(heard)}
+    networks: dict[tuple[str, ...], list[Headroom]] = {}
+    for headroom in found:
+        scene = headroom.scene
+        networks.setdefault((scene.data, scene.model, scene.mode), []).append(headroom)
+    swatches = [("attack", "attacks"), *((f"hue-{hues[b] % HUES}", n) for b, n in heard.items())]
+    return Section(
+        "bounds",
+        "What theory allows",
+        "An attack shows how much leaks at least. A bound shows what no attack that it covers can "
+        "exceed. Dots are the strongest attack on each person. Each lane below has a tick where "
+        "theory stops the attack on that person, and is tinted beyond the last tick. What lies "
+        "between dot and tick is unknown. Most bounds are for unbiased attacks: an attack that "
+        "prefers likely inputs may pass them, and so may a guess without any update if the bound "
+        "is wide. The axis shows PSNR, and below it the error per entry (RMSE, in units of the "
+        "range).",
+        join_markup(
+            element(
+                "ul",
+                {"class": "legend"},
+                *(
+                    element("li", None, element("span", {"class": f"swatch {kind}"}), name)
+                    for kind, name in swatches
+                ),
+            ),
+            *(_draw_network(group, hues) for group in networks.values()),
+            element(
+                "div", {"class": "assumptions"}, *(_assumptions(*pair, found) for pair in names)
+            ),
+        ),
+    )
+
+
+def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Markup:
+    scene = found[0].scene
+    title = f"{scene.model} on {scene.data}"
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    floors = {scene: list(reached(group).values()) for scene, group in scenes(found).items()}
+    # From 0 dB, where the error is the whole range, to what is needed, in tens.
+    values = [attempt.psnr for floor in floors.values() for attempt in floor]
+    values += [person.ceiling for headroom in found for person in headroom.people]
+    most = max((value for value in values if math.isfinite(value)), default=0.0)
+    axis = Axis(0.0, float(min(HIGHEST, max(40, 10 * math.ceil(most / 10)))))
+    chart = draw_strips(
+        [
+            _bound_strip(scene.setup, labels[scene.setup], floors[scene], group, hues, axis)
+            for scene, group in scenes(found).items()
+        ],
+        scale=_draw_scale(
+            axis,
+            lambda tick: f"{tick:g}{'+' if tick == HIGHEST else ''} dB",
+            lambda tick: f"{10 ** (-tick / 20):.2g}",
+        ),
+        label=f"Floors and ceilings of {title}, in dB of PSNR",
+    )
+    speaking = {headroom.bound for headroom in found if headroom.speaks}
+    return join_markup(
+        element("h3", {"class": "network"}, title),
+        chart,
+        _bound_table(title, found, [bound for bound in hues if bound in speaking], labels),
+    )
+
+
+def _bound_strip(
+    setup: Setup,
+    name: str,
+    floor: Sequence[Attempt],
+    group: Sequence[Headroom],
+    hues: dict[Component, int],
+    axis: Axis,
+) -> Strip:
+    """What attacks reached with a defense, and below it a lane for each bound that speaks."""
+    speaking = sorted((h for h in group if h.speaks), key=lambda headroom: hues[headroom.bound])
+    height = ATTACKS + LANE * len(speaking)
+    worst = f"worst-off {decibels(floor[0].psnr)}" if floor else "not attacked"
+    said = [worst, *(f"{h.bound} {ceiling_words(h.middle)}" for h in speaking)]
+    lanes = [
+        _draw_lane(headroom, hues[headroom.bound], ATTACKS + LANE * number + LANE // 2, axis)
+        for number, headroom in enumerate(speaking)
+    ]
+    track = _draw_track(
+        height,
+        f"{name}: {'; '.join(said)}",
+        *(_draw_upright(axis.place(tick), height) for tick in axis.ticks(6)),
+        *lanes,
+        _draw_floor(floor, axis),
+        *(draw_dot(a, axis, height=ATTACKS // 2, radius=5) for a in reversed(floor)),
+    )
+    note = f"closest: {closest_words(group)}{'' if speaking else '; no bound speaks'}"
+    return filter_link(name, words=defense_words(setup.defense)), note, track
+
+
+def _draw_floor(people: Sequence[Attempt], axis: Axis) -> Markup | None:
+    """What is known to leak of the worst-off person: everything up to the furthest dot."""
+    if not people:
+        return None
+    most = axis.place(max(attempt.psnr for attempt in people))
+    return element(
+        "rect", {"class": "floor", "x": 0, "y": ATTACKS // 2 - 3, "width": f"{most}%", "height": 6}
+    )
+
+
+def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
+    """A tick for every person, and beyond the last what is ruled out for all of them."""
+    kind = f"ceiling hue-{hue % HUES}"
+    ticks = [_draw_tick(person, headroom.bound, kind, middle, axis) for person in headroom.people]
+    if headroom.silent:  # nothing is ruled out for some people
+        return join_markup(*ticks)
+    last = axis.place(max(person.ceiling for person in headroom.people))
+    tip = f"beyond what {headroom.bound} allows anybody's attacker"
+    beyond = element(
+        "rect",
+        {"class": f"{kind} beyond", "x": f"{last}%", "y": middle - 3, "height": 6,
+         "width": f"{round(100 - last, 2)}%", "data-tip": tip},
+    )  # fmt: skip
+    return join_markup(beyond, *ticks)
+
+
+def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Markup:
+    key = "{} #{}".format(*person.victim)
+    tip = f"{key}: {ceiling_words(person)} by {bound}"
+    return element(
+        "rect",
+        {"class": kind, "x": f"{axis.place(person.ceiling)}%", "y": middle - 5, "width": 2,
+         "height": 10, "data-tip": tip, "data-key": key},
+    )  # fmt: skip
+
+
+def _draw_upright(place: float, height: int) -> Markup:
+    ends: Attributes = {"x1": f"{place}%", "x2": f"{place}%", "y1": 0, "y2": height}
+    return element("line", {"class": "rule", **ends})
+
+
+def _bound_table(
+    title: str, found: Sequence[Headroom], bounds: Sequence[Component], labels: dict[Setup, str]
+) -> Markup:
+    short = short_names(bounds)
+    header = {"defense": "", "closest attack": "number", **{short[b]: "number" for b in bounds}}
+    rows: list[list[str]] = []
+    for scene, group in scenes(found).items():
+        by_bound = {headroom.bound: headroom for headroom in group}
+        cells = [_bound_cell(by_bound.get(bound)) for bound in bounds]
+        rows.append([labels[scene.setup], closest_words(group), *cells])
+    caption = (
+        "The person in the middle: the error (RMSE) that attacks have at least, the PSNR they "
+        "have at most, and how that stands to what was reached."
+    )
+    return make_scrollable(f"Bounds on {title}", table(caption, header, rows, {"class": "matrix"}))
+
+
+def _bound_cell(headroom: Headroom | None) -> Markup:
+    if headroom is None or not headroom.speaks:
+        return faint("not asked" if headroom is None else "says nothing")
+    middle, said = headroom.middle, read_headroom(headroom)
+    beaten = said.startswith("BEATEN")
+    return join_markup(
+        element("span", {"class": "worst"}, error_words(middle.rmse)),
+        element("span", None, decibels(middle.ceiling)),
+        element("span", {"class": "leak" if beaten else "faint wrap"}, said),
+    )
+
+
+def _assumptions(bound: Component, short: str, found: Sequence[Headroom]) -> Markup:
+    """The assumptions of a bound, and where it says nothing; folded until clicked."""
+    own = [headroom for headroom in found if headroom.bound == bound]
+    phrases = dict.fromkeys(phrase for headroom in own for phrase in headroom.assumptions)
+    lines = [
+        *(element("li", None, f"{phrase}.") for phrase in phrases),
+        *(element("li", {"class": "faint"}, sentence) for sentence in silences(own)),
+    ]
+    speaks = any(headroom.speaks for headroom in own)
+    title = f"What {short} assumes" if speaks else f"{short} says nothing here, and why"
+    return element(
+        "details",
+        None,
+        element("summary", None, title),
+        element("ul", None, *lines) if lines else element("p", None, "Nothing."),
+    )
