@@ -27,7 +27,7 @@ from seepage.zoo.resnet import (
 )
 
 
-def _variant(variant: str) -> Callable[..., Task]:
+def _make_variant(variant: str) -> Callable[..., Task]:
     def factory(*, classes: int = 10, domain: Domain = CIFAR10, seed: int = 0) -> Task:
         return cnn(variant=variant, classes=classes, domain=domain, seed=seed)
 
@@ -36,32 +36,16 @@ def _variant(variant: str) -> Callable[..., Task]:
     return factory
 
 
-MODELS: Catalogue[Callable[..., Task]] = Catalogue(
-    "model",
-    "seepage.models",
-    {
-        "mlp": mlp,
-        "fc": fc,
-        "lenet": lenet,
-        "convnet": convnet,
-        "resnet20": resnet20,
-        "resnet32": resnet32,
-        "resnet56": resnet56,
-        "resnet18": resnet18,
-        "resnet50": resnet50,
-        "resnet152": resnet152,
-        "cnn": cnn,
-        **{variant: _variant(variant) for variant in CNN_VARIANTS},
-        "single_conv": single_conv,
-        "mnist_convnet": mnist_convnet,
-        "two_layer": two_layer,
-        "wide_head_resnet18": wide_head_resnet18,
-        "gpt": gpt,
-    },
-)
+_FIRST = (mlp, fc, lenet, convnet, resnet20, resnet32, resnet56, resnet18, resnet50, resnet152, cnn)
+_LAST = (single_conv, mnist_convnet, two_layer, wide_head_resnet18, gpt)
+_BUILT_IN: dict[str, Callable[..., Task]] = {
+    **{factory.__name__: factory for factory in _FIRST},
+    **{variant: _make_variant(variant) for variant in CNN_VARIANTS},
+    **{factory.__name__: factory for factory in _LAST},
+}
+MODELS: Catalogue[Callable[..., Task]] = Catalogue("model", "seepage.models", _BUILT_IN)
 
-
-# Before the colon, a package whose networks are built by the name after it.
+# Packages whose networks are named `PACKAGE:NAME`.
 FOREIGN: Mapping[str, Callable[..., Task]] = MappingProxyType(
     {"hf": hugging_face, "timm": pytorch_image_models}
 )
@@ -82,9 +66,9 @@ def build(name: str, *, options: Mapping[str, object]) -> Task:
     """Build a task from plain data, as a spec holds it.
 
     Args:
-        name: Of the zoo or of an installed package, `hf:KIND`, `timm:NAME`, or
+        name: A model of the zoo or of an installed package, `hf:KIND`, `timm:NAME`, or
             `package.module:factory`.
-        options: Arguments of the factory, or of `from_factory`; none is made up.
+        options: Arguments of the factory, or of `from_factory`.
 
     Example:
         >>> build("convnet", options={"width": 8}).name
@@ -96,9 +80,8 @@ def build(name: str, *, options: Mapping[str, object]) -> Task:
     """
     task = construct(name, _resolve(name), options)
     if not isinstance(task, Task):
-        package = MODELS.origin(name)
         raise InvalidValue(
-            f"expected {name} of the package {package!r} to return a seepage.Task, got "
+            f"expected {name} of the package {MODELS.origin(name)!r} to return a seepage.Task, got "
             f"{type(task).__name__}"
         )
     return task

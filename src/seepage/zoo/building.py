@@ -1,64 +1,74 @@
-"""Checks of the numbers and words that a factory is given."""
+"""What the factories share: checking options, seeding the weights, naming the task."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
+from torch import nn
 
-from seepage.core import Domain, Task
+from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue, UnknownName
 
+# The least value of an integer option; 1 for those not named here.
+_LEAST = {"classes": 2, "seed": 0, "head_seed": 0, "padding": 0, "trained": 0}
 
-def whole(name: str, value: object, *, at_least: int = 1) -> int:
-    """Return a whole number that is large enough, or raise `InvalidValue`.
 
-    Example:
-        >>> whole("width", 64)
-        64
+def build_task(
+    factory: Callable[..., Task],
+    make: Callable[[], nn.Module],
+    domain: Domain,
+    **options: Any,  # noqa: ANN401
+) -> Task:
+    """Check the options, build the network from its seed, and name the task after the call.
+
+    The name shows the first option, and the others if they differ from their defaults.
+
+    Args:
+        factory: The public function. Its type hints say which options are integers or words.
+        make: Builds the network; called after the checks.
+        domain: The space of the inputs; `Task` shows it beside its name.
+        options: The arguments of the factory, in order, `seed` included.
     """
+    hints, parameters = get_type_hints(factory), inspect.signature(factory).parameters
+    for option, value in options.items():
+        if hints[option] is int:
+            require_int(option, value, at_least=_LEAST.get(option, 1))
+        elif get_origin(hints[option]) is Literal:
+            require_choice(option, value, get_args(hints[option]))
+    with seed_torch(options["seed"]):
+        model = make()
+    first = next(iter(options))
+    shown = (
+        f"{option}={value!r}"
+        for option, value in options.items()
+        if option == first or value != parameters[option].default
+    )
+    return Task(model, cross_entropy, domain, name=f"{factory.__name__}({', '.join(shown)})")
+
+
+def require_int(name: str, value: object, *, at_least: int = 1) -> int:
+    """Return a whole number that is large enough, or raise `InvalidValue`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise InvalidValue(f"expected {name} as a whole number >= {at_least}, got {value!r}")
     return value
 
 
-def widths(name: str, values: object) -> tuple[int, ...]:
-    """Return one width per hidden layer as a tuple, or raise `InvalidValue`."""
-    if not isinstance(values, tuple | list) or not values:
-        raise InvalidValue(f"expected {name} as one width per layer, e.g. (256,), got {values!r}")
-    return tuple(whole(f"each width in {name}", value) for value in values)
-
-
-def choice(kind: str, value: object, known: Iterable[str]) -> None:
+def require_choice(kind: str, value: object, known: Iterable[str]) -> None:
     """Raise `UnknownName` unless the value is one of the known words."""
     names = tuple(known)
     if value not in names:
         raise UnknownName(kind, str(value), names)
 
 
-def call_name(factory: Callable[..., Task], options: Mapping[str, object]) -> str:
-    """Write the call: the first option always, the others where they differ from the default.
-
-    The domain is left out; `Task` shows it beside its name.
-    """
-    parameters = inspect.signature(factory).parameters
-    first = next(iter(options))
-    shown = {
-        name: value
-        for name, value in options.items()
-        if name == first or value != parameters[name].default
-    }
-    arguments = ", ".join(f"{name}={value!r}" for name, value in shown.items())
-    return f"{factory.__name__}({arguments})"
-
-
-def with_argument(name: str, argument: str, value: object) -> str:
+def add_argument(name: str, argument: str, value: object) -> str:
     """Add an argument to a name that reads like a call, or make a call of one that does not.
 
     Example:
-        >>> with_argument("lenet(classes=10)", "weights", "trained.pt")
+        >>> add_argument("lenet(classes=10)", "weights", "trained.pt")
         "lenet(classes=10, weights='trained.pt')"
     """
     opened = f"{name[:-1]}, " if name.endswith(")") else f"{name}("
@@ -66,26 +76,26 @@ def with_argument(name: str, argument: str, value: object) -> str:
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Make everything drawn inside the block a function of the seed, and leave no trace.
+def seed_torch(seed: int) -> Iterator[None]:
+    """Seed what PyTorch draws inside the block, and restore its generator afterwards.
 
     Example:
-        >>> with seeded(3):
+        >>> with seed_torch(3):
         ...     first = torch.nn.Linear(2, 2).weight
-        >>> with seeded(3):
+        >>> with seed_torch(3):
         ...     second = torch.nn.Linear(2, 2).weight
         >>> torch.equal(first, second)
         True
     """
-    whole("seed", seed, at_least=0)
-    # On the CPU, so that a seed means the same weights whatever the caller's default device, and
-    # through the CPU generator alone: torch.manual_seed would also reseed the caller's GPUs.
+    require_int("seed", seed, at_least=0)
+    # On the CPU, so that a seed gives the same weights whatever the caller's default device is.
+    # Only the CPU generator is seeded: torch.manual_seed would also reseed the caller's GPUs.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         yield
 
 
-def image_shape(model: str, domain: Domain) -> tuple[int, int, int]:
+def require_image_shape(model: str, domain: Domain) -> tuple[int, int, int]:
     """Return `(C, H, W)`, or raise `InvalidValue` if the domain is not one of images."""
     if len(domain.shape) != 3:
         raise InvalidValue(
@@ -96,13 +106,13 @@ def image_shape(model: str, domain: Domain) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def convolved(
+def convolve_sizes(
     sizes: Sequence[int], *, kernel: int, stride: int = 1, padding: int = 0
 ) -> tuple[int, ...]:
     """Spatial sizes after a convolution: floor((d + 2p - k) / s) + 1 along every axis.
 
     Example:
-        >>> convolved((32, 32), kernel=5, stride=2, padding=2)
+        >>> convolve_sizes((32, 32), kernel=5, stride=2, padding=2)
         (16, 16)
     """
     smallest = kernel - 2 * padding

@@ -1,26 +1,24 @@
-"""The ConvNet of Inverting Gradients, in every width."""
+"""Convolutional networks of the papers, from one convolution to the eight of ConvNet."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
 import torch
 from torch import nn
 
-from seepage.core import Domain, Task, cross_entropy
+from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains.box import CIFAR10, MNIST
-from seepage.zoo.building import call_name, choice, convolved, image_shape, seeded, whole
+from seepage.zoo.building import build_task, convolve_sizes, require_choice, require_image_shape
 
 Pooling = Literal["max", "average"]
 Padding = Literal["zeros", "circular"]
 
-MULTIPLES = ((1, 2, 2, 4, 4, 4), (4, 4))
-WINDOW = 3
 POOLINGS: Mapping[str, Callable[[int], nn.Module]] = MappingProxyType(
     {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 )
@@ -42,7 +40,7 @@ def convnet(
 
     Args:
         width: Channels D of the first convolution: 64 in ConvNet-64.
-        pooling: "max", or "average", from whose output the gradient of its input can be read.
+        pooling: "max", or "average", whose output determines the gradient of its input.
         padding: "zeros", or "circular", which makes the convolutions blind to translation.
         classes: Number of outputs.
         domain: The space of the images.
@@ -58,45 +56,53 @@ def convnet(
     References:
         Geiping et al., 2020, Figure 11 (geiping2020inverting)
     """
-    whole("width", width)
-    choice("pooling", pooling, POOLINGS)
-    choice("padding", padding, ("zeros", "circular"))
-    whole("classes", classes, at_least=2)
-    options = {
-        "width": width,
-        "pooling": pooling,
-        "padding": padding,
-        "classes": classes,
-        "seed": seed,
-    }
-    with seeded(seed):
-        model = _network(width, pooling, padding, classes, image_shape("convnet", domain))
-    return Task(model, cross_entropy, domain, name=call_name(convnet, options))
+
+    def make() -> nn.Module:
+        stages = [[m * width for m in multiples] for multiples in ((1, 2, 2, 4, 4, 4), (4, 4))]
+        shape = require_image_shape("convnet", domain)
+        pool = POOLINGS[pooling]
+        layers, features = _stack_stages(shape, stages, pool, 3, padding=padding, batchnorm=True)
+        return nn.Sequential(OrderedDict(layers, head=nn.Linear(features, classes)))
+
+    options = {"width": width, "pooling": pooling, "padding": padding}
+    return build_task(convnet, make, domain, **options, classes=classes, seed=seed)
 
 
-def _network(
-    width: int, pooling: Pooling, padding: Padding, classes: int, shape: tuple[int, int, int]
-) -> nn.Sequential:
+def _stack_stages(
+    shape: tuple[int, int, int],
+    stages: Sequence[Sequence[int]],
+    pool: Callable[[int], nn.Module],
+    window: int,
+    *,
+    padding: Padding = "zeros",
+    batchnorm: bool = False,
+) -> tuple[OrderedDict[str, nn.Module], int]:
+    """Stack stages of 3x3 convolutions, each stage followed by a pooling, and count the features.
+
+    Args:
+        shape: `(C, H, W)` of the images.
+        stages: Output channels of every convolution, stage by stage.
+        pool: Makes the pooling.
+        window: Width and stride of the pooling.
+        padding: Of the convolutions.
+        batchnorm: Whether batch normalisation follows every convolution, before ReLU.
+    """
     channels, *sizes = shape
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     number = 0
-    for stage, multiples in enumerate(MULTIPLES, start=1):
-        for multiple in multiples:
+    for stage, widths in enumerate(stages, start=1):
+        for after in widths:
             number += 1
-            layers[f"conv{number}"] = nn.Conv2d(
-                channels, multiple * width, 3, padding=1, padding_mode=padding
-            )
-            layers[f"bn{number}"] = nn.BatchNorm2d(multiple * width)
+            convolution = nn.Conv2d(channels, after, 3, padding=1, padding_mode=padding)
+            layers[f"conv{number}"] = convolution
+            if batchnorm:
+                layers[f"bn{number}"] = nn.BatchNorm2d(after)
             layers[f"relu{number}"] = nn.ReLU()
-            channels = multiple * width
-        layers[f"pool{stage}"] = POOLINGS[pooling](WINDOW)
-        sizes = [*convolved(sizes, kernel=WINDOW, stride=WINDOW)]
+            channels = after
+        layers[f"pool{stage}"] = pool(window)
+        sizes = [*convolve_sizes(sizes, kernel=window, stride=window)]
     layers["flatten"] = nn.Flatten()
-    layers["head"] = nn.Linear(channels * math.prod(sizes), classes)
-    return nn.Sequential(layers)
-
-
-CHANNELS, KERNEL, STRIDES = 12, 5, (2, 2, 1)
+    return layers, channels * math.prod(sizes)
 
 
 def lenet(*, classes: int = 10, domain: Domain = CIFAR10, seed: int = 0) -> Task:
@@ -118,28 +124,23 @@ def lenet(*, classes: int = 10, domain: Domain = CIFAR10, seed: int = 0) -> Task
     References:
         Zhu et al., 2019 (zhu2019deep)
     """
-    whole("classes", classes, at_least=2)
-    channels, *sizes = image_shape("lenet", domain)
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    with seeded(seed):
-        for number, stride in enumerate(STRIDES, start=1):
-            layers[f"conv{number}"] = nn.Conv2d(
-                channels, CHANNELS, KERNEL, stride=stride, padding=KERNEL // 2
-            )
-            layers[f"sigmoid{number}"] = nn.Sigmoid()
-            sizes = [*convolved(sizes, kernel=KERNEL, stride=stride, padding=KERNEL // 2)]
-            channels = CHANNELS
-        layers["flatten"] = nn.Flatten()
-        layers["head"] = nn.Linear(channels * math.prod(sizes), classes)
-        model = nn.Sequential(layers)
+
+    def make() -> nn.Module:
+        layers = ((5, 12, 2, 2), (5, 12, 2, 2), (5, 12, 1, 2))
+        shape = require_image_shape("lenet", domain)
+        model = _stack_convolutions(shape, layers, nn.Sigmoid, classes, bias=True)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.uniform_(-0.5, 0.5)
-    name = call_name(lenet, {"classes": classes, "seed": seed})
-    return Task(model, cross_entropy, domain, name=name)
+        return model
+
+    return build_task(lenet, make, domain, classes=classes, seed=seed)
 
 
-CNN_VARIANTS: Mapping[str, tuple[tuple[int, int, int, int], ...]] = MappingProxyType(
+ConvolutionShape = tuple[int, int, int, int]
+"""Kernel width, output channels, stride and padding of a convolution."""
+
+CNN_VARIANTS: Mapping[str, tuple[ConvolutionShape, ...]] = MappingProxyType(
     {
         "cnn2-v1": ((3, 6, 1, 0),),
         "cnn2-v2": ((4, 6, 2, 0),),
@@ -151,7 +152,6 @@ CNN_VARIANTS: Mapping[str, tuple[tuple[int, int, int, int], ...]] = MappingProxy
         "cnn4-v2": ((5, 16, 1, 0), (5, 6, 2, 0), (5, 32, 1, 2)),
     }
 )
-"""Kernel width, output channels, stride and padding of each convolution."""
 
 
 def cnn(
@@ -174,28 +174,34 @@ def cnn(
     References:
         Chen and Campbell, 2022, Table 1 (chen2022analysing)
     """
-    choice("variant", variant, CNN_VARIANTS)
-    whole("classes", classes, at_least=2)
-    channels, *sizes = image_shape("cnn", domain)
+    require_choice("variant", variant, CNN_VARIANTS)
+
+    def make() -> nn.Module:
+        shape = require_image_shape("cnn", domain)
+        return _stack_convolutions(shape, CNN_VARIANTS[variant], nn.Tanh, classes, bias=False)
+
+    return build_task(cnn, make, domain, variant=variant, classes=classes, seed=seed)
+
+
+def _stack_convolutions(
+    shape: tuple[int, int, int],
+    convolutions: Sequence[ConvolutionShape],
+    activation: type[nn.Module],
+    classes: int,
+    *,
+    bias: bool,
+) -> nn.Sequential:
+    """Convolutions with an activation each, then a linear head."""
+    channels, *sizes = shape
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    with seeded(seed):
-        for number, layer in enumerate(CNN_VARIANTS[variant], start=1):
-            kernel, filters, stride, padding = layer
-            layers[f"conv{number}"] = nn.Conv2d(
-                channels, filters, kernel, stride=stride, padding=padding, bias=False
-            )
-            layers[f"tanh{number}"] = nn.Tanh()
-            sizes = [*convolved(sizes, kernel=kernel, stride=stride, padding=padding)]
-            channels = filters
-        layers["flatten"] = nn.Flatten()
-        layers["head"] = nn.Linear(channels * math.prod(sizes), classes)
-        model = nn.Sequential(layers)
-    name = call_name(cnn, {"variant": variant, "classes": classes, "seed": seed})
-    return Task(model, cross_entropy, domain, name=name)
-
-
-MNIST_MULTIPLES = ((1, 1), (2, 2))
-HIDDEN_MULTIPLE = 4
+    for number, (kernel, after, stride, padding) in enumerate(convolutions, start=1):
+        layers[f"conv{number}"] = nn.Conv2d(channels, after, kernel, stride, padding, bias=bias)
+        layers[f"{activation.__name__.lower()}{number}"] = activation()
+        sizes = [*convolve_sizes(sizes, kernel=kernel, stride=stride, padding=padding)]
+        channels = after
+    layers["flatten"] = nn.Flatten()
+    layers["head"] = nn.Linear(channels * math.prod(sizes), classes)
+    return nn.Sequential(layers)
 
 
 def mnist_convnet(
@@ -224,31 +230,17 @@ def mnist_convnet(
     References:
         Huang et al., 2021, appendix (huang2021evaluating)
     """
-    whole("width", width)
-    whole("classes", classes, at_least=2)
-    with seeded(seed):
-        model = _mnist_network(width, classes, image_shape("mnist_convnet", domain))
-    name = call_name(mnist_convnet, {"width": width, "classes": classes, "seed": seed})
-    return Task(model, cross_entropy, domain, name=name)
 
+    def make() -> nn.Module:
+        stages = ((width, width), (2 * width, 2 * width))
+        shape = require_image_shape("mnist_convnet", domain)
+        layers, features = _stack_stages(shape, stages, nn.MaxPool2d, 2)
+        layers["hidden"] = nn.Linear(features, 4 * width)
+        layers["relu"] = nn.ReLU()
+        layers["head"] = nn.Linear(4 * width, classes)
+        return nn.Sequential(layers)
 
-def _mnist_network(width: int, classes: int, shape: tuple[int, int, int]) -> nn.Sequential:
-    channels, *sizes = shape
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    number = 0
-    for stage, multiples in enumerate(MNIST_MULTIPLES, start=1):
-        for multiple in multiples:
-            number += 1
-            layers[f"conv{number}"] = nn.Conv2d(channels, multiple * width, 3, padding=1)
-            layers[f"relu{number}"] = nn.ReLU()
-            channels = multiple * width
-        layers[f"pool{stage}"] = nn.MaxPool2d(2)
-        sizes = [*convolved(sizes, kernel=2, stride=2)]
-    layers["flatten"] = nn.Flatten()
-    layers["hidden"] = nn.Linear(channels * math.prod(sizes), HIDDEN_MULTIPLE * width)
-    layers["relu"] = nn.ReLU()
-    layers["head"] = nn.Linear(HIDDEN_MULTIPLE * width, classes)
-    return nn.Sequential(layers)
+    return build_task(mnist_convnet, make, domain, width=width, classes=classes, seed=seed)
 
 
 CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d]] = {2: nn.Conv1d, 3: nn.Conv2d}
@@ -286,26 +278,19 @@ def single_conv(
     References:
         Qian and Hansen, 2020, Proposition 3 (qian2020what)
     """
-    numbers = {"filters": filters, "kernel": kernel, "stride": stride}
-    for name, value in numbers.items():
-        whole(name, value)
-    whole("padding", padding, at_least=0)
-    whole("classes", classes, at_least=2)
-    options = {**numbers, "padding": padding, "classes": classes, "seed": seed}
     if len(domain.shape) not in CONVOLUTIONS:
         raise InvalidValue(
             f"expected signals (C, L) or images (C, H, W) for single_conv, got {domain.shape}"
         )
-    channels, *sizes = domain.shape
-    after = convolved(sizes, kernel=kernel, stride=stride, padding=padding)
-    convolution = CONVOLUTIONS[len(domain.shape)]
-    with seeded(seed):
-        model = nn.Sequential(
-            OrderedDict(
-                conv=convolution(channels, filters, kernel, stride=stride, padding=padding),
-                sigmoid=nn.Sigmoid(),
-                flatten=nn.Flatten(),
-                head=nn.Linear(filters * math.prod(after), classes),
-            )
-        )
-    return Task(model, cross_entropy, domain, name=call_name(single_conv, options))
+
+    def make() -> nn.Module:
+        channels, *sizes = domain.shape
+        after = convolve_sizes(sizes, kernel=kernel, stride=stride, padding=padding)
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        layers["conv"] = CONVOLUTIONS[len(domain.shape)](channels, filters, kernel, stride, padding)
+        layers["sigmoid"], layers["flatten"] = nn.Sigmoid(), nn.Flatten()
+        layers["head"] = nn.Linear(filters * math.prod(after), classes)
+        return nn.Sequential(layers)
+
+    numbers = {"filters": filters, "kernel": kernel, "stride": stride, "padding": padding}
+    return build_task(single_conv, make, domain, **numbers, classes=classes, seed=seed)

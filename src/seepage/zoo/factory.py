@@ -1,11 +1,11 @@
-"""Networks of the user's own, named as `package.module:factory`."""
+"""The user's own networks, named `package.module:factory`, and files of weights."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, in_a_line
 from seepage.core.plugins import import_factory
 from seepage.core.task import Loss, name_unwrapped
-from seepage.zoo.building import seeded, whole, with_argument
+from seepage.zoo.building import add_argument, require_int, seed_torch
 
 PYTORCH_SUFFIXES = (".pt", ".pth", ".th")
 PARALLEL_PREFIX = "module."
@@ -27,13 +27,13 @@ COUNTER = "num_batches_tracked"
 
 
 def load_weights(task: Task, path: str | Path) -> Task:
-    """Return the task with the weights of a file, whose names and shapes must be the model's.
+    """Return the task with weights from a file, whose names and shapes must be the model's.
 
     Args:
-        task: Whose model the weights are for.
+        task: The task whose model the weights are for.
         path: A `.safetensors` file, or a state dict saved by PyTorch as `.pt`, `.pth` or `.th`,
-            alone or under "state_dict". What data-parallel training ("module.") and torch.compile
-            ("_orig_mod.") add to names is dropped.
+            alone or under "state_dict". The prefixes of data-parallel training ("module.") and
+            torch.compile ("_orig_mod.") are dropped.
 
     Raises:
         DataNotFound: There is no such file.
@@ -41,19 +41,26 @@ def load_weights(task: Task, path: str | Path) -> Task:
         InvalidValue: Its names or shapes are not those of the model.
     """
     path = Path(path)
-    weights = _without_prefix(_read(path))
+    weights = {name_unwrapped(name): value for name, value in _read(path).items()}
+    if all(name.startswith(PARALLEL_PREFIX) for name in weights):
+        weights = {name.removeprefix(PARALLEL_PREFIX): value for name, value in weights.items()}
     model = copy.deepcopy(task.model)
     own = model.state_dict()
-    _check(task.name, path, own, weights)
+    _require_fit(task.name, path, own, weights)
     model.load_state_dict({**own, **weights})
-    return replace(task, model=model, name=with_argument(task.name, "weights", path.name))
+    return replace(task, model=model, name=add_argument(task.name, "weights", path.name))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise DataNotFound(f"no weights at {str(path)!r}; check the path")
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise UnreadableFile(
+                f"{str(path)!r} is truncated or not a safetensors file ({error}); fetch it again"
+            ) from error
     if path.suffix in PYTORCH_SUFFIXES:
         return _read_pytorch(path)
     raise UnreadableFile(
@@ -62,26 +69,17 @@ def _read(path: Path) -> dict[str, Tensor]:
     )
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UnreadableFile(
-            f"{str(path)!r} is truncated or not a safetensors file ({error}); fetch it again"
-        ) from error
-
-
 def _read_pytorch(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the sentences below say what matters
+            warnings.simplefilter("ignore")  # the errors below say what matters
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UnreadableFile(
             f"{str(path)!r} holds pickled Python objects, which could run code and are refused; "
             "convert the state dict to safetensors"
         ) from error
-    # Damaged bytes make the reader fail in any way at all, KeyError included.
+    # The reader can fail with any exception on damaged bytes, KeyError included.
     except Exception as error:
         raise UnreadableFile(
             f"{str(path)!r} is truncated or not a PyTorch file; fetch it again or convert it to "
@@ -99,25 +97,17 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
     return dict(content)
 
 
-def _without_prefix(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    weights = {name_unwrapped(name): value for name, value in weights.items()}
-    if weights and all(name.startswith(PARALLEL_PREFIX) for name in weights):
-        return {name.removeprefix(PARALLEL_PREFIX): value for name, value in weights.items()}
-    return weights
-
-
-def _check(
+def _require_fit(
     model: str, path: Path, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]
 ) -> None:
-    missing = [n for n in own if n not in weights and not n.endswith(COUNTER)]
-    unexpected = [n for n in weights if n not in own]
-    misfits = [
+    problems = [
         f"{n} is {tuple(weights[n].shape)}, not {tuple(own[n].shape)}"
         for n in weights
         if n in own and weights[n].shape != own[n].shape
     ]
-    problems = [*misfits, *(f"{n} is missing" for n in missing)]
-    problems += [f"{n} is not in the model" for n in unexpected]
+    missing = (n for n in own if n not in weights and not n.endswith(COUNTER))
+    problems += [f"{n} is missing" for n in missing]
+    problems += [f"{n} is not in the model" for n in weights if n not in own]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise InvalidValue(
@@ -135,12 +125,12 @@ def from_factory(
     weights: str | Path | None = None,
     seed: int = 0,
 ) -> Task:
-    """Make a task of a network that a function, or a class, of the user's builds.
+    """Make a task from the user's own function or class that builds a network.
 
     Args:
         path: `package.module:factory`, importable; the factory is called without arguments.
         domain: The space of the inputs.
-        classes: Number of outputs to insist on; None takes what the network has.
+        classes: Required number of outputs; None accepts any.
         loss: One value per example, unreduced.
         weights: A file of trained weights, read by `load_weights`.
         seed: Of the weights that the module or the factory draws.
@@ -150,10 +140,15 @@ def from_factory(
         >>> from_factory("torch.nn:PReLU", domain=MNIST, seed=3).name
         'torch.nn:PReLU(seed=3)'
     """
-    with seeded(seed):
-        factory = _find(path)
+    with seed_torch(seed):
+        factory = import_factory(path, kind="network")
+    if isinstance(factory, nn.Module):
+        raise InvalidValue(
+            f"expected {path!r} to be a function or class that builds a network, got "
+            f"{type(factory).__name__}"
+        )
     try:
-        with seeded(seed):
+        with seed_torch(seed):
             model = factory()
     except Exception as error:
         raise InvalidValue(
@@ -164,20 +159,9 @@ def from_factory(
         raise InvalidValue(
             f"expected {path!r} to return a torch.nn.Module, got {type(model).__name__}"
         )
-    name = with_argument(path, "seed", seed) if seed else path
-    task = Task(model, loss, domain, name=name)
+    task = Task(model, loss, domain, name=add_argument(path, "seed", seed) if seed else path)
     if weights is not None:
         task = load_weights(task, weights)
-    if classes is not None and task.classes != whole("classes", classes):
+    if classes is not None and task.classes != require_int("classes", classes):
         raise InvalidValue(f"expected {path!r} to have {classes} outputs, got {task.classes}")
     return task
-
-
-def _find(path: str) -> Callable[[], object]:
-    found: Callable[[], object] = import_factory(path, kind="network")
-    if isinstance(found, nn.Module):
-        raise InvalidValue(
-            f"expected {path!r} to be a function or class that builds a network, got "
-            f"{type(found).__name__}"
-        )
-    return found

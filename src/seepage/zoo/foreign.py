@@ -1,26 +1,25 @@
-"""Networks of other packages, built by name and from nothing but their configuration."""
+"""Networks of transformers and timm, built by name with random weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from types import ModuleType
 
 from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue, MissingExtra
 from seepage.domains.box import IMAGENET
-from seepage.zoo.building import seeded, whole, with_argument
+from seepage.zoo.building import add_argument, require_int, seed_torch
 
 
 class Logits(nn.Module):
-    """A network whose logits are somewhere in what another one returns.
+    """Wraps a network that returns its logits among other things, and returns the logits.
 
     Args:
-        model: The other one; taken as it is, not copied.
-        shape: What it reads of one input, where that is not what it is given.
+        model: The network; not copied.
+        shape: Inputs are reshaped to this, per example; None leaves them as they are.
 
     Example:
         >>> import torch
@@ -32,23 +31,20 @@ class Logits(nn.Module):
     """
 
     def __init__(self, model: nn.Module, *, shape: tuple[int, ...] | None = None) -> None:
-        """Keep both."""
+        """Keep the model and the shape."""
         super().__init__()
         self.model = model
         self.shape = shape
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits `(B, K)`."""
-        given = inputs if self.shape is None else inputs.reshape(len(inputs), *self.shape)
-        return logits_of(self.model(given))
+        """Return logits `(B, K)`."""
+        if self.shape is not None:
+            inputs = inputs.reshape(len(inputs), *self.shape)
+        return find_logits(self.model(inputs))
 
 
-def logits_of(returned: object) -> Tensor:
-    """The logits in what a network returned: alone, first of many, or named so.
-
-    Raises:
-        InvalidValue: There is no such thing.
-    """
+def find_logits(returned: object) -> Tensor:
+    """Find the logits in what a network returned: alone, first in a tuple, or named `logits`."""
     found = returned
     if isinstance(returned, Mapping):
         found = returned.get("logits")
@@ -58,8 +54,8 @@ def logits_of(returned: object) -> Tensor:
         found = getattr(returned, "logits", found)
     if not isinstance(found, Tensor):
         raise InvalidValue(
-            "expected a network that returns logits (B, K), alone, first of a tuple or under the "
-            f"name logits, got {type(returned).__name__}"
+            "expected a network that returns logits (B, K), alone, first in a tuple or named "
+            f"logits, got {type(returned).__name__}"
         )
     return found
 
@@ -74,26 +70,31 @@ def hugging_face(
 ) -> Task:
     """An image classifier of transformers, with weights drawn from its configuration.
 
-    Nothing is downloaded; weights are loaded from a file by `load_weights`.
+    Nothing is downloaded; `load_weights` loads weights from a file.
 
     Args:
-        kind: Of model, as its configuration calls it: "vit", "convnext", "swin", ...
-        config: What differs from the configuration's defaults; image size, channels and labels
+        kind: The model type of its configuration: "vit", "convnext", "swin", ...
+        config: Changes to the default configuration. Image size, channels and number of labels
             follow from the domain and the classes.
         classes: Number of outputs.
         domain: The space of the inputs.
         seed: Of the weights.
     """
-    transformers = _transformers()
+    try:
+        transformers = import_module("transformers")
+    except ImportError as error:
+        raise MissingExtra(
+            "networks named 'hf:...' need transformers: pip install 'seepage[huggingface]'"
+        ) from error
     sizes = {"image_size": domain.shape[-1], "num_channels": domain.shape[0]}
     try:
         settings = transformers.AutoConfig.for_model(
-            kind, **{**sizes, "num_labels": whole("classes", classes), **(config or {})}
+            kind, **{**sizes, "num_labels": require_int("classes", classes), **(config or {})}
         )
-        # Written out: the fused kernels for attention cannot be differentiated twice.
+        # The fused kernels for attention cannot be differentiated twice.
         settings._attn_implementation = "eager"
         build = partial(transformers.AutoModelForImageClassification.from_config, settings)
-        return _task(f"hf:{kind}", build, domain, seed, config)
+        return _draw_task(f"hf:{kind}", build, domain, seed, config)
     except (ValueError, TypeError, KeyError, ImportError) as error:
         raise InvalidValue(
             f"expected an image classifier that transformers knows and a configuration it takes, "
@@ -107,7 +108,7 @@ def pytorch_image_models(
     """An image classifier of timm, with weights drawn at random.
 
     Args:
-        name: As `timm.list_models()` has it.
+        name: One of `timm.list_models()`.
         classes: Number of outputs.
         domain: The space of the inputs.
         seed: Of the weights.
@@ -119,36 +120,29 @@ def pytorch_image_models(
             f"'timm:{name}' needs timm and a torchvision that loads beside this torch: "
             f"pip install 'seepage[timm]' ({_first_line(error)})"
         ) from error
-    options = {"num_classes": whole("classes", classes), "in_chans": domain.shape[0]}
+    options = {"num_classes": require_int("classes", classes), "in_chans": domain.shape[0]}
     build = partial(timm.create_model, name, pretrained=False, **options)
     try:
-        return _task(f"timm:{name}", build, domain, seed, None)
+        return _draw_task(f"timm:{name}", build, domain, seed)
     except (RuntimeError, TypeError) as error:
         raise InvalidValue(
             f"expected a network that timm knows, got 'timm:{name}': {_first_line(error)}"
         ) from error
 
 
-def _transformers() -> ModuleType:
-    try:
-        return import_module("transformers")
-    except ImportError as error:
-        raise MissingExtra(
-            "networks named 'hf:...' need transformers: pip install 'seepage[huggingface]'"
-        ) from error
-
-
-def _task(
+def _draw_task(
     name: str,
     build: Callable[[], nn.Module],
     domain: Domain,
     seed: int,
-    config: Mapping[str, object] | None,
+    config: Mapping[str, object] | None = None,
 ) -> Task:
-    with seeded(seed):
+    with seed_torch(seed):
         model = build()
-    for argument, value in {"config": dict(config or {}), "seed": seed}.items():
-        name = with_argument(name, argument, value) if value else name
+    if config:
+        name = add_argument(name, "config", dict(config))
+    if seed:
+        name = add_argument(name, "seed", seed)
     return Task(Logits(model), cross_entropy, domain, name=name)
 
 

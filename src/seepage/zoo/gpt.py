@@ -1,4 +1,4 @@
-"""A decoder-only transformer that reads a text and tells its class."""
+"""A decoder-only transformer that classifies texts."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import math
 import torch
 from torch import Tensor, nn
 
-from seepage.core import Domain, Task, cross_entropy
+from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains.tokens import Tokens
-from seepage.zoo.building import call_name, seeded, whole
+from seepage.zoo.building import build_task, require_int
 
 _STD = 0.02
 
 
 class Attention(nn.Module):
-    """Masked self-attention: every position reads itself and what comes before it."""
+    """Causal self-attention: every position attends to itself and to those before it."""
 
     later: Tensor
 
     def __init__(self, width: int, heads: int, length: int) -> None:
-        """Make the projections and the mask of what comes later."""
+        """Make the projections and the causal mask."""
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
@@ -43,7 +43,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a perceptron at every position, each normalised before and added."""
+    """Attention, then a perceptron at every position, each with LayerNorm and a shortcut."""
 
     def __init__(self, width: int, heads: int, length: int) -> None:
         """Make the layers."""
@@ -54,7 +54,7 @@ class TransformerBlock(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Add what both parts say."""
+        """Add both parts to the features."""
         features = features + self.attention(self.norm1(features))
         hidden = nn.functional.gelu(self.up(self.norm2(features)))
         added: Tensor = features + self.down(hidden)
@@ -76,7 +76,7 @@ class _GPT(nn.Module):
         )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes, bias=False)
-        self.apply(_drawn)
+        self.apply(_draw_weights)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Class logits `(B, K)` of token sequences `(B, L)`."""
@@ -103,7 +103,7 @@ def gpt(
         width: Dimension d of the embeddings.
         layers: Number of blocks.
         heads: Of each attention; divides the width.
-        embeddings: Whether the embeddings are trained; they are frozen otherwise, and no part of
+        embeddings: Whether the embeddings are trained; if not, they are frozen and not part of
             the update.
         classes: Number of outputs.
         domain: The token sequences.
@@ -125,26 +125,20 @@ def gpt(
             f"expected token sequences for gpt, got inputs of shape {domain.shape}; use data such "
             "as 'hamlet', or another network"
         )
-    whole("layers", layers)
-    whole("classes", classes, at_least=2)
-    if whole("width", width) % whole("heads", heads):
+    if require_int("width", width) % require_int("heads", heads):
         raise InvalidValue(f"expected heads to divide the width {width}, got {heads}")
-    options = {
-        "width": width,
-        "layers": layers,
-        "heads": heads,
-        "embeddings": embeddings,
-        "classes": classes,
-        "seed": seed,
-    }
-    with seeded(seed):
+
+    def make() -> nn.Module:
         model = _GPT(domain, width=width, layers=layers, heads=heads, classes=classes)
-    for table in (model.tokens, model.positions):
-        table.requires_grad_(embeddings)
-    return Task(model, cross_entropy, domain, name=call_name(gpt, options))
+        for table in (model.tokens, model.positions):
+            table.requires_grad_(embeddings)
+        return model
+
+    options = {"width": width, "layers": layers, "heads": heads, "embeddings": embeddings}
+    return build_task(gpt, make, domain, **options, classes=classes, seed=seed)
 
 
-def _drawn(module: nn.Module) -> None:
+def _draw_weights(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=_STD)
     if isinstance(module, nn.Linear) and module.bias is not None:

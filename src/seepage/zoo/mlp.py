@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core import Domain, Rng, Task, cross_entropy
-from seepage.core.errors import UnknownName
+from seepage.core.errors import InvalidValue
 from seepage.domains.box import CIFAR10
-from seepage.zoo.building import call_name, choice, seeded, whole, widths
+from seepage.zoo.building import build_task, require_choice, require_int
 
 Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh", "gelu", "softplus"]
 
@@ -54,19 +55,15 @@ def mlp(
         >>> mlp(hidden=(64, 32), activation="tanh").name
         "mlp(hidden=(64, 32), activation='tanh')"
     """
-    hidden = widths("hidden", hidden)
-    choice("activation", activation, ACTIVATIONS)
-    whole("classes", classes, at_least=2)
-    options = {
-        "hidden": hidden,
-        "activation": activation,
-        "bias": bias,
-        "classes": classes,
-        "seed": seed,
-    }
-    with seeded(seed):
-        model = _dense((math.prod(domain.shape), *hidden), classes, activation, bias=bias)
-    return Task(model, cross_entropy, domain, name=call_name(mlp, options))
+    if not isinstance(hidden, tuple | list) or not hidden:
+        raise InvalidValue(f"expected hidden as one width per layer, e.g. (256,), got {hidden!r}")
+    hidden = tuple(require_int("each width in hidden", width) for width in hidden)
+    options = {"hidden": hidden, "activation": activation, "bias": bias}
+
+    def make() -> nn.Module:
+        return _stack_linear((math.prod(domain.shape), *hidden), classes, activation, bias=bias)
+
+    return build_task(mlp, make, domain, **options, classes=classes, seed=seed)
 
 
 def fc(
@@ -77,7 +74,7 @@ def fc(
     domain: Domain = CIFAR10,
     seed: int = 0,
 ) -> Task:
-    """One hidden layer with bias, the network whose batches n1 >= B hidden units give away.
+    """One hidden layer with bias: n1 >= B hidden units give away a batch of B.
 
         p_j = sum_i w2_ji sigma(w1_i . x + b1_i) + b2_j
 
@@ -95,16 +92,17 @@ def fc(
     References:
         Qian and Hansen, 2020, Propositions 1 and 2 (qian2020what)
     """
-    whole("hidden", hidden)
-    choice("activation", activation, ACTIVATIONS)
-    whole("classes", classes, at_least=2)
-    options = {"hidden": hidden, "activation": activation, "classes": classes, "seed": seed}
-    with seeded(seed):
-        model = _dense((math.prod(domain.shape), hidden), classes, activation, bias=True)
-    return Task(model, cross_entropy, domain, name=call_name(fc, options))
+    options = {"hidden": hidden, "activation": activation}
+
+    def make() -> nn.Module:
+        return _stack_linear((math.prod(domain.shape), hidden), classes, activation, bias=True)
+
+    return build_task(fc, make, domain, **options, classes=classes, seed=seed)
 
 
-def _dense(sizes: Sequence[int], classes: int, activation: str, *, bias: bool) -> nn.Sequential:
+def _stack_linear(
+    sizes: Sequence[int], classes: int, activation: str, *, bias: bool
+) -> nn.Sequential:
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, (before, after) in enumerate(pairwise(sizes), start=1):
         layers[f"hidden{number}"] = nn.Linear(before, after, bias=bias)
@@ -155,26 +153,20 @@ def two_layer(
     References:
         Liu et al., 2024, Sec. 3 (liu2024systematic)
     """
-    whole("neurons", neurons)
-    choice("activation", activation, ACTIVATIONS)
-    if loss not in _LOSSES:
-        raise UnknownName("loss", loss, _LOSSES)
-    whole("classes", classes, at_least=2)
-    inputs = math.prod(domain.shape)
-    with seeded(seed):
-        hidden, head = nn.Linear(inputs, neurons, bias=False), nn.Linear(neurons, classes)
-    key = Rng(seed).fork("two layers")
-    with torch.no_grad():
-        hidden.weight.copy_(key.fork("hidden").normal(hidden.weight.shape) / inputs**0.5)
-        head.weight.copy_(key.fork("head").normal(head.weight.shape) / neurons)
-        head.bias.zero_()
-    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-    layers.update(hidden=hidden, activation=ACTIVATIONS[activation](), head=head)
-    options = {
-        "neurons": neurons,
-        "activation": activation,
-        "loss": loss,
-        "classes": classes,
-        "seed": seed,
-    }
-    return Task(nn.Sequential(layers), _LOSSES[loss], domain, name=call_name(two_layer, options))
+    require_choice("loss", loss, _LOSSES)
+    inputs, key = math.prod(domain.shape), Rng(seed).fork("two layers")
+
+    def make() -> nn.Module:
+        layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+        layers["hidden"] = hidden = nn.Linear(inputs, neurons, bias=False)
+        layers["activation"] = ACTIVATIONS[activation]()
+        layers["head"] = head = nn.Linear(neurons, classes)
+        with torch.no_grad():
+            hidden.weight.copy_(key.fork("hidden").normal(hidden.weight.shape) / inputs**0.5)
+            head.weight.copy_(key.fork("head").normal(head.weight.shape) / neurons)
+            head.bias.zero_()
+        return nn.Sequential(layers)
+
+    options = {"neurons": neurons, "activation": activation, "loss": loss}
+    task = build_task(two_layer, make, domain, **options, classes=classes, seed=seed)
+    return replace(task, loss=_LOSSES[loss])

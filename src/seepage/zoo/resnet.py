@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from seepage.core import Domain, Rng, Task, cross_entropy
+from seepage.core import Domain, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains.box import CIFAR10
-from seepage.zoo.building import call_name, choice, image_shape, seeded, whole
+from seepage.zoo.building import build_task, require_image_shape, require_int
 
 Shortcut = Callable[[int, int, int], nn.Module]
 """`(channels in, channels out, stride)` to the module on the shortcut."""
@@ -23,7 +24,7 @@ class _SubsampleAndPad(nn.Module):
     """Option A: drop pixels and add channels of zeros, without parameters."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
-        """Keep the numbers; the new channels are split evenly before and after the old ones."""
+        """Split the new channels evenly before and after the old ones."""
         super().__init__()
         self.stride = stride
         self.front = (after - before) // 2
@@ -35,7 +36,7 @@ class _SubsampleAndPad(nn.Module):
         return pad(kept, (0, 0, 0, 0, self.front, self.back))
 
 
-def project(before: int, after: int, stride: int) -> nn.Module:
+def _project_channels(before: int, after: int, stride: int) -> nn.Module:
     """Option B: a 1x1 convolution with batch normalisation."""
     convolution = nn.Conv2d(before, after, 1, stride=stride, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(after))
@@ -56,13 +57,13 @@ class _BasicBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Add what the convolutions make of the inputs to the shortcut."""
+        """Add the convolutions' output to the shortcut's."""
         hidden = relu(self.bn1(self.conv1(inputs)))
         return relu(self.bn2(self.conv2(hidden)) + self.downsample(inputs))
 
 
 class _BottleneckBlock(nn.Module):
-    """A 3x3 convolution between two 1x1 ones, beside a shortcut; four times as many come out."""
+    """A 3x3 convolution between two 1x1 ones, beside a shortcut; four times the channels out."""
 
     expansion: ClassVar[int] = 4
 
@@ -79,7 +80,7 @@ class _BottleneckBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Add what the convolutions make of the inputs to the shortcut."""
+        """Add the convolutions' output to the shortcut's."""
         hidden = relu(self.bn1(self.conv1(inputs)))
         hidden = relu(self.bn2(self.conv2(hidden)))
         return relu(self.bn3(self.conv3(hidden)) + self.downsample(inputs))
@@ -88,16 +89,24 @@ class _BottleneckBlock(nn.Module):
 Block = type[_BasicBlock] | type[_BottleneckBlock]
 
 
-def stage(
-    block: Block, before: int, channels: int, blocks: int, *, stride: int, shortcut: Shortcut
-) -> nn.Sequential:
-    """Blocks at one resolution; the first has the stride and, where shapes differ, a shortcut."""
-    after = channels * block.expansion
-    same = stride == 1 and before == after
-    around = nn.Identity() if same else shortcut(before, after, stride)
-    first = block(before, channels, stride, around)
-    rest = (block(after, channels, 1, nn.Identity()) for _ in range(blocks - 1))
-    return nn.Sequential(first, *rest)
+def _make_stages(
+    block: Block, width: int, blocks: Sequence[int], shortcut: Shortcut
+) -> list[nn.Sequential]:
+    """Make stages of 1, 2, 4, ... times the width; all but the first halve the resolution.
+
+    The first block of a stage has the stride and, if shapes differ, a shortcut with channels added.
+    """
+    stages, before = [], width
+    for number, count in enumerate(blocks):
+        channels, stride = width * 2**number, 1 if number == 0 else 2
+        after = channels * block.expansion
+        same = stride == 1 and before == after
+        around = nn.Identity() if same else shortcut(before, after, stride)
+        first = block(before, channels, stride, around)
+        rest = (block(after, channels, 1, nn.Identity()) for _ in range(count - 1))
+        stages.append(nn.Sequential(first, *rest))
+        before = after
+    return stages
 
 
 def _initialise(model: nn.Module) -> None:
@@ -113,7 +122,9 @@ def _conv3x3(before: int, after: int, stride: int) -> nn.Conv2d:
 
 ShortcutOption = Literal["A", "B"]
 
-SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType({"A": _SubsampleAndPad, "B": project})
+SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType(
+    {"A": _SubsampleAndPad, "B": _project_channels}
+)
 
 
 class _CifarResNet(nn.Module):
@@ -124,11 +135,10 @@ class _CifarResNet(nn.Module):
     ) -> None:
         """Build the network with stages of one, two and four times the width."""
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.conv1 = _conv3x3(channels, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = stage(_BasicBlock, width, width, blocks, stride=1, shortcut=shortcut)
-        self.layer2 = stage(_BasicBlock, width, 2 * width, blocks, stride=2, shortcut=shortcut)
-        self.layer3 = stage(_BasicBlock, 2 * width, 4 * width, blocks, stride=2, shortcut=shortcut)
+        stages = _make_stages(_BasicBlock, width, (blocks,) * 3, shortcut)
+        self.layer1, self.layer2, self.layer3 = stages
         self.linear = nn.Linear(4 * width, classes)
         _initialise(self)
 
@@ -166,7 +176,8 @@ def resnet20(
     References:
         He et al., 2016, section 4.2 (he2016deep); Geiping et al., 2020 (geiping2020inverting)
     """
-    return _cifar_resnet(resnet20, 3, width, shortcut, classes, domain, seed)
+    options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
+    return _cifar_resnet(resnet20, 3, domain, **options)
 
 
 def resnet32(
@@ -184,7 +195,8 @@ def resnet32(
     References:
         He et al., 2016, section 4.2 (he2016deep); Geiping et al., 2020 (geiping2020inverting)
     """
-    return _cifar_resnet(resnet32, 5, width, shortcut, classes, domain, seed)
+    options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
+    return _cifar_resnet(resnet32, 5, domain, **options)
 
 
 def resnet56(
@@ -202,28 +214,23 @@ def resnet56(
     References:
         He et al., 2016, section 4.2 (he2016deep)
     """
-    return _cifar_resnet(resnet56, 9, width, shortcut, classes, domain, seed)
+    options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
+    return _cifar_resnet(resnet56, 9, domain, **options)
 
 
 def _cifar_resnet(
     factory: Callable[..., Task],
     blocks: int,
-    width: int,
-    shortcut: ShortcutOption,
-    classes: int,
     domain: Domain,
-    seed: int,
+    **options: Any,  # noqa: ANN401
 ) -> Task:
-    whole("width", width)
-    choice("shortcut", shortcut, SHORTCUTS)
-    whole("classes", classes, at_least=2)
-    channels, _, _ = image_shape(factory.__name__, domain)
-    options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
-    with seeded(seed):
-        model = _CifarResNet(
-            blocks, width, channels=channels, classes=classes, shortcut=SHORTCUTS[shortcut]
-        )
-    return Task(model, cross_entropy, domain, name=call_name(factory, options))
+    def make() -> nn.Module:
+        channels, _, _ = require_image_shape(factory.__name__, domain)
+        around = SHORTCUTS[options["shortcut"]]
+        width, classes = options["width"], options["classes"]
+        return _CifarResNet(blocks, width, channels=channels, classes=classes, shortcut=around)
+
+    return build_task(factory, make, domain, **options)
 
 
 Stem = Literal["cifar", "imagenet"]
@@ -232,7 +239,7 @@ Stem = Literal["cifar", "imagenet"]
 class ResNet(nn.Module):
     """A stem, four stages of residual blocks, the mean over pixels, a head.
 
-    The names of the parameters are torchvision's, so that its weights load.
+    Parameters have torchvision's names, so that its weights load.
     """
 
     def __init__(
@@ -247,20 +254,15 @@ class ResNet(nn.Module):
     ) -> None:
         """Build the network; `head` makes the last part, given the number of features."""
         super().__init__()
-        if stem == "imagenet":
-            self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
-            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
-        else:
-            self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-            self.maxpool = nn.Identity()
+        large = stem == "imagenet"
+        kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
+        self.conv1 = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         self.bn1 = nn.BatchNorm2d(width)
-        e, (n1, n2, n3, n4) = block.expansion, blocks
-        self.layer1 = stage(block, width, width, n1, stride=1, shortcut=project)
-        self.layer2 = stage(block, e * width, 2 * width, n2, stride=2, shortcut=project)
-        self.layer3 = stage(block, 2 * e * width, 4 * width, n3, stride=2, shortcut=project)
-        self.layer4 = stage(block, 4 * e * width, 8 * width, n4, stride=2, shortcut=project)
+        stages = _make_stages(block, width, blocks, _project_channels)
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         _initialise(self)
-        self.fc = head(8 * e * width)
+        self.fc = head(8 * block.expansion * width)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits `(B, K)`."""
@@ -296,7 +298,8 @@ def resnet18(
     References:
         He et al., 2016, Table 1 (he2016deep)
     """
-    return _imagenet_resnet(resnet18, _BasicBlock, (2, 2, 2, 2), stem, width, classes, domain, seed)
+    options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
+    return _imagenet_resnet(resnet18, _BasicBlock, (2, 2, 2, 2), domain, **options)
 
 
 def resnet50(
@@ -317,9 +320,8 @@ def resnet50(
     References:
         He et al., 2016, Table 1 (he2016deep)
     """
-    return _imagenet_resnet(
-        resnet50, _BottleneckBlock, (3, 4, 6, 3), stem, width, classes, domain, seed
-    )
+    options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
+    return _imagenet_resnet(resnet50, _BottleneckBlock, (3, 4, 6, 3), domain, **options)
 
 
 def resnet152(
@@ -337,47 +339,35 @@ def resnet152(
     References:
         He et al., 2016, Table 1 (he2016deep)
     """
-    return _imagenet_resnet(
-        resnet152, _BottleneckBlock, (3, 8, 36, 3), stem, width, classes, domain, seed
-    )
+    options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
+    return _imagenet_resnet(resnet152, _BottleneckBlock, (3, 8, 36, 3), domain, **options)
 
 
 def _imagenet_resnet(
     factory: Callable[..., Task],
     block: Block,
     blocks: Sequence[int],
-    stem: Stem,
-    width: int,
-    classes: int,
     domain: Domain,
-    seed: int,
+    **options: Any,  # noqa: ANN401
 ) -> Task:
-    choice("stem", stem, ("cifar", "imagenet"))
-    whole("width", width)
-    whole("classes", classes, at_least=2)
-    channels, _, _ = image_shape(factory.__name__, domain)
-    options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
-    with seeded(seed):
-        model = ResNet(
-            block,
-            blocks,
-            stem=stem,
-            width=width,
-            channels=channels,
-            head=lambda features: nn.Linear(features, classes),
-        )
-    return Task(model, cross_entropy, domain, name=call_name(factory, options))
+    def make() -> nn.Module:
+        channels, _, _ = require_image_shape(factory.__name__, domain)
+        head = partial(nn.Linear, out_features=options["classes"])
+        stem, width = options["stem"], options["width"]
+        return ResNet(block, blocks, stem=stem, width=width, channels=channels, head=head)
+
+    return build_task(factory, make, domain, **options)
 
 
 class WideHead(nn.Module):
-    """A sigma(W z): the first `trained` neurons are to be trained, the others stay random.
+    """A sigma(W z), in which the first `trained` neurons are trained and the others stay random.
 
-    They have a gradient as all others do, which is what a client shares; a server that trains the
-    network leaves them as they were drawn (`random_weights`).
+    Random neurons have gradients too, which a client shares. A server that trains the network
+    leaves them as they were drawn (`random_weights`).
     """
 
     def __init__(self, features: int, neurons: int, trained: int, classes: int, rng: Rng) -> None:
-        """Draw the random neurons from the key, everything else as PyTorch does."""
+        """Draw the random neurons from the key, and the rest as PyTorch does."""
         super().__init__()
         self.trained = trained
         self.hidden = nn.Linear(features, neurons, bias=False)
@@ -395,7 +385,7 @@ class WideHead(nn.Module):
 
 
 def random_weights(model: nn.Module) -> list[Tensor]:
-    """The weights of random neurons in a network, which share its memory.
+    """Views of the weights of a network's random neurons.
 
     Example:
         >>> task = wide_head_resnet18(width=2, neurons=64, trained=16)
@@ -417,19 +407,18 @@ def wide_head_resnet18(
     domain: Domain = CIFAR10,
     seed: int = 0,
 ) -> Task:
-    """ResNet-18 with a wide layer before its head, of trained and of random Gaussian neurons.
+    """ResNet-18 with a wide layer of trained and random Gaussian neurons before its head.
 
         f(x) = A relu(W z(x)),   W = [W1; W2],   A = [A1, A2]
 
     W2 has v = neurons - trained rows drawn from N(0, I/d), and row i of A2 is the constant i/v, as
-    the tensor method asks for; W1 and A1 have an ordinary initialisation, to be trained. The d
-    features z of an input can then be recovered from the gradient of A2. `utility.train` leaves
-    W2 and A2 alone.
+    the tensor method needs. W1 and A1 are initialised as usual and trained. The d features z of an
+    input can then be recovered from the gradient of A2. `utility.train` keeps W2 and A2 fixed.
 
     Args:
         neurons: Number m of neurons in the wide layer; the paper's is 512 x 32.
-        trained: Number m - v of neurons that come first and are not random.
-        head_seed: Of the random neurons alone.
+        trained: Number m - v of neurons that are not random; they come first.
+        head_seed: Of the random neurons only.
         width: Channels of ResNet-18's first stage; 8 times as many features reach the wide layer.
         classes: Number K of outputs.
         domain: The space of the images.
@@ -441,44 +430,29 @@ def wide_head_resnet18(
         tensor([0.0417])
 
     Deviations:
-        The paper contradicts itself on the trained neurons, 4096 or 2048 in all experiments; the
-        default is the latter. Its theory has N(0, I) and inputs of length one; features are about
-        sqrt(d) long, so the rows of W2 are divided by that. Otherwise logit i begins at about
-        0.4 i sqrt(d), and training shrinks the features to nothing before it learns. The paper
-        puts W2 and A2 in after the training; here they are there all along and stay, so that the
-        network attacked is the one that was trained. Rows are numbered from 1, so that none of A2
-        is zero. The wide layer has no bias, as in the formula; the head keeps ResNet-18's.
+        The paper states both 4096 and 2048 trained neurons for all experiments; the default is
+        2048. Its theory has N(0, I) and inputs of length one; features are about sqrt(d) long, so
+        the rows of W2 are divided by that. Otherwise logit i starts at about 0.4 i sqrt(d), and
+        training shrinks the features to nothing before it learns. The paper adds W2 and A2 after
+        training; here they are present from the start, so that the attacked network is the one
+        that was trained. Rows are numbered from 1, so that no row of A2 is zero. The wide layer
+        has no bias, as in the formula; the head keeps ResNet-18's.
 
     References:
         Liu et al., 2024, appendix F (liu2024systematic)
     """
-    whole("neurons", neurons)
-    whole("trained", trained, at_least=0)
-    if trained >= neurons:
+    if require_int("trained", trained, at_least=0) >= require_int("neurons", neurons):
         raise InvalidValue(
             f"expected fewer trained neurons than the {neurons} there are, got {trained!r}; "
             "at least one must be random"
         )
-    whole("head_seed", head_seed, at_least=0)
-    whole("width", width)
-    whole("classes", classes, at_least=2)
-    channels, _, _ = image_shape("wide_head_resnet18", domain)
-    rng = Rng(head_seed).fork("wide head")
-    options = {
-        "neurons": neurons,
-        "trained": trained,
-        "head_seed": head_seed,
-        "width": width,
-        "classes": classes,
-        "seed": seed,
-    }
-    with seeded(seed):
-        model = ResNet(
-            _BasicBlock,
-            (2, 2, 2, 2),
-            stem="cifar",
-            width=width,
-            channels=channels,
-            head=lambda features: WideHead(features, neurons, trained, classes, rng),
-        )
-    return Task(model, cross_entropy, domain, name=call_name(wide_head_resnet18, options))
+
+    def make() -> nn.Module:
+        channels, _, _ = require_image_shape("wide_head_resnet18", domain)
+        rng = Rng(head_seed).fork("wide head")
+        head = lambda features: WideHead(features, neurons, trained, classes, rng)  # noqa: E731
+        blocks = (2, 2, 2, 2)
+        return ResNet(_BasicBlock, blocks, stem="cifar", width=width, channels=channels, head=head)
+
+    options = {"neurons": neurons, "trained": trained, "head_seed": head_seed, "width": width}
+    return build_task(wide_head_resnet18, make, domain, **options, classes=classes, seed=seed)
