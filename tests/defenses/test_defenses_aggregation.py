@@ -105,7 +105,7 @@ def test_impossible_cohorts_are_refused():
     with pytest.raises(InvalidValue, match="clients >= 1, got 0"):
         sp.SecureAggregation(0)
     client = sp.Client(sp.Gradient(), sp.SecureAggregation(5))
-    with pytest.raises(InvalidValue, match="to 5 clients, but the batch has only 4"):
+    with pytest.raises(InvalidValue, match="among 5 clients, but it has only 4"):
         client(TASK, crowd(4), rng=sp.rng(0))
     with pytest.raises(InvalidValue, match=r"Clip\(1.0\) cannot come after SecureAggregation\(2\)"):
         sp.chain(sp.SecureAggregation(2), sp.Clip(1.0))

@@ -6,7 +6,7 @@ import torch
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.utility import Dirichlet, Federated, train
-from seepage.utility.federated import shares
+from seepage.utility.training_plan import split_examples
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_one_round_of_federated_averaging_is_the_weighted_mean_of_local_models(s
     local = sp.FedAvg(lr=0.1, epochs=2, local_batch_size=5)
     plan = Federated(clients=7, rounds=1, local=local)
     got = weights(run(small, plan).task)
-    cohort = plan.deal(data.labels, rng=sp.rng(0).fork("deal"))(0)
+    cohort = plan.build_sampler(data.labels, rng=sp.rng(0).fork("deal")).draw(0)
     assert sorted(map(len, cohort)) == [8, 8, 8, 9, 9, 9, 9]
     mean = torch.zeros_like(got)
     for indices in cohort:
@@ -64,7 +64,7 @@ def test_every_client_defends_its_own_update(small):
     task, data, _ = small
     plan = Federated(clients=3, rounds=1, lr=1.0)
     got = weights(run(small, plan, sp.Clip(0.01)).task)
-    cohort = plan.deal(data.labels, rng=sp.rng(0).fork("deal"))(0)
+    cohort = plan.build_sampler(data.labels, rng=sp.rng(0).fork("deal")).draw(0)
     clipped = []
     for indices in cohort:
         g = sp.Gradient()(task, data.inputs[indices], data.labels[indices]).flat()
@@ -82,11 +82,13 @@ def test_clients_draw_their_noise_apart(small):
 
 def test_rounds_draw_clients_and_examples_anew(small):
     _, data, _ = small
-    deal = Federated(clients=6, sampled=2, rounds=9, batch_size=3).deal(data.labels, rng=sp.rng(0))
-    rounds = [deal(step) for step in range(9)]
+    sampler = Federated(clients=6, sampled=2, rounds=9, batch_size=3).build_sampler(
+        data.labels, rng=sp.rng(0)
+    )
+    rounds = [sampler.draw(step) for step in range(9)]
     assert all([len(part) for part in cohort] == [3, 3] for cohort in rounds)
     assert len({tuple(torch.cat(cohort).tolist()) for cohort in rounds}) == 9
-    assert deal.fewest == 3
+    assert sampler.smallest == 3
 
 
 def test_a_federation_of_different_clients_learns_digits(small):
@@ -115,7 +117,7 @@ def test_local_steps_keep_the_statistics_of_batch_normalisation():
 @pytest.mark.parametrize("split", ["iid", Dirichlet(0.1), Dirichlet(100.0)], ids=repr)
 def test_every_example_is_dealt_once_and_nobody_is_left_out(split):
     labels = torch.arange(400) % 4
-    dealt = shares(labels, clients=8, split=split, rng=sp.rng(0))
+    dealt = split_examples(labels, clients=8, split=split, rng=sp.rng(0))
     assert sorted(torch.cat(dealt).tolist()) == list(range(400))
     assert min(map(len, dealt)) >= 1
 
@@ -124,7 +126,7 @@ def test_a_small_alpha_leaves_a_class_to_few_clients():
     labels = torch.arange(1000) % 10
 
     def largest_share(split):
-        dealt = shares(labels, clients=10, split=split, rng=sp.rng(0))
+        dealt = split_examples(labels, clients=10, split=split, rng=sp.rng(0))
         counts = torch.stack([torch.bincount(labels[s], minlength=10) for s in dealt]).double()
         return float((counts.max(0).values / counts.sum(0)).mean())
 

@@ -23,7 +23,7 @@ from seepage.utility import (
     train,
 )
 from seepage.utility import per_example as local
-from seepage.utility.per_example import as_trained, per_example_gradients
+from seepage.utility.per_example import per_example_gradients, track_statistics
 
 DEFENSES = [
     sp.chain(),
@@ -77,11 +77,11 @@ def written_out(task, data, plan, rng):
     """Momentum SGD as a loop in double precision, over the batches that the plan deals."""
     task = task.to(dtype=torch.float64)
     data = data.to(dtype=torch.float64)
-    deal = plan.deal(data.labels, rng=rng.fork("deal"))
+    sampler = plan.build_sampler(data.labels, rng=rng.fork("deal"))
     theta = {n: p.clone() for n, p in task.parameters.items()}
     velocity = {n: torch.zeros_like(p) for n, p in theta.items()}
     for step in range(plan.count_steps(len(data))):
-        [chosen] = deal(step)
+        [chosen] = sampler.draw(step)
         leaves = {n: p.clone().requires_grad_() for n, p in theta.items()}
         losses = task.losses(leaves, data.inputs[chosen], data.labels[chosen])
         gradient = torch.autograd.grad(losses.mean(), list(leaves.values()))
@@ -111,7 +111,7 @@ def test_one_step_moves_by_what_the_attacked_client_shares(small, defense):
     got = train(task, data, held_out=held_out, plan=plan, defense=defense, rng=sp.rng(3))
     client = sp.Client(sp.Gradient(), defense)
     before = client.broadcast(task)
-    [chosen] = plan.deal(data.labels, rng=sp.rng(3).fork("deal"))(0)
+    [chosen] = plan.build_sampler(data.labels, rng=sp.rng(3).fork("deal")).draw(0)
     batch = sp.Batch(data.inputs[chosen], data.labels[chosen])
     shared = client(before, batch, rng=sp.rng(3).fork("clients", 0))
     moved = weights(before) - weights(got.task)
@@ -127,7 +127,7 @@ def test_the_fast_gradient_is_that_of_the_client(small):
         sp.zoo.cnn(variant="cnn2-v1", domain=small[0].domain),
     ):
         batch = data if task.domain.shape[0] == 3 else small[1]
-        fast = as_trained(sp.Gradient(reduction="sum"), task.model)
+        fast = track_statistics(sp.Gradient(reduction="sum"), task.model)
         for layer in task.model.modules():
             layer.train("norm" in type(layer).__name__.lower())
         ours = fast(task, batch.inputs, batch.labels).flat()
@@ -139,7 +139,7 @@ def test_the_fast_gradient_is_that_of_the_client(small):
 def test_gradients_of_each_example_come_in_chunks(small, chunk, monkeypatch):
     task, data, _ = small
     monkeypatch.setattr(local, "CHUNK", chunk)
-    fast = as_trained(sp.Gradient(), task.model)
+    fast = track_statistics(sp.Gradient(), task.model)
     ours = fast(task, data.inputs, data.labels, granularity="per_example")
     theirs = sp.Gradient()(task, data.inputs, data.labels, granularity="per_example")
     assert torch.allclose(ours.flat(), theirs.flat(), atol=1e-6)
@@ -187,7 +187,7 @@ def test_what_is_changed_in_place_is_differentiated_apart(inplace):
     photos = pictures(3)
     task = sp.Task(InPlace(inplace=inplace), cross_entropy, sp.domains.Image((3, 8, 8)))
     assert (per_example_gradients(task, photos.inputs, photos.labels) is None) == inplace
-    fast = as_trained(sp.Gradient(), task.model)
+    fast = track_statistics(sp.Gradient(), task.model)
     ours = fast(task, photos.inputs, photos.labels, granularity="per_example")
     theirs = sp.Gradient()(task, photos.inputs, photos.labels, granularity="per_example")
     assert torch.allclose(ours.flat(), theirs.flat(), atol=1e-6)
@@ -210,9 +210,9 @@ def test_batch_normalisation_learns_and_remembers_as_torch_does(defense):
     task = normalised()
     model = copy.deepcopy(task.model).train()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    deal = plan.deal(data.labels, rng=sp.rng(1).fork("deal"))
+    sampler = plan.build_sampler(data.labels, rng=sp.rng(1).fork("deal"))
     for step in range(6):
-        [chosen] = deal(step)
+        [chosen] = sampler.draw(step)
         logits = model(task.domain.normalise(data.inputs[chosen]))
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(logits, data.labels[chosen]).backward()
@@ -335,16 +335,18 @@ def test_no_account_covers_data_that_was_mixed_or_a_mean_over_whoever_came():
 
 
 def test_poisson_batches_have_the_expected_size_on_average():
-    deal = Training(steps=1, batch_size=16, sampling="poisson").deal(torch.zeros(64), rng=sp.rng(0))
-    sizes = torch.tensor([float(len(deal(step)[0])) for step in range(400)])
+    sampler = Training(steps=1, batch_size=16, sampling="poisson").build_sampler(
+        torch.zeros(64), rng=sp.rng(0)
+    )
+    sizes = torch.tensor([float(len(sampler.draw(step)[0])) for step in range(400)])
     assert abs(sizes.mean() - 16) < 5 * (12 / 400) ** 0.5
     assert abs(sizes.var() - 12) < 3
 
 
 def test_an_epoch_meets_everybody_at_most_once_and_in_a_new_order():
-    deal = Training(epochs=2, batch_size=3).deal(torch.zeros(11), rng=sp.rng(0))
-    first = torch.cat([deal(step)[0] for step in range(3)])
-    second = torch.cat([deal(step)[0] for step in range(3, 6)])
+    sampler = Training(epochs=2, batch_size=3).build_sampler(torch.zeros(11), rng=sp.rng(0))
+    first = torch.cat([sampler.draw(step)[0] for step in range(3)])
+    second = torch.cat([sampler.draw(step)[0] for step in range(3, 6)])
     assert len(set(first.tolist())) == len(set(second.tolist())) == 9
     assert not torch.equal(first, second)
 
@@ -436,7 +438,7 @@ def test_a_plan_that_cannot_run_is_refused(options, said):
     ("defense", "said"),
     [
         (sp.MixUp(9), "at least k = 9 inputs to mix, got 8"),
-        (sp.SecureAggregation(9), "deals examples to 9 clients, but the batch has only 8"),
+        (sp.SecureAggregation(9), "among 9 clients, but it has only 8"),
         (sp.chain(sp.MixUp(5), sp.SecureAggregation(2)), "at least k = 5 inputs to mix, got 4"),
     ],
     ids=repr,

@@ -49,8 +49,8 @@ class SecureAggregation(Link):
         """Split the batch into one part per client."""
         if len(batch) < self.clients:
             raise InvalidValue(
-                f"{self} splits the batch to {self.clients} clients, but the batch has only "
-                f"{len(batch)}; use a larger batch or fewer clients"
+                f"{self} splits the batch among {self.clients} clients, but it has only "
+                f"{len(batch)} examples; use a larger batch or fewer clients"
             )
         pieces = zip(
             torch.tensor_split(batch.inputs, self.clients),

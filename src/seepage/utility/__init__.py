@@ -1,12 +1,16 @@
-"""Training under a defense: what protection costs."""
+"""Utility: how good a network becomes when it is trained under a defense."""
 
 from seepage.defenses.clip import noise_multiplier
 from seepage.numerics.schedules import Constant, Drops, OneCycle, Schedule
-from seepage.utility.federated import Dirichlet, Federated
 from seepage.utility.quality import Quality, Utility, evaluate
 from seepage.utility.train import train
-from seepage.utility.training import Training
-from seepage.utility.training_plan import CropAndFlip, TrainingPlan
+from seepage.utility.training_plan import (
+    CropAndFlip,
+    Dirichlet,
+    Federated,
+    Training,
+    TrainingPlan,
+)
 
 __all__ = [
     "Constant",

@@ -1,4 +1,4 @@
-"""How good a network is."""
+"""The quality of a network: loss, accuracy, and the cost of training it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ from torch import Tensor
 from seepage.core import Batch, Rng, Task
 
 CHUNK = 1024
-# As many as the authors of InstaHide average over.
+# The authors of InstaHide average over ten versions of an input.
 FLIPS = 10
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What a network does on some data.
-
-    Args:
-        loss: Mean loss.
-        accuracy: Share of examples whose class it gets right.
-    """
+    """Mean loss and accuracy of a network on some data."""
 
     loss: float
     accuracy: float
@@ -31,16 +26,16 @@ class Quality:
 
 @torch.no_grad()
 def evaluate(task: Task, data: Batch, *, flips: Rng | None = None) -> Quality:
-    """Run the network as it would be used, with its running statistics.
+    """Evaluate a network with its running statistics.
 
     Args:
         task: The network.
-        data: What it is judged by.
-        flips: Where random signs come from, for a network that has only ever seen InstaHide's: it
-            is asked about ten versions of every input, and its outputs are averaged.
+        data: Data for evaluation.
+        flips: Key for random signs, for a network that was trained with InstaHide: the outputs are
+            averaged over ten versions of every input.
 
     Deviations:
-        InstaHide's authors also mix what they ask about, with further images.
+        InstaHide's authors also mix these versions with further images.
 
     Example:
         >>> import seepage as sp
@@ -55,17 +50,16 @@ def evaluate(task: Task, data: Batch, *, flips: Rng | None = None) -> Quality:
     right = torch.zeros((), dtype=torch.long, device=data.inputs.device)
     pieces = zip(torch.split(data.inputs, CHUNK), torch.split(data.labels, CHUNK), strict=True)
     for number, (inputs, labels) in enumerate(pieces):
-        asked = [inputs] if flips is None else _flipped(task, inputs, flips.fork(number))
-        answers = [seen.outputs(seen.parameters, version) for version in asked]
-        outputs = torch.stack(answers).mean(0)
+        versions = [inputs] if flips is None else _flip_signs(task, inputs, flips.fork(number))
+        outputs = torch.stack([seen.outputs(seen.parameters, v) for v in versions]).mean(0)
         loss += seen.loss(outputs, labels).double().sum()
         classes = labels if labels.ndim == 1 else labels.argmax(1)
         right += (outputs.argmax(1) == classes).sum()
     return Quality(float(loss) / len(data), int(right) / len(data))
 
 
-def _flipped(task: Task, inputs: Tensor, rng: Rng) -> list[Tensor]:
-    """Versions of the inputs, entries mirrored at the middle of their range at random."""
+def _flip_signs(task: Task, inputs: Tensor, rng: Rng) -> list[Tensor]:
+    """Mirror random entries at the middle of their range, `FLIPS` times."""
     mirrored = sum(task.domain.bounds) - inputs
     coins = [rng.fork(i).uniform(inputs.shape, like=inputs) for i in range(FLIPS)]
     return [torch.where(coin < 0.5, mirrored, inputs) for coin in coins]
@@ -73,18 +67,18 @@ def _flipped(task: Task, inputs: Tensor, rng: Rng) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Utility:
-    """What a model trained under a defense is worth, and what training it took.
+    """The quality of a network trained under a defense, and the cost of training it.
 
     Args:
-        defense: What clients did.
-        accuracy: Share of held-out examples it gets right, at every evaluation.
+        defense: `repr` of the clients' defense.
+        accuracy: Share of held-out examples classified correctly, at every evaluation.
         loss: Mean loss on held-out data, at every evaluation.
-        evaluated: After how many steps each evaluation was.
-        training_loss: Mean loss on the training data in the end, which is what 001 reports.
-        epsilon: What DP-SGD promises for the whole training; None where no account covers it.
-        overhead: Time of a step, in times of a step without the defense, measured in this run.
-        seconds: Time of the training, since it was last continued.
-        device: Where it ran.
+        evaluated: Number of steps before each evaluation.
+        training_loss: Final mean loss on the training data, as 001 reports it.
+        epsilon: Epsilon of DP-SGD for the whole training; None if no account covers it.
+        overhead: Time of a step over the time without the defense, measured in this run.
+        seconds: Time of the training since it was last resumed.
+        device: Device it ran on.
         task: The trained network.
     """
 
@@ -100,7 +94,7 @@ class Utility:
     task: Task = field(repr=False)
 
     def plain(self) -> dict[str, Any]:
-        """All but the network, as data that JSON can hold; what is not finite is None."""
+        """Return all but the network as JSON data; numbers that are not finite become None."""
         named = {n: v for n, v in vars(self).items() if n != "task"}
         return {name: _finite(value) for name, value in named.items()}
 

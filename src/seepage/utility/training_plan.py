@@ -1,22 +1,29 @@
-"""What a training plan says: who computes what on whose examples, and how the server descends."""
+"""Training plans: which clients compute on which examples, and how the server descends."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Rng
 from seepage.core.errors import InvalidValue
-from seepage.numerics.schedules import Schedule
+from seepage.numerics.schedules import Constant, Schedule
+
+Sampling = Literal["shuffled", "poisson"]
+# A split that leaves a client without any example is drawn again, this many times at most.
+TRIALS = 100
 
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """Shift images by up to `margin` pixels, with zeros coming in, and mirror half of them.
+    """Shift images by up to `margin` pixels, padded with zeros, and mirror half of them.
 
     References:
         He et al., 2016, Sec. 4.2 (he2016deep)
@@ -26,8 +33,7 @@ class CropAndFlip:
 
     def __post_init__(self) -> None:
         """Check the margin."""
-        if self.margin < 0:
-            raise InvalidValue(f"expected margin >= 0, got {self.margin!r}")
+        _require_at_least(0, margin=self.margin)
 
     def __call__(self, images: Tensor, *, rng: Rng) -> Tensor:
         """Augment images `(B, C, H, W)`."""
@@ -36,8 +42,8 @@ class CropAndFlip:
             raise InvalidValue(f"{self} shifts images (C, H, W), got inputs of shape {shape}")
         height, width = images.shape[-2:]
         padded = torch.nn.functional.pad(images, (self.margin,) * 4)
-        rows = self._shifts(images, height, rng=rng.fork("rows"))
-        columns = self._shifts(images, width, rng=rng.fork("columns"))
+        rows = self._shift(images, height, rng=rng.fork("rows"))
+        columns = self._shift(images, width, rng=rng.fork("columns"))
         mirrored = rng.fork("mirror").uniform((len(images), 1), like=images) < 0.5
         columns = torch.where(mirrored, columns.flip(1), columns)
         each = torch.arange(len(images), device=images.device)
@@ -45,78 +51,281 @@ class CropAndFlip:
         chosen = padded[each[:, None, None], :, rows[:, :, None], columns[:, None, :]]
         return chosen.movedim(-1, 1)
 
-    def _shifts(self, images: Tensor, length: int, *, rng: Rng) -> Tensor:
-        """Where each image's pixels along one axis come from, `(B, length)`."""
+    def _shift(self, images: Tensor, length: int, *, rng: Rng) -> Tensor:
+        """Draw the source index of every pixel along one axis, `(B, length)`."""
         start = (rng.uniform((len(images), 1), like=images) * (2 * self.margin + 1)).long()
         return start + torch.arange(length, device=images.device)
 
 
-class Deal(Protocol):
-    """Who brings which examples to which step."""
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Draws the examples of every step.
 
-    def __call__(self, step: int) -> list[Tensor]:
-        """Example numbers of every client that takes part, one tensor each."""
+    Args:
+        draw: From a step to the indices of its examples, one tensor per client that takes part.
+        smallest: Fewest examples of a client in one step; the expected number if that is random.
+    """
 
-    @property
-    def fewest(self) -> int:
-        """The fewest examples that any client brings to a step; what a defense must do with."""
+    draw: Callable[[int], list[Tensor]]
+    smallest: int
 
 
-class TrainingPlan(Protocol):
-    """A training, before it meets data: `Training` or `Federated`."""
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Stochastic gradient descent with the defense on every step.
+
+        v_t = momentum v_{t-1} + defended gradient,   theta_{t+1} = theta_t - lr v_t
+
+    In every step, one client holds one batch of the data.
+
+    Args:
+        epochs: Passes over the data; give this or `steps`.
+        steps: Number of updates; give this or `epochs`.
+        batch_size: Examples per step. "shuffled" drops an incomplete last batch, which is a
+            different part of the data in every epoch.
+        lr: Learning rate.
+        momentum: As in `torch.optim.SGD`, without dampening.
+        weight_decay: Factor of the weights that is added to the defended gradient.
+        schedule: Factor of the learning rate at every step.
+        sampling: "shuffled": batches of one size, every example once per epoch. "poisson": every
+            example joins every step with probability B/N, as the account of DP-SGD assumes.
+        augment: Augmentation of the examples; none by default.
+
+    Example:
+        >>> Training(epochs=2, batch_size=64).count_steps(examples=200)
+        6
+
+    References:
+        Huang et al., 2021, Sec. A.1 (huang2021evaluating); Abadi et al., 2016 (abadi2016deep) on
+        sampling
+    """
+
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Schedule = field(default_factory=Constant)
+    sampling: Sampling = "shuffled"
+    augment: CropAndFlip | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if (self.steps is None) == (self.epochs is None):
+            raise InvalidValue(
+                f"expected either steps or epochs, got steps={self.steps!r}, epochs={self.epochs!r}"
+            )
+        _require_at_least(1, steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)
+        _require_descent(self)
+        if self.sampling not in ("shuffled", "poisson"):
+            raise InvalidValue(f"expected sampling 'shuffled' or 'poisson', got {self.sampling!r}")
 
     @property
     def local(self) -> LocalComputation:
-        """What a client computes."""
+        """The client computes the gradient of its batch."""
+        return Gradient()
 
     @property
     def cohort(self) -> int | None:
-        """Clients that take part in a step; None for one, whose batch a defense may deal on."""
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of the server."""
-
-    @property
-    def momentum(self) -> float:
-        """Momentum of the server."""
-
-    @property
-    def weight_decay(self) -> float:
-        """Decay of the weights at the server."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """Factor of the learning rate at every step."""
-
-    @property
-    def augment(self) -> CropAndFlip | None:
-        """What a client does to its examples at every step, if anything."""
+        """None: there is one client, whose batch a defense may split among several."""
+        return None
 
     def count_steps(self, examples: int) -> int:
-        """Number of updates the server takes."""
+        """Count the updates on this many examples."""
+        return self.steps or (self.epochs or 0) * self.evaluation_interval(examples)
 
-    def evaluated_every(self, examples: int) -> int:
-        """Steps between two evaluations."""
+    def evaluation_interval(self, examples: int) -> int:
+        """Count the steps between two evaluations: one epoch."""
+        return max(examples // self.batch_size, 1)
 
     def sample_rate(self, examples: int) -> float | None:
-        """Probability with which each example joins a step, where that is how steps are drawn."""
+        """Probability B/N that an example joins a step, or None without Poisson sampling."""
+        return self.batch_size / examples if self.sampling == "poisson" else None
 
-    def deal(self, labels: Tensor, *, rng: Rng) -> Deal:
-        """Decide who brings what, given all labels."""
+    def build_sampler(self, labels: Tensor, *, rng: Rng) -> Sampler:
+        """Decide which examples every step sees."""
+        examples, size = len(labels), self.batch_size
+        if size > examples:
+            raise InvalidValue(
+                f"expected at least batch_size = {size} examples to train on, got "
+                f"{examples}; use a smaller batch_size"
+            )
+
+        def draw_poisson(step: int) -> list[Tensor]:
+            joins = rng.fork(step).uniform((examples,)) < size / examples
+            return [torch.nonzero(joins).flatten()]
+
+        def draw_shuffled(step: int) -> list[Tensor]:
+            epoch, position = divmod(step, examples // size)
+            return [rng.fork(epoch).permutation(examples)[position * size :][:size]]
+
+        return Sampler(draw_poisson if self.sampling == "poisson" else draw_shuffled, size)
 
 
-def whole(name: str, value: int | None, *, at_least: int = 1) -> None:
-    """Refuse a number that is given but too small."""
-    if value is not None and value < at_least:
-        raise InvalidValue(f"expected {name} >= {at_least}, got {value!r}")
+@dataclass(frozen=True)
+class Dirichlet:
+    """Split every class among the clients in proportions drawn from Dirichlet(alpha).
+
+    A small alpha leaves most of a class to one client; a large one comes near "iid".
+
+    References:
+        Yurochkin et al., 2019 (yurochkin2019bayesian)
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        """Check the concentration."""
+        if not (self.alpha > 0 and math.isfinite(self.alpha)):
+            raise InvalidValue(f"expected alpha > 0, got {self.alpha!r}")
 
 
-def descent(lr: float, momentum: float, weight_decay: float) -> None:
-    """Refuse what stochastic gradient descent cannot run with."""
-    if not (lr > 0 and math.isfinite(lr)):
-        raise InvalidValue(f"expected lr > 0, got {lr!r}")
-    if not 0 <= momentum < 1:
-        raise InvalidValue(f"expected 0 <= momentum < 1, got {momentum!r}")
-    if not (weight_decay >= 0 and math.isfinite(weight_decay)):
-        raise InvalidValue(f"expected weight_decay >= 0, got {weight_decay!r}")
+Split = Literal["iid"] | Dirichlet
+
+
+def split_examples(labels: Tensor, *, clients: int, split: Split, rng: Rng) -> list[Tensor]:
+    """Split all examples among clients: one tensor of indices per client, none of them empty.
+
+    Example:
+        >>> from seepage.core import rng
+        >>> parts = split_examples(torch.arange(10) % 2, clients=3, split="iid", rng=rng(0))
+        >>> [len(part) for part in parts], sorted(torch.cat(parts).tolist()) == list(range(10))
+        ([4, 3, 3], True)
+    """
+    if clients > len(labels):
+        raise InvalidValue(
+            f"expected an example for each of the {clients} clients, got {len(labels)} examples; "
+            "use fewer clients"
+        )
+    if split == "iid":
+        return list(torch.tensor_split(rng.permutation(len(labels)), clients))
+    for trial in range(TRIALS):
+        parts = _split_classes(labels, clients, split.alpha, rng.fork(trial))
+        if all(len(part) for part in parts):
+            return parts
+    raise InvalidValue(
+        f"expected {split} to leave every one of {clients} clients an example, but {TRIALS} draws "
+        f"over {len(labels)} examples left some without; use a larger alpha or fewer clients"
+    )
+
+
+def _split_classes(labels: Tensor, clients: int, alpha: float, rng: Rng) -> list[Tensor]:
+    classes = labels if labels.ndim == 1 else labels.argmax(1)
+    generator = np.random.default_rng(rng.generator().initial_seed())
+    parts: list[list[Tensor]] = [[] for _ in range(clients)]
+    for label in sorted(set(classes.tolist())):
+        members = torch.nonzero(classes == label).flatten()
+        members = members[rng.fork("order", label).permutation(len(members))]
+        proportions = torch.from_numpy(generator.dirichlet([alpha] * clients)).cumsum(0)[:-1]
+        cuts = (proportions * len(members)).round().long()
+        for part, some in zip(parts, torch.tensor_split(members, cuts), strict=True):
+            part.append(some)
+    return [torch.cat(part) for part in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federated:
+    """Rounds in which every sampled client shares one defended update, and the server averages.
+
+    Clients are weighted by their number of examples. With `SecureAggregation`, the clients of the
+    round are those that are aggregated, instead of parts of one batch.
+
+    Args:
+        clients: Number of clients that hold the data.
+        rounds: Number of updates that the server takes.
+        sampled: Clients that take part in a round, chosen at random; None takes all.
+        local: What a client computes on its examples.
+        split: "iid", or `Dirichlet(alpha)` for clients that hold different classes.
+        batch_size: Examples per client and round, drawn anew; None, or too many, takes all.
+        lr: Learning rate of the server: 1 averages models, as federated averaging does.
+        momentum: Momentum of the server.
+        weight_decay: Weight decay of the server.
+        schedule: Factor of the server's learning rate in every round.
+        augment: Augmentation of the examples; none by default.
+        evaluate_every: Rounds between two evaluations.
+
+    Example:
+        >>> plan = Federated(clients=10, sampled=4, rounds=20, split=Dirichlet(0.5))
+        >>> plan.local, plan.count_steps(examples=1000)
+        (Gradient(reduction='mean'), 20)
+
+    References:
+        McMahan et al., 2017, Algorithm 1 (mcmahan2017communication)
+    """
+
+    clients: int
+    rounds: int
+    sampled: int | None = None
+    local: LocalComputation = field(default_factory=Gradient)
+    split: Split = "iid"
+    batch_size: int | None = None
+    lr: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Schedule = field(default_factory=Constant)
+    augment: CropAndFlip | None = None
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        names = ("clients", "rounds", "sampled", "batch_size", "evaluate_every")
+        _require_at_least(1, **{name: getattr(self, name) for name in names})
+        if self.cohort > self.clients:
+            raise InvalidValue(
+                f"expected sampled <= clients = {self.clients}, got {self.sampled!r}"
+            )
+        if self.split != "iid" and not isinstance(self.split, Dirichlet):
+            raise InvalidValue(f"expected split 'iid' or Dirichlet(alpha), got {self.split!r}")
+        _require_descent(self)
+
+    @property
+    def cohort(self) -> int:
+        """Number of clients that take part in a round."""
+        return self.sampled or self.clients
+
+    def count_steps(self, examples: int) -> int:
+        """Count the updates: one for every round."""
+        return self.rounds
+
+    def evaluation_interval(self, examples: int) -> int:
+        """Count the rounds between two evaluations."""
+        return self.evaluate_every
+
+    def sample_rate(self, examples: int) -> float | None:
+        """None: clients are sampled, not examples."""
+        return None
+
+    def build_sampler(self, labels: Tensor, *, rng: Rng) -> Sampler:
+        """Split the data once, then draw clients and some of their examples in every round."""
+        key, size = rng.fork("split"), self.batch_size
+        parts = split_examples(labels, clients=self.clients, split=self.split, rng=key)
+        rounds = rng.fork("rounds")
+
+        def draw_clients(step: int) -> list[Tensor]:
+            drawn = rounds.fork(step)
+            chosen = sorted(drawn.permutation(self.clients)[: self.cohort].tolist())
+            orders = [drawn.fork(client).permutation(len(parts[client])) for client in chosen]
+            return [parts[c][order[:size]] for c, order in zip(chosen, orders, strict=True)]
+
+        least = min(map(len, parts))
+        return Sampler(draw_clients, min(least, size or least))
+
+
+TrainingPlan = Training | Federated
+
+
+def _require_at_least(least: int, **values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise InvalidValue(f"expected {name} >= {least}, got {value!r}")
+
+
+def _require_descent(plan: TrainingPlan) -> None:
+    """Check the options of stochastic gradient descent."""
+    if not (plan.lr > 0 and math.isfinite(plan.lr)):
+        raise InvalidValue(f"expected lr > 0, got {plan.lr!r}")
+    if not 0 <= plan.momentum < 1:
+        raise InvalidValue(f"expected 0 <= momentum < 1, got {plan.momentum!r}")
+    if not (plan.weight_decay >= 0 and math.isfinite(plan.weight_decay)):
+        raise InvalidValue(f"expected weight_decay >= 0, got {plan.weight_decay!r}")
