@@ -7,15 +7,15 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.labels.label_equations import (
-    People,
+from seepage.attacks.labels.count_labels import (
+    SupposedExamples,
     _cost_with,
+    count_visible,
+    nearest_counts,
     peel,
-    visible_people,
     write_equations,
 )
 from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
-from seepage.attacks.labels.prototypes import nearest_counts
 from seepage.domains import Signal
 from seepage.scoring import count_error
 
@@ -37,7 +37,7 @@ def observed(task, labels, local=None):
 
 def supposed(equations, labels):
     features = sp.rng(2).normal((len(labels), equations.weight.shape[1])).double()
-    return People(features, torch.tensor(labels))
+    return SupposedExamples(features, torch.tensor(labels))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -71,43 +71,43 @@ def test_the_gain_is_what_the_client_multiplies_by(local, factor):
 def test_the_jacobian_is_the_derivative():
     _, seen = observed(linear_task(scale=2.0), [0, 3, 5])
     equations = write_equations(read_evidence(seen), 3)
-    people = supposed(equations, [0, 3, 5])
+    examples = supposed(equations, [0, 3, 5])
 
     def explained(features):
-        return equations.target - equations.residual(People(features, people.labels))
+        return equations.target - equations.residual(SupposedExamples(features, examples.labels))
 
-    exact = torch.autograd.functional.jacobian(explained, people.features)
-    assert torch.allclose(equations.jacobian(people), exact, atol=1e-10)
+    exact = torch.autograd.functional.jacobian(explained, examples.features)
+    assert torch.allclose(equations.jacobian(examples), exact, atol=1e-10)
 
 
-def test_the_cost_of_one_more_person_is_that_of_all_together():
+def test_the_cost_of_one_more_example_is_that_of_all_together():
     _, seen = observed(linear_task(scale=2.0), [0, 3, 5])
     equations = write_equations(read_evidence(seen), 3)
-    people = supposed(equations, [0, 3])
+    examples = supposed(equations, [0, 3])
     more = sp.rng(3).normal((4, 3)).double()
-    quick = _cost_with(equations, people, equations.residual(people), more)
+    quick = _cost_with(equations, examples, equations.residual(examples), more)
     for feature, label in product(range(4), range(6)):
-        everybody = people.joined(more[feature], label)
-        accuracy = equations.accuracy(everybody)
-        slow = equations.cost(equations.residual(everybody), accuracy).sum()
+        together = examples.add(more[feature], label)
+        accuracy = equations.accuracy(together)
+        slow = equations.cost(equations.residual(together), accuracy).sum()
         assert torch.isclose(quick[feature, label], slow)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_the_rank_counts_people_while_there_are_fewer_than_classes(size, bias):
+def test_the_rank_counts_examples_while_there_are_fewer_than_classes(size, bias):
     _, seen = observed(linear_task(bias=bias), [0, 1, 1, 0][:size])
-    assert visible_people(read_evidence(seen)) == size
+    assert count_visible(read_evidence(seen)) == size
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_peeling_finds_the_labels_of_all_people(bias):
+def test_peeling_finds_the_labels_of_all_examples(bias):
     _, seen = observed(linear_task(scale=20.0, bias=bias), [0, 3, 3])
     found = peel(write_equations(read_evidence(seen), 3), limit=3)
-    assert sorted(found.people.labels.tolist()) == [0, 3, 3]
+    assert sorted(found.examples.labels.tolist()) == [0, 3, 3]
 
 
-def test_a_solution_holds_the_features_of_the_people():
+def test_a_solution_holds_the_features_of_the_examples():
     batch, seen = observed(linear_task(scale=20.0), [0, 3, 3])
     evidence = read_evidence(seen)
     equations = write_equations(evidence, 3)
@@ -115,7 +115,7 @@ def test_a_solution_holds_the_features_of_the_people():
     assert found.solved
     assert not peel(equations, limit=2).solved
     truth = torch.cat([batch.inputs.flatten(1).double(), torch.ones(3, 1).double()], dim=1)
-    ours, theirs = found.people.features @ equations.weight.T, truth @ evidence.weight.T
+    ours, theirs = found.examples.features @ equations.weight.T, truth @ evidence.weight.T
     assert torch.allclose(ours[ours[:, 0].argsort()], theirs[theirs[:, 0].argsort()], atol=1e-3)
 
 

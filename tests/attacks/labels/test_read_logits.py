@@ -10,7 +10,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.certificate import residual
 from seepage.attacks.labels import ReadLogits
-from seepage.attacks.labels.read_logits import _read
+from seepage.attacks.labels.read_logits import _read_logits
 from seepage.core.errors import NotApplicable
 
 SEARCH = sp.attacks.inverting_gradients(steps=120, restarts=1, tv=1e-4)
@@ -45,7 +45,7 @@ def psnr(attack, seen, batch):
 @pytest.mark.parametrize("gain", [1, 100, 300])
 def test_at_the_truth_the_read_simulation_gives_the_observed_update(data, gain):
     task, batch = sure(data, gain)
-    read = _read(seen_by(sp.Threat(knows_labels=True), task, batch))
+    read = _read_logits(seen_by(sp.Threat(knows_labels=True), task, batch))
     assert residual(read, batch.inputs, read.labels) < 1e-5
 
 
@@ -142,4 +142,4 @@ def test_a_last_layer_that_runs_twice_does_not_show_the_logits(data):
     probabilities = task.outputs(task.parameters, batch.inputs).softmax(1)
     at_logits = probabilities - torch.nn.functional.one_hot(batch.labels, 10)
     assert not torch.allclose(seen.update.tensors["head.bias"], at_logits[0], atol=1e-3)
-    assert _read(seen) is None
+    assert _read_logits(seen) is None

@@ -1,4 +1,4 @@
-"""What the update says about the head, in double precision."""
+"""The classifier head and its gradient, read off an update in double precision."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from seepage.probing.usable_update import require_usable
 class Evidence:
     """The head and its gradient.
 
-    A bias is the weight of one more feature that is always 1, so that it needs no symbol of its
-    own. For logits W h_i and the mean cross-entropy of B people,
+    A bias is treated as the weight of one more feature that is always 1. For logits W h_i and the
+    mean cross-entropy of B examples,
 
         dL/dW = 1/B sum_i (softmax(W h_i) - e_{y_i}) h_i^T
 
@@ -30,8 +30,8 @@ class Evidence:
         weight: W, `(K, d)`.
         offset: Added to the logits and not in the update, `(K,)`.
         gradient: dL/dW, `(K, d)`.
-        anchor: A vector `(d,)` whose product with everybody's features is 1: exactly with a bias,
-            and without one about, judging by features of noise.
+        anchor: A vector `(d,)` whose product with the features of any example is 1: exactly with a
+            bias, and roughly without one, judging by the features of noise.
         biased: Whether the last column is the bias.
         precision: Relative accuracy of the gradient.
         rounding: Absolute accuracy of its entries.
@@ -52,7 +52,7 @@ class Evidence:
 
     @cached_property
     def signal(self) -> Tensor:
-        """The gradient of the bias, or its estimate where there is none, `(K,)`."""
+        """The gradient of the bias `(K,)`, estimated where there is no bias."""
         return self.gradient @ self.anchor
 
     @cached_property
@@ -61,7 +61,7 @@ class Evidence:
         return self.gradient.T @ self.signal / self.signal.square().sum()
 
     def predictions(self, features: Tensor) -> Tensor:
-        """What the network makes of features `(A, d)`: softmax(W h), `(A, K)`."""
+        """Softmax(W h), `(A, K)`, of features `(A, d)`."""
         return torch.softmax(features @ self.weight.T + self.offset, dim=-1)
 
     def divided_by(self, factor: float) -> Evidence:
@@ -70,7 +70,7 @@ class Evidence:
 
 
 def read_evidence(observation: Observation) -> Evidence:
-    """Take the head out of an update, oriented as a gradient but in the unit it came in.
+    """Read the head off an update, with the sign of a gradient but in the update's own scale.
 
     Raises:
         NotApplicable: No head, a head that the update does not hold, or no cross-entropy.
@@ -87,23 +87,28 @@ def read_evidence(observation: Observation) -> Evidence:
             "say nothing of labels; use Threat(knows_labels=True)"
         )
     if head.bias is not None and bool((gradient.any(1) & (shared[head.bias] == 0)).any()):
-        # Pruned or dropped, so that what is left of it misleads.
+        # The bias was pruned or dropped, and what is left of it misleads.
         head = head.without_bias(task)
+    mean = head.features.double().cpu().mean(0)
+    if head.bias is None:
+        anchor = mean / mean.square().sum()
+    else:
+        anchor = torch.cat([torch.zeros_like(mean), mean.new_ones(1)])
     limits = torch.finfo(gradient.dtype)
-    weight = columns(task.parameters, head)
+    weight = _join_columns(task.parameters, head)
     return Evidence(
         weight=weight,
         offset=head.offset.double().cpu(),
-        gradient=columns(shared, head),
-        anchor=_anchor(head),
+        gradient=_join_columns(shared, head),
+        anchor=anchor,
         biased=head.bias is not None,
         precision=max(limits.eps, 1e-12),
-        # A difference is rounded as what it is a difference of.
+        # A difference of weights has the rounding errors of the weights.
         rounding=limits.eps * (float(weight.abs().max()) if update.kind == "difference" else 0.0),
     )
 
 
-def columns(tensors: Mapping[str, Tensor], head: Head) -> Tensor:
+def _join_columns(tensors: Mapping[str, Tensor], head: Head) -> Tensor:
     """Weight and bias of the head side by side, `(K, d)` or `(K, d + 1)`, in double precision."""
     parts = [tensors[head.weight]]
     if head.bias is not None:
@@ -111,15 +116,8 @@ def columns(tensors: Mapping[str, Tensor], head: Head) -> Tensor:
     return torch.cat(parts, dim=1).detach().double().cpu()
 
 
-def _anchor(head: Head) -> Tensor:
-    mean = head.features.double().cpu().mean(0)
-    if head.bias is None:
-        return mean / mean.square().sum()
-    return torch.cat([torch.zeros_like(mean), mean.new_ones(1)])
-
-
 def _require_cross_entropy(task: Task, head: Head) -> None:
-    """Refuse a loss whose derivative is not about that of a cross-entropy, up to a factor."""
+    """Reject a loss whose derivative is not roughly a multiple of the cross-entropy's."""
     labels = torch.arange(len(head.logits), device=head.logits.device) % head.logits.shape[1]
     logits = head.logits.clone().requires_grad_()
     (slope,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
@@ -133,48 +131,44 @@ def _require_cross_entropy(task: Task, head: Head) -> None:
         )
 
 
-# Beyond this error, local steps after the first blur the small rows that tell people apart.
+# Beyond this error, local steps after the first blur the small rows that tell examples apart.
 EXACT = 0.02
 
 
 @dataclass(frozen=True)
 class _Gain:
-    """What separates a shared head from the mean gradient at the broadcast parameters.
+    """How a shared head differs from the mean gradient at the broadcast parameters.
 
     Args:
         factor: 1 for a mean gradient, B for a sum, about lr * steps for federated averaging.
-        error: What the factor does not explain, relative to the gradient: later local steps start
-            from other parameters.
+        error: Relative to the gradient, beyond the factor: later local steps start from other
+            parameters.
     """
 
     factor: float
     error: float
 
     def undo(self, evidence: Evidence) -> Evidence:
-        """The evidence in units of a mean gradient, and no more accurate than this gain."""
+        """The evidence in units of a mean gradient, no more precise than this gain."""
         scaled = evidence.divided_by(self.factor)
         return replace(scaled, precision=max(scaled.precision, self.error))
 
 
 def measure_gain(observation: Observation, size: int) -> _Gain:
-    """Run the client's own code on noise with even labels, where the gradient is known.
+    """Simulate the client on `size` noise inputs and compare with their mean gradient.
 
-    So every local computation and every deterministic defense that the adversary knows is covered
-    without naming it: reductions, learning rates, local steps, momentum, clipping.
-
-    Args:
-        observation: With the simulation of the client.
-        size: Number of noise inputs.
+    This covers every local computation and every deterministic defense that the adversary knows:
+    reductions, learning rates, local steps, momentum, clipping.
     """
     task = observation.task
     head = classifier_head(task)
     reference = task.parameters[head.weight]
     inputs = task.placed(task.domain.sample(size, rng=Rng(0).fork("gain")))
     labels = torch.arange(size, device=reference.device) % len(reference)
-    shared = columns(observation.simulate(inputs, labels).descent().tensors, head)
-    known = columns(Gradient()(task, inputs, labels).tensors, head)
+    shared = _join_columns(observation.simulate(inputs, labels).descent().tensors, head)
+    known = _join_columns(Gradient()(task, inputs, labels).tensors, head)
     factor = float((shared * known).sum() / known.square().sum())
     if not factor > 0:
-        # A simulation that gives nothing, such as everything pruned, says nothing of scale.
+        # A simulation that gives zeros, such as everything pruned, does not show the scale.
         return _Gain(1.0, 1.0)
     return _Gain(factor, float((shared / factor - known).norm() / known.norm()))

@@ -1,4 +1,4 @@
-"""Label rules that see which classes are present, but not how often."""
+"""Label rules that find which classes are present, but not how often."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from seepage.core.errors import MissingKnowledge, NotApplicable
 
 
 class LabelRule(Protocol):
-    """Observation to the labels of the batch. There is no slot for the truth."""
+    """Recovers the labels of a batch from an observation, without the truth."""
 
     def __call__(self, observation: Observation) -> Tensor:
-        """Return the labels `(B,)`, sorted: an update holds no order."""
+        """Return the labels `(B,)`, sorted, since an update holds no order."""
 
 
 @dataclass(frozen=True)
 class IDLG:
-    """The label of one person: the row of the head that opposes all the others.
+    """The label of one example: the row of the head that opposes all the others.
 
         y = argmin_k sum_{j != k} <dL/dW_k, dL/dW_j>
 
-    Exact for one person and cross-entropy, up to rounding, since p_k - 1[k = y] is negative for
-    k = y alone. The bias counts as one more column. Scale and sign of the update cancel.
+    Exact for one example and cross-entropy, up to rounding, since p_k - 1[k = y] is negative only
+    for k = y. The bias counts as one more column. Scale and sign of the update cancel.
 
     References:
         Zhao et al., 2020, Sec. 3.1 (zhao2020idlg)
@@ -36,7 +36,7 @@ class IDLG:
         """Return the label `(1,)`."""
         if observation.batch_size not in (None, 1):
             raise NotApplicable(
-                f"{self} reads the label of one person, got a batch of {observation.batch_size}; "
+                f"{self} reads the label of one example, got a batch of {observation.batch_size}; "
                 "use CountAware()"
             )
         rows = read_evidence(observation).gradient
@@ -52,16 +52,16 @@ class SignRule:
 
         dL/db_k = mean_i (p_ik - 1[y_i = k]) < 0
 
-    Only a class that is present can have one, with a bias and a single step. Without a bias its
-    gradient is estimated from that of the weights. Duplicates cannot be seen: a batch larger than
-    the classes found is filled by going through them again, the most negative first. Without a
+    With a bias and a single step, only classes that are present have a negative gradient. Without a
+    bias it is estimated from the gradient of the weights. Duplicates cannot be seen: a batch larger
+    than the classes found is filled by going through them again, the most negative first. Without a
     known batch size each class found is returned once.
 
-    On a trained network whoever is mistaken for class k hides those who are in it.
+    On a trained network, examples mistaken for class k hide the examples of class k.
 
     References:
         Wainakh et al., 2022 (wainakh2022user), who call it property 1; Zhao et al., 2020
-        (zhao2020idlg) for one person
+        (zhao2020idlg) for one example
     """
 
     def __call__(self, observation: Observation) -> Tensor:
@@ -79,8 +79,8 @@ class YinMinimum:
 
         argsort_k min_m dL/dW_km, the first B
 
-    Assumes features that are not negative, as after a ReLU, and labels that do not repeat. A batch
-    larger than the number of classes is filled by going through the order again.
+    Assumes non-negative features, as after a ReLU, and labels that do not repeat. A batch larger
+    than the number of classes is filled by going through the order again.
 
     References:
         Yin et al., 2021, Eq. 6 (yin2021see)
@@ -95,7 +95,7 @@ class YinMinimum:
 
 
 def require_batch_size(observation: Observation, needed_by: object) -> int:
-    """The batch size, or an error that says who needs it."""
+    """Return the batch size, or raise `MissingKnowledge`."""
     if observation.batch_size is None:
         raise MissingKnowledge(
             "batch size", needed_by=needed_by, hint="use Threat(knows_batch_size=True)"
@@ -104,7 +104,7 @@ def require_batch_size(observation: Observation, needed_by: object) -> int:
 
 
 def sort_labels(labels: Tensor, observation: Observation) -> Tensor:
-    """Sorted labels on the device of the update."""
+    """Sort labels and move them to the device of the update."""
     return labels.sort().values.to(next(iter(observation.update)).device)
 
 

@@ -19,22 +19,21 @@ from seepage.search.many import attack_many
 
 @dataclass(frozen=True)
 class ReadLogits:
-    """Search with the gradient at the logits given, where the update of one person shows it.
+    """Search with the gradient at the logits given, where the update of one example shows it.
 
-    The gradient of the last layer's bias is that of the loss at the logits z, so that the rest of
-    the update is linear in what is known:
+    The gradient of the last layer's bias is the gradient d of the loss at the logits z. The search
+    then simulates
 
-        d = dL/db,   g(x) = (dz(x)/dtheta)^T d,   in the place of   (dz(x)/dtheta)^T (p(x) - e_y)
+        g(x) = (dz(x)/dtheta)^T d,   d = dL/db,   instead of   (dz(x)/dtheta)^T (p(x) - e_y)
 
-    A trained network is sure of what it knows: p - e_y is tiny, its direction changes with every
-    step of a search, and float32 rounds the part of the true class to zero. A search that simulates
-    it finds little of images that the update, given d, still tells. At the truth both give the
-    observed update.
+    At the truth both give the observed update. On a confident network p - e_y is tiny, its
+    direction changes with every step of a search, and float32 rounds the part of the true class to
+    zero. So a search that simulates p - e_y fails on images that can still be found given d.
 
-    Batches and local steps are attacked as they are, as is every network without a bias at its end
-    or with one that is used elsewhere too. So is an update behind a defense that the threat reveals
-    (`knows_defense`); behind one that it withholds, the defended bias is taken for the gradient at
-    the logits.
+    Batches and local steps are attacked as they are. So are networks whose last layer has no bias,
+    or one that is used elsewhere too, and updates behind a defense that the threat reveals
+    (`knows_defense`). Behind a hidden defense the defended bias is taken for the gradient at the
+    logits.
 
     Args:
         attack: What searches.
@@ -57,15 +56,15 @@ class ReadLogits:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the gradient at the logits off the update, and attack."""
-        read = _read(observation)
+        read = _read_logits(observation)
         guess = self.attack(read or observation, rng=rng)
         return guess if read is None else replace(guess, labels=_label(read, observation))
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
     ) -> list[Reconstruction | SeepageError]:
-        """Do the same side by side, in two groups: those that could be read, and the others."""
-        read = [_read(observation) for observation in observations]
+        """Attack side by side, in two groups: observations that show the gradient, and others."""
+        read = [_read_logits(observation) for observation in observations]
         found: dict[int, Reconstruction | SeepageError] = {}
         for shown in (True, False):
             places = [i for i, given in enumerate(read) if (given is not None) == shown]
@@ -80,20 +79,18 @@ class ReadLogits:
 
 
 def inner_product(logits: Tensor, direction: Tensor) -> Tensor:
-    """A loss whose gradient at the logits is given: <d, z>, `(B,)`."""
+    """The loss <d, z>, `(B,)`, whose gradient at the logits is d."""
     return (logits * direction).sum(-1)
 
 
-def _read(observation: Observation) -> Observation | None:
-    """The observation with the direction at the logits for its labels; None where none shows."""
-    simulation, size = observation.simulate, observation.batch_size
-    alone = size == 1 and observation.mixing is None and observation.update.kind == "gradient"
-    client = simulation.client
-    if not alone or client is None:
+def _read_logits(observation: Observation) -> Observation | None:
+    """The observation with d in place of its labels; None where the update does not show d."""
+    task, client = observation.task, observation.simulate.client
+    if observation.batch_size != 1 or observation.mixing is not None or client is None:
         return None
-    if not isinstance(client.local, Gradient) or client.chain != chain():
+    undefended = isinstance(client.local, Gradient) and client.chain == chain()
+    if observation.update.kind != "gradient" or not undefended:
         return None
-    task = observation.task
     try:
         bias = classifier_head(task).bias
     except NotApplicable:
@@ -103,22 +100,22 @@ def _read(observation: Observation) -> Observation | None:
     largest = observation.update.tensors[bias].abs().max()
     if not largest > 0:
         return None
-    # Near one, so that no power of a tiny norm underflows on the way.
+    # Near one, so that no power of a tiny norm underflows.
     update = observation.update.map(lambda tensor: tensor / largest)
     task = replace(task, loss=inner_product)
     return replace(
         observation,
         task=task,
         update=update,
-        simulate=simulation.with_task(task),
+        simulate=observation.simulate.with_task(task),
         labels=update.tensors[bias].unsqueeze(0),
     )
 
 
 def _only_added(task: Task, bias: str) -> bool:
-    """Whether all that a bias does is to be added to the logits: (dz/db)^T d = sum_i d_i on noise.
+    """Whether the bias is only added to the logits: (dz/db)^T d = sum_i d_i on noise.
 
-    A last layer that runs more than once, or shares its bias, gets gradient from elsewhere too.
+    The bias of a layer that runs more than once, or shares it, gets gradient from elsewhere too.
     """
     key = Rng(0).fork("probes")
     noise = task.placed(task.domain.sample(PROBES, rng=key))
@@ -134,7 +131,7 @@ def _only_added(task: Task, bias: str) -> bool:
 
 
 def _label(given: Observation, observation: Observation) -> Tensor | None:
-    """The label, known or read: only the true class is pulled up, unless rounding took its part."""
+    """The known label, or the class with a negative gradient if rounding left one."""
     if observation.labels is not None:
         return observation.labels
     assert given.labels is not None

@@ -1,0 +1,464 @@
+"""Count the labels of a batch, and its examples, from the gradient of the classifier head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from seepage.attacks.labels.label_evidence import EXACT, Evidence, measure_gain, read_evidence
+from seepage.attacks.labels.label_rules import require_batch_size
+from seepage.core import Observation
+
+_WHOLE = 0.15
+_ITERATIONS = 30
+_PRESENT = 0.3
+_CLOSE, _CONFIDENT = 0.1, 0.3
+_STEPS, _DAMPINGS = 15, 7
+_ROWS, _TRIALS = 32, 4
+_CLEAR = 2.0
+_SOLVED = 0.6
+
+
+def count_classes(observation: Observation) -> Tensor:
+    """Estimated number of examples of each class, `(K,)`, with the batch size as their sum.
+
+    A single example has the class whose bias gradient is lowest. For more, from the strongest
+    evidence to the weakest:
+
+    1. Prototypes, one feature vector per class, if they explain the gradient. They do while the
+       network is untrained.
+    2. Examples peeled off one by one, while fewer than K - 1 are visible: mostly right for few
+       examples, whatever the network. Without a bias only if they explain everything.
+    3. n = B (1/K - dL/db) for all other examples, as if the network predicted every class equally
+       often. For a large batch and a trained network this is the whole answer, and little better
+       than assuming that all classes are equally frequent: examples that the network knows well
+       leave no trace in the update.
+
+    Counts, unlike signs, need the scale of the update, which is measured on a simulation. They are
+    wrong where the simulation misleads: behind clipping that the adversary does not know, and after
+    local steps so large that the update is far from proportional to a gradient.
+
+    Raises:
+        MissingKnowledge: The batch size is not known.
+        NotApplicable: The update holds no classifier head, or none trained by cross-entropy.
+    """
+    size = require_batch_size(observation, "counting labels")
+    evidence = measure_gain(observation, size).undo(read_evidence(observation))
+    if size == 1:
+        return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
+    counts, explained = fit_prototypes(evidence, size)
+    return nearest_counts(counts, size) if explained else _count_by_peeling(evidence, size)
+
+
+def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
+    """Count the examples found, and guess the rest."""
+    visible = count_visible(evidence)
+    if visible > min(size, evidence.classes - 2) or evidence.precision > EXACT:
+        return _calibrate_counts(size * evidence.signal, size)
+    equations = write_equations(evidence, size)
+    found = peel(equations, limit=visible)
+    if not (found.solved or evidence.biased):
+        # The lengths of features are only roughly known, so a partial explanation misleads.
+        return _calibrate_counts(size * evidence.signal, size)
+    known = torch.bincount(found.examples.labels, minlength=evidence.classes)
+    left = equations.residual(found.examples) @ equations.anchor
+    return known + _calibrate_counts(left, size - len(found.examples))
+
+
+def _calibrate_counts(signal: Tensor, size: int) -> Tensor:
+    """The whole counts nearest to n = B/K - B dL/db, from B dL/db."""
+    return nearest_counts(size / len(signal) - signal, size)
+
+
+def nearest_counts(estimate: Tensor, total: int) -> Tensor:
+    """The non-negative integers with this sum that are nearest to an estimate, `(K,)`.
+
+        argmin ||n - estimate||^2   over   n in {0, 1, ...}^K, sum n = total
+
+    Each unit is added or taken where it costs least, which is optimal for a separable convex
+    cost. The first class wins a tie.
+
+    Example:
+        >>> nearest_counts(torch.tensor([1.6, -0.3, 0.7]), 2).tolist()
+        [1, 0, 1]
+    """
+    counts = estimate.clamp_min(0).round()
+    while counts.sum() > total:
+        cost = torch.where(counts > 0, estimate - counts, torch.inf)
+        counts[cost.argmin()] -= 1
+    while counts.sum() < total:
+        counts[(counts - estimate).argmin()] += 1
+    return counts.long()
+
+
+def estimate_batch_size(observation: Observation, *, limit: int = 64) -> int | None:
+    """Estimate the batch size from the update alone; None where the update does not show it.
+
+    While it is below K - 1, the rank of the head's gradient is the number of visible examples. It
+    is returned if that many examples explain the gradient: as prototypes with counts that are
+    nearly whole, or peeled off one by one to the last digit.
+
+    Otherwise: a mean gradient holds the shares n_k / B of the classes, which are fractions with
+    the denominator B. The smallest size for which every estimated count is nearly whole is
+    returned, if all other such sizes are its multiples, its double is one of them and the rank
+    does not exceed it. So a batch whose counts share a factor is taken for a smaller one.
+
+    Needs a trained bias, without which the lengths of features are not known, and a client whose
+    update is proportional to a gradient within 2 %.
+
+    Args:
+        observation: What the adversary sees; a batch size in it is not used.
+        limit: Largest size to consider.
+    """
+    evidence = read_evidence(observation)
+    rescale = _scale_by_size(observation, evidence)
+    if rescale is None:
+        return None
+    visible = count_visible(rescale(1))
+    if visible < evidence.classes - 1:
+        scaled = rescale(visible)
+        if (
+            _gives_whole_counts(scaled, visible)
+            or peel(write_equations(scaled, visible), limit=visible).solved
+        ):
+            return visible
+    sizes = [size for size in range(1, limit + 1) if _gives_whole_counts(rescale(size), size)]
+    if not sizes or sizes[0] < visible or any(size % sizes[0] for size in sizes):
+        return None
+    return sizes[0] if 2 * sizes[0] in sizes else None
+
+
+def _scale_by_size(
+    observation: Observation, evidence: Evidence
+) -> Callable[[int], Evidence] | None:
+    """The evidence in units of a mean gradient, as a function of the batch size."""
+    if not evidence.biased:
+        return None
+    two, four = measure_gain(observation, 2), measure_gain(observation, 4)
+    if max(two.error, four.error) > EXACT:
+        return None
+    # A mean does not grow with the batch, and a sum grows in proportion.
+    power = log2(four.factor / two.factor)
+    return lambda size: evidence.divided_by(two.factor * (size / 2) ** power)
+
+
+def _gives_whole_counts(evidence: Evidence, size: int) -> bool:
+    counts, explained = fit_prototypes(evidence, size)
+    return explained and float((counts - counts.round()).abs().max()) < _WHOLE
+
+
+def fit_prototypes(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
+    """Solve for the counts n_k and one feature vector h_k per class.
+
+        n_k     = sum_c n_c p_ck     - B dL/db_k
+        n_k h_k = sum_c n_c p_ck h_c - B dL/dW_k,      p_c = softmax(W h_c)
+
+    by damped iteration from the one feature vector that explains the gradient best. The equations
+    are exact if examples of one class share their features. The iteration contracts while the
+    softmax is far from its corners.
+
+    Args:
+        evidence: In units of a mean gradient.
+        size: Number B of examples.
+
+    Returns:
+        The counts `(K,)`, not rounded, and whether to trust them: the prototypes reproduce the
+        gradient, and the network is not so sure of them that any number of them would.
+
+    Deviations:
+        The paper reads h_k off one row, dL/dW_k / dL/db_k, which mixes in the features of all other
+        examples by their p_k. Here that part is subtracted, which duplicates need.
+
+    References:
+        Ma et al., 2023 (ma2023instance)
+    """
+    features = evidence.centre.repeat(evidence.classes, 1)
+    estimate = size * (evidence.predictions(evidence.centre) - evidence.signal)
+    counts = _normalise_counts(estimate, size)
+    for _ in range(_ITERATIONS):
+        predictions = evidence.predictions(features)
+        estimate = predictions.T @ counts - size * evidence.signal
+        sums = predictions.T @ (counts[:, None] * features) - size * evidence.gradient
+        present = estimate > _PRESENT
+        own = torch.where(present[:, None], sums / estimate[:, None], features)
+        features = (features + own) / 2
+        counts = (counts + _normalise_counts(estimate, size)) / 2
+    whole = nearest_counts(estimate, size).to(estimate)
+    predictions = evidence.predictions(features)
+    residuals = predictions - torch.eye(evidence.classes, dtype=predictions.dtype)
+    gradient = residuals.T @ (whole[:, None] * features) / size
+    misfit = (gradient - evidence.gradient).norm() / evidence.gradient.norm()
+    confidence = predictions.diagonal() @ whole / size
+    return estimate, float(misfit) < _CLOSE and float(confidence) < _CONFIDENT
+
+
+def _normalise_counts(estimate: Tensor, size: int) -> Tensor:
+    """Drop counts too small to be an example, and scale the others to the right total."""
+    kept = torch.where(estimate > _PRESENT, estimate, 0.0)
+    if not bool(kept.any()):
+        kept = torch.softmax(estimate, dim=0)
+    return kept * size / kept.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class SupposedExamples:
+    """Supposed examples of a batch.
+
+    Args:
+        features: In the coordinates of some `_LabelEquations`, `(A, r)`.
+        labels: `(A,)`.
+    """
+
+    features: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return len(self.labels)
+
+    def add(self, features: Tensor, label: int) -> SupposedExamples:
+        """The same examples and one more."""
+        labels = torch.cat([self.labels, self.labels.new_tensor([label])])
+        return SupposedExamples(torch.cat([self.features, features[None]]), labels)
+
+
+@dataclass(frozen=True, eq=False)
+class _LabelEquations:
+    """B dL/dW = sum over examples of (softmax(W h) - e_y) h^T, for h in the row space of dL/dW.
+
+    Each class is one row of equations. On a trained network rows differ in size by many decades:
+    an example that the network knows well is invisible in large rows and clear in small ones. So
+    rows are judged relative to their own size, by
+
+        cost = sum_k 1/2 log(|residual_k|^2 + accuracy_k^2)
+
+    Args:
+        weight: W in coordinates, `(K, r)`.
+        offset: Added to the logits, `(K,)`.
+        target: B dL/dW in coordinates, `(K, r)`.
+        anchor: In coordinates, `(r,)`.
+        precision: Relative accuracy of the target.
+        rounding: Absolute accuracy of its rows.
+    """
+
+    weight: Tensor
+    offset: Tensor
+    target: Tensor
+    anchor: Tensor
+    precision: float
+    rounding: float
+
+    def predictions(self, features: Tensor) -> Tensor:
+        """Softmax(W h), `(A, K)`."""
+        return torch.softmax(features @ self.weight.T + self.offset, dim=-1)
+
+    def residual(self, examples: SupposedExamples) -> Tensor:
+        """What these examples leave unexplained, `(K, r)`."""
+        each = self.predictions(examples.features) - self._one_hot(examples.labels)
+        return self.target - each.T @ examples.features
+
+    def accuracy(self, examples: SupposedExamples) -> Tensor:
+        """Accuracy of each row, `(K,)`.
+
+        A softmax close to 1 is rounded in absolute terms, so the row of an example's own class is
+        not accurate to its last digits.
+        """
+        lengths = vector_norm(examples.features, dim=1)
+        own: Tensor = (
+            self.precision / 2 * (lengths[:, None] * self._one_hot(examples.labels)).sum(0)
+        )
+        tiny = torch.finfo(own.dtype).tiny
+        sizes: Tensor = vector_norm(self.target, dim=1)
+        return 8 * self.precision * sizes + self.rounding + own + tiny
+
+    def cost(self, residual: Tensor, accuracy: Tensor) -> Tensor:
+        """The cost of each row of a residual, `(..., K)`."""
+        return (residual.square().sum(-1) + accuracy.square()).log() / 2
+
+    def jacobian(self, examples: SupposedExamples) -> Tensor:
+        """Derivative of the explained target by the features, `(K, r, A, r)`."""
+        predictions = self.predictions(examples.features)
+        spread = self.weight[None] - (predictions @ self.weight)[:, None]
+        slopes = predictions[:, :, None] * spread
+        derivative = torch.einsum("akr,ac->kcar", slopes, examples.features)
+        axes = torch.arange(examples.features.shape[1])
+        derivative[:, axes, :, axes] += (predictions - self._one_hot(examples.labels)).T[None]
+        return derivative
+
+    def _one_hot(self, labels: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(labels, len(self.weight)).to(self.weight)
+
+
+def count_visible(evidence: Evidence) -> int:
+    """Count the examples that the head's gradient tells apart: its rank with rows of one length.
+
+    At most the batch size, and at most K - 1, since the rows sum to zero.
+    """
+    return len(_row_space(evidence))
+
+
+def write_equations(evidence: Evidence, size: int) -> _LabelEquations:
+    """The equations for a batch of `size`, in an orthonormal basis of the row space.
+
+    While fewer than K - 1 examples are visible, the row space is the span of their features.
+    """
+    basis = _row_space(evidence)
+    return _LabelEquations(
+        weight=evidence.weight @ basis.T,
+        offset=evidence.offset,
+        target=size * evidence.gradient @ basis.T,
+        anchor=basis @ evidence.anchor,
+        precision=evidence.precision,
+        rounding=size * evidence.rounding * len(basis) ** 0.5,
+    )
+
+
+def _row_space(evidence: Evidence) -> Tensor:
+    """Orthonormal basis of the rows that are more than noise, `(r, d)`."""
+    lengths = vector_norm(evidence.gradient, dim=1)
+    noise = evidence.rounding * evidence.gradient.shape[1] ** 0.5 / lengths
+    floor = max(6 * evidence.precision, float(noise.median()))
+    clear = noise <= floor
+    rows = evidence.gradient[clear] / lengths[clear, None]
+    _, values, directions = torch.linalg.svd(rows, full_matrices=False)
+    basis: Tensor = directions[values > floor * values[0]]
+    return basis
+
+
+@dataclass(frozen=True, eq=False)
+class _Explanation:
+    """Supposed examples and how well they explain the gradient.
+
+    Args:
+        examples: With features and labels.
+        cost: Over all rows; lower is better.
+        solved: Whether nothing is left over, as far as the digits go.
+    """
+
+    examples: SupposedExamples
+    cost: float
+    solved: bool
+
+
+def peel(equations: _LabelEquations, *, limit: int) -> _Explanation:
+    """Explain the gradient by no example, one, two and so on, until one more explains little.
+
+    A row of the residual, scaled to what the anchor asks of features, is a mixture of features,
+    weighted by how much each example moves that class. Where one example outweighs the rest, the
+    mixture is that example's features. So each mixture is tried with each label, the most promising
+    few are refined together with all examples found before, and the best one stays.
+
+    The examples found before the first one that hardly lowers the cost are returned, unless all
+    together leave nothing over.
+
+    Args:
+        equations: What is to be explained.
+        limit: Most examples to look for.
+    """
+    none = SupposedExamples(equations.target[:0], torch.zeros(0, dtype=torch.long))
+    path = [_explain(equations, none)]
+    while len(path) <= limit and not path[-1].solved:
+        proposals = _propose_example(equations, path[-1].examples)
+        more = [_explain(equations, _refine(equations, proposal)) for proposal in proposals]
+        if not more:
+            break
+        path.append(min(more, key=lambda explanation: explanation.cost))
+    if not path[-1].solved:
+        for before, after in pairwise(path):
+            if before.cost - after.cost < _CLEAR:
+                return before
+    return path[-1]
+
+
+def _explain(equations: _LabelEquations, examples: SupposedExamples) -> _Explanation:
+    accuracy = equations.accuracy(examples)
+    cost = equations.cost(equations.residual(examples), accuracy)
+    # The mean over rows of the cost above that of a perfect explanation.
+    excess = float((cost - accuracy.log()).mean())
+    return _Explanation(examples, float(cost.sum()), excess < _SOLVED)
+
+
+def _refine(equations: _LabelEquations, examples: SupposedExamples) -> SupposedExamples:
+    """Minimise the cost over the features by Levenberg-Marquardt steps; the labels stay.
+
+    Rows are weighted by one over their residual, so that rows that other examples have yet to
+    explain do not pull on rows already explained.
+    """
+    accuracy = equations.accuracy(examples)
+    residual = equations.residual(examples)
+    value, damping = equations.cost(residual, accuracy).sum(), 1e-2
+    for _ in range(_STEPS):
+        weights = (residual.square().sum(1) + accuracy.square()).rsqrt()
+        rows = torch.einsum("k,kcar->kcar", weights, equations.jacobian(examples))
+        rows, right = rows.flatten(2).flatten(0, 1), (weights[:, None] * residual).flatten()
+        for _ in range(_DAMPINGS):
+            step = _solve_damped(rows, right, damping).reshape(examples.features.shape)
+            moved = SupposedExamples(examples.features + step, examples.labels)
+            left = equations.residual(moved)
+            lower = equations.cost(left, accuracy).sum()
+            if lower < value:
+                break
+            damping *= 6
+        else:
+            return examples
+        gained = value - lower
+        examples, residual, value, damping = moved, left, lower, max(damping / 10, 1e-13)
+        if gained < 1e-3:
+            break
+    return examples
+
+
+def _solve_damped(rows: Tensor, right: Tensor, damping: float) -> Tensor:
+    """The x that minimises |rows x - right|^2 + damping sum_j |rows_j|^2 x_j^2."""
+    scale = vector_norm(rows, dim=0).clamp_min(1e-12 * float(rows.norm()))
+    ridge = damping**0.5 * torch.eye(len(scale), dtype=rows.dtype)
+    target = torch.cat([right, right.new_zeros(len(scale))])
+    solution: Tensor = torch.linalg.lstsq(torch.cat([rows / scale, ridge]), target).solution
+    step: Tensor = solution / scale
+    return step
+
+
+def _propose_example(
+    equations: _LabelEquations, examples: SupposedExamples
+) -> list[SupposedExamples]:
+    """The most promising ways to add one example."""
+    left = equations.residual(examples)
+    features = _mixtures(equations, left, equations.accuracy(examples))
+    cost = _cost_with(equations, examples, left, features)
+    order = cost.flatten().argsort(stable=True)[:_TRIALS]
+    pairs = [divmod(index, cost.shape[1]) for index in order.tolist()]
+    return [examples.add(features[f], label) for f, label in pairs]
+
+
+def _mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Tensor:
+    """Features that would leave such rows, `(F, r)`, from rows of every size."""
+    lengths = vector_norm(left, dim=1)
+    rows = left[(lengths > 3 * accuracy).nonzero().flatten()]
+    if len(rows) > _ROWS:
+        order = vector_norm(rows, dim=1).argsort(descending=True)
+        rows = rows[order[torch.linspace(0, len(order) - 1, _ROWS).long()]]
+    found = rows / (rows @ equations.anchor)[:, None]
+    return found[found.isfinite().all(1)]
+
+
+def _cost_with(
+    equations: _LabelEquations, examples: SupposedExamples, left: Tensor, features: Tensor
+) -> Tensor:
+    """Cost with one more example, for each of these features and each label, `(F, K)`.
+
+    A label changes only its own row.
+    """
+    accuracy = equations.accuracy(examples)
+    predictions = equations.predictions(features)
+    without = left - torch.einsum("fk,fr->fkr", predictions, features)
+    own = without + features[:, None]
+    rounded = equations.precision / 2 * vector_norm(features, dim=1)
+    other_rows = equations.cost(without, accuracy)
+    own_row = equations.cost(own, accuracy + rounded[:, None])
+    return (other_rows.sum(1, keepdim=True) - other_rows + own_row).nan_to_num(nan=torch.inf)
