@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 
 from seepage.attacks.applicability import applies_to, require_searchable
-from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.attacks.labels.label_rules import IDLG
+from seepage.attacks.labels.infer_labels import IDLG, InferLabels
 from seepage.core import Attack, Observation, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.numerics.schedules import Constant

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.attacks.labels.label_rules import YinMinimum
+from seepage.attacks.labels.infer_labels import InferLabels, YinMinimum
 from seepage.core import Attack
 from seepage.numerics.schedules import CosineDecay, WarmUp
 from seepage.search.engine import Engine

@@ -1,8 +1,14 @@
 """Label recovery: the labels of a batch with their counts, from its update alone."""
 
 from seepage.attacks.labels.count_labels import count_classes, estimate_batch_size
-from seepage.attacks.labels.infer_labels import CountAware, InferLabels
-from seepage.attacks.labels.label_rules import IDLG, LabelRule, SignRule, YinMinimum
+from seepage.attacks.labels.infer_labels import (
+    IDLG,
+    CountAware,
+    InferLabels,
+    LabelRule,
+    SignRule,
+    YinMinimum,
+)
 from seepage.attacks.labels.read_logits import ReadLogits
 
 __all__ = [

@@ -11,8 +11,13 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from seepage.attacks.labels.label_evidence import EXACT, Evidence, measure_gain, read_evidence
-from seepage.attacks.labels.label_rules import require_batch_size
+from seepage.attacks.labels.label_evidence import (
+    EXACT,
+    Evidence,
+    measure_gain,
+    read_evidence,
+    require_batch_size,
+)
 from seepage.core import Observation
 
 _WHOLE = 0.15

@@ -1,16 +1,100 @@
-"""Infer labels and batch size from the update, for any attack that needs them."""
+"""Infer labels and batch size from the update, by several rules, for any attack that needs them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.labels.count_labels import count_classes, estimate_batch_size
-from seepage.attacks.labels.label_rules import LabelRule, require_batch_size, sort_labels
+from seepage.attacks.labels.label_evidence import read_evidence, require_batch_size
 from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core.errors import NotApplicable
 from seepage.core.rng import require_key
+
+
+class LabelRule(Protocol):
+    """Recovers the labels of a batch from an observation, without the truth."""
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the labels `(B,)`, sorted, since an update holds no order."""
+
+
+@dataclass(frozen=True)
+class IDLG:
+    """The label of one example: the row of the head that opposes all the others.
+
+        y = argmin_k sum_{j != k} <dL/dW_k, dL/dW_j>
+
+    Exact for one example and cross-entropy, up to rounding, since p_k - 1[k = y] is negative only
+    for k = y. The bias counts as one more column. Scale and sign of the update cancel.
+
+    References:
+        Zhao et al., 2020, Sec. 3.1 (zhao2020idlg)
+    """
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the label `(1,)`."""
+        if observation.batch_size not in (None, 1):
+            raise NotApplicable(
+                f"{self} reads the label of one example, got a batch of {observation.batch_size}; "
+                "use CountAware()"
+            )
+        rows = read_evidence(observation).gradient
+        # Scaling first keeps the squares of tiny gradients from underflowing.
+        rows = rows / rows.abs().max()
+        products = rows @ rows.T
+        return _sort_labels((products.sum(1) - products.diagonal()).argmin()[None], observation)
+
+
+@dataclass(frozen=True)
+class SignRule:
+    """The classes whose bias gradient is negative.
+
+        dL/db_k = mean_i (p_ik - 1[y_i = k]) < 0
+
+    With a bias and a single step, only classes that are present have a negative gradient. Without a
+    bias it is estimated from the gradient of the weights. Duplicates cannot be seen: a batch larger
+    than the classes found is filled by going through them again, the most negative first. Without a
+    known batch size each class found is returned once.
+
+    On a trained network, examples mistaken for class k hide the examples of class k.
+
+    References:
+        Wainakh et al., 2022 (wainakh2022user), who call it property 1; Zhao et al., 2020
+        (zhao2020idlg) for one example
+    """
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the labels `(B,)`."""
+        signal = read_evidence(observation).signal
+        order = signal.argsort(stable=True)
+        present = order[: max(1, int((signal < 0).sum()))]
+        size = observation.batch_size or len(present)
+        return _sort_labels(_repeat_in_order(present, size), observation)
+
+
+@dataclass(frozen=True)
+class YinMinimum:
+    """The classes whose row of the head has the most negative entry.
+
+        argsort_k min_m dL/dW_km, the first B
+
+    Assumes non-negative features, as after a ReLU, and labels that do not repeat. A batch larger
+    than the number of classes is filled by going through the order again.
+
+    References:
+        Yin et al., 2021, Eq. 6 (yin2021see)
+    """
+
+    def __call__(self, observation: Observation) -> Tensor:
+        """Return the labels `(B,)`."""
+        size = require_batch_size(observation, self)
+        evidence = read_evidence(observation)
+        lowest = evidence.gradient[:, : -1 if evidence.biased else None].min(1).values
+        return _sort_labels(_repeat_in_order(lowest.argsort(stable=True), size), observation)
 
 
 @dataclass(frozen=True)
@@ -33,7 +117,16 @@ class CountAware:
         """Return the labels `(B,)`, sorted."""
         require_batch_size(observation, self)
         counts = count_classes(observation)
-        return sort_labels(torch.arange(len(counts)).repeat_interleave(counts), observation)
+        return _sort_labels(torch.arange(len(counts)).repeat_interleave(counts), observation)
+
+
+def _sort_labels(labels: Tensor, observation: Observation) -> Tensor:
+    """Sort labels and move them to the device of the update."""
+    return labels.sort().values.to(next(iter(observation.update)).device)
+
+
+def _repeat_in_order(order: Tensor, size: int) -> Tensor:
+    return order.repeat(-(-size // len(order)))[:size]
 
 
 def recover_labels(observation: Observation, rule: LabelRule | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.clients import Gradient
 from seepage.core import Observation, Task
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.rng import Rng
 from seepage.probing.heads import Head, classifier_head
 from seepage.probing.usable_update import require_usable
@@ -67,6 +67,15 @@ class Evidence:
     def divided_by(self, factor: float) -> Evidence:
         """The evidence in a unit that is `factor` times as large."""
         return replace(self, gradient=self.gradient / factor, rounding=self.rounding / abs(factor))
+
+
+def require_batch_size(observation: Observation, needed_by: object) -> int:
+    """Return the batch size, or raise `MissingKnowledge`."""
+    if observation.batch_size is None:
+        raise MissingKnowledge(
+            "batch size", needed_by=needed_by, hint="use Threat(knows_batch_size=True)"
+        )
+    return observation.batch_size
 
 
 def read_evidence(observation: Observation) -> Evidence:
