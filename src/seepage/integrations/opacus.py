@@ -22,18 +22,18 @@ Loss = Callable[[Any, Tensor], Tensor]
 
 
 def is_private(optimizer: object) -> bool:
-    """Whether an optimiser is one of Opacus's, asked without importing Opacus."""
+    """Whether an optimiser comes from Opacus; does not import Opacus."""
     return any(kind.__module__.startswith("opacus.") for kind in type(optimizer).__mro__)
 
 
 def protection(optimizer: DPOptimizer) -> Defense:
-    """What the optimiser does to the gradients of a batch, as a chain an adversary can know.
+    """The defense that the optimiser applies to the gradients of a batch, as a chain.
 
     References:
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
     """
     _require_plain(optimizer)
-    # Where the loss is summed up, the sum is shared, and nothing is divided by a batch size.
+    # With a summed loss the sum is shared, so nothing is divided by a batch size.
     batch = optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1
     return dp_sgd(
         max_norm=float(optimizer.max_grad_norm),
@@ -53,15 +53,15 @@ def shared_gradient(
 ) -> dict[str, Tensor]:
     """The gradient that this optimiser would step along: clipped, summed and noised by Opacus.
 
-    The model, its gradients, the optimiser and the account stay as they are.
+    The model, its gradients, the optimiser and the privacy account are not changed.
 
     Args:
-        model: As `make_private` gave it.
-        optimizer: As `make_private` gave it.
-        loss: Of the model's output and the labels, reduced as the optimiser was told.
-        inputs: As the model takes them.
-        labels: Of the batch.
-        rng: Of the noise.
+        model: As `make_private` returned it.
+        optimizer: As `make_private` returned it.
+        loss: Loss of the model's output and the labels, reduced as the optimiser was told.
+        inputs: Inputs as the model takes them.
+        labels: Labels of the batch.
+        rng: Draws the noise.
     """
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
@@ -72,7 +72,7 @@ def shared_gradient(
             f"expected the model that make_private returned, got {type(model).__name__}; its "
             "optimiser needs one that keeps the gradient of every example"
         )
-    # Of a copy, since unwrapping takes the hooks off.
+    # Unwrapping removes the hooks, so unwrap a copy.
     standard = copy.deepcopy(model).to_standard_module()
     network = GradSampleModule(standard, loss_reduction=optimizer.loss_reduction)
     step = DPOptimizer(
@@ -85,7 +85,7 @@ def shared_gradient(
     )
     network.train(model.training)
     with warnings.catch_warnings():
-        # Opacus's hooks sit on the first layer too, whose input needs no gradient.
+        # Opacus also hooks the first layer, whose input needs no gradient.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         torch.autograd.backward(loss(network(inputs), labels))
     step.pre_step()
@@ -97,7 +97,7 @@ def shared_gradient(
 
 
 def spent(engine: PrivacyEngine, *, delta: float) -> float:
-    """Epsilon of all steps the engine has accounted for; zero before the first."""
+    """Epsilon of all steps so far; zero before the first."""
     return float(engine.get_epsilon(delta)) if len(engine.accountant) else 0.0
 
 
@@ -109,5 +109,5 @@ def _require_plain(optimizer: object) -> None:
     if type(optimizer) is not DPOptimizer:
         raise NotApplicable(
             f"expected an optimiser of Opacus with flat clipping, got {type(optimizer).__name__}; "
-            "the others clip by rules that no defense here stands for"
+            "the others clip by rules that no defense of Seepage describes"
         )

@@ -1,0 +1,388 @@
+"""Flower: record what crosses the wire, and put any defense on it.
+
+app = ClientApp(mods=[capture_mod(recorder), as_mod(sp.Prune(0.9))])   # at the client
+strategy = recorded(FedAvg(), recorder)                                # at the server
+
+Flower's newer interface names arrays as a state dict does. The older one numbers them, as
+`NumPyClient` does and as SecAgg+ needs; pass `names=tuple(model.state_dict())` for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from seepage.capture.capture import Capture
+from seepage.capture.capture_file import save
+from seepage.capture.setting import Setting, hashed
+from seepage.core import Protection, Rng, Update
+from seepage.core.errors import InvalidValue, SeepageError
+from seepage.defenses.chain import Chain
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Context, Message, RecordDict
+    from flwr.common import Parameters
+
+    Next = Callable[[Message, Context], Message]
+    Mod = Callable[[Message, Context, Next], Message]
+
+__all__ = ["Recorder", "as_mod", "capture_mod", "masked_mod", "recorded"]
+
+StrategyT = TypeVar("StrategyT")
+_LOG = logging.getLogger("seepage.flower")
+# Measured or counted, not trained: sent with the parameters, but not part of an update.
+_MEASURED = ("running_mean", "running_var", "num_batches_tracked")
+_CONFIGS, _MASKED = "secaggplus_configs", "masked_params"
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Writes chosen updates as captures, and never stops the federation.
+
+    If an update cannot be kept (the disk is full, or it is not finite), a warning is logged and
+    training goes on.
+
+    Args:
+        folder: Folder for the captures, one file each.
+        setting: How clients compute: the learning rate at least.
+        rounds: Rounds to keep; None keeps all.
+        clients: Clients to keep, by partition number at the client and node number at the server;
+            None keeps all.
+        names: Names of the arrays, needed if Flower numbers them.
+        salt: Salt of the hashes that stand for clients; a fresh one by default.
+
+    Example:
+        >>> import tempfile
+        >>> recorder = Recorder(Path(tempfile.mkdtemp()), Setting(lr=0.1), rounds=(1, 5))
+        >>> recorder.wants(1, 7), recorder.wants(2, 7)
+        (True, False)
+    """
+
+    folder: Path
+    setting: Setting
+    rounds: Collection[int] | None = None
+    clients: Collection[int] | None = None
+    names: tuple[str, ...] = ()
+    salt: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def __post_init__(self) -> None:
+        """Find out now, and not in round five, that nothing could be written."""
+        if self.setting.lr is None:
+            raise InvalidValue(
+                "expected the local learning rate, since clients send back weights, whose scale it "
+                "sets; give Setting(lr=...)"
+            )
+        # Clients of a simulation run elsewhere, in folders of their own.
+        object.__setattr__(self, "folder", Path(self.folder).resolve())
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def wants(self, number: int, client: int | None = None) -> bool:
+        """Whether to keep what this client, or all of them together, sends in this round."""
+        in_round = self.rounds is None or number in self.rounds
+        return in_round and (client is None or self.clients is None or client in self.clients)
+
+    def path(self, number: int, client: int | str) -> Path:
+        """Where the capture of a client, or of the "sum" of all, is kept."""
+        who = client if isinstance(client, str) else f"client-{self._hash(client)[:12]}"
+        return self.folder / f"round-{number:03d}-{who}.safetensors"
+
+    def keep(
+        self,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        *,
+        number: int,
+        client: int | str,
+        examples: int | None,
+    ) -> None:
+        """Write one capture: what was broadcast, and what came back."""
+        parameters = _select_trained(before)
+        buffers = {name: t for name, t in before.items() if name not in parameters}
+        moved = {name: t for name, t in after.items() if name in parameters}
+        setting = replace(
+            self.setting,
+            framework=f"flower {version('flwr')}",
+            round=number,
+            client=self._hash(client),
+            batch_size=self.setting.batch_size or examples,
+        )
+        try:
+            capture = Capture(moved, "weights_after", parameters, buffers, setting)
+            save(capture, self.path(number, client))
+        except (SeepageError, OSError) as error:
+            _LOG.warning("the update of round %d was not kept: %s", number, error)
+
+    def _hash(self, client: int | str) -> str:
+        return hashed(str(client), salt=self.salt)
+
+
+def recorded(strategy: StrategyT, recorder: Recorder) -> StrategyT:
+    """Return the same strategy, which now keeps what every client sends.
+
+    If only the sum of the updates arrives, as under SecAgg+, the sum is kept.
+
+    Args:
+        strategy: A strategy of `flwr.serverapp.strategy` or, for `flwr.server.workflow`, of
+            `flwr.server.strategy`.
+        recorder: What to keep.
+    """
+    from flwr.server.strategy import Strategy as OlderStrategy
+    from flwr.serverapp.strategy import Strategy
+
+    if isinstance(strategy, Strategy):
+        _record_messages(strategy, recorder)
+    elif isinstance(strategy, OlderStrategy):
+        _record_results(strategy, recorder)
+    else:
+        raise InvalidValue(f"expected a strategy of Flower, got {strategy!r}")
+    return strategy
+
+
+# The methods are replaced on the object, since Flower asks for the class of a strategy.
+def _record_messages(strategy: Any, recorder: Recorder) -> None:  # noqa: ANN401 - Flower's own
+    sent: dict[int, dict[str, Tensor]] = {}
+    configure, aggregate = strategy.configure_train, strategy.aggregate_train
+
+    def configure_train(server_round: int, broadcast: ArrayRecord, *rest: object) -> object:
+        sent.clear()
+        sent[server_round] = {
+            name: torch.from_numpy(array.numpy().copy()) for name, array in broadcast.items()
+        }
+        return configure(server_round, broadcast, *rest)
+
+    def aggregate_train(server_round: int, replies: Iterable[Message]) -> object:
+        messages = list(replies)
+        for reply in messages:
+            client = reply.metadata.src_node_id
+            if not reply.has_error() and recorder.wants(server_round, client):
+                recorder.keep(
+                    sent[server_round],
+                    _read_arrays(reply.content, recorder.names),
+                    number=server_round,
+                    client=client,
+                    examples=_read_examples(reply.content),
+                )
+        return aggregate(server_round, messages)
+
+    strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train
+
+
+def _record_results(strategy: Any, recorder: Recorder) -> None:  # noqa: ANN401 - Flower's own
+    from flwr.common import parameters_to_ndarrays
+
+    sent: dict[int, dict[str, Tensor]] = {}
+    configure, aggregate = strategy.configure_fit, strategy.aggregate_fit
+
+    def read(parameters: Parameters) -> dict[str, Tensor]:
+        tensors = [torch.from_numpy(array.copy()) for array in parameters_to_ndarrays(parameters)]
+        return _name_arrays(tensors, recorder.names)
+
+    def configure_fit(server_round: int, parameters: Parameters, *rest: object) -> object:
+        sent.clear()
+        sent[server_round] = read(parameters)
+        return configure(server_round, parameters, *rest)
+
+    def aggregate_fit(server_round: int, results: Sequence[Any], failures: object) -> object:
+        before = sent[server_round]
+        for client, after, examples in _list_arrivals(results):
+            if recorder.wants(server_round, None if client == "sum" else int(client)):
+                recorder.keep(
+                    before, read(after), number=server_round, client=client, examples=examples
+                )
+        return aggregate(server_round, results, failures)
+
+    strategy.configure_fit, strategy.aggregate_fit = configure_fit, aggregate_fit
+
+
+def _list_arrivals(results: Sequence[Any]) -> list[tuple[int | str, Parameters, int]]:
+    """Who sent what on how many examples; one entry for all if only their mean arrived."""
+    if len(results) > 1 and all(fit.parameters is results[0][1].parameters for _, fit in results):
+        return [("sum", results[0][1].parameters, sum(fit.num_examples for _, fit in results))]
+    return [(proxy.node_id, fit.parameters, fit.num_examples) for proxy, fit in results]
+
+
+def capture_mod(recorder: Recorder) -> Mod:
+    """A mod for `ClientApp(mods=[...])` that keeps what the mods after it let out.
+
+    First in the list it sees what crosses the wire; after `as_mod(...)` or a mod of Flower's it
+    sees what that mod was given.
+    """
+
+    def keep(message: Message, context: Context, call_next: Next) -> Message:
+        number, client = _read_round(message), _read_client(context)
+        wanted = _asks_to_train(message) and recorder.wants(number, client)
+        before = _read_arrays(message.content, recorder.names) if wanted else {}
+        reply = call_next(message, context)
+        if wanted and not reply.has_error():
+            after = _read_arrays(reply.content, recorder.names)
+            examples = _read_examples(reply.content)
+            recorder.keep(before, after, number=number, client=client, examples=examples)
+        return reply
+
+    return keep
+
+
+def as_mod(defense: Protection, *, seed: int | None = None, names: tuple[str, ...] = ()) -> Mod:
+    """A mod for `ClientApp(mods=[...])` that defends the change of the parameters.
+
+    Running statistics and other buffers pass unchanged; send them only if you mean to.
+
+    Args:
+        defense: A defense of whole updates.
+        seed: Makes the noise repeatable, and so worthless against a server that knows the seed:
+            for experiments only. Without one, noise is drawn from the system at every call.
+        names: Names of the arrays, needed if Flower numbers them.
+
+    Example:
+        >>> import seepage as sp
+        >>> as_mod(sp.ClipEach(1.0))
+        Traceback (most recent call last):
+        ...
+        seepage.core.errors.InvalidValue: ClipEach(1.0) needs more than the update a client sends \
+back; give a defense of whole updates such as Clip, AddGaussian or Prune
+    """
+    links = Chain.of(defense)
+    if links.input_defenses or links.aggregation or links.consumes != "aggregate":
+        raise InvalidValue(
+            f"{defense} needs more than the update a client sends back; give a defense of whole "
+            "updates such as Clip, AddGaussian or Prune"
+        )
+
+    def defend(message: Message, context: Context, call_next: Next) -> Message:
+        if not _asks_to_train(message):
+            return call_next(message, context)
+        before = _read_arrays(message.content, names)
+        number, client = _read_round(message), _read_client(context)
+        reply = call_next(message, context)
+        if not reply.has_error():
+            after = _read_arrays(reply.content, names)
+            key = Rng(secrets.randbits(62) if seed is None else seed).fork(number, client)
+            moved = {name: after[name] - before[name] for name in _select_trained(after)}
+            shared = links(Update(moved, kind="difference"), rng=key).tensors
+            defended = [
+                (before[n] + shared[n]).to(t.dtype) if n in shared else t for n, t in after.items()
+            ]
+            _replace_arrays(reply.content, defended)
+        return reply
+
+    return defend
+
+
+def masked_mod(
+    recorder: Recorder,
+    *,
+    clipping_range: float = 8.0,
+    quantization_range: int = 2**22,
+    weight: float = 1.0,
+) -> Mod:
+    """A mod to stand before `secaggplus_mod`, which keeps what the server receives of one client.
+
+    The masked integers are read as if they were not masked. If the masks do their work, an attack
+    on this capture finds nothing.
+
+    Args:
+        recorder: With names, since SecAgg+ numbers the arrays.
+        clipping_range: As given to `SecAggPlusWorkflow`.
+        quantization_range: As given to `SecAggPlusWorkflow`.
+        weight: Examples of the client over the workflow's `max_weight`. SecAgg+ multiplies the
+            parameters by it before masking; with a wrong weight nothing is found, masked or not.
+    """
+    step, offset = 2 * clipping_range / quantization_range / weight, clipping_range / weight
+
+    def keep(message: Message, context: Context, call_next: Next) -> Message:
+        number, client = _read_round(message), _read_client(context)
+        carries = len(message.content.array_records) == 1 and recorder.wants(number, client)
+        before = _read_arrays(message.content, recorder.names) if carries else {}
+        reply = call_next(message, context)
+        if carries and not reply.has_error():
+            packed = cast("list[bytes]", reply.content.config_records[_CONFIGS].get(_MASKED, []))
+            if read := _read_masked(packed, before, step, offset):
+                recorder.keep(before, read, number=number, client=client, examples=None)
+        return reply
+
+    return keep
+
+
+def _read_masked(
+    packed: Sequence[bytes], before: Mapping[str, Tensor], step: float, offset: float
+) -> dict[str, Tensor]:
+    from flwr.common import bytes_to_ndarray
+
+    # The first array is the weight of the client; the others are its parameters.
+    whole = [torch.from_numpy(bytes_to_ndarray(part).astype("float64")) for part in packed[1:]]
+    pairs = zip(before.items(), whole, strict=False)
+    return {name: (part * step - offset).reshape(t.shape).to(t.dtype) for (name, t), part in pairs}
+
+
+def _asks_to_train(message: Message) -> bool:
+    """Whether a message asks a client to train and carries one record of arrays."""
+    kind = str(message.metadata.message_type).partition(".")[0]
+    return kind == "train" and len(message.content.array_records) == 1
+
+
+def _read_arrays(content: RecordDict, names: Sequence[str]) -> dict[str, Tensor]:
+    """The arrays of a message with one record of them; numbered ones get `names` in order."""
+    (record,) = content.array_records.values()
+    tensors = [torch.from_numpy(array.numpy().copy()) for array in record.values()]
+    keys = list(record.keys())
+    if all(key.isdecimal() for key in keys):
+        return _name_arrays(tensors, names)
+    return dict(zip(keys, tensors, strict=True))
+
+
+def _name_arrays(tensors: Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    if len(tensors) != len(names):
+        raise InvalidValue(
+            f"expected a name for each of the {len(tensors)} numbered arrays, got {len(names)}; "
+            "give names=tuple(model.state_dict())"
+        )
+    return dict(zip(names, tensors, strict=True))
+
+
+def _replace_arrays(content: RecordDict, tensors: Sequence[Tensor]) -> None:
+    """Put other numbers under the keys of the one record of arrays, in its order."""
+    from flwr.app import Array, ArrayRecord
+
+    ((key, record),) = content.array_records.items()
+    fresh = (Array(tensor.numpy()) for tensor in tensors)
+    content[key] = ArrayRecord(dict(zip(record.keys(), fresh, strict=True)))
+
+
+def _select_trained(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that training changes."""
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor.is_floating_point() and name.rpartition(".")[2] not in _MEASURED
+    }
+
+
+def _read_round(message: Message) -> int:
+    """The round a message belongs to; 0 if it does not say."""
+    for record in message.content.config_records.values():
+        if isinstance(number := record.get("server-round"), int):
+            return number
+    group = message.metadata.group_id
+    return int(group) if group.isdecimal() else 0
+
+
+def _read_examples(content: RecordDict) -> int | None:
+    """How many examples a reply says it was trained on."""
+    for record in content.metric_records.values():
+        for key in ("num-examples", "num_examples"):
+            if isinstance(number := record.get(key), int):
+                return number
+    return None
+
+
+def _read_client(context: Context) -> int:
+    """The partition number of a simulated client, or else the number of the node."""
+    return int(context.node_config.get("partition-id", context.node_id))
