@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli.display import Display
+from seepage.cli.run_audit import AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
 from seepage.report.leak import Amount
 from seepage.report.page.people_section import picture
@@ -93,9 +93,10 @@ def test_tables_show_the_share_that_is_right_of_what_people_read(audit):
 
 def test_the_log_says_it_in_the_same_measure(audit):
     text = io.StringIO()
-    display = Display(Console(file=text, width=200), total=3)
-    for record in audit.records:
-        display.finished(record)
+    shown = AuditProgress(Console(file=text, width=200))
+    with shown.begin(total=3, done=(), mended=()):
+        for record in audit.records:
+            shown.finished(record)
     assert [line.partition(" % of the ")[2] for line in text.getvalue().splitlines()] == [
         "columns",
         "words",

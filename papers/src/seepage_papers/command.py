@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seepage.cli.audit_command import (
+from seepage.cli.app import (
     Device,
     DeviceOption,
     DryRun,

@@ -1,4 +1,4 @@
-"""The commands: `seepage audit`, `seepage report`, `seepage inspect` and `seepage list`."""
+"""The command line: `seepage audit`, `report`, `inspect`, `vet` and `list`."""
 
 from seepage.cli.app import app, main
 

@@ -6,9 +6,10 @@ Only Typer is imported here. Each command imports what it needs when it is calle
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
@@ -20,7 +21,6 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from seepage import __version__
-from seepage.cli.audit_command import NetworkOptions, audit
 
 if TYPE_CHECKING:
     import click
@@ -97,17 +97,9 @@ def _refuse_command(name: str, install: str) -> click.Command:
     return _make_single(name, refuse, context_settings=anything, add_help_option=False)
 
 
-def _make_single(
-    name: str,
-    function: Callable[..., object],
-    *,
-    context_settings: dict[str, bool] | None = None,
-    add_help_option: bool = True,
-) -> click.Command:
+def _make_single(name: str, function: Callable[..., object], **settings: Any) -> click.Command:  # noqa: ANN401
     holder = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    holder.command(name, context_settings=context_settings, add_help_option=add_help_option)(
-        function
-    )
+    holder.command(name, **settings)(function)
     return get_command(holder)
 
 
@@ -137,7 +129,179 @@ def options(
     """Measures what a shared gradient gives away."""
 
 
-app.command()(audit)
+class Device(StrEnum):
+    """Device to run on."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+DeviceOption = Annotated[Device, typer.Option(help="Device to train and attack on.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of worker processes; a GPU takes one."),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Skip cases that already have a result in --out.")
+]
+Overwrite = Annotated[bool, typer.Option(help="Replace the audit in --out.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
+]
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Print lines for a log instead of a progress bar.")
+]
+Quiet = Annotated[bool, typer.Option(help="Show only the result, no progress.")]
+NetworkOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An argument of the model, as key=value; repeatable."),
+]
+
+
+class Where(StrEnum):
+    """Where cases run."""
+
+    local = "local"
+    ray = "ray"
+
+
+class _CapturedForm(StrEnum):
+    """What a captured update is."""
+
+    gradient = "gradient"
+    difference = "difference"
+    weights_after = "weights_after"
+
+
+@app.command()
+def audit(
+    spec: Annotated[
+        Path | None, typer.Argument(help="A spec in TOML; the bundled quickstart by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Output directory.")] = Path("seepage-audit"),
+    capture: Annotated[
+        Path | None,
+        typer.Option(help="Attack this captured update instead of a spec; needs --model."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model that was trained: a model name, or package.module:factory."),
+    ] = None,
+    option: NetworkOptions = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="The private batch of the capture; used only for scoring."),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="Labels the adversary knows, e.g. 3,5; inferred by default.")
+    ] = None,
+    form: Annotated[
+        _CapturedForm | None,
+        typer.Option(help="Read the captured update as this, whatever its file says."),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            help="Input shape, e.g. 3x32x32; needed only if the capture does not record it."
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batch size; needed only if the capture does not record it."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps of each search on the capture; 1000 by default."),
+    ] = None,
+    device: DeviceOption = Device.auto,
+    executor: Annotated[
+        Where, typer.Option(help="Run cases on this machine, or on a Ray cluster.")
+    ] = Where.local,
+    workers: Workers = None,
+    fail_above: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="Exit with code 3 if anybody's data leaks beyond this value: above it for "
+            "metrics such as psnr, below it for metrics such as lpips. Repeatable.",
+        ),
+    ] = None,
+    resume: Resume = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="With --resume, run failed cases again.")
+    ] = False,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run every attack in a spec and show what leaked.
+
+    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above.
+    """
+    from rich.console import Console
+
+    from seepage.audit.choices import Gate
+    from seepage.cli.capture_command import STEPS, CaptureRequest
+    from seepage.cli.run_audit import AuditRequest, run_request
+
+    _require_capture(
+        capture,
+        model=model,
+        option=option,
+        truth=truth,
+        labels=labels,
+        form=form,
+        shape=shape,
+        batch_size=batch_size,
+        steps=steps,
+    )
+    _import_from_here()
+    request = AuditRequest(
+        spec=spec,
+        out=out,
+        device=device.value,
+        executor=executor.value,
+        workers=workers,
+        gates=tuple(map(Gate.parse, fail_above or ())),
+        resume=resume,
+        retry_failed=retry_failed,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        plain=plain,
+        quiet=quiet,
+        capture=None
+        if capture is None
+        else CaptureRequest(
+            file=capture,
+            model=model or "",
+            options=tuple(option or ()),
+            truth=truth,
+            labels=labels,
+            form=None if form is None else form.value,
+            shape=shape,
+            batch_size=batch_size,
+            steps=STEPS if steps is None else steps,
+        ),
+    )
+    raise typer.Exit(run_request(request, Console()))
+
+
+def _require_capture(capture: Path | None, **given: object) -> None:
+    """Refuse options of a capture without one, and a capture without its model."""
+    from seepage.core.errors import InvalidValue
+
+    extra = [name for name, value in given.items() if value is not None]
+    if capture is None and extra:
+        raise InvalidValue(f"--{extra[0].replace('_', '-')} needs --capture, which is missing")
+    if capture is not None and given["model"] is None:
+        raise InvalidValue("--capture needs --model, the model that was trained; give both")
+
+
+def _import_from_here() -> None:
+    """Let `package.module:factory` name modules in the current folder."""
+    sys.path.insert(0, str(Path.cwd()))
 
 
 class Printed(StrEnum):
@@ -165,9 +329,9 @@ def inspect(
     """Say what an architecture gives away: its rank metric, and counts of its first layer."""
     from rich.console import Console
 
-    from seepage.cli.inspect_command import inspect_models
+    from seepage.cli.model_commands import inspect_models
 
-    sys.path.insert(0, str(Path.cwd()))
+    _import_from_here()
     inspect_models(
         models,
         options=option or [],
@@ -202,16 +366,11 @@ def vet(
     """
     from rich.console import Console
 
-    from seepage.cli.vet_command import ReceivedModel, vet_model
+    from seepage.cli.model_commands import ReceivedModel, vet_model
 
-    sys.path.insert(0, str(Path.cwd()))
+    _import_from_here()
     received = ReceivedModel(
-        model=model,
-        options=option or [],
-        weights=weights,
-        shape=shape,
-        data=data,
-        people=people,
+        model=model, options=option or [], weights=weights, shape=shape, data=data, people=people
     )
     raise typer.Exit(vet_model(received, as_json=form is Printed.json, console=Console()))
 
@@ -274,14 +433,53 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from seepage.cli.list_command import read_catalogue
-
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
-    for name, line in read_catalogue(kind.value).items():
+    for name, line in _read_catalogue(kind).items():
         table.add_row(name, Text(line))
     Console().print(table)
+
+
+def _read_catalogue(kind: Kind) -> dict[str, str]:
+    """Return each name of a kind with one line about it, and the package if it is another's."""
+    from seepage import data, scoring, zoo
+    from seepage.attacks import ATTACKS
+    from seepage.bounds import BOUNDS
+    from seepage.bounds.risk import RISKS
+    from seepage.clients import LOCALS
+    from seepage.data.load import NAMED
+    from seepage.defenses import DEFENSES
+
+    parts: dict[str, Mapping[str, object]] = {
+        "attacks": ATTACKS,
+        "bounds": BOUNDS,
+        "risks": RISKS,
+        "defenses": DEFENSES,
+        "locals": LOCALS,
+        "models": zoo.MODELS,
+        "data": NAMED,
+        "metrics": scoring.METRICS,
+    }
+    described = {"models": zoo.catalogue, "data": data.catalogue, "metrics": scoring.catalogue}
+    known = parts[kind]
+    lines = described[kind]() if kind in described else _read_lines(known)
+    origin = getattr(known, "origin", lambda _: None)
+    return {
+        name: f"{line} [{package}]".strip() if (package := origin(name)) else line
+        for name, line in lines.items()
+    }
+
+
+def _read_lines(parts: Mapping[str, object]) -> dict[str, str]:
+    """Read the first line about each part, and the key of every paper it cites."""
+    lines = {}
+    for name, part in parts.items():
+        text = part.__doc__ or ""
+        keys = dict.fromkeys(re.findall(r"\(([a-z]+\d{4}[a-z]+)\)", text))
+        first = text.strip().partition("\n")[0]
+        lines[name] = f"{first} ({', '.join(keys)})" if keys else first
+    return lines
 
 
 def main() -> None:

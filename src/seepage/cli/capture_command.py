@@ -13,12 +13,13 @@ from seepage.attacks.applicability import ApplicableAttack, check_applicability
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.targets import read_capture
-from seepage.capture import Consistency, consistency
-from seepage.cli.inspect_command import option, sizes
+from seepage.capture.consistency import consistency
+from seepage.cli.model_commands import read_option, read_shape
+from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable
 
-# Of each search, if nobody says.
+# Steps of each search, by default.
 STEPS = 1_000
 
 
@@ -28,13 +29,13 @@ class CaptureRequest:
 
     Args:
         file: The captured update.
-        model: The network, of the zoo or as `package.module:factory`.
-        options: Arguments of the network, as `key=value`.
+        model: A model name, or `package.module:factory`.
+        options: Arguments of the model, as `key=value`.
         truth: A file with the private batch, for scoring alone.
         labels: Known labels, separated by commas.
         form: What the update is, in spite of what the file says.
-        shape: Of one input, where the file does not say.
-        batch_size: Number of inputs, where the file does not say.
+        shape: Of one input, if the file does not say.
+        batch_size: Number of inputs, if the file does not say.
         steps: Of each search.
     """
 
@@ -52,20 +53,25 @@ class CaptureRequest:
 def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
     """Read the capture, choose attacks that fit, and write it all down as a spec.
 
-    Says which attacks were chosen and why others were not, and whether the numbers are what the
-    file says they are; a contradiction is refused unless `form` insists.
+    Prints why other attacks do not fit. An update whose numbers contradict its file is refused
+    unless `form` insists.
     """
-    data = _data(request)
-    # Without the truth: what attacks are chosen must not depend on it.
+    data = _list_data(request)
+    # The choice of attacks must not depend on the truth.
     held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
-    network: dict[str, Any] = {"name": request.model, **dict(map(option, request.options))}
+    network: dict[str, Any] = {"name": request.model, **dict(map(read_option, request.options))}
     task = read_model(network, held)
     with explain_errors(task.name):
         _ = task.classes  # a network for other inputs says so here
-    _require_consistent(request, consistency(held.captured.capture, task))
+    checked = consistency(held.captured.capture, task)
+    if checked.contradicts and request.form is None:
+        raise InvalidValue(
+            f"{request.file} is {checked.words}, or audit it with --form {checked.found} to read "
+            f"it as that, or with --form {checked.declared} to insist"
+        )
     found = check_applicability(held.captured.observe(task), steps=request.steps)
     for name, reason in found.refused.items():
-        console.print(f"{name} does not apply: {reason}", style="dim", markup=False, soft_wrap=True)
+        print_line(console, f"{name} does not apply: {reason}", style="dim")
     if not found.chosen:
         raise NotApplicable(f"no attack fits {request.file}: {'; '.join(found.refused.values())}")
     written = write_toml(
@@ -74,7 +80,7 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
             "scenario": {
                 "data": data,
                 "models": network,
-                "attacks": [_attack(option) for option in found.chosen],
+                "attacks": [_write_attack(option) for option in found.chosen],
             },
         }
     )
@@ -82,21 +88,21 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     return SpecSource(f"the spec of {request.file.name}", note + written, device)
 
 
-def _data(request: CaptureRequest) -> dict[str, Any]:
+def _list_data(request: CaptureRequest) -> dict[str, Any]:
     data: dict[str, Any] = {"capture": str(request.file)}
     if request.truth is not None:
         data["truth"] = str(request.truth)
     if request.labels is not None:
-        data["labels"] = _labels(request.labels)
+        data["labels"] = _read_labels(request.labels)
     if request.shape is not None:
-        data["shape"] = list(sizes(request.shape))
+        data["shape"] = list(read_shape(request.shape))
     for key in ("form", "batch_size"):
         if getattr(request, key) is not None:
             data[key] = getattr(request, key)
     return data
 
 
-def _labels(written: str) -> list[int]:
+def _read_labels(written: str) -> list[int]:
     try:
         return [int(label) for label in written.split(",")]
     except ValueError:
@@ -105,14 +111,6 @@ def _labels(written: str) -> list[int]:
         ) from None
 
 
-def _require_consistent(request: CaptureRequest, found: Consistency) -> None:
-    if found.contradicts and request.form is None:
-        raise InvalidValue(
-            f"{request.file} is {found.words}, or audit it with --form {found.found} to read it as "
-            f"that, or with --form {found.declared} to insist"
-        )
-
-
-def _attack(option: ApplicableAttack) -> dict[str, Any]:
+def _write_attack(option: ApplicableAttack) -> dict[str, Any]:
     infers = {"infer_labels": True} if option.infer_labels else {}
     return {"name": option.name, **option.options, **infers}

@@ -33,15 +33,17 @@ from seepage.report import (
 )
 from seepage.report.words import label_defenses
 
+_SUFFIX = {"markdown": "md"}
 
-def choices(path: Path, records: Sequence[Record]) -> list[Choice]:
-    """One choice for every defense whose utility the file tells.
+
+def _read_choices(path: Path, records: Sequence[Record]) -> list[Choice]:
+    """Make a choice of every defense in a file of utilities.
 
     Args:
         path: JSON that maps defenses, as the tables name them, to a number, e.g. test accuracy.
         records: What leaked behind each.
     """
-    utilities = _read(path)
+    utilities = _read_utilities(path)
     found = leakages(records)
     labels = label_defenses(leakage.defense for leakage in found)
     worst = {labels[leakage.defense]: leakage.worst for leakage in found}
@@ -51,7 +53,7 @@ def choices(path: Path, records: Sequence[Record]) -> list[Choice]:
     return [Choice(defense, worst[defense], utility) for defense, utility in utilities.items()]
 
 
-def _read(path: Path) -> Mapping[str, float]:
+def _read_utilities(path: Path) -> Mapping[str, float]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -59,21 +61,13 @@ def _read(path: Path) -> Mapping[str, float]:
         raise UnreadableFile(
             f"cannot read utilities from {str(path)!r}: {reason}; expected JSON"
         ) from error
-    fits = isinstance(found, dict) and all(_number(value) for value in found.values())
-    if not fits:
+    if not isinstance(found, dict) or not all(type(v) in (int, float) for v in found.values()):
         raise InvalidValue(
             f"expected {path.name} to map defenses to numbers, such as "
             f'{{"Prune 0.9": 0.87}}, got {str(found)[:60]}'
         )
     # Before 0.2, tables called it "none".
     return {"no defense" if d == "none" else str(d): float(v) for d, v in found.items()}
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-SUFFIX = {"markdown": "md"}
 
 
 def write_report(
@@ -90,28 +84,28 @@ def write_report(
         paths: One or two directories of audits.
         form: What to write.
         out: Where; by default `report.*` or `comparison.*` in the last directory.
-        utility: JSON with what each defense is worth, for the page of one audit.
-        console: Where the verdict is said.
+        utility: JSON with the utility of each defense, for the page of one audit.
+        console: Where the verdict is printed.
     """
     if len(paths) > 2:
         raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
     if utility is not None and (len(paths) > 1 or form != "html"):
         raise InvalidValue("--utility belongs to the page of one audit; leave it out here")
     audits = [load_audit(path) for path in paths]
-    costs = choices(utility, audits[0].records) if utility is not None else []
+    costs = _read_choices(utility, audits[0].records) if utility is not None else []
     name = "report" if len(audits) == 1 else "comparison"
-    target = out or paths[-1] / f"{name}.{SUFFIX.get(form, form)}"
+    target = out or paths[-1] / f"{name}.{_SUFFIX.get(form, form)}"
     if len(audits) == 1:
-        write(target, _audit(audits[0], form, costs))
-        _say(audit_verdict(audits[0]), audits, console)
+        write(target, _write_audit(audits[0], form, costs))
+        _print_verdict(audit_verdict(audits[0]), audits, console)
     else:
         found = changes(audits[0].records, audits[1].records)
-        write(target, _comparison(*audits, found=found, form=form))
-        _say(comparison_verdict(found), audits, console)
+        write(target, _write_comparison(*audits, found=found, form=form))
+        _print_verdict(comparison_verdict(found), audits, console)
         drawn = change_table(found)
         if drawn.row_count:
             console.print(drawn)
-    console.print(f"report: {target}", markup=False, highlight=False, soft_wrap=True)
+    print_line(console, f"report: {target}")
 
 
 def save_page(audit: AuditResult) -> None:
@@ -131,7 +125,7 @@ def write(path: Path, content: str | bytes) -> None:
         ) from error
 
 
-def _audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | bytes:
+def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | bytes:
     match form:
         case "html":
             return audit_page(audit, choices=costs)
@@ -155,7 +149,7 @@ def _audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | byte
             )
 
 
-def _comparison(
+def _write_comparison(
     before: AuditResult, after: AuditResult, *, found: Sequence[Change], form: str
 ) -> str | bytes:
     match form:
@@ -176,15 +170,20 @@ def _sentences(judged: Verdict) -> list[str]:
     return [f"{judged.headline}.", *judged.alarms, *judged.details]
 
 
-def _say(judged: Verdict, audits: Sequence[AuditResult], console: Console) -> None:
-    console.print(f"{judged.headline}.", style="bold", markup=False, highlight=False)
-    say_alarms(judged, console)
+def _print_verdict(judged: Verdict, audits: Sequence[AuditResult], console: Console) -> None:
+    print_line(console, f"{judged.headline}.", style="bold")
+    print_alarms(judged, console)
     for line in (*judged.details, *(missing(audit) for audit in audits)):
         if line:
-            console.print(line, markup=False, highlight=False)
+            print_line(console, line)
 
 
-def say_alarms(judged: Verdict, console: Console) -> None:
-    """Shout what cannot be."""
+def print_alarms(judged: Verdict, console: Console) -> None:
+    """Print what a sound audit cannot show, such as an attack better than a bound."""
     for alarm in judged.alarms:
-        console.print(alarm, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, alarm, style="bold red")
+
+
+def print_line(console: Console, text: str, *, style: str | None = None) -> None:
+    """Print text as it is, in one line whatever the width of the terminal."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

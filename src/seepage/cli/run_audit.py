@@ -1,34 +1,48 @@
-"""`seepage audit`: run a spec and show what leaked."""
+"""`seepage audit`: run a spec, show how it goes, and show what leaked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Breach, Gate
 from seepage.audit.database import DATABASE
 from seepage.audit.grid import estimate
 from seepage.audit.record import Record
+from seepage.audit.run_case import AnyCase
 from seepage.audit.run_spec import find_breaches, pick_device, read_source, require_measured, run
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource
 from seepage.audit.store import PAGE, SHEET
 from seepage.cli.capture_command import CaptureRequest, capture_spec
-from seepage.cli.display import AuditProgress, duration
-from seepage.cli.report_command import save_page, say_alarms
+from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.progress import listen
 from seepage.report import (
+    amounts,
     attempts,
     audit_verdict,
     bound_table,
+    decibels,
     defense_words,
     headrooms,
     leak_table,
+    most,
     save_contact_sheet,
     silences,
     summarise,
@@ -36,28 +50,11 @@ from seepage.report import (
 )
 from seepage.report.words import count_noun
 
-SHOWN = 10
-
-
-def _name_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
-    """Print who leaked through which attack, and return whether anybody did."""
-    found = find_breaches(gates, records)
-    # Seeds with the same result are printed once.
-    sentences = list(dict.fromkeys(map(_sentence, found)))
-    for sentence in sentences[:SHOWN]:
-        console.print(sentence, style="bold red", markup=False, soft_wrap=True)
-    if len(sentences) > SHOWN:
-        console.print(f"and {len(sentences) - SHOWN} more leaks", style="bold red")
-    return bool(found)
-
-
-def _sentence(leak: Breach) -> str:
-    record, gate = leak.record, leak.gate
-    return (
-        f"leaked: {record.data} #{leak.person} through {record.attack} on {record.model} behind "
-        f"{defense_words(record.defense)}, {gate.metric} {leak.value:.4g} "
-        f"(gate {gate.threshold:g})"
-    )
+DONE, CASE_FAILED, LEAKED = 0, 1, 3
+# At most so many leaks are listed.
+_SHOWN = 10
+# A log gets a line about a search that takes longer than this.
+_SECONDS_PER_LINE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +69,12 @@ class AuditRequest:
         workers: Processes; None takes one, or what a cluster has.
         gates: What must not leak.
         resume: Go on with the audit in `out`, if there is one.
-        retry_failed: Run the cases again that gave no result.
+        retry_failed: Run failed cases again.
         overwrite: Replace the audit in `out`.
-        dry_run: Run nothing; say what would run and for how long.
-        plain: Lines for a log instead of a bar.
-        quiet: Only the result.
-        command: What goes on with it after an interrupt; `seepage audit ... --resume` if None.
+        dry_run: Run nothing; list the cases and estimate the time.
+        plain: Print lines for a log instead of a bar.
+        quiet: Print only the result.
+        command: Resumes after an interrupt; `seepage audit ... --resume` if None.
         capture: A captured update instead of a spec.
     """
 
@@ -97,7 +94,7 @@ class AuditRequest:
     capture: CaptureRequest | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse options that contradict each other."""
         if self.resume and self.overwrite:
             raise InvalidValue("expected --resume or --overwrite, got both; choose one")
         if self.spec is not None and self.capture is not None:
@@ -106,37 +103,119 @@ class AuditRequest:
             raise InvalidValue("--retry-failed goes with --resume, which is not given")
 
     @property
-    def again(self) -> str:
-        """The command that goes on with what was interrupted."""
-        spec = f" {self.spec}" if self.spec else ""
-        return self.command or f"seepage audit{spec} --out {self.out} --resume"
-
-    @property
     def resumes(self) -> bool:
         """Whether there is an audit to go on with."""
         return self.resume and (self.out / DATABASE).is_file()
 
 
-DONE, CASE_FAILED, BAD_USAGE, LEAKED, INTERRUPTED = 0, 1, 2, 3, 130
+class AuditProgress:
+    """Shows on a console how `sp.audit.run` goes: the case, its objective, the worst leak so far.
+
+    Args:
+        console: Where to print.
+        quiet: Print only what needs attention.
+        plain: Print lines for a log instead of a progress bar.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False, plain: bool = False) -> None:
+        """Print nothing yet."""
+        self.has_begun = False
+        self._console = console
+        self._shown = Console(quiet=True) if quiet else console
+        self._plain = plain or not self._shown.is_terminal
+        self._case, self._total, self._done = "", 0, 0
+
+    @contextmanager
+    def begin(
+        self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
+    ) -> Iterator[None]:
+        """Say what is done already, and show a bar inside the block."""
+        self.has_begun = True
+        for path in mended:
+            print_line(self._console, f"{path} was truncated and is made anew", style="yellow")
+        if done:
+            are = count_noun(len(done), "case is", "cases are")
+            self._shown.print(f"{are} done, {total - len(done)} to run")
+        self._worst = most(amount for record in done for amount in amounts(record))
+        self._total, self._done, self._printed_at = total, len(done), time.monotonic()
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._shown,
+            transient=True,
+            disable=self._plain,
+        )
+        self._task = self._bar.add_task("auditing", total=total, completed=len(done), note="")
+        with self._bar, listen(self._show_step):
+            yield
+
+    def started(self, case: AnyCase) -> None:
+        """Show which case begins."""
+        self._case = str(case)
+        self._bar.update(self._task, description=escape(self._case))
+
+    def finished(self, record: Record) -> None:
+        """Count a case; a log gets a line for it."""
+        found = amounts(record)
+        self._worst = most([self._worst, *found])
+        self._done += 1
+        self._bar.update(self._task, completed=self._done, note=f"worst {self._worst.words()}")
+        if self._plain:
+            best = record.error or (
+                _describe_bound(record) if record.bound else most(found).words()
+            )
+            people = ", ".join(f"#{person}" for person in record.people)
+            self._print_log(
+                f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
+                f"behind {defense_words(record.defense)}: {best}"
+            )
+
+    def _show_step(self, step: int, steps: int, objective: float) -> None:
+        where = f"step {step}/{steps}, objective {objective:.3g}"
+        self._bar.update(self._task, note=f"{where}, worst {self._worst.words()}")
+        if self._plain and time.monotonic() > self._printed_at + _SECONDS_PER_LINE:
+            self._print_log(f"{self._case}: {where}")
+
+    def _print_log(self, text: str) -> None:
+        self._printed_at = time.monotonic()
+        print_line(self._shown, text)
+
+
+def _describe_bound(record: Record) -> str:
+    [headroom] = headrooms([], [record])
+    if not headroom.speaks:
+        return f"says nothing: {'; '.join(headroom.remarks)}"
+    return f"at most {decibels(max(person.ceiling for person in headroom.people))}"
 
 
 def run_request(request: AuditRequest, console: Console) -> int:
-    """Run every case of a spec that has no result yet; the exit code tells how it went."""
-    spec = build_spec(_source(request, console))
+    """Run every case of a spec that has no result yet, and return the exit code."""
+    spec = build_spec(_choose_source(request, console))
     require_measured(request.gates, spec)
     if request.dry_run:
         return show_plan(request, spec, console)
     found = perform(request, spec, console)
-    _show(found, console)
-    if _name_leaks(request.gates, found.records, console):
+    _print_result(found, console)
+    if _print_leaks(request.gates, found.records, console):
         return LEAKED
     every = (*found.records, *found.bounds)
     return CASE_FAILED if any(record.error for record in every) else DONE
 
 
+def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
+    device = pick_device(request.device)
+    if request.capture is not None and not request.resumes:
+        return capture_spec(request.capture, device=device, console=console)
+    return read_source(request.spec, request.out, resume=request.resume, device=device)
+
+
 def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
     """Run every case that has no result yet, show the progress, and write the pages."""
-    _announce(spec, console)
+    _print_title(spec, console)
     shown = AuditProgress(console, quiet=request.quiet, plain=request.plain)
     try:
         found = run(
@@ -152,48 +231,27 @@ def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
         )
     except KeyboardInterrupt:
         if shown.has_begun:
-            begun = load_audit(request.out)
-            _draw(begun)
+            begun, total = load_audit(request.out), len(spec.cases)
+            _write_pages(begun)
             done = len(begun.records) + len(begun.bounds)
-            _say_how_to_resume(request, done, len(spec.cases), console)
+            when = f"before the first of {total} cases was done"
+            if done:
+                when = f"after {done} of {total} cases; they are in {request.out}"
+            path = f" {request.spec}" if request.spec else ""
+            again = request.command or f"seepage audit{path} --out {request.out} --resume"
+            print_line(console, f"interrupted {when}\nto go on: {again}")
         raise
-    _draw(found)
+    _write_pages(found)
     return found
 
 
-def _announce(spec: Spec, console: Console) -> None:
+def _print_title(spec: Spec, console: Console) -> None:
     title, device = escape(spec.title), spec.source.device
     console.print(f"[bold]{title}[/bold]: {count_noun(len(spec.cases), 'case')} on {device}")
 
 
-def _source(request: AuditRequest, console: Console) -> SpecSource:
-    device = pick_device(request.device)
-    if request.capture is not None and not request.resumes:
-        return capture_spec(request.capture, device=device, console=console)
-    return read_source(request.spec, request.out, resume=request.resume, device=device)
-
-
-def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
-    """List what would run and estimate how long it would take."""
-    _announce(spec, console)
-    begun = load_audit(request.out) if request.resumes else None
-    records = () if begun is None else (*begun.records, *begun.bounds)
-    done = {record.case for record in records}
-    missing = [case for case in spec.cases if case.id not in done]
-    for number, case in enumerate(missing, 1):
-        console.print(
-            f"{number:4} {case.description}", markup=False, highlight=False, soft_wrap=True
-        )
-    seconds = estimate(missing, records) / (request.workers or 1)
-    console.print(
-        f"{count_noun(len(missing), 'case')} to run, about {duration(seconds)}: an estimate from a "
-        "few steps of every attack and bound on every network, or from what is recorded",
-        soft_wrap=True,
-    )
-    return DONE
-
-
-def _draw(found: AuditResult) -> None:
+def _write_pages(found: AuditResult) -> None:
+    """Write the contact sheet and the report into the directory of an audit."""
     sheet = found.path / SHEET
     try:
         save_contact_sheet(list(found.outcomes()), sheet)
@@ -204,35 +262,79 @@ def _draw(found: AuditResult) -> None:
     save_page(found)
 
 
-def _say_how_to_resume(request: AuditRequest, done: int, total: int, console: Console) -> None:
-    what = f"after {done} of {total} cases; they are in {request.out}"
-    console.print(
-        f"interrupted {what if done else f'before the first of {total} cases was done'}\n"
-        f"to go on: {request.again}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
+    """List what would run and estimate how long it would take."""
+    _print_title(spec, console)
+    begun = load_audit(request.out) if request.resumes else None
+    records = () if begun is None else (*begun.records, *begun.bounds)
+    done = {record.case for record in records}
+    missing = [case for case in spec.cases if case.id not in done]
+    for number, case in enumerate(missing, 1):
+        print_line(console, f"{number:4} {case.description}")
+    seconds = estimate(missing, records) / (request.workers or 1)
+    print_line(
+        console,
+        f"{count_noun(len(missing), 'case')} to run, about {write_duration(seconds)}: an estimate "
+        "from a few steps of every attack and bound on every network, or from what is recorded",
     )
+    return DONE
 
 
-def _show(found: AuditResult, console: Console) -> None:
+def write_duration(seconds: float) -> str:
+    """Write a time in words.
+
+    Example:
+        >>> write_duration(0.2), write_duration(95), write_duration(7300)
+        ('1 s', '1 min 35 s', '2 h 1 min')
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _print_result(found: AuditResult, console: Console) -> None:
     console.print(leak_table(summarise(found.records), width=console.width))
     if unscored(found.records):
         judged = audit_verdict(found)
         for sentence in (f"{judged.headline}.", *judged.details):
-            console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+            print_line(console, sentence)
     if found.bounds:
         told = headrooms(attempts(found.records), found.bounds)
         console.print(bound_table(told))
         for sentence in silences(told):
-            console.print(sentence, markup=False, highlight=False)
-        say_alarms(audit_verdict(found), console)
+            print_line(console, sentence)
+        print_alarms(audit_verdict(found), console)
     every = (*found.records, *found.bounds)
     reasons = [f"failed: {record.error}" for record in every if record.error]
     damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
-        console.print(line, style="yellow", markup=False)
+        print_line(console, line, style="yellow")
     out = found.path
     kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}
-    written = "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
-    console.print(written, markup=False, soft_wrap=True)
+    print_line(
+        console, "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
+    )
+
+
+def _print_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
+    """Print who leaked through which attack, and return whether anybody did."""
+    found = find_breaches(gates, records)
+    # Seeds with the same result are printed once.
+    sentences = list(dict.fromkeys(map(_describe_leak, found)))
+    for sentence in sentences[:_SHOWN]:
+        print_line(console, sentence, style="bold red")
+    if len(sentences) > _SHOWN:
+        print_line(console, f"and {len(sentences) - _SHOWN} more leaks", style="bold red")
+    return bool(found)
+
+
+def _describe_leak(leak: Breach) -> str:
+    record, gate = leak.record, leak.gate
+    return (
+        f"leaked: {record.data} #{leak.person} through {record.attack} on {record.model} behind "
+        f"{defense_words(record.defense)}, {gate.metric} {leak.value:.4g} "
+        f"(gate {gate.threshold:g})"
+    )

@@ -1,0 +1,232 @@
+"""`seepage inspect` and `seepage vet`: what a model gives away before anything is shared."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from seepage.audit.spec_entries import explain_errors
+from seepage.cli.report_command import print_line
+from seepage.core import Domain
+from seepage.core.errors import InvalidValue
+from seepage.data.dataset import Dataset
+from seepage.data.load import load
+from seepage.domains import CIFAR10, Image, Signal
+from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
+from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
+from seepage.report.words import list_words
+from seepage.zoo import build, load_weights
+
+# Numbers in one input: a hundred times as many as a photograph has.
+LARGEST = 100_000_000
+# Exit codes; 1 and 2 mean elsewhere that something failed or that the usage was wrong.
+EXIT: Mapping[Judgement, int] = MappingProxyType({"clean": 0, "suspicious": 3, "malicious": 4})
+STYLES: Mapping[str, str] = MappingProxyType(
+    {"clean": "green", "exposed": "dim", "suspicious": "yellow", "malicious": "red"}
+)
+
+
+def _read_domain(shape: str | None) -> Domain:
+    """Make the domain of a shape such as `3x32x32` or `1x140`; None for CIFAR images."""
+    if shape is None:
+        return CIFAR10
+    read = read_shape(shape)
+    return {2: Signal, 3: Image}[len(read)](read)
+
+
+def read_shape(shape: str) -> tuple[int, ...]:
+    """Read the shape of one input.
+
+    Example:
+        >>> read_shape("3x32x32")
+        (3, 32, 32)
+    """
+    read = tuple(int(size) for size in shape.split("x") if size.isdigit())
+    if len(read) not in (2, 3) or shape.count("x") != len(read) - 1:
+        raise InvalidValue(
+            f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, got {shape!r}"
+        )
+    if (entries := prod(read)) > LARGEST:
+        raise InvalidValue(
+            f"expected --shape of {LARGEST:,} numbers or fewer, got {shape}, which are {entries:,}"
+        )
+    return read
+
+
+def read_option(written: str) -> tuple[str, Any]:
+    """Read a key and its value, written as in a spec; a bare word is a string."""
+    key, separator, value = written.partition("=")
+    if not separator:
+        raise InvalidValue(f"expected --option as key=value, got {written!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def inspect_models(
+    names: Sequence[str],
+    *,
+    options: Sequence[str],
+    shape: str | None,
+    numerical: bool,
+    as_json: bool,
+    console: Console,
+) -> None:
+    """Inspect each network and print what was found.
+
+    Args:
+        names: Model names, or `package.module:factory`.
+        options: Arguments of the factories, as `key=value`.
+        shape: Input shape, as `3x32x32` or `1x140`; None for CIFAR images.
+        numerical: Compute ranks instead of counting them.
+        as_json: Print one JSON list instead of tables.
+        console: Where to print.
+    """
+    arguments = {"domain": _read_domain(shape), **dict(map(read_option, options))}
+    found = []
+    for name in names:
+        with explain_errors(name):
+            found.append(inspection(build(name, options=arguments), numerical=numerical))
+        if not as_json:
+            _print_inspection(found[-1], console)
+    if as_json:
+        print_line(console, json.dumps([_list_numbers(one) for one in found], indent=1))
+
+
+def _print_inspection(found: Inspection, console: Console) -> None:
+    metric = found.metric
+    title = Text(found.model, style="bold")
+    if metric is not None:
+        title.append(f"   c(M) = {round(metric.value)}")
+    console.print(title)
+    if metric is not None and metric.layers:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("layer")
+        for column in ("unknowns", "equations", "rank", "deficiency"):
+            table.add_column(column, justify="right")
+        for layer in metric.layers:
+            numbers = (layer.unknowns, layer.equations, layer.rank, layer.deficiency)
+            table.add_row(Text(layer.name), *map(str, numbers))
+        console.print(table)
+    for sentence in _write_sentences(found):
+        print_line(console, sentence)
+    console.print()
+
+
+def _write_sentences(found: Inspection) -> list[str]:
+    said = []
+    if found.closed_form is not None:
+        said.append(
+            f"leaks by construction: {found.closed_form} is fully connected with a bias and reads "
+            "the input, so one example comes back in closed form (analytic_fc)"
+        )
+    if found.metric is None:
+        said.append(f"c(M) does not apply: {found.outside}")
+    elif found.metric.layers:
+        said.append(found.metric.advice)
+        if found.metric.forgetful:
+            said.append(
+                f"a ReLU behind {', '.join(found.metric.forgetful)} hides inputs that are not "
+                "positive; counted ranks take them for known and are upper bounds"
+            )
+    if found.first is not None:
+        said.append(_write_count(found.first))
+    return said
+
+
+def _write_count(first: FirstLayerCount) -> str:
+    each = ", ".join(
+        f"{'enough' if count.enough else 'too few'} for a batch of {count.batch} "
+        f"({'no number is enough' if count.needed is None else f'{count.needed} needed'})"
+        for count in first.counts
+    )
+    return f"counting {first.name} alone, its {first.width} {first.kind} are {each}"
+
+
+def _list_numbers(found: Inspection) -> dict[str, object]:
+    plain = asdict(found)
+    if found.metric is not None:
+        layers = [{**asdict(r), "deficiency": r.deficiency} for r in found.metric.layers]
+        plain["metric"] = {
+            "value": found.metric.value,
+            "rounded": round(found.metric.value),
+            "layers": layers,
+            "forgetful": list(found.metric.forgetful),
+            "advice": found.metric.advice,
+        }
+    return plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedModel:
+    """The options of `seepage vet`.
+
+    Args:
+        model: A model name, or `package.module:factory`.
+        options: Arguments of the factory, as `key=value`.
+        weights: File of the received weights; None takes those the factory draws.
+        shape: Input shape, as `3x32x32` or `1x140`; None takes that of the data, or CIFAR images.
+        data: Name of a data set of the client's own; None checks the weights alone.
+        people: How many of its examples to use.
+    """
+
+    model: str
+    options: Sequence[str] = ()
+    weights: Path | None = None
+    shape: str | None = None
+    data: str | None = None
+    people: int = 16
+
+
+def vet_model(received: ReceivedModel, *, as_json: bool, console: Console) -> int:
+    """Vet a network, print the verdict and return the exit code."""
+    dataset = None if received.data is None else load(received.data)
+    own = None if dataset is None else dataset.batch(min(received.people, len(dataset)))
+    with explain_errors(received.model):
+        task = build(received.model, options=_choose_arguments(received, dataset))
+        if received.weights is not None:
+            task = load_weights(task, received.weights)
+        verdict = vet(task, own)
+    if as_json:
+        plain = {"judgement": verdict.judgement, **asdict(verdict)}
+        print_line(console, json.dumps(plain, indent=1))
+    else:
+        _print_judgement(verdict, console)
+    return EXIT[verdict.judgement]
+
+
+def _choose_arguments(received: ReceivedModel, dataset: Dataset | None) -> dict[str, object]:
+    fitted: dict[str, object] = {"domain": _read_domain(received.shape)}
+    if dataset is not None and received.shape is None:
+        fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    return fitted | dict(map(read_option, received.options))
+
+
+def _print_judgement(verdict: VettingVerdict, console: Console) -> None:
+    title = Text(verdict.model, style="bold")
+    title.append(f"   {verdict.judgement}", style=STYLES[verdict.judgement])
+    console.print(title)
+    for found in verdict.findings:
+        line = Text(f"{found.level}: ", style=STYLES[found.level])
+        line.append(found.reason, style="default")
+        console.print(line, highlight=False)
+    if not verdict.alarms:
+        console.print("nothing in the weights suggests that the server wants to read the update")
+    console.print(f"looked for {list_words(verdict.checks)}", style="dim", highlight=False)
+    left = [name for name in ON_DATA if name not in verdict.checks]
+    if left:
+        least = max(ON_DATA[name][1] for name in left)
+        words = f"not for {list_words(left)}, which takes --data with {least} examples"
+        console.print(words, style="dim", highlight=False)
