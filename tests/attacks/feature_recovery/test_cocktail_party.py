@@ -9,8 +9,13 @@ from scipy import ndimage
 
 import seepage as sp
 from seepage.attacks.feature_recovery import FeatureRecovery, cocktail_party
-from seepage.attacks.feature_recovery.cocktail_party import edges
-from seepage.attacks.feature_recovery.negentropy import Contrast, descend, fixed_point, whitening
+from seepage.attacks.feature_recovery.cocktail_party import (
+    Contrast,
+    compute_edges,
+    minimise_contrast,
+    run_fast_ica,
+    whitening_matrix,
+)
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.probing.first_layer import calls
 from seepage.scoring import METRICS, pair
@@ -42,7 +47,7 @@ def laplacian_sources(count, samples):
 
 def test_edges_are_the_differences_and_half_the_laplacian_of_scipy(pictures):
     photo = pictures.batch(1).inputs.double()
-    made = edges(photo.flatten(1), pictures.domain.shape)[0].T.numpy()
+    made = compute_edges(photo.flatten(1), pictures.domain.shape)[0].T.numpy()
     rows, columns = (np.diff(photo[0].numpy(), axis=axis) for axis in (1, 2))
     laplacian = np.stack([ndimage.laplace(c)[1:-1, 1:-1] for c in photo[0].numpy()])
     wanted = np.concatenate([a.reshape(3, -1) for a in (rows, columns, laplacian / 2)], axis=1)
@@ -52,8 +57,8 @@ def test_edges_are_the_differences_and_half_the_laplacian_of_scipy(pictures):
 def test_edges_of_a_mixture_are_the_mixture_of_edges(pictures):
     flat = pictures.batch(3).inputs.double().flatten(1)
     mixing = sp.rng(1).normal((3, 3)).double()
-    mixed = torch.einsum("ij,jgc->igc", mixing, edges(flat, pictures.domain.shape))
-    assert torch.allclose(edges(mixing @ flat, pictures.domain.shape), mixed)
+    mixed = torch.einsum("ij,jgc->igc", mixing, compute_edges(flat, pictures.domain.shape))
+    assert torch.allclose(compute_edges(mixing @ flat, pictures.domain.shape), mixed)
 
 
 def negentropies_and_correlation(sources):
@@ -70,8 +75,8 @@ def negentropies_and_correlation(sources):
 def test_the_contrast_is_negentropy_and_decorrelation():
     """At the best row lengths it differs from the two, written out, by a constant."""
     mixed = sp.rng(2).normal((3, 3)).double() @ laplacian_sources(3, 4000)
-    white = (whitening(mixed.unsqueeze(2)) @ mixed).unsqueeze(2)
-    contrast = Contrast(white, None, 0.0)
+    white = (whitening_matrix(mixed.unsqueeze(2)) @ mixed).unsqueeze(2)
+    contrast = Contrast(white)
     gaps = []
     for seed in range(3):
         unmixing = sp.rng(seed).normal((3, 3)).double()
@@ -88,10 +93,10 @@ def test_the_contrast_is_negentropy_and_decorrelation():
 def test_independent_sources_come_back_up_to_order_and_scale():
     truth = laplacian_sources(6, 6000)
     mixed = sp.rng(1).normal((6, 6)).double() @ truth
-    matrix = whitening(mixed.unsqueeze(2))
+    matrix = whitening_matrix(mixed.unsqueeze(2))
     white = (matrix @ mixed).unsqueeze(2)
-    orthogonal = fixed_point(white, steps=200, rng=sp.rng(3))
-    found, values = descend(Contrast(white, None, 0.0), orthogonal, steps=100)
+    orthogonal = run_fast_ica(white, steps=200, rng=sp.rng(3))
+    found, values = minimise_contrast(Contrast(white), orthogonal, steps=100)
     alike = np.abs(np.corrcoef((found @ matrix @ mixed).numpy(), truth.numpy())[:6, 6:])
     assert sorted(alike.argmax(1).tolist()) == list(range(6))
     assert alike.max(1).min() > 0.999
@@ -160,7 +165,7 @@ def test_what_cannot_be_separated_is_refused_in_one_sentence(pictures):
     noisy = observe(wide, batch, defense=sp.AddGaussian(1e-2), knows_batch_size=False)
     with pytest.raises(NotApplicable, match="does not read its input"):
         attack(observe(sp.zoo.lenet(domain=pictures.domain), batch), rng=sp.rng(1))
-    with pytest.raises(NotApplicable, match="rank 3 at most, too little to separate 4 people"):
+    with pytest.raises(NotApplicable, match="rank 3 at most, too little to separate 4 examples"):
         attack(observe(narrow, batch), rng=sp.rng(1))
     with pytest.raises(NotApplicable, match="some inputs are equal"):
         attack(observe(wide, twice), rng=sp.rng(1))

@@ -1,129 +1,315 @@
-"""The cocktail party: the inputs of a fully connected layer by blind source separation.
+"""The cocktail party attack: blind source separation of the inputs of a fully connected layer.
 
-Pixels of natural images are neither sparse nor independent between images: all are bright in the
-sky and dark at the ground. Differences of neighbours are both, and since they are linear, those of
-a mixture are the same mixture of those of the sources.
+Pixels of natural images are neither sparse nor independent between images: most images are bright
+in the sky and dark at the ground. Differences of neighbouring pixels are both. Differencing is
+linear, so the differences of a mixture are the same mixture of the differences of the sources.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.attacks.exact_batch.assign_labels import read_labels
+from seepage.attacks.exact_batch.span_factors import numerical_rank, require_at_least_one
 from seepage.attacks.feature_recovery.features import Features
-from seepage.attacks.feature_recovery.negentropy import (
-    Contrast,
-    Mixture,
-    descend,
-    fixed_point,
-    read_mixture,
-    whitening,
-)
-from seepage.core import Observation, Reconstruction, Rng, Trace
+from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
+from seepage.core.progress import report
 from seepage.core.rng import require_key
+from seepage.probing.first_layer import calls, input_readers, noise
 from seepage.probing.usable_update import require_usable
 
+# Below this share of a source's deviation |s| is smoothed, so that its derivative exists.
+_SMOOTH = 1e-2
+_HISTORY = 30
+# The share of entries that may leave the bounds when a source is stretched to fill them.
+_LEAVING = 0.005
 
-def edges(sources: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Differences of neighbours and second differences, `(B, G, C)`: of G places in C channels.
 
-    The channels of a place stay together, because an edge is seen in all of them.
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """The dependence between sources s = A z, plus a penalty on A.
+
+        L(A) = sum_i E ||s_i||  -  log |det A|  +  penalty(A)
+
+    Minimised over the lengths of the rows of A, the first two terms are
+    sum_i log E ||s_i|| - log |det A|. Up to a constant this is
+    - sum_i J(s_i) - log det corr(s) / 2:
+    the negentropy J of each source, for a Laplacian's entropy, and the decorrelation of all. Their
+    sum is the mutual information of the sources. If s are differences of neighbours,
+    E ||s_i|| is a total variation.
+
+    Args:
+        white: Whitened samples z `(B, G, C)`, of G groups that share their size.
+        penalty: Maps A to a scalar, such as how far the sources leave their bounds.
+    """
+
+    white: Tensor
+    penalty: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, unmixing: Tensor) -> Tensor:
+        """The value at A `(B, B)`."""
+        sources = (unmixing @ self.white.flatten(1)).reshape(self.white.shape)
+        sizes = (sources.square().sum(2) + _SMOOTH**2).sqrt().mean(1).sum()
+        value: Tensor = sizes - torch.linalg.slogdet(unmixing).logabsdet
+        return value if self.penalty is None else value + self.penalty(unmixing)
+
+
+def whitening_matrix(samples: Tensor) -> Tensor:
+    """The matrix `(B, B)` that makes samples `(B, G, C)` uncorrelated and of unit size.
+
+    Example:
+        >>> z = Rng(0).normal((2, 500, 1)).double()
+        >>> white = whitening_matrix(z) @ z.flatten(1)
+        >>> torch.allclose(white @ white.T / 500, torch.eye(2).double())
+        True
+    """
+    flat = samples.flatten(1)
+    sizes, axes = torch.linalg.eigh(flat @ flat.T / flat.shape[1])
+    floor = torch.finfo(sizes.dtype).eps * sizes[-1]
+    matrix: Tensor = (axes * sizes.clamp_min(floor).rsqrt()) @ axes.T
+    return matrix
+
+
+def run_fast_ica(white: Tensor, *, steps: int, rng: Rng) -> Tensor:
+    """Find the orthogonal A with the largest negentropies, from a random start.
+
+        A <- orth( E[g(s) z^T] - diag(E g'(s)) A ),   g(s) = s / (|s| + 0.1)
+
+    References:
+        Hyvarinen, 1999, symmetric form (hyvarinen1999fast)
+    """
+    flat = white.flatten(1)
+    unmixing = _nearest_orthogonal(rng.normal((len(flat), len(flat)), like=flat))
+    for _ in range(steps):
+        sources = unmixing @ flat
+        away = sources.abs() + 0.1
+        slopes = (0.1 / away.square()).mean(1, keepdim=True)
+        moved = _nearest_orthogonal((sources / away) @ flat.T / flat.shape[1] - slopes * unmixing)
+        still = (moved * unmixing).sum(1).abs().min() > 1 - 1e-7
+        unmixing = moved
+        if still:
+            break
+    return unmixing
+
+
+def _nearest_orthogonal(matrix: Tensor) -> Tensor:
+    left, _, right = torch.linalg.svd(matrix)
+    nearest: Tensor = left @ right
+    return nearest
+
+
+def minimise_contrast(
+    contrast: Contrast, unmixing: Tensor, *, steps: int
+) -> tuple[Tensor, list[float]]:
+    """Minimise by L-BFGS; return the best A and the value at each evaluation."""
+    point = unmixing.clone().requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [point], max_iter=steps, history_size=_HISTORY, line_search_fn="strong_wolfe"
+    )
+    best, values = unmixing, list[float]()
+
+    def closure() -> Tensor:
+        nonlocal best
+        optimiser.zero_grad()
+        value = contrast(point)
+        value.backward()  # type: ignore[no-untyped-call]
+        values.append(float(value.detach()))
+        if values[-1] <= min(values):
+            best = point.detach().clone()
+        if len(values) % 25 == 0:
+            report(min(len(values), steps), steps, min(values))
+        return value
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    return best, values
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """dL/dW = D X: every row is a mixture of the B inputs of the layer.
+
+    Args:
+        layer: Name of the layer, as in `named_modules`.
+        span: Orthonormal columns `(m, B)`, with dL/dW = span @ mixtures, in float64.
+        mixtures: M `(B, n)`.
+        total: The bias gradient in the coordinates of the span `(B,)`, which gives X its scale;
+            None if the layer has no trained bias.
+        shape: Shape of one source: that of an input of the network, or `(d,)`.
+        low: Lower bound of each entry of a source `(n,)`, -inf if unknown.
+        high: Upper bound of each entry, +inf if unknown.
+        residual: Relative part of dL/dW that B sources leave unexplained.
+    """
+
+    layer: str
+    span: Tensor
+    mixtures: Tensor
+    total: Tensor | None
+    shape: tuple[int, ...]
+    low: Tensor
+    high: Tensor
+    residual: float
+
+    @property
+    def of_inputs(self) -> bool:
+        """Whether the sources are inputs of the network, whose neighbours are similar."""
+        return len(self.shape) > 1
+
+
+def read_mixture(observation: Observation, layer: str | None) -> Mixture:
+    """Read the mixture at a layer; None takes the first that reads one vector of each example."""
+    task, gradient = observation.task, observation.update.descent().tensors
+    name, probes = _find_layer(task, layer)
+    prefix = f"{name}." if name else ""
+    weight, bias = gradient.get(f"{prefix}weight"), gradient.get(f"{prefix}bias")
+    if weight is None:
+        raise NotApplicable(
+            f"the layer {name!r} of {task.name} is frozen, so the update does not hold its "
+            "gradient; name another layer"
+        )
+    rounding = float(torch.finfo(weight.dtype).eps)
+    span, mixtures = _factorise(weight.double(), observation.batch_size, rounding, name)
+    rest = weight.double() - span @ mixtures
+    reads_input = name in input_readers(task)
+    if reads_input:
+        blank = weight.new_ones((1, *task.domain.shape), dtype=torch.float64)
+        low, high = (task.domain.normalise(bound * blank).flatten() for bound in task.domain.bounds)
+    else:  # Behind a ReLU features are at least zero, as noise shows; other bounds are unknown.
+        high = probes.new_full((probes.shape[1],), torch.inf, dtype=torch.float64)
+        low = torch.zeros_like(high) if bool((probes >= 0).all()) else -high
+    return Mixture(
+        name,
+        span,
+        mixtures,
+        None if bias is None else span.T @ bias.double(),
+        task.domain.shape if reads_input else (weight.shape[1],),
+        low,
+        high,
+        float(rest.norm() / weight.double().norm()),
+    )
+
+
+def _find_layer(task: Task, wanted: str | None) -> tuple[str, Tensor]:
+    """Find the layer, and what it reads on the adversary's own noise."""
+    read = calls(task, nn.Linear, noise(task))
+    names = [name for name, _ in read]
+    found = {n: inputs for n, inputs in read if inputs.ndim == 2 and names.count(n) == 1}
+    if not found:
+        raise NotApplicable(
+            f"{task.name} has no fully connected layer that reads one vector of each example, so "
+            "there is no mixture to separate; use gradient matching"
+        )
+    if wanted is None:
+        return next(iter(found.items()))
+    if wanted not in found:
+        raise UnknownName("fully connected layer", wanted, found, where=f"of {task.name}")
+    return wanted, found[wanted]
+
+
+def _factorise(
+    weight: Tensor, size: int | None, rounding: float, layer: str
+) -> tuple[Tensor, Tensor]:
+    """The best factors of rank B of dL/dW; its numerical rank if B is unknown."""
+    left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    if size is None:
+        size, noisy = numerical_rank(values, 100 * rounding)
+        if size == 0 or noisy:
+            raise MissingKnowledge(
+                "batch size",
+                needed_by=f"a gradient of {layer!r} with noise in it",
+                hint="use Threat(knows_batch_size=True)",
+            )
+    if size > len(values):
+        raise NotApplicable(
+            f"the layer {layer!r} has a gradient of rank {len(values)} at most, too little to "
+            f"separate {size} examples; it needs at least as many neurons as examples"
+        )
+    if values[size - 1] <= rounding * values[0]:
+        raise NotApplicable(
+            f"the gradient of {layer!r} has a rank below the {size} examples in the batch: some "
+            "inputs are equal, or have no gradient; withhold the batch size to recover the others"
+        )
+    return left[:, :size], values[:size, None] * right[:size]
+
+
+def compute_edges(sources: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """First and second differences of neighbours, `(B, G, C)`: at G places in C channels.
+
+    The channels of a place stay together, because an edge is visible in all of them.
 
     Args:
         sources: `(B, n)`, or mixtures of them.
         shape: Of one source, `(C, ...)`.
 
     Example:
-        >>> edges(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), (1, 4)).flatten()
+        >>> compute_edges(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), (1, 4)).flatten()
         tensor([ 1.0000,  0.0000,  4.0000, -0.5000,  2.0000])
     """
     arrays = sources.reshape(-1, *shape)
     axes = range(2, arrays.ndim)
     slopes = [arrays.diff(dim=axis) for axis in axes if arrays.shape[axis] > 1]
-    inner = [arrays.diff(n=2, dim=axis) for axis in axes if arrays.shape[axis] > 2]
-    if len(inner) == len(axes):
-        bends = [_centre(bend, axis, axes) for axis, bend in zip(axes, inner, strict=True)]
+    if all(arrays.shape[axis] > 2 for axis in axes):
+        bends = []
+        for axis in axes:
+            bend = arrays.diff(n=2, dim=axis)
+            for other in axes:  # Keep the places that have a neighbour on both sides.
+                if other != axis:
+                    bend = bend.narrow(other, 1, bend.shape[other] - 2)
+            bends.append(bend)
         slopes.append(torch.stack(bends).sum(0) / 2)
     return torch.cat([slope.flatten(2).transpose(1, 2) for slope in slopes], dim=1)
 
 
-def entries(sources: Tensor) -> Tensor:
-    """The entries themselves, `(B, d, 1)`: features behind a ReLU are sparse as they are."""
-    return sources.unsqueeze(2)
+def _source_scales(mixture: Mixture, unmixing: Tensor) -> Tensor:
+    """What to divide the rows A M by, `(B,)`; differentiable if the bias gives it.
 
-
-def _centre(bends: Tensor, axis: int, axes: range) -> Tensor:
-    """Cut the other axes to the places that have a neighbour on both sides."""
-    for other in axes:
-        if other != axis:
-            bends = bends.narrow(other, 1, bends.shape[other] - 2)
-    return bends
-
-
-# The part of the entries that may leave the bounds when a source is stretched to fill them.
-_LEAVING = 0.005
-
-
-def scales(mixture: Mixture, unmixing: Tensor) -> Tensor:
-    """What to divide the rows A M by, `(B,)`, differentiable where the bias gives it.
-
-    With a bias the gradient of the bias is D 1, so that A maps it to the lengths themselves. Where
-    there is none, sources of one sign are made positive, and sources with bounds on both sides
-    stretched to fill them, with the sign that lets them grow further; others have none.
+    The gradient of the bias is D 1, so A maps it to the scales. Without a bias, sources with bounds
+    on both sides are stretched to fill them, with the sign that lets them grow further. Other
+    sources are only made positive on average.
     """
     if mixture.total is not None:
         return unmixing @ mixture.total
     sources = (unmixing @ mixture.mixtures).detach()
     if bool(mixture.high.isfinite().all()):
-        both = torch.stack([_stretch(sign * sources, mixture) for sign in (1.0, -1.0)])
+        both = torch.stack([_largest_stretch(sign * sources, mixture) for sign in (1.0, -1.0)])
         return torch.where(both[0] >= both[1], 1 / both[0], -1 / both[1])
     return torch.where(sources.sum(1) < 0, -1.0, 1.0).to(sources)
 
 
-def outside(mixture: Mixture, unmixing: Tensor) -> Tensor:
-    """How far the sources leave their bounds: the mean over entries, summed over sources."""
-    sources = (unmixing @ mixture.mixtures) / scales(mixture, unmixing).unsqueeze(1)
-    below = (mixture.low - sources).clamp_min(0)
-    above = (sources - mixture.high).clamp_min(0)
-    return (below + above).mean(1).sum()
-
-
-def _stretch(sources: Tensor, mixture: Mixture) -> Tensor:
+def _largest_stretch(sources: Tensor, mixture: Mixture) -> Tensor:
     """The largest factor `(B,)` with which nearly all entries stay within the bounds."""
     limits = torch.where(sources > 0, mixture.high / sources, mixture.low / sources)
     return limits.nan_to_num(torch.inf, torch.inf).quantile(_LEAVING, dim=1)
 
 
+def _distance_outside(mixture: Mixture, unmixing: Tensor) -> Tensor:
+    """How far the sources leave their bounds: the mean over entries, summed over sources."""
+    sources = (unmixing @ mixture.mixtures) / _source_scales(mixture, unmixing).unsqueeze(1)
+    below = (mixture.low - sources).clamp_min(0)
+    above = (sources - mixture.high).clamp_min(0)
+    return (below + above).mean(1).sum()
+
+
 @dataclass(frozen=True, kw_only=True)
 class CocktailParty:
-    """Separates the inputs of a fully connected layer, of which its gradient holds mixtures.
+    """Separates the inputs of a fully connected layer; the arguments are those of `cocktail_party`.
 
     dL/dW = D X has the rank B of the batch, so its rows are mixtures of the B inputs X, and only
-    a matrix A of B x B is unknown: X = A M. Sources are less Gaussian than mixtures of them, which
-    is what `Contrast` measures. Every restart is a fixed point of FastICA, the best of them ends
-    as the start of a descent without the constraint that sources be uncorrelated, and within the
-    bounds that sources have: the range of pixels, or zero behind a ReLU. No choice uses more than
-    the value of the contrast.
+    a B x B matrix A is unknown: X = A M. Sources are less Gaussian than mixtures of them, which
+    `Contrast` measures. Every restart runs FastICA to a fixed point. The best of them starts a
+    descent that allows correlated sources and keeps them within their bounds: the range of pixels,
+    or zero behind a ReLU. All choices use the value of the contrast only.
 
-    As an attack it gives the inputs of a network that begins with a fully connected layer; as a
-    `FeatureRecovery` those of any fully connected layer. Neither needs the labels, a ReLU, or the
-    batch size, which is the rank where nothing was added to the update.
-
-    Args:
-        layer: Whose inputs to recover; None for the first fully connected layer.
-        restarts: Random starts, of which the one with the lowest contrast is kept.
-        steps: Of L-BFGS, in the end.
-        bounds: Weight of the distance by which sources leave their bounds.
-        contrast: Of inputs of the network, what is measured: the "edges", which are sparse, or the
-            "pixels" less their mean, as in the paper.
+    As an attack it returns the inputs of a network that begins with a fully connected layer. As a
+    `FeatureRecovery` it returns those of any fully connected layer. It needs neither labels nor a
+    ReLU. If nothing was added to the update, the batch size is its rank.
 
     References:
         Kariyappa et al., 2023 (kariyappa2023cocktail); Hyvarinen, 1999 (hyvarinen1999fast)
@@ -136,10 +322,8 @@ class CocktailParty:
     contrast: Literal["edges", "pixels"] = "edges"
 
     def __post_init__(self) -> None:
-        """Check the counts."""
-        for name in ("restarts", "steps"):
-            if getattr(self, name) < 1:
-                raise InvalidValue(f"expected {name} >= 1, got {getattr(self, name)!r}")
+        """Check the numbers."""
+        require_at_least_one(restarts=self.restarts, steps=self.steps)
         if not 0 <= self.bounds < float("inf"):
             raise InvalidValue(f"expected bounds >= 0, got {self.bounds!r}")
         if self.contrast not in ("edges", "pixels"):
@@ -150,13 +334,13 @@ class CocktailParty:
         require_key(rng)
         began = time.perf_counter()
         task = observation.task
-        mixture = self._mixture(observation)
-        if not mixture.natural:
+        mixture = self._read_mixture(observation)
+        if not mixture.of_inputs:
             raise NotApplicable(
-                f"the layer {mixture.layer!r} of {task.name} does not read its input, so that "
-                "features come back and not inputs; use recover(), or systematic(features=...)"
+                f"the layer {mixture.layer!r} of {task.name} does not read its input, so features "
+                "come back instead of inputs; use recover(), or systematic(features=...)"
             )
-        unmixing, trace = self._separated(mixture, rng)
+        unmixing, trace = self._separate(mixture, rng)
         reference = next(iter(task.parameters.values()))
         normalised = (unmixing @ mixture.mixtures).reshape(-1, *mixture.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised)).to(reference.dtype)
@@ -168,48 +352,49 @@ class CocktailParty:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Separate the inputs of the layer."""
         require_key(rng)
-        mixture = self._mixture(observation)
-        unmixing, _ = self._separated(mixture, rng)
+        mixture = self._read_mixture(observation)
+        unmixing, _ = self._separate(mixture, rng)
         found = (unmixing @ mixture.mixtures).to(next(iter(observation.update)).dtype)
         span = torch.linalg.qr(mixture.mixtures.T).Q.to(found.dtype)
         return Features(mixture.layer, found, span, mixture.total is not None, mixture.residual)
 
-    def _mixture(self, observation: Observation) -> Mixture:
+    def _read_mixture(self, observation: Observation) -> Mixture:
         require_usable(observation.update, observation.task)
         # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
         with precision("float32"):
             return read_mixture(observation, self.layer)
 
-    def _separated(self, mixture: Mixture, rng: Rng) -> tuple[Tensor, Trace]:
-        """The matrix A with X = A M, and how it was found."""
-        samples = self._samples(mixture)
-        white = whitening(samples)
+    def _separate(self, mixture: Mixture, rng: Rng) -> tuple[Tensor, Trace]:
+        """Find the matrix A with X = A M."""
+        samples = self._choose_samples(mixture)
+        white = whitening_matrix(samples)
         samples = torch.einsum("ij,jgc->igc", white, samples)
-        free = Contrast(samples, None, 0.0)
         starts = []
         for restart in range(self.restarts):
             key = rng.fork("restart", restart)
-            orthogonal = fixed_point(samples, steps=self.steps, rng=key)
-            starts.append(descend(free, orthogonal, steps=self.steps))
+            orthogonal = run_fast_ica(samples, steps=self.steps, rng=key)
+            starts.append(minimise_contrast(Contrast(samples), orthogonal, steps=self.steps))
         finals = tuple(min(values) for _, values in starts)
         best, values = starts[finals.index(min(finals))]
-        if mixture.total is not None or not mixture.natural:
-            bounded = Contrast(samples, partial(_outside, mixture, white), self.bounds)
-            best, values = descend(bounded, best, steps=self.steps)
+        if mixture.total is not None or not mixture.of_inputs:
+
+            def penalty(unmixing: Tensor) -> Tensor:
+                return self.bounds * _distance_outside(mixture, unmixing @ white)
+
+            bounded = Contrast(samples, penalty if self.bounds else None)
+            best, values = minimise_contrast(bounded, best, steps=self.steps)
         unmixing = best @ white
-        unmixing = unmixing / scales(mixture, unmixing).unsqueeze(1)
+        unmixing = unmixing / _source_scales(mixture, unmixing).unsqueeze(1)
         return unmixing, Trace(tuple(values), finals, device=str(unmixing.device))
 
-    def _samples(self, mixture: Mixture) -> Tensor:
-        if not mixture.natural:
-            return entries(mixture.mixtures)
-        if self.contrast == "edges":
-            return edges(mixture.mixtures, mixture.shape)
-        return entries(mixture.mixtures - mixture.mixtures.mean(1, keepdim=True))
-
-
-def _outside(mixture: Mixture, white: Tensor, unmixing: Tensor) -> Tensor:
-    return outside(mixture, unmixing @ white)
+    def _choose_samples(self, mixture: Mixture) -> Tensor:
+        """What the contrast measures, `(B, G, C)`: features behind a ReLU are already sparse."""
+        mixtures = mixture.mixtures
+        if mixture.of_inputs and self.contrast == "edges":
+            return compute_edges(mixtures, mixture.shape)
+        if mixture.of_inputs:
+            mixtures = mixtures - mixtures.mean(1, keepdim=True)
+        return mixtures.unsqueeze(2)
 
 
 def cocktail_party(
@@ -223,25 +408,25 @@ def cocktail_party(
     """Blind source separation of the inputs of a fully connected layer, whatever follows it.
 
     Args:
-        layer: Whose inputs to recover; None for the first fully connected layer. An attack needs
-            one that reads the input of the network; `recover` takes any.
-        restarts: Random starts, of which the one with the lowest contrast is kept.
-        steps: Of L-BFGS, in the end.
+        layer: Layer whose inputs to recover; None for the first fully connected layer. An attack
+            needs one that reads the input of the network; `recover` takes any.
+        restarts: Random starts; the one with the lowest contrast is kept.
+        steps: Steps of FastICA and of L-BFGS.
         bounds: Weight of the distance by which sources leave their bounds.
-        contrast: Of inputs of the network, what is measured: the "edges", which are sparse, or the
-            "pixels" less their mean, as in the paper.
+        contrast: What is measured for inputs of the network: their "edges", which are sparse, or
+            their "pixels" less the mean, as in the paper.
 
     Example:
         >>> cocktail_party(restarts=3)
         CocktailParty(layer=None, restarts=3, steps=300, bounds=3.0, contrast='edges')
 
     Deviations:
-        The paper separates pixels, adds a penalty on cosines between the rows of A and a total
-        variation, and the code released with it multiplies the negentropy by zero. Pixels of
-        images are neither sparse nor uncorrelated between images, and negentropy of them misleads
-        (papers/benchmarks/cocktail_party.py has both). Here it is taken of differences of
-        neighbours, where it is a total variation at the same time; decorrelation is the determinant
-        that belongs to it; the bias gradient gives sign and size; pixels must lie in their range.
+        The paper separates pixels and adds a penalty on cosines between the rows of A and a total
+        variation. The code released with it multiplies the negentropy by zero. Pixels of images
+        are neither sparse nor uncorrelated between images, and their negentropy misleads
+        (papers/benchmarks/cocktail_party.py has both). Here the negentropy is that of differences
+        of neighbours, where it is also a total variation. Its own determinant decorrelates, the
+        bias gradient gives sign and size, and pixels must lie in their range.
 
     References:
         Kariyappa et al., 2023 (kariyappa2023cocktail)
