@@ -8,7 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from seepage.audit import AuditResult, Choice, Record, leakages, load_audit
+from seepage.audit.audit_result import AuditResult, load_audit
+from seepage.audit.choices import Choice, leakages
+from seepage.audit.record import Record
 from seepage.audit.store import PAGE
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
 from seepage.report import (

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from seepage.attacks.applicability import Applicability, ApplicableAttack, check_applicability
-from seepage.audit import Case, Outcome, Record, Target, run_case
-from seepage.audit.case import client_key
+from seepage.audit.case import Case, client_key
+from seepage.audit.record import Outcome, Record
+from seepage.audit.run_case import run_case
+from seepage.audit.targets import Target
 from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task, progress
 from seepage.core.construct import Component
