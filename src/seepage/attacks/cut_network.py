@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -20,81 +20,41 @@ from seepage.defenses.chain import Chain
 from seepage.probing.hooks import running_order
 from seepage.search.feature_matching import features_at
 
-_HEAD_PROBES = 8
+# Noise inputs that estimate the length of features, and that check whether a cut is right.
+_HEAD_PROBES, _PROBES = 8, 4
 
 
-@dataclass(frozen=True, eq=False)
-class _UpperNetwork:
-    """The network from one layer on.
+def _run_upper(task: Task, layer: str, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run a network with these inputs at a layer that runs once.
 
-    Args:
-        task: The whole network.
-        layer: Name of a layer that runs once, as `named_modules` spells it.
+    Returns:
+        The logits, and what the layer read and returned; gradients can be taken by both.
     """
+    returned: list[Tensor] = []
+    read = values.detach().clone().requires_grad_()
 
-    task: Task
-    layer: str
+    def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        returned.append(output)
+        # A copy goes on: an in-place ReLU must not overwrite what was returned.
+        return output.clone()
 
-    def length(self) -> Tensor:
-        """The usual length of what the layer reads, on the adversary's own noise."""
-        reference = next(iter(self.task.parameters.values()))
-        noise = self.task.domain.sample(_HEAD_PROBES, rng=Rng(0)).to(reference)
-        lengths: Tensor = features_at(self.task, self.layer, noise).detach().norm(dim=1)
-        return lengths.median()
-
-    def fits(self, values: Tensor, labels: Tensor, sent: Tensor) -> Tensor:
-        """Cosines `(B, B)` between what input i with feature j would send, and what j sent."""
-        outputs, _, z = self._run(values)
-        cosines = []
-        for label in labels:
-            loss = self.task.loss(outputs, label.expand(len(values), *label.shape)).sum()
-            (back,) = torch.autograd.grad(loss, z, retain_graph=True)
-            cosines.append(torch.cosine_similarity(back.double(), sent, dim=1))
-        return torch.stack(cosines)
-
-    def slopes(self, values: Tensor, labels: Tensor) -> Tensor:
-        """The gradient of the sum of the losses by the features, `(B, d)`."""
-        outputs, read, _ = self._run(values)
-        (back,) = torch.autograd.grad(self.task.loss(outputs, labels).sum(), read)
-        return back
-
-    def share(self, values: Tensor, labels: Tensor) -> Tensor:
-        """The gradient of the sum of the losses by the layer's weight."""
-        outputs, read, returned = self._run(values)
-        (back,) = torch.autograd.grad(self.task.loss(outputs, labels).sum(), returned)
-        return back.T @ read.detach()
-
-    def _run(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The logits with these features at the layer; what it reads, and what it returns."""
-        returned: list[Tensor] = []
-        read = values.detach().clone().requires_grad_()
-
-        def put(_: nn.Module, __: tuple[Tensor, ...]) -> tuple[Tensor]:
-            return (read,)
-
-        def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            returned.append(output)
-            # A copy goes on, lest a ReLU in place overwrite what was returned.
-            return output.clone()
-
-        # Any inputs will do, for what the layer reads of them is replaced.
-        blank = values.new_zeros((len(values), *self.task.domain.shape))
-        layer = self.task.network.get_submodule(self.layer)
-        handles = layer.register_forward_pre_hook(put), layer.register_forward_hook(keep)
-        try:
-            return self.task.outputs(self.task.parameters, blank), read, returned[0]
-        finally:
-            for handle in handles:
-                handle.remove()
+    # Any inputs will do, because what the layer reads of them is replaced.
+    blank = values.new_zeros((len(values), *task.domain.shape))
+    module = task.network.get_submodule(layer)
+    with (
+        module.register_forward_pre_hook(lambda _, __: (read,)),
+        module.register_forward_hook(keep),
+    ):
+        return task.outputs(task.parameters, blank), read, returned[0]
 
 
 def order_by_labels(labels: Tensor, features: Features, observation: Observation) -> Features:
-    """The same features, the i-th of which belongs to an input with the i-th label.
+    """Order features so that the i-th belongs to an input with the i-th label.
 
     The gradient dL/dW = D Z of the layer gives, with the features Z, the columns D: what each
-    input sent back through the layer. The network above the layer says what an input with that
-    feature and a given label would send; only directions are compared, and every label is given
-    away once. Inputs of one class keep an order of their own.
+    input sent back through the layer. The network above the layer tells what an input with that
+    feature and a given label would send. Only directions are compared, and every label is assigned
+    once. Inputs of one class keep an order of their own.
 
     Args:
         labels: Of the batch, `(B,)`.
@@ -102,34 +62,39 @@ def order_by_labels(labels: Tensor, features: Features, observation: Observation
         observation: What they were recovered from.
     """
     task, gradient = observation.task, observation.update.descent().tensors
-    above = _UpperNetwork(task, features.layer)
-    values = features.values.to(next(iter(task.parameters.values())))
+    reference = next(iter(task.parameters.values()))
+    values = features.values.to(reference)
     if not features.scaled:
-        values = values * above.length() / values.norm(dim=1, keepdim=True)
+        noise = task.domain.sample(_HEAD_PROBES, rng=Rng(0)).to(reference)
+        lengths = features_at(task, features.layer, noise).detach().norm(dim=1)
+        values = values * lengths.median() / values.norm(dim=1, keepdim=True)
     sent = gradient[_weight_name(features)].double() @ torch.linalg.pinv(values.double())
-    choice = match_one_to_one(above.fits(values, labels, sent.T))
+    outputs, _, returned = _run_upper(task, features.layer, values)
+    # Row i compares what each feature with label i would send, and what it sent.
+    cosines = []
+    for label in labels:
+        loss = task.loss(outputs, label.expand(len(values), *label.shape)).sum()
+        (back,) = torch.autograd.grad(loss, returned, retain_graph=True)
+        cosines.append(torch.cosine_similarity(back.double(), sent.T, dim=1))
+    choice = match_one_to_one(torch.stack(cosines))
     return replace(features, values=features.values[choice])
 
 
 def holds_layer_gradient(features: Features, observation: Observation) -> bool:
-    """Whether the update holds the gradient of their layer; that of a frozen one it does not."""
+    """Whether the update holds the gradient of the features' layer, which may be frozen."""
     return _weight_name(features) in observation.update.tensors
 
 
 def _weight_name(features: Features) -> str:
-    """The name of their layer's weight."""
-    # A network that is one layer has a layer without a name.
+    # If the network is a single layer, the layer has no name.
     return f"{features.layer}.weight" if features.layer else "weight"
 
 
-_PROBES = 4
-
-
 def cut_network(observation: Observation, features: Features) -> Observation | None:
-    """The observation of the network below a layer whose inputs are known.
+    """Return the observation of the network below a layer whose inputs are known.
 
-    Everything above the layer is then known as well: the logits z(u_i) of every input, and with
-    them what its loss sends back. The rest of the update is linear in that:
+    Then everything above the layer is known as well: the logits z(u_i) of every input, and what
+    its loss sends back. The rest of the update is linear in that:
 
         c_i = dL/du_i,   g(x) = sum_i (df(x_i)/dtheta)^T c_i,   f the network below
 
@@ -137,8 +102,8 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
     is as wrong as its logits are. At the truth both give the observed update.
 
     Returns:
-        The observation with the slopes in the place of labels; None where the layer does not cut
-        the network in two, or where the client does more than to share its gradient.
+        The observation with the slopes as labels. None if the layer does not cut the network in
+        two, or if the client does more than to share its gradient.
 
     Args:
         observation: What was seen, with labels `(B,)`, or probabilities `(B, K)`.
@@ -148,68 +113,62 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
     client = simulation.client
     if labels is None or client is None or not _shares_gradients(client, simulation.mixing):
         return None
-    task = _cut(observation.task, features.layer)
+    task = _cut_task(observation.task, features.layer)
     if task is None:
         return None
-    above = _UpperNetwork(observation.task, features.layer)
     values = features.values.to(next(iter(task.parameters.values())))
-    update = observation.update
-    if client.chain.update_defenses and all(isinstance(link, Clip) for link in client.chain.update_defenses):
-        # The norm that was clipped is that of the whole, of which a part knows nothing.
-        share = above.share(values, labels) / (len(labels) if _averages(client) else 1)
-        update = _unclipped(update, _weight_name(features), share)
+    outputs, read, returned = _run_upper(observation.task, features.layer, values)
+    loss = observation.task.loss(outputs, labels).sum()
+    slopes, back = torch.autograd.grad(loss, (read, returned))
+    update, defenses = observation.update, client.chain.update_defenses
+    if defenses and all(isinstance(link, Clip) for link in defenses):
+        # Clipping used the norm of the whole update, so undo it: compare the layer's gradient
+        # with the one that follows from the features.
+        averages = isinstance(client.local, Gradient) and client.local.reduction == "mean"
+        expected = (back.T @ read.detach() / (len(labels) if averages else 1)).double()
+        seen = update.descent().tensors[_weight_name(features)].double()
+        factor = float((seen * expected).sum() / expected.square().sum())
+        if 0 < factor < 1:
+            update = update.map(lambda t: t / factor)
         client = replace(client, defense=chain(*client.chain.input_defenses))
     known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
     seen_alone = replace(update, tensors=known)
-    if not _defended_alike(client.chain, update, seen_alone):
+    if not _defends_alike(client.chain, update, seen_alone):
         return None
     return replace(
         observation,
         task=task,
         update=seen_alone,
         simulate=simulation.with_client(client).with_task(task),
-        labels=above.slopes(values, labels).detach(),
+        labels=slopes.detach(),
     )
 
 
-def _averages(client: Client) -> bool:
-    local = client.local
-    return isinstance(local, Gradient) and local.reduction == "mean"
-
-
-def _unclipped(update: Update, weight: str, share: Tensor) -> Update:
-    """The update before it was clipped, by the gradient of a layer that is known from features."""
-    seen, expected = update.descent().tensors[weight].double(), share.double()
-    factor = float((seen * expected).sum() / expected.square().sum())
-    return update.map(lambda t: t / factor) if 0 < factor < 1 else update
-
-
 def _shares_gradients(client: Client, mixing: Mixing | None) -> bool:
+    """Whether the client shares a gradient of what the candidates are, and does no more."""
     defense = client.chain
     plain = defense.aggregation is None and defense.consumes == "aggregate"
-    # Of clients that mix, candidates have to be the mixtures.
-    as_seen = mixing is None
-    as_seen = as_seen and all(link.stage == "mixing" for link in defense.input_defenses)
+    # If a client mixes, candidates have to be the mixtures.
+    as_seen = mixing is None and all(link.stage == "mixing" for link in defense.input_defenses)
     return plain and as_seen and isinstance(client.local, Gradient)
 
 
-def _defended_alike(defense: Chain, whole: Update, part: Update) -> bool:
-    """Whether a defense leaves the same of a part, seen alone."""
-    # Larger than what was observed, lest a bound that was kept already go unnoticed.
+def _defends_alike(defense: Chain, whole: Update, part: Update) -> bool:
+    """Whether a defense does the same to a part of the update alone as within the whole."""
     try:
-        left, alone = (defense.expected(update.map(_thousandfold)) for update in (whole, part))
+        # Enlarged: a bound that the observed update already keeps must not go unnoticed.
+        left, alone = (defense.expected(u.map(lambda t: 1000 * t)) for u in (whole, part))
     except InvalidValue:  # it keeps more entries than the part has
         return False
     return all(torch.allclose(left.tensors[name], t) for name, t in alone.tensors.items())
 
 
-def _thousandfold(tensor: Tensor) -> Tensor:
-    return 1000 * tensor
-
-
-def _cut(task: Task, layer: str) -> Task | None:
-    """The task whose network ends with what the layer reads; None if modules do not tell where."""
-    above = _from(task, layer)
+def _cut_task(task: Task, layer: str) -> Task | None:
+    """End the task's network with what the layer reads; None if modules do not tell where."""
+    modules = task.network.named_modules()
+    innermost = [name for name, module in modules if next(module.children(), None) is None]
+    order = running_order(task, innermost)
+    above = dict.fromkeys(order[order.index(layer) :])
     if not all(above):
         return None
     model = copy.deepcopy(task.model)
@@ -217,8 +176,7 @@ def _cut(task: Task, layer: str) -> Task | None:
         model.set_submodule(name, nn.Identity())
     if not any(p.requires_grad for p in model.parameters()):
         return None
-    name = f"{task.name} below {layer}"
-    cut = replace(task, model=model, loss=inner_product, name=name)
+    cut = replace(task, model=model, loss=inner_product, name=f"{task.name} below {layer}")
     noise = task.placed(task.domain.sample(_PROBES, rng=Rng(0)))
     with torch.no_grad():
         wanted = features_at(task, layer, noise)
@@ -230,19 +188,11 @@ def _cut(task: Task, layer: str) -> Task | None:
     return cut if same else None
 
 
-def _from(task: Task, layer: str) -> list[str]:
-    """The modules without parts of their own that run from a layer on, the layer first."""
-    modules = task.network.named_modules()
-    whole = [name for name, module in modules if next(module.children(), None) is None]
-    order = running_order(task, whole)
-    return list(dict.fromkeys(order[order.index(layer) :]))
-
-
 def observe_mixtures(observation: Observation) -> tuple[Observation, Mixing | None]:
-    """The observation of the mixtures that the network saw, and how the client made them.
+    """Return the observation of the mixtures that the network saw, and how the client made them.
 
-    Features are the mixtures' and not the private inputs', so that they have to be recovered with
-    the mixtures' labels. Where nothing is mixed, or encodings are searched for, the observation is
+    Features belong to the mixtures and not to the private inputs, so they have to be recovered with
+    the mixtures' labels. If nothing is mixed, or encodings are searched for, the observation is
     returned as it is.
     """
     simulation, labels = observation.simulate, observation.labels
@@ -251,21 +201,15 @@ def observe_mixtures(observation: Observation) -> tuple[Observation, Mixing | No
     mixing = simulation.mixing
     known = one_hot(labels, observation.task.classes) if labels.ndim == 1 else labels
     weights = mixing.coefficients.to(next(iter(observation.update)))
-    mixtures = replace(
-        observation,
-        labels=weights @ known.to(weights),
-        simulate=simulation.with_mixing(None),
-    )
-    return mixtures, mixing
+    soft, unmixed = weights @ known.to(weights), simulation.with_mixing(None)
+    return replace(observation, labels=soft, simulate=unmixed), mixing
 
 
 def observe_inputs(mixtures: Observation, mixing: Mixing) -> Observation | None:
-    """The observation of private inputs that are mixed into these mixtures.
+    """Return the observation of the private inputs that are mixed into these mixtures.
 
-    Its labels are those that mixing turns into the mixtures', whatever they stand for.
-
-    Returns:
-        None where no labels do, since the coefficients are not of full rank.
+    Mixing turns its labels into the mixtures' labels, whatever they stand for. None if there are
+    no such labels, because the coefficients are not of full rank.
     """
     simulation, labels = mixtures.simulate, mixtures.labels
     assert labels is not None

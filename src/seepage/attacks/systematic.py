@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -27,7 +27,7 @@ from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
-from seepage.numerics.schedules import CosineDecay, StepDecay
+from seepage.numerics.schedules import CosineDecay, Schedule, StepDecay
 from seepage.probing.usable_update import require_usable
 from seepage.search.engine import Engine
 from seepage.search.feature_matching import FeatureMatching
@@ -36,24 +36,24 @@ from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
 from seepage.search.priors import BatchNormStatistics, TotalVariation
 from seepage.search.search import Search
+from seepage.search.term import Term
 
 
 @dataclass(frozen=True, kw_only=True)
 class Systematic:
-    """A gradient matching attack that is given what else can be computed.
+    """Gradient matching that also uses what can be computed beforehand.
 
     Args:
-        search: Of gradient matching; a term of batch statistics is left out on networks that have
-            none.
+        search: The search. A term of batch statistics is left out on networks that have none.
         engine: How it is computed.
-        features: What recovers the inputs of a layer first; None matches no features. People whose
+        features: Recovers the inputs of a layer first; None matches no features. Examples whose
             features left no trace are matched by their gradient alone.
-        feature_weight: Of the term that matches them.
+        feature_weight: Weight of the term that matches features.
         span_from: The batch size from which features are matched by their span instead of one by
             one.
         prior: The network that makes the images; None searches pixels.
         given: Largest residual of recovered features from which everything above their layer is
-            computed, instead of simulated from candidates (`cut_network`); people must be told
+            computed, instead of simulated from candidates (`cut_network`); examples must be told
             apart. None gives nothing.
     """
 
@@ -66,7 +66,7 @@ class Systematic:
     given: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the weight and what is recovered by."""
+        """Check the weights and the recovery method."""
         if self.features is not None and not isinstance(self.features, FeatureRecovery):
             raise InvalidValue(
                 f"expected features to be a FeatureRecovery, such as exact_features(), or None, "
@@ -78,7 +78,7 @@ class Systematic:
             raise InvalidValue(f"expected given >= 0 or None, got {self.given!r}")
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Recover, put in order, and search."""
+        """Recover features, order them, and search."""
         (found,) = self.many((observation,), rngs=(rng,))
         if isinstance(found, SeepageError):
             raise found
@@ -89,7 +89,7 @@ class Systematic:
     ) -> list[Reconstruction | SeepageError]:
         """Recover the features of every observation, then search side by side.
 
-        Searches that match other kinds of features than the rest run in groups of their own.
+        Only searches that match the same kind of features run in one group.
 
         Args:
             observations: They have the same batch size, task, client and threat.
@@ -102,12 +102,15 @@ class Systematic:
         began = time.perf_counter()
         prepared: dict[int, tuple[Search, Observation]] = {}
         found: dict[int, Reconstruction | SeepageError] = {}
+        groups: dict[object, list[int]] = defaultdict(list)
         for place, (observation, rng) in enumerate(zip(observations, rngs, strict=True)):
             try:
-                prepared[place] = self._prepared(observation, rng)
+                prepared[place] = self._prepare(observation, rng)
             except SeepageError as error:
                 found[place] = error
-        for places in _alike({place: search for place, (search, _) in prepared.items()}):
+            else:
+                groups[_group_key(prepared[place][0])].append(place)
+        for places in groups.values():
             guesses = together(
                 [GradientMatching(prepared[place][0], self.engine) for place in places],
                 [prepared[place][1] for place in places],
@@ -121,53 +124,43 @@ class Systematic:
             for place, observation in enumerate(observations)
         ]
 
-    def _prepared(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
-        """What is searched for, and in which observation."""
+    def _prepare(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
+        """Return the search to run, and the observation to run it on."""
         require_key(rng)
         require_usable(observation.update, observation.task)
-        search = self._fitting(observation)
+        search = self.search
+        if not batchnorm_layers(observation.task.model):
+            kept = (term for term in search.terms if not isinstance(term, BatchNormStatistics))
+            search = replace(search, terms=tuple(kept))
         if self.prior is not None:
             search = replace(search, generator=self.prior)
-        # Where the gradient at the logits was read (`ReadLogits`), no loss is left to recover by.
+        # If the gradient at the logits was read (`ReadLogits`), no loss is left to recover by.
         read = observation.task.loss is inner_product
-        if self.features is not None and observation.labels is not None and not read:
-            return self._informed(search, self.features, observation, rng.fork("features"))
-        return search, observation
-
-    def _fitting(self, observation: Observation) -> Search:
-        if batchnorm_layers(observation.task.model):
-            return self.search
-        kept = (term for term in self.search.terms if not isinstance(term, BatchNormStatistics))
-        return replace(self.search, terms=tuple(kept))
-
-    def _informed(
-        self, search: Search, method: FeatureRecovery, observation: Observation, rng: Rng
-    ) -> tuple[Search, Observation]:
+        if self.features is None or observation.labels is None or read:
+            return search, observation
         mixtures, mixing = observe_mixtures(observation)
-        found = _recovered(method, mixtures, rng)
+        found = _recover_features(self.features, mixtures, rng.fork("features"))
         labels = mixtures.labels
         assert labels is not None
         one_each = len(found.values) == len(labels)
         labelled = one_each and holds_layer_gradient(found, observation)
         if labelled and not found.in_order:
             found = order_by_labels(labels, found, mixtures)
-        lower = cut_network(mixtures, found) if labelled and self._gives(found) else None
+        exact = found.scaled and found.told_apart
+        given = self.given is not None and exact and found.residual <= self.given
+        lower = cut_network(mixtures, found) if labelled and given else None
         if lower is not None and mixing is not None:
             lower = observe_inputs(lower, mixing)
         if self.prior is not None and one_each and mixing is None:
-            search = replace(search, generator=self.prior.given(found.values))
+            search = replace(search, generator=replace(self.prior, features=found.values))
         classes = labels if labelled and labels.ndim == 1 else None
-        term = self._matching(found, classes, len(labels), ordered=lower is not None)
+        term = self._feature_term(found, classes, len(labels), ordered=lower is not None)
         return replace(search, terms=(*search.terms, term)), lower or observation
 
-    def _gives(self, found: Features) -> bool:
-        exact = found.scaled and found.told_apart
-        return self.given is not None and exact and found.residual <= self.given
-
-    def _matching(
-        self, found: Features, labels: Tensor | None, people: int, *, ordered: bool
+    def _feature_term(
+        self, found: Features, labels: Tensor | None, size: int, *, ordered: bool
     ) -> FeatureMatching:
-        alone = ordered or len(found.values) <= people < self.span_from
+        alone = ordered or len(found.values) <= size < self.span_from
         kind: Literal["cosine", "distance", "span"] = "span"
         if alone:
             kind = "distance" if found.scaled else "cosine"
@@ -191,11 +184,11 @@ def _finish_guess(
     return replace(guess, labels=labels, trace=replace(guess.trace, seconds=seconds))
 
 
-def _recovered(method: FeatureRecovery, observation: Observation, rng: Rng) -> Features:
-    """The features of everybody, or of those who left a trace.
+def _recover_features(method: FeatureRecovery, observation: Observation, rng: Rng) -> Features:
+    """Recover the features of every example, or of those that left a trace.
 
-    The gradient of people a network is sure of is lost in the rounding of the others'; what the
-    others are need not be given up for it.
+    If a network is sure of an example, the example's gradient is lost in the rounding of the
+    others. The others can still be recovered.
     """
     try:
         return method.recover(observation, rng=rng)
@@ -207,23 +200,36 @@ def _recovered(method: FeatureRecovery, observation: Observation, rng: Rng) -> F
             raise reason from None
 
 
-def _alike(searches: Mapping[int, Search]) -> list[list[int]]:
-    """The places of searches that differ in numbers only, group by group."""
-    groups: dict[object, list[int]] = defaultdict(list)
-    for place, search in searches.items():
-        terms = [term for term in search.terms if isinstance(term, FeatureMatching)]
-        # Which layer, compared how, with how many features and whose labels; and the prior's.
-        kind = [
-            (t.layer, t.comparison, t.features.shape, t.labels is None, t.ordered) for t in terms
-        ]
-        informed = isinstance(search.generator, PriorNetwork) and search.generator.informed
-        groups[(*kind, informed)].append(place)
-    return list(groups.values())
+def _group_key(search: Search) -> object:
+    """Equal for searches that differ only in numbers, which can run side by side."""
+    kinds = [
+        (term.layer, term.comparison, term.features.shape, term.labels is None, term.ordered)
+        for term in search.terms
+        if isinstance(term, FeatureMatching)
+    ]
+    prior = search.generator
+    return *kinds, isinstance(prior, PriorNetwork) and prior.features is not None
 
 
 _ENGINE = Engine()
-# The first that explains the update, or the one that leaves least unexplained.
+# The first that explains the update is used, or else the one that leaves least unexplained.
 _RECOVERIES = exact_features(), softmax_features(), estimated_features()
+
+
+def _build_search(
+    terms: tuple[Term, ...],
+    schedule: Schedule,
+    *,
+    prior: PriorNetwork | None,
+    step_size: float | None,
+    steps: int,
+    restarts: int,
+) -> Search:
+    size = step_size if step_size is not None else (0.1 if prior is None else 1e-3)
+    optimiser = Adam(step_size=size, sign="hard" if prior is None else "none")
+    return Search(
+        terms=terms, optimiser=optimiser, schedule=schedule, steps=steps, restarts=restarts
+    )
 
 
 def systematic(
@@ -249,22 +255,21 @@ def systematic(
     paper's ablation "without feature matching", on pixels.
 
     Args:
-        features: What recovers the inputs of a fully connected layer first, such as
+        features: Recovers the inputs of a fully connected layer first, such as
             `exact_features()`; None for nothing.
         prior: The untrained network that makes the images; None searches pixels.
-        weighting: Of each tensor's cosine: its number of entries, as in the paper, or the observed
-            norm to this power.
+        weighting: Weight of each tensor's cosine: its number of entries, as in the paper, or the
+            observed norm to this power.
         tv: Weight of the total variation.
-        batchnorm: Weight of the batch-normalisation statistics; networks without are attacked
-            without.
-        first_layer: Multiplier of the first layer's batch statistics. Where a client normalises
-            by its own batch, they alone tell how bright and how contrasted the whole batch is.
+        batchnorm: Weight of the batch-normalisation statistics; not used on networks without.
+        first_layer: Multiplier of the first layer's batch statistics. If a client normalises by
+            its own batch, only they show the brightness and contrast of the whole batch.
         feature_weight: Weight of the feature matching.
         span_from: The batch size from which features are matched by their span instead of one by
             one.
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
-        step_size: Of Adam; if not given 0.1 on the sign of the gradient of pixels, and 0.001 on
+        step_size: Of Adam. The default is 0.1 on the sign of the gradient of pixels, and 0.001 on
             the weights of a prior network.
         engine: How it is computed.
 
@@ -276,7 +281,7 @@ def systematic(
 
     Deviations:
         The paper takes steps of 0.00001 on the weights of its network, whose size it does not
-        say. Features are given to inputs by their labels, which the gradient of their layer
+        state. Features are assigned to inputs by their labels, which the gradient of their layer
         tells, and greedily among inputs of one class, at every step; the paper does so greedily
         and once. Features of known length are matched by their distance. Weights of the cosines
         sum to one.
@@ -284,20 +289,15 @@ def systematic(
     References:
         Liu et al., 2024, Eq. 4 and appendix F (liu2024systematic)
     """
-    chosen = step_size if step_size is not None else (0.1 if prior is None else 1e-3)
-    search = Search(
-        terms=(
-            LayerwiseCosine(weighting=weighting),
-            TotalVariation(weight=tv),
-            BatchNormStatistics(weight=batchnorm, first_layer=first_layer),
-        ),
-        optimiser=Adam(step_size=chosen, sign="hard" if prior is None else "none"),
-        schedule=StepDecay(),
-        steps=steps,
-        restarts=restarts,
+    terms = (
+        LayerwiseCosine(weighting=weighting),
+        TotalVariation(weight=tv),
+        BatchNormStatistics(weight=batchnorm, first_layer=first_layer),
     )
     return Systematic(
-        search=search,
+        search=_build_search(
+            terms, StepDecay(), prior=prior, step_size=step_size, steps=steps, restarts=restarts
+        ),
         engine=engine,
         features=features,
         feature_weight=feature_weight,
@@ -319,32 +319,32 @@ def teacher_forced(
     step_size: float | None = None,
     engine: Engine = _ENGINE,
 ) -> Attack:
-    """`systematic`, where what is known stands in the place of what would be simulated.
+    """`systematic`, but known quantities replace simulated ones.
 
         min_x  sum_i w_i (1 - cos_i(x; u, mu, sigma)) + a_TV R_TV + a_f R_feature
 
-    A search that simulates the client runs the whole network on what it has so far. Two things it
-    need not simulate, because the update or the server tells them. With the features u of every
-    input the logits are known, and what each input sends back: the rest of the update is linear in
-    that. And candidates are normalised by the private batch's statistics mu and sigma, where they
-    are known, in every layer. At the truth nothing changes; on the way there each input is pulled
-    by its own gradient, and not by that of whatever the candidates happen to look like.
+    A search that simulates the client runs the whole network on its current candidates. Two things
+    need not be simulated, because the update or the server tells them. First, the features u of
+    every input determine the logits and what each input sends back; the rest of the update is
+    linear in that. Second, every layer normalises candidates by the private batch's statistics mu
+    and sigma, if they are known. At the truth nothing changes. On the way there each input follows
+    its own gradient, and not that of whatever the candidates happen to look like.
 
     Meant for `Threat(knows_labels=True, batchnorm="exact")` and networks whose head gives its
-    inputs away: a wide one, or any classifier with more classes than there are people.
+    inputs away: a wide one, or any classifier with more classes than there are examples.
 
     Args:
-        features: What recovers the inputs of a fully connected layer first. If not given, it is
-            `exact_features()` where the network ends in two such layers that tell,
-            `softmax_features()` where the last one does, and `estimated_features()` elsewhere.
+        features: Recovers the inputs of a fully connected layer first. The default is
+            `exact_features()` if the network ends in two such layers that tell,
+            `softmax_features()` if the last one does, and `estimated_features()` otherwise.
         prior: The untrained network that makes the images; None searches pixels.
-        weighting: Of each tensor's cosine: the observed norm to this power, or its number of
-            entries.
+        weighting: Weight of each tensor's cosine: the observed norm to this power, or its number
+            of entries.
         tv: Weight of the total variation.
         feature_weight: Weight of the feature matching.
-        given: Largest relative residual of features that are put in the place of simulated ones;
-            worse ones are matched only. By default all are given: in trials behind defenses rough
-            ones brought back as much as none or more.
+        given: Largest relative residual of features that replace simulated ones; worse ones are
+            only matched. By default all are given: in trials behind defenses, rough features
+            recovered as much as none or more.
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
         step_size: Of Adam, as for `systematic`.
@@ -357,29 +357,20 @@ def teacher_forced(
     Deviations:
         Ours; no paper has it. There is no term of batch statistics: the network is given them
         instead. Step sizes fall as a cosine. These and the weights were chosen in trials on images
-        that no recorded run is about.
+        that no recorded run uses.
 
     References:
         Liu et al., 2024, Eq. 4 (liu2024systematic), for the objective it starts from
     """
-    known = features if features is not None else Fallback(_RECOVERIES)
-    plain = systematic(
-        features=known,
-        prior=prior,
-        weighting=weighting,
-        tv=tv,
-        feature_weight=feature_weight,
-        steps=steps,
-        restarts=restarts,
-        step_size=step_size,
+    terms = LayerwiseCosine(weighting=weighting), TotalVariation(weight=tv)
+    search = _build_search(
+        terms, CosineDecay(), prior=prior, step_size=step_size, steps=steps, restarts=restarts
+    )
+    return Systematic(
+        search=replace(search, given_statistics=True),
         engine=engine,
+        features=features if features is not None else Fallback(_RECOVERIES),
+        feature_weight=feature_weight,
+        prior=prior,
+        given=given,
     )
-    assert isinstance(plain, Systematic)
-    terms = plain.search.terms
-    search = replace(
-        plain.search,
-        terms=tuple(term for term in terms if not isinstance(term, BatchNormStatistics)),
-        schedule=CosineDecay(),
-        given_statistics=True,
-    )
-    return replace(plain, search=search, given=given)

@@ -120,7 +120,7 @@ def test_systematic_matches_the_features_of_the_others(sure):
     seen = observe(*sure)
     attack = sp.attacks.systematic(features=sp.attacks.exact_features(), steps=2)
     (term,) = [
-        t for t in attack._prepared(seen, sp.rng(1))[0].terms if isinstance(t, FeatureMatching)
+        t for t in attack._prepare(seen, sp.rng(1))[0].terms if isinstance(t, FeatureMatching)
     ]
     assert len(term.features) == 3
     assert term.comparison != "span"
@@ -131,7 +131,7 @@ def test_systematic_matches_the_features_of_the_others(sure):
 
 def test_random_neurons_are_told_from_trained_ones_by_their_common_column(victim, images):
     head = two_layer_head(observe(victim.task, images.batch(2)))
-    assert gaussian_neurons(head).chosen.tolist() == list(range(128, 1024))
+    assert gaussian_neurons(head)[0].tolist() == list(range(128, 1024))
 
 
 @pytest.mark.parametrize("method", ["exact_features", "tensor_features"])

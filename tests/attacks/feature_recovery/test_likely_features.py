@@ -307,5 +307,5 @@ def test_what_it_cannot_work_with_is_refused(task):
 )
 def test_who_teaches_by_force_uses_them_by_himself(task, labels, defense):
     seen = observe(task, pictures(labels), defense)
-    _, lower = teacher_forced(steps=2)._prepared(seen, sp.rng(1))
+    _, lower = teacher_forced(steps=2)._prepare(seen, sp.rng(1))
     assert set(lower.update.tensors) == set(seen.update.tensors) - {"fc.weight", "fc.bias"}

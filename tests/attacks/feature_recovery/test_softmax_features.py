@@ -175,6 +175,6 @@ def test_an_ordinary_classifier_is_searched_below_its_last_layer(task):
     seen = observe(task, batch)
     guess = sp.attacks.teacher_forced(steps=2)(seen, rng=sp.rng(1))
     assert torch.equal(guess.labels, seen.labels)
-    (_, lower) = sp.attacks.teacher_forced(steps=2)._prepared(seen, sp.rng(1))
+    (_, lower) = sp.attacks.teacher_forced(steps=2)._prepare(seen, sp.rng(1))
     assert "fc.weight" not in lower.update.tensors
     assert len(lower.update.tensors) == len(seen.update.tensors) - 2

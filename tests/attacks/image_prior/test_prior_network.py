@@ -37,13 +37,13 @@ def test_the_network_is_the_papers(pictures):
 
 
 def test_features_enter_every_residual_block():
-    prior = TINY.given(sp.rng(0).normal((2, 5)))
+    prior = replace(TINY, features=sp.rng(0).normal((2, 5)))
     made = bound(prior, 2, Image((3, 32, 32)))
     blocks = {n.rpartition(".first.")[0] for n in made.shapes if n.endswith(".first.weight")}
     injected = {n.rpartition(".inject.")[0] for n in made.shapes if n.endswith("inject.weight")}
     assert blocks == injected
     weights = made.start(rng=sp.rng(1))
-    other = bound(TINY.given(-prior.features), 2, Image((3, 32, 32)))
+    other = bound(replace(TINY, features=-prior.features), 2, Image((3, 32, 32)))
     assert not torch.allclose(made(weights), other(weights))
 
 
@@ -94,16 +94,16 @@ def test_an_image_comes_back_through_the_network(pictures):
 
 
 def test_the_content_of_features_is_in_the_name():
-    first, second = (TINY.given(torch.full((1, 2), value)) for value in (1.0, 2.0))
+    first, second = (replace(TINY, features=torch.full((1, 2), value)) for value in (1.0, 2.0))
     assert repr(first) != repr(second)
-    assert repr(first) == repr(TINY.given(torch.ones(1, 2)))
+    assert repr(first) == repr(replace(TINY, features=torch.ones(1, 2)))
 
 
 def test_what_no_network_can_make_is_refused_in_one_sentence(pictures):
     with pytest.raises(NotApplicable, match="expected images"):
         bound(TINY, 1, Signal((1, 40)))
     with pytest.raises(InvalidValue, match="one feature for each of 3 images, got 2"):
-        bound(TINY.given(torch.ones(2, 4)), 3, pictures.domain)
+        bound(replace(TINY, features=torch.ones(2, 4)), 3, pictures.domain)
     with pytest.raises(InvalidValue, match="width and multipliers >= 1"):
         PriorNetwork(width=0)
     with pytest.raises(InvalidValue, match="by gradient matching"):

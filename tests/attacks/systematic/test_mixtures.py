@@ -240,7 +240,7 @@ def test_features_of_encodings_are_recovered_and_given_by_themselves(exact, batc
     batch = replace(batch, labels=torch.arange(PEOPLE))
     seen = observe(exact, batch, sp.InstaHide(2))
     encoded = trained_on(exact, batch, sp.InstaHide(2))
-    search, lower = teacher_forced(steps=2)._prepared(seen, sp.rng(1))
+    search, lower = teacher_forced(steps=2)._prepare(seen, sp.rng(1))
     order = sorted(range(PEOPLE), key=lambda place: encoded.labels[place].tolist())
     assert search.terms[-1].ordered
     assert apart(lower.simulate(encoded.inputs[order], lower.labels), lower.update) < 1e-4

@@ -202,7 +202,7 @@ def test_doubtful_features_are_matched_and_not_given(task, pictures):
 
     def searched(recovery):
         attack = teacher_forced(features=recovery, given=0.01, steps=2)
-        (search, lower) = attack._prepared(seen, sp.rng(0))
+        (search, lower) = attack._prepare(seen, sp.rng(0))
         return search.terms[-1], lower
 
     term, lower = searched(sure)

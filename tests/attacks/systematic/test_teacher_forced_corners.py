@@ -103,20 +103,20 @@ def test_what_was_read_of_a_sparse_update_holds_of_its_part(pictures, defense):
     seen = observe(made(pictures), pictures.batch(2), defense)
     attack = teacher_forced(steps=2)
     plan = adaptive(attack)._plan(seen)
-    _, lower = attack._prepared(plan.observation, sp.rng(1))
+    _, lower = attack._prepare(plan.observation, sp.rng(1))
     assert "below hidden" in lower.task.name
     assert bool(adaptive(attack)(seen, rng=sp.rng(1)).inputs.isfinite().all())
 
 
 def test_of_more_largest_entries_than_a_part_has_the_whole_is_simulated(pictures):
     seen = observe(made(pictures), pictures.batch(2), sp.TopK(50_000))
-    assert teacher_forced(steps=2)._prepared(seen, sp.rng(1))[1] is seen
+    assert teacher_forced(steps=2)._prepare(seen, sp.rng(1))[1] is seen
 
 
 def test_features_of_a_frozen_layer_are_matched_in_any_order(pictures):
     seen = observe(made(pictures, frozen=["hidden.weight"]), pictures.batch(2))
     attack = teacher_forced(features=exact_features(), steps=2)
-    search, lower = attack._prepared(seen, sp.rng(1))
+    search, lower = attack._prepare(seen, sp.rng(1))
     assert lower is seen
     assert search.terms[-1].labels is None
     assert bool(attack(seen, rng=sp.rng(1)).inputs.isfinite().all())
