@@ -14,7 +14,7 @@ import seepage as sp
 from seepage.attacks.feature_recovery import ExactFeatures
 from seepage.audit import Outcome, Record
 from seepage.audit import spec_entries as entries
-from seepage.core.errors import Diverged, InvalidValue, UnknownName, in_a_line
+from seepage.core.errors import Diverged, InvalidValue, UnknownName, summarise_error
 from seepage.domains import CIFAR10
 from seepage.report import mean_interval
 from seepage.utility import evaluate
@@ -348,11 +348,11 @@ def test_a_recovery_that_is_refused_is_named_and_ends_nothing(data_root, tmp_pat
 @pytest.mark.parametrize("error", [RuntimeError(), ArithmeticError("a.\nb")], ids=repr)
 def test_what_others_raise_is_named_whatever_it_says(error, data_root, tmp_path, monkeypatch):
     errors = feature_errors_after(error, tmp_path, monkeypatch)
-    assert errors.missed == (in_a_line(error),)
+    assert errors.missed == (summarise_error(error),)
     table = load_table("001-table2")
     sample = Sample(missed=errors.missed)
     why = line(table, table.cells("smoke")[0], table.published[0], sample).why
-    assert why.endswith(f"Not recovered for 1 batch: {in_a_line(error).rstrip('.')}.")
+    assert why.endswith(f"Not recovered for 1 batch: {summarise_error(error).rstrip('.')}.")
 
 
 def test_a_card_without_memory_is_no_failed_recovery(data_root, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from seepage.audit.case import client_key
 from seepage.audit.targets import CapturedData
 from seepage.clients import Client
 from seepage.core import Batch, Observation, Rng, Task
-from seepage.core.errors import SeepageError, in_a_line
+from seepage.core.errors import SeepageError, summarise_error
 from seepage.core.progress import report
 from seepage.data import Dataset
 from seepage.search.feature_matching import features_at
@@ -72,7 +72,7 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
             raise
         # What linear algebra and a GPU raise is a RuntimeError.
         except (SeepageError, RuntimeError, ArithmeticError) as error:
-            missed.append(str(error) if isinstance(error, SeepageError) else in_a_line(error))
+            missed.append(str(error) if isinstance(error, SeepageError) else summarise_error(error))
             continue
         values += found
         report(number + 1, len(todo), sum(found) / len(found))

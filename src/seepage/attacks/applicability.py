@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 
 from seepage.core import Attack, Domain, Observation, Rng
-from seepage.core.errors import NotApplicable, SeepageError, in_a_line
+from seepage.core.errors import NotApplicable, SeepageError, summarise_error
 from seepage.domains import Image, Signal, Tabular, Tokens
 from seepage.probing.usable_update import require_continuous, require_usable
 
@@ -160,7 +160,7 @@ def _foreign_errors_as_reasons(observation: Observation) -> Iterator[None]:
         raise
     except Exception as error:
         raise NotApplicable(
-            f"{observation.task.name} cannot be run in this way, it raised {in_a_line(error)}"
+            f"{observation.task.name} cannot be run in this way, it raised {summarise_error(error)}"
         ) from error
 
 

@@ -177,7 +177,7 @@ def _cut_task(task: Task, layer: str) -> Task | None:
     if not any(p.requires_grad for p in model.parameters()):
         return None
     cut = replace(task, model=model, loss=inner_product, name=f"{task.name} below {layer}")
-    noise = task.placed(task.domain.sample(_PROBES, rng=Rng(0)))
+    noise = task.move_inputs(task.domain.sample(_PROBES, rng=Rng(0)))
     with torch.no_grad():
         wanted = features_at(task, layer, noise)
         try:

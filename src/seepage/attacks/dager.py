@@ -73,7 +73,7 @@ def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader,
         NotApplicable: The network has no such layers, for example if it reads in both directions.
     """
     half = task.domain.shape[0] // 2
-    one, other = task.placed(task.domain.sample(2, rng=Rng(0).fork("probe")))
+    one, other = task.move_inputs(task.domain.sample(2, rng=Rng(0).fork("probe")))
     mixed = torch.cat([one[:half], other[half:]])
     read = _run_until(task, torch.stack([one, other, mixed]), None)
     label = torch.zeros(1, dtype=torch.long, device=one.device)

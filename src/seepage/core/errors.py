@@ -88,13 +88,13 @@ class BrokenPlugin(SeepageError, ImportError):
     """A part that another package registers cannot be imported, or is not what it says."""
 
 
-def in_a_line(error: BaseException) -> str:
+def summarise_error(error: BaseException) -> str:
     """What somebody else's code raised, short enough to stand in a sentence of ours.
 
     Example:
-        >>> in_a_line(RuntimeError("mat1 and mat2 differ"))
+        >>> summarise_error(RuntimeError("mat1 and mat2 differ"))
         'RuntimeError: mat1 and mat2 differ'
-        >>> in_a_line(ZeroDivisionError())
+        >>> summarise_error(ZeroDivisionError())
         'ZeroDivisionError'
     """
     words = "".join(str(error).splitlines()[:1])

@@ -24,7 +24,7 @@ from multiprocessing import parent_process
 from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from seepage.core.errors import BrokenPlugin, InvalidValue, SeepageError, UnknownName, in_a_line
+from seepage.core.errors import BrokenPlugin, InvalidValue, SeepageError, UnknownName, summarise_error
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -65,7 +65,7 @@ class _Plugin:
             for step in filter(None, attribute.strip().split(".")):
                 found = getattr(found, step)
         except (Exception, SystemExit) as error:
-            raise self.broken(f"cannot be imported: {in_a_line(error)}") from error
+            raise self.broken(f"cannot be imported: {summarise_error(error)}") from error
         return found
 
     def broken(self, why: str) -> BrokenPlugin:
@@ -168,7 +168,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
         try:
             return self._adapt(plugin.name, found)
         except Exception as error:
-            why = str(error) if isinstance(error, SeepageError) else in_a_line(error)
+            why = str(error) if isinstance(error, SeepageError) else summarise_error(error)
             raise plugin.broken(f"cannot be used: {why}") from error
 
 
@@ -251,9 +251,9 @@ def _module(name: str, path: str) -> ModuleType:
                 f"no module {error.name!r} to import {path!r} from; run in the folder that holds "
                 "it, or install its package"
             ) from error
-        raise InvalidValue(f"importing {name!r} raised {in_a_line(error)}") from error
+        raise InvalidValue(f"importing {name!r} raised {summarise_error(error)}") from error
     except (Exception, SystemExit) as error:
-        raise InvalidValue(f"importing {name!r} raised {in_a_line(error)}") from error
+        raise InvalidValue(f"importing {name!r} raised {summarise_error(error)}") from error
 
 
 @cache

@@ -180,7 +180,7 @@ class Task:
     @cached_property
     def classes(self) -> int:
         """Number of outputs, found by running one blank input."""
-        blank = self.placed(self.domain.project(torch.zeros(1, *self.domain.shape)))
+        blank = self.move_inputs(self.domain.project(torch.zeros(1, *self.domain.shape)))
         try:
             # Evaluation statistics: a batch of one has no variance to normalise by.
             outputs = functional_call(
@@ -196,7 +196,7 @@ class Task:
             raise InvalidValue(f"expected {self.name} to return logits (B, K), got {came}")
         return outputs.shape[1]
 
-    def placed(self, inputs: Tensor) -> Tensor:
+    def move_inputs(self, inputs: Tensor) -> Tensor:
         """Inputs on the device of the network and in its precision; tokens stay whole numbers."""
         reference = next(iter(self.parameters.values()))
         return inputs.to(reference if inputs.is_floating_point() else reference.device)

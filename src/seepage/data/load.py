@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from seepage.core.construct import construct
-from seepage.core.errors import InvalidValue, SeepageError, UnknownName, in_a_line
+from seepage.core.errors import InvalidValue, SeepageError, UnknownName, summarise_error
 from seepage.core.plugins import Catalogue, first_line, import_factory, is_path
 from seepage.data.bundled import digits, hamlet, photos, voters
 from seepage.data.dataset import DataRequest, Dataset
@@ -51,7 +51,7 @@ def _load_foreign(name: str, function: Callable[..., object], request: DataReque
     except SeepageError:
         raise
     except Exception as error:
-        raise InvalidValue(f"{name} cannot be loaded, it raised {in_a_line(error)}") from error
+        raise InvalidValue(f"{name} cannot be loaded, it raised {summarise_error(error)}") from error
     if not isinstance(made, Dataset):
         raise InvalidValue(
             f"expected {name} to return a seepage.data.Dataset, got {type(made).__name__}"

@@ -78,7 +78,7 @@ def _same(inputs: Tensor, wanted: Tensor) -> bool:
 def noise(task: Task) -> Tensor:
     """Two normalised inputs of noise to run a network on."""
     # Two examples: with one, a layer applied at every position would look like one applied once.
-    return task.domain.normalise(task.placed(task.domain.sample(2, rng=Rng(0))))
+    return task.domain.normalise(task.move_inputs(task.domain.sample(2, rng=Rng(0))))
 
 
 _PROBES = 8

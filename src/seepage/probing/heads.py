@@ -92,7 +92,7 @@ def _probed(task: Task) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensor]:
 
     linear = {n: m for n, m in task.network.named_modules() if isinstance(m, nn.Linear)}
     handles = [module.register_forward_hook(watch(name)) for name, module in linear.items()]
-    noise = task.placed(task.domain.sample(PROBES, rng=Rng(0).fork("probes")))
+    noise = task.move_inputs(task.domain.sample(PROBES, rng=Rng(0).fork("probes")))
     try:
         with torch.no_grad():
             return seen, task.outputs(task.parameters, noise)

@@ -71,7 +71,7 @@ def running_order(task: Task, names: Iterable[str]) -> list[str]:
     ]
     try:
         with torch.no_grad():
-            task.outputs(task.parameters, task.placed(task.domain.sample(_PROBES, rng=Rng(0))))
+            task.outputs(task.parameters, task.move_inputs(task.domain.sample(_PROBES, rng=Rng(0))))
     finally:
         for handle in handles:
             handle.remove()

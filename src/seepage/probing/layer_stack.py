@@ -146,7 +146,7 @@ def read_stack(task: Task) -> Stack:
 
 
 def _noise(task: Task, *, seed: int) -> Tensor:
-    return task.placed(task.domain.sample(_PROBES, rng=Rng(seed)))
+    return task.move_inputs(task.domain.sample(_PROBES, rng=Rng(seed)))
 
 
 def _agree(came: Tensor, expected: Tensor) -> bool:

@@ -23,7 +23,7 @@ from seepage.clients import Client
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task, progress
 from seepage.core.construct import Component
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, in_a_line
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
 from seepage.step.private_step import privacy_of
@@ -338,7 +338,7 @@ def _outputs(
         raise
     except Exception as error:
         raise InvalidValue(
-            f"{type(own).__name__} cannot be run on this batch, it raised {in_a_line(error)}"
+            f"{type(own).__name__} cannot be run on this batch, it raised {summarise_error(error)}"
         ) from error
     finally:
         own.train(was_training)
@@ -361,5 +361,5 @@ def _observed(task: Task, client: Client, threat: Threat, who: Target, seed: int
     except Exception as error:
         raise NotApplicable(
             f"the gradient of {task.name} cannot be computed as a function, which every attack "
-            f"needs: {in_a_line(error)}"
+            f"needs: {summarise_error(error)}"
         ) from error

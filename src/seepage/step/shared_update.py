@@ -14,7 +14,7 @@ from torch.optim import SGD, Optimizer
 from seepage.clients import FedAvg, Gradient
 from seepage.clients.gradient import Reduction
 from seepage.core import LocalComputation
-from seepage.core.errors import InvalidValue, in_a_line
+from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.task import copy_unwrapped
 
 _GRADIENT = "audited is the gradient of the step, which is what federated SGD shares"
@@ -125,5 +125,5 @@ def copied(model: object) -> nn.Module:
     except Exception as error:
         raise InvalidValue(
             f"expected a network that can be copied, but copying {type(model).__name__} raised "
-            f"{in_a_line(error)}"
+            f"{summarise_error(error)}"
         ) from error

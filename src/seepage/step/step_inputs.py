@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from seepage.clients.gradient import Reduction
 from seepage.core import Batch, Domain
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue, NotApplicable, in_a_line
+from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
 from seepage.core.task import Loss
 from seepage.domains import Image, Signal
 
@@ -173,7 +173,7 @@ def _called(
     except Exception as error:
         raise InvalidValue(
             f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
-            f"but it raised {in_a_line(error)}"
+            f"but it raised {summarise_error(error)}"
         ) from error
     if not isinstance(value, Tensor):
         raise InvalidValue(f"expected a loss that is a tensor, got {type(value).__name__}")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
-from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, in_a_line
+from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, summarise_error
 from seepage.core.plugins import import_factory
 from seepage.core.task import Loss, name_unwrapped
 from seepage.zoo.building import add_argument, require_int, seed_torch
@@ -153,7 +153,7 @@ def from_factory(
     except Exception as error:
         raise InvalidValue(
             f"expected {path!r} to build a network when called without arguments, but it raised "
-            f"{in_a_line(error)}"
+            f"{summarise_error(error)}"
         ) from error
     if not isinstance(model, nn.Module):
         raise InvalidValue(

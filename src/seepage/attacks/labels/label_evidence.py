@@ -172,7 +172,7 @@ def measure_gain(observation: Observation, size: int) -> _Gain:
     task = observation.task
     head = classifier_head(task)
     reference = task.parameters[head.weight]
-    inputs = task.placed(task.domain.sample(size, rng=Rng(0).fork("gain")))
+    inputs = task.move_inputs(task.domain.sample(size, rng=Rng(0).fork("gain")))
     labels = torch.arange(size, device=reference.device) % len(reference)
     shared = _join_columns(observation.simulate(inputs, labels).descent().tensors, head)
     known = _join_columns(Gradient()(task, inputs, labels).tensors, head)

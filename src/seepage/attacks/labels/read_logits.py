@@ -118,7 +118,7 @@ def _only_added(task: Task, bias: str) -> bool:
     The bias of a layer that runs more than once, or shares it, gets gradient from elsewhere too.
     """
     key = Rng(0).fork("probes")
-    noise = task.placed(task.domain.sample(PROBES, rng=key))
+    noise = task.move_inputs(task.domain.sample(PROBES, rng=key))
 
     def logits(at: Tensor) -> Tensor:
         return task.outputs({**task.parameters, bias: at}, noise)

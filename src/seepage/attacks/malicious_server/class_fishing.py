@@ -90,7 +90,7 @@ class ClassFishing:
                 "another class"
             )
         # Any input will do. A mean, a sum and a learning rate all weigh one person differently.
-        anybody = task.placed(task.domain.sample(1, rng=Rng(0)))
+        anybody = task.move_inputs(task.domain.sample(1, rng=Rng(0)))
         with torch.no_grad():
             whole = observation.simulate(anybody, labels).tensors[bias]
         factor = (whole[self.target] / share[self.target]).abs()
