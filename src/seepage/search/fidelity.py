@@ -1,10 +1,10 @@
 """How far the candidate's update is from the observed one.
 
-A tensor that is exactly zero on either side, as behind a dead ReLU, costs a finite value and has a
-finite gradient in every term.
+Every term has a finite value and gradient even where a tensor is exactly zero, as behind a dead
+ReLU.
 
-An update of many rows is gigabytes, and a step touches it little besides here: flattening,
-normalising and subtracting by autograd would cost more than all convolutions.
+An update of many rows is gigabytes, so cosines are differentiated by hand. Flattening, normalising
+and subtracting by autograd would cost more than all convolutions.
 """
 
 from __future__ import annotations
@@ -22,53 +22,43 @@ from seepage.search.term import Candidate
 
 _SMALL = 2**16
 _SMALL_IN_ALL = 2**22
+# The context of an autograd function, to which anything may be attached.
+_Context = Any
 
 
 def _one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-    """One minus the cosine of two lists of tensors, each read as one vector.
+    """One minus the cosine of two lists of tensors of the same shapes, each list as one vector.
 
         1/2 || a/||a|| - b/||b|| ||^2
 
-    Differentiable once, by `ours`; safe under `vmap`. Where just one vector is zero the distance
-    is 1, lest a candidate behind dead units win over every honest one; the gradient there is 0.
-
-    Args:
-        ours: Tensors of any shapes.
-        theirs: As many, of the same shapes.
+    Differentiable once, by `ours`; safe under `vmap`. Where only one vector is zero the distance is
+    1 and the gradient 0, so that a candidate behind dead units does not win.
     """
-    # One kernel for all tensors of a small network; of a large one, for all but the large tensors,
-    # which are not worth a copy.
+    # Small tensors are joined, which saves kernels; large ones are not worth a copy.
     limit = _SMALL if sum(t.numel() for t in theirs) > _SMALL_IN_ALL else _SMALL_IN_ALL
     small = [t.numel() <= limit for t in theirs]
-    ours, theirs = _gathered(ours, small), _gathered(theirs, small)
+    ours, theirs = _join_small(ours, small), _join_small(theirs, small)
     distance: Tensor = _Distance.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
     return distance
 
 
 def _one_minus_cosines(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-    """One minus the cosine of each tensor with its counterpart, `(k,)`.
+    """One minus the cosine of each of k tensors with its counterpart, `(k,)`.
 
-    The same as `_one_minus_cosine` of one pair after the other, in fewer operations: what is a
-    number for each tensor is computed for all of them at once.
-
-    Args:
-        ours: k tensors of any shapes.
-        theirs: As many, of the same shapes.
+    The same as `_one_minus_cosine` of each pair, in fewer operations.
     """
     distances: Tensor = _Distances.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
     return distances
 
 
 class _OfDirections(torch.autograd.Function):
-    """Keeps what was compared, the distances and the inverse norms for the way back."""
+    """Abstract: keeps what was compared, the distances and the inverse norms for `backward`."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def setup_context(
-        ctx: Any,  # noqa: ANN401
-        inputs: tuple[Tensor, ...],
-        output: tuple[Tensor, Tensor, Tensor],
+        ctx: _Context, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]
     ) -> None:
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*inputs, *output)
@@ -85,20 +75,12 @@ class _Distance(_OfDirections):
         return (_norm(gaps).square() + lonely) / 2, a, b
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        slope: Tensor,
-        *_: Tensor,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, distance, a, b = ctx.saved_tensors
         half = len(tensors) // 2
-        along = slope * a * a * (1 - distance)
-        across = -slope * a * b
-        gradients = [
-            torch.addcmul(o * along, t, across)
-            for o, t in zip(tensors[:half], tensors[half:], strict=True)
-        ]
-        return (*gradients, *(None,) * half)
+        along, across = slope * a * a * (1 - distance), -slope * a * b
+        pairs = zip(tensors[:half], tensors[half:], strict=True)
+        return (*(torch.addcmul(o * along, t, across) for o, t in pairs), *(None,) * half)
 
 
 class _Distances(_OfDirections):
@@ -107,27 +89,23 @@ class _Distances(_OfDirections):
         half = len(tensors) // 2
         ours, theirs = tensors[:half], tensors[half:]
         a, b = (_inverse(_norms(vectors)) for vectors in (ours, theirs))
-        gaps = _combined(ours, a, theirs, -b)
+        gaps = _combine_pairs(ours, a, theirs, -b)
         lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
         return (_norms(gaps).square() + lonely) / 2, a, b
 
     @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        slopes: Tensor,
-        *_: Tensor,
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, slopes: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, distances, a, b = ctx.saved_tensors
         half = len(tensors) // 2
         along, across = slopes * a * a * (1 - distances), -slopes * a * b
-        gradients = _combined(tensors[:half], along, tensors[half:], across)
+        gradients = _combine_pairs(tensors[:half], along, tensors[half:], across)
         return (*gradients, *(None,) * half)
 
 
-def _combined(
+def _combine_pairs(
     ours: Sequence[Tensor], by_ours: Tensor, theirs: Sequence[Tensor], by_theirs: Tensor
 ) -> list[Tensor]:
-    """Of each pair the sum, with a factor for either."""
+    """The sum of each pair, with a factor for either."""
     parts = zip(ours, by_ours.unbind(), theirs, by_theirs.unbind(), strict=True)
     return [torch.addcmul(o * a, t, b) for o, a, t, b in parts]
 
@@ -136,8 +114,8 @@ def _norms(vectors: Sequence[Tensor]) -> Tensor:
     return torch.stack([torch.linalg.vector_norm(t) for t in vectors])
 
 
-def _gathered(tensors: Sequence[Tensor], small: Sequence[bool]) -> list[Tensor]:
-    """The same entries with all small tensors joined to one."""
+def _join_small(tensors: Sequence[Tensor], small: Sequence[bool]) -> list[Tensor]:
+    """Join all small tensors to one."""
     pairs = list(zip(tensors, small, strict=True))
     joined = [t.flatten() for t, is_small in pairs if is_small]
     large = [t for t, is_small in pairs if not is_small]
@@ -149,9 +127,8 @@ def _inverse(norm: Tensor) -> Tensor:
 
 
 def _norm(vector: Sequence[Tensor]) -> Tensor:
-    """The norm of a list of tensors, reading each once."""
-    each = torch.stack([torch.linalg.vector_norm(t) for t in vector])
-    return each.square().sum().sqrt()
+    """The norm of a list of tensors as one vector, reading each once."""
+    return _norms(vector).square().sum().sqrt()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +137,8 @@ class L2:
 
         || g(x) - g* ||^2,  summed over all tensors
 
-    Unlike the cosine it sees the magnitude, so the client's loss must be reduced (mean or sum) on
-    both sides alike.
+    Unlike the cosine it sees the magnitude, so client and simulation must reduce the loss alike
+    (mean or sum).
 
     References:
         Zhu et al., 2019 (zhu2019deep); Geiping et al., 2020, Eq. 3 (geiping2020inverting)
@@ -176,14 +153,14 @@ class L2:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianLikelihood:
-    """Minus the logarithm of the likelihood of Gaussian noise of known size, up to a constant.
+    """Minus the log-likelihood under Gaussian noise of known size, up to a constant.
 
         || g(x) - g* ||^2 / (2 sigma^2)
 
-    In nats, so that a prior in nats beside it makes the posterior.
+    In nats, so that adding a prior in nats gives the log-posterior.
 
     Args:
-        std: sigma, of the noise on every entry.
+        std: sigma, the deviation of the noise on every entry.
         weight: Factor in the objective.
 
     References:
@@ -199,7 +176,7 @@ class GaussianLikelihood:
             raise InvalidValue(f"expected std > 0, got {self.std!r}")
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Sum the squared differences, in deviations."""
+        """Sum the squared differences in units of the deviation."""
         away = (candidate.update.flat() - observation.update.flat()) / self.std
         return away.square().sum() / 2
 
@@ -210,13 +187,13 @@ class Cosine:
 
         1 - <g(x), g*> / (||g(x)|| ||g*||)  =  1/2 || g(x)/||g(x)|| - g*/||g*|| ||^2
 
-    Computed by the right-hand side, which keeps its digits where the left cancels to nothing.
-    Invariant to rescaling of the update, hence blind to clipping.
+    Computed by the right-hand side, which stays accurate where the left side cancels. Invariant to
+    rescaling of the update, hence blind to clipping.
 
     Args:
         weight: Factor in the objective.
-        top: Compare only the `top` tensors whose observed norm is largest (of equal ones the
-            first); None compares all.
+        top: Compare only the `top` tensors with the largest observed norm (the first of equal
+            ones); None compares all.
 
     References:
         Geiping et al., 2020, Eq. 4 and, with `top`, Eq. 7 (geiping2020inverting)
@@ -235,7 +212,7 @@ class Cosine:
         ours, theirs = candidate.update, observation.update
         if self.top is not None and self.top < len(theirs.tensors):
             chosen = _largest(theirs, self.top)
-            ours, theirs = _scaled(ours, chosen), _scaled(theirs, chosen)
+            ours, theirs = _scale_tensors(ours, chosen), _scale_tensors(theirs, chosen)
         return _one_minus_cosine(list(ours), list(theirs))
 
 
@@ -248,9 +225,9 @@ class LayerwiseCosine:
     Args:
         weight: Factor in the objective.
         weighting: "entries": w_i is the number of entries of tensor i. A number p: w_i is
-            ||g*_i||^p, so that 0 weighs all tensors alike. The joint cosine weighs about as p = 2
-            does; beyond it the layers next to the output lead, whose gradients are the smoothest
-            functions of the input, and the search gets stuck less.
+            ||g*_i||^p, so that 0 weighs all tensors alike. The joint cosine is about p = 2. Larger
+            p favours the layers next to the output, whose gradients are the smoothest functions of
+            the input, and the search gets stuck less.
 
     Deviations:
         Divided by the sum of the weights, so that `weight` means the same for all weightings and
@@ -265,11 +242,8 @@ class LayerwiseCosine:
 
     def __post_init__(self) -> None:
         """Check the weighting."""
-        if isinstance(self.weighting, str):
-            known = self.weighting == "entries"
-        else:
-            known = 0 <= self.weighting < float("inf")
-        if not known:
+        power = 0.0 if self.weighting == "entries" else self.weighting
+        if isinstance(power, str) or not 0 <= power < float("inf"):
             raise InvalidValue(
                 f"expected weighting 'entries' or a power >= 0, got {self.weighting!r}"
             )
@@ -284,10 +258,10 @@ class LayerwiseCosine:
         first = next(iter(observed))
         if isinstance(self.weighting, str):
             counts = [t.numel() for t in observed]
-            # Filled in one by one: a copy from the host could not be part of a CUDA graph.
+            # Filled one by one, since a CUDA graph cannot hold a copy from the host.
             return torch.stack([first.new_full((), count / sum(counts)) for count in counts])
-        norms = torch.stack([torch.linalg.vector_norm(t) for t in observed])
-        # By the largest first: powers of tiny norms underflow in single precision.
+        norms = _norms(list(observed))
+        # Divide by the largest, since powers of tiny norms underflow in single precision.
         tiny = torch.finfo(norms.dtype).tiny
         weights = (norms / norms.max().clamp_min(tiny)).pow(self.weighting)
         return weights / weights.sum().clamp_min(tiny)
@@ -296,13 +270,13 @@ class LayerwiseCosine:
 def _largest(observed: Update, count: int) -> Tensor:
     """For every tensor 1 if its norm is among the `count` largest and 0 if not.
 
-    A mask rather than a choice of names: under vmap each case has its own largest tensors.
+    This is a mask, since under vmap each case has its own largest tensors.
     """
     norms = torch.stack([t.square().sum() for t in observed])
     order = norms.argsort(descending=True, stable=True)
     return torch.zeros_like(norms).scatter(0, order[:count], 1.0)
 
 
-def _scaled(update: Update, factors: Tensor) -> Update:
+def _scale_tensors(update: Update, factors: Tensor) -> Update:
     named = zip(update.tensors.items(), factors.unbind(), strict=True)
     return replace(update, tensors={name: t * factor for (name, t), factor in named})

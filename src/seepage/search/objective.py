@@ -6,26 +6,29 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from seepage.core import Domain, Observation, Statistics, Update
-from seepage.search.generator import Generated
+from seepage.core import Domain, Observation, Statistics
 from seepage.search.term import Candidate, Changing, ReadsLayers, Term
 
+if TYPE_CHECKING:
+    from seepage.search.generator import Generated
+
 _Part = TypeVar("_Part")
+Tensors = Mapping[str, Tensor]
 
 
 @runtime_checkable
 class PerCase(Protocol):
     """A part of a search that holds tensors of its own case, such as recovered features.
 
-    Cases that run together share one such part. A term is called row by row, under `vmap`, and
-    is given what is the row's; an optimiser and a generator are called with all rows, and are
-    given the tensors of all, with the rows in front.
+    Cases that run together share one such part. A term is called row by row, under `vmap`, and gets
+    the tensors of that row. An optimiser and a generator are called with all rows, and get the
+    tensors of all, with the rows in front.
     """
 
     @property
@@ -33,49 +36,46 @@ class PerCase(Protocol):
         """The tensors, by name; empty if there are none."""
 
     def with_held(self, held: Mapping[str, Tensor]) -> Self:
-        """The same part with other tensors, which are not looked at: rows may be traced."""
+        """Replace the tensors; no value may be read, since `vmap` may trace the rows."""
 
 
 def _stack_held(parts: Sequence[object], *, restarts: int) -> dict[str, Tensor]:
-    """What the same part of several cases holds, `(R, ...)`, by case and then by restart.
+    """Stack what the same part of several cases holds, `(R, ...)`, by case and then by restart."""
+    return _stack_rows([part.held for part in parts if isinstance(part, PerCase)], restarts)
 
-    Args:
-        parts: One for each case.
-        restarts: Rows of each case.
-    """
-    held = [part.held for part in parts if isinstance(part, PerCase)]
+
+def _stack_rows(cases: Sequence[Tensors], restarts: int) -> dict[str, Tensor]:
     return {
-        name: torch.stack([one[name] for one in held]).repeat_interleave(restarts, 0)
-        for name in (held[0] if held else ())
+        name: torch.stack([case[name] for case in cases]).repeat_interleave(restarts, 0)
+        for name in (cases[0] if cases else ())
     }
 
 
 def join_parts(parts: Sequence[_Part], *, restarts: int) -> _Part:
-    """One part for the rows of all cases, of a kind that is called with all rows.
+    """Join the parts of all cases to one that is called with all rows.
 
     Args:
-        parts: One for each case, which differ in nothing but what they hold.
+        parts: One for each case; they differ only in what they hold.
         restarts: Rows of each case.
     """
     first = parts[0]
     if len(parts) == 1 or not isinstance(first, PerCase):
         return first
-    together: _Part = first.with_held(_stack_held(parts, restarts=restarts))
-    return together
+    joined: _Part = first.with_held(_stack_held(parts, restarts=restarts))
+    return joined
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A point is one flat vector, so that every optimiser works on every problem.
+    """The meaning of a point, which is one flat vector for every problem.
 
     Points of several rows have a leading axis: `(R, D)`. A row is one restart of one case.
 
     Args:
-        batch_size: Number of inputs sought.
-        domain: Their space.
-        classes: If labels are sought too, their number of classes; None if labels are known.
-        generated: What makes the inputs of the first entries of a point; None if these are the
-            inputs themselves.
+        batch_size: Number of inputs searched for.
+        domain: The space of the inputs.
+        classes: Number of classes if labels are searched for too; None if labels are known.
+        generated: Makes the inputs from the first entries of a point; None if these are the inputs.
     """
 
     batch_size: int
@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def inputs_size(self) -> int:
-        """Number of those that make the inputs."""
+        """Number of entries that make the inputs."""
         return math.prod(self.shape) if self.generated is None else self.generated.size
 
     def normalised(self, points: Tensor) -> Tensor:
@@ -106,36 +106,35 @@ class Layout:
         return first.reshape(*points.shape[:-1], *self.shape)
 
     def label_probabilities(self, points: Tensor) -> Tensor:
-        """The labels sought, `(..., B, K)`, as probabilities of the logits that are searched."""
+        """The labels `(..., B, K)`, as the softmax of the logits that are searched for."""
         logits = points[..., self.inputs_size :]
         return logits.reshape(*points.shape[:-1], self.batch_size, -1).softmax(-1)
 
     def with_inputs(self, points: Tensor, normalised: Tensor) -> Tensor:
-        """The points with other inputs, their labels kept."""
+        """Replace the inputs of the points and keep their labels."""
         flat = normalised.reshape(*points.shape[:-1], -1)
         return torch.cat([flat, points[..., flat.shape[-1] :]], dim=-1)
 
     def project(self, points: Tensor) -> Tensor:
-        """The points with their inputs made valid; generated ones always are."""
+        """Make the inputs of the points valid; generated inputs always are."""
         if self.generated is not None:
             return points
         natural = self.domain.project(self.domain.denormalise(self.normalised(points)))
         return self.with_inputs(points, self.domain.normalise(natural))
 
 
-Tensors = Mapping[str, Tensor]
 # Normalised inputs (R, B, ...) and their labels to the simulated update, each tensor (R, ...).
 RowSimulation = Callable[[Tensor, Tensor], dict[str, Tensor]]
 
 
 @runtime_checkable
 class Reading(Protocol):
-    """A simulation that can tell what layers read, so that terms need not run the network again."""
+    """A simulation that returns what layers read, so that terms need not run the network again."""
 
     def reading(
         self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The simulated update, and what those layers read of which it can tell."""
+        """Return the simulated update and what these layers read, as far as it is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +142,13 @@ class Objective:
     """What is minimised. A row is one restart of one case; cases share the task and the client.
 
     Args:
-        terms: Fidelity and priors, as the first case has them.
+        terms: Fidelity and priors of the first case.
         cases: What was observed; rows are ordered by case, then by restart.
-        layout: How points are read.
+        layout: The meaning of points.
         labels: Known labels by row `(R, B)` or `(R, B, K)`; None if they are searched for.
         simulate: The client's computation for all rows.
-        others: The terms of the further cases, alike but for what they hold of their case; none
-            if all are the same.
+        others: The terms of the other cases, which differ only in what they hold; empty if all are
+            the same.
     """
 
     terms: tuple[Term, ...]
@@ -170,43 +169,40 @@ class Objective:
         """The objective of every row, `(R,)`."""
         normalised = self.layout.normalised(points)
         labels = self.layout.label_probabilities(points) if self.labels is None else self.labels
-        updates, layers = self._simulated(normalised, labels)
+        updates, layers = self._simulate(normalised, labels)
         consensus = self._consensus(normalised)
+        terms, case = self.terms, self.cases[0]
         if len(points) == 1:
             # Not t[0], whose derivative fills and copies a tensor of zeros.
             first, read = (
                 {name: t.squeeze(0) for name, t in tensors.items()} for tensors in (updates, layers)
             )
             x, y, c = normalised[0], labels[0], consensus[0]
-            return self._row(self.terms, self.cases[0], x, y, first, read, step, c)[None]
-        if len(self.cases) == 1:
-
-            def restart(x: Tensor, y: Tensor, u: Tensors, r: Tensors, c: Tensor) -> Tensor:
-                return self._row(self.terms, self.cases[0], x, y, u, r, step, c)
-
-            one: Tensor = vmap(restart)(normalised, labels, updates, layers, consensus)
-            return one
+            return self._row(terms, case, x, y, first, read, step, c)[None]
+        # A single case has no tensors of its own to slice.
+        seen = self._stack_cases(len(points)) if len(self.cases) > 1 else {}
 
         def row(x: Tensor, y: Tensor, u: Tensors, r: Tensors, c: Tensor, seen: Tensors) -> Tensor:
-            terms = tuple(_holding(i, term, seen) for i, term in enumerate(self.terms))
-            return self._row(terms, _rebuilt(self.cases[0], seen), x, y, u, r, step, c)
+            if not seen:
+                return self._row(terms, case, x, y, u, r, step, c)
+            own = tuple(_term_of_row(i, term, seen) for i, term in enumerate(terms))
+            return self._row(own, _case_of_row(case, seen), x, y, u, r, step, c)
 
-        seen = self._seen(len(points))
-        many: Tensor = vmap(row)(normalised, labels, updates, layers, consensus, seen)
-        return many
+        values: Tensor = vmap(row)(normalised, labels, updates, layers, consensus, seen)
+        return values
 
     def same(self, step: Tensor) -> Tensor | bool:
-        """Whether it is the function that it was at the step before."""
+        """Whether it is the same function as at the step before."""
         changed: Tensor | bool = False
         for term in self.terms:
             if isinstance(term, Changing):
                 changed = changed | term.changes(step)
         return ~changed if isinstance(changed, Tensor) else True
 
-    def _simulated(
+    def _simulate(
         self, normalised: Tensor, labels: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The updates of all rows, and what layers read that terms ask for."""
+        """Simulate the updates of all rows; return with them the layer inputs that terms need."""
         if not isinstance(self.simulate, Reading):
             return self.simulate(normalised, labels), {}
         task = self.cases[0].task
@@ -225,8 +221,7 @@ class Objective:
         step: Tensor,
         consensus: Tensor,
     ) -> Tensor:
-        simulated = replace(observation.update, tensors=update)
-        domain = self.layout.domain
+        simulated, domain = replace(observation.update, tensors=update), self.layout.domain
         candidate = Candidate(normalised, labels, simulated, domain, step, consensus, layers)
         return torch.stack([t.weight * t(candidate, observation) for t in terms]).sum()
 
@@ -235,14 +230,10 @@ class Objective:
         by_case = normalised.detach().reshape(len(self.cases), -1, *normalised.shape[1:])
         return by_case.mean(1, keepdim=True).expand_as(by_case).flatten(0, 1)
 
-    def _seen(self, rows: int) -> dict[str, Tensor]:
-        """What was observed, and what terms hold of it, stacked by row."""
+    def _stack_cases(self, rows: int) -> dict[str, Tensor]:
+        """Stack what was observed, and what terms hold of it, by row."""
         restarts = rows // len(self.cases)
-        parts = [_parts(case) for case in self.cases]
-        seen = {
-            name: torch.stack([part[name] for part in parts]).repeat_interleave(restarts, 0)
-            for name in parts[0]
-        }
+        seen = _stack_rows([_flatten_case(case) for case in self.cases], restarts)
         others = self.others or (self.terms,) * (len(self.cases) - 1)
         for place, terms in enumerate(zip(self.terms, *others, strict=True)):
             held = _stack_held(terms, restarts=restarts)
@@ -250,7 +241,7 @@ class Objective:
         return seen
 
 
-def _parts(observation: Observation) -> dict[str, Tensor]:
+def _flatten_case(observation: Observation) -> dict[str, Tensor]:
     """The tensors of an observation that differ between cases, by a flat name."""
     parts = {f"update/{name}": t for name, t in observation.update.tensors.items()}
     for layer, known in (observation.statistics or {}).items():
@@ -258,18 +249,20 @@ def _parts(observation: Observation) -> dict[str, Tensor]:
     return parts
 
 
-def _holding(place: int, term: Term, parts: Tensors) -> Term:
+def _term_of_row(place: int, term: Term, parts: Tensors) -> Term:
     """The term of one row, from tensors that vmap has sliced."""
     if not isinstance(term, PerCase):
         return term
     first = f"term {place}/"
-    return term.with_held({n.removeprefix(first): t for n, t in parts.items() if n.startswith(first)})
+    return term.with_held(
+        {n.removeprefix(first): t for n, t in parts.items() if n.startswith(first)}
+    )
 
 
-def _rebuilt(template: Observation, parts: Tensors) -> Observation:
+def _case_of_row(template: Observation, parts: Tensors) -> Observation:
     """The observation of one row, from tensors that vmap has sliced."""
     chosen = {n.partition("/")[2]: t for n, t in parts.items() if n.startswith("update/")}
-    update: Update = replace(template.update, tensors=chosen)
+    update = replace(template.update, tensors=chosen)
     if template.statistics is None:
         return replace(template, update=update)
     statistics = {

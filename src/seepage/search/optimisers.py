@@ -3,8 +3,8 @@
 Every tensor has the rows first, `(R, ...)`; no rule lets one row see another. State is a tuple of
 tensors of fixed shapes, so that a step can be captured as a CUDA graph and saved to a file.
 
-A generator would have to be saved with a run and cannot be replayed inside a CUDA graph; a hash of
-a counter needs no state, and gives the same numbers on every device.
+Noise is a hash of a counter, which needs no state and gives the same numbers on every device. A
+random generator would have to be saved with a run and cannot be replayed inside a CUDA graph.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """Where in a run a step is taken, as scalars on the device.
+    """The time of a step in its run, as scalars on the device.
 
     Args:
         step: Steps taken so far.
         progress: The same as a share of the run, in [0, 1].
         scale: Factor of the schedule.
-        same: Whether the objective is what it was at the last step.
+        same: Whether the objective is the same function as at the last step.
     """
 
     step: Tensor
@@ -39,18 +39,13 @@ class Moment:
 
 
 class Optimiser(Protocol):
-    """A rule that moves points against gradients."""
+    """A rule that moves points by their gradients."""
 
     def start(self, points: Tensor) -> State:
-        """State before the first step, for points `(R, D)`."""
+        """Return the state before the first step, for points `(R, D)`."""
 
     def step(
-        self,
-        points: Tensor,
-        values: Tensor,
-        gradients: Tensor,
-        state: State,
-        moment: Moment,
+        self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
     ) -> tuple[Tensor, State]:
         """Return the next points and state.
 
@@ -59,7 +54,7 @@ class Optimiser(Protocol):
             values: The objective there, `(R,)`.
             gradients: Its gradients, `(R, D)`.
             state: What `start` or the last step returned.
-            moment: Where in the run this is.
+            moment: The time of this step.
         """
 
 
@@ -82,7 +77,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         """Check the options."""
-        _check_step_size(self.step_size)
+        require_step_size(self.step_size)
         if self.sign not in ("hard", "soft", "none"):
             raise InvalidValue(f"expected sign 'hard', 'soft' or 'none', got {self.sign!r}")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -93,25 +88,20 @@ class Adam:
         return torch.zeros_like(points), torch.zeros_like(points), points.new_zeros(len(points), 1)
 
     def step(
-        self,
-        points: Tensor,
-        values: Tensor,
-        gradients: Tensor,
-        state: State,
-        moment: Moment,
+        self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
     ) -> tuple[Tensor, State]:
-        """One step of Adam with bias correction."""
+        """Take one step with bias correction."""
         first, second, count = state
         slow, slower = self.betas
-        signed = self._signed(gradients, moment)
+        signed = self._take_sign(gradients, moment)
         count = count + 1
         first = torch.lerp(first, signed, 1 - slow)
         second = torch.lerp(second, signed.square(), 1 - slower)
-        spread = (second / _warmth(slower, count)).sqrt() + self.eps
-        pace = moment.scale * self.step_size / _warmth(slow, count)
+        spread = (second / _bias_correction(slower, count)).sqrt() + self.eps
+        pace = moment.scale * self.step_size / _bias_correction(slow, count)
         return points - pace * first / spread, (first, second, count)
 
-    def _signed(self, gradients: Tensor, moment: Moment) -> Tensor:
+    def _take_sign(self, gradients: Tensor, moment: Moment) -> Tensor:
         if self.sign == "hard":
             return gradients.sign()
         if self.sign == "soft":
@@ -132,42 +122,38 @@ class GradientDescent:
 
     def __post_init__(self) -> None:
         """Check the step size."""
-        _check_step_size(self.step_size)
+        require_step_size(self.step_size)
 
     def start(self, points: Tensor) -> State:
-        """Nothing to remember."""
+        """Return an empty state."""
         return ()
 
     def step(
-        self,
-        points: Tensor,
-        values: Tensor,
-        gradients: Tensor,
-        state: State,
-        moment: Moment,
+        self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
     ) -> tuple[Tensor, State]:
-        """One step."""
+        """Take one step."""
         return points - moment.scale * self.step_size * gradients, state
 
 
-def _warmth(beta: float, count: Tensor) -> Tensor:
-    """1 - beta^count, to all digits: in single precision the difference would lose five."""
+def _bias_correction(beta: float, count: Tensor) -> Tensor:
+    """1 - beta^count to all digits; the plain difference would lose five in single precision."""
     return -torch.expm1(count * (math.log(beta) if beta else -math.inf))
 
 
-def _check_step_size(step_size: float) -> None:
+def require_step_size(step_size: float) -> None:
+    """Raise unless the step size is positive and finite."""
     if not 0 < step_size < float("inf"):
         raise InvalidValue(f"expected step_size > 0, got {step_size!r}")
 
 
-def _signed(word: int) -> int:
-    """A 64-bit word as torch's signed integers hold it."""
+def _as_int64(word: int) -> int:
+    """Convert an unsigned 64-bit word to the signed integer with the same bits."""
     return (word + 2**63) % 2**64 - 2**63
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_FIRST = _signed(0xBF58476D1CE4E5B9)
-_SECOND = _signed(0x94D049BB133111EB)
+_GOLDEN = _as_int64(0x9E3779B97F4A7C15)
+_FIRST = _as_int64(0xBF58476D1CE4E5B9)
+_SECOND = _as_int64(0x94D049BB133111EB)
 
 
 def normal_noise(seeds: Tensor, step: Tensor, size: int) -> Tensor:
@@ -181,58 +167,58 @@ def normal_noise(seeds: Tensor, step: Tensor, size: int) -> Tensor:
     References:
         Steele et al., 2014 (steele2014fast)
     """
-    key = _scrambled(seeds + _scrambled(step.to(torch.int64) * _GOLDEN))
+    key = _scramble(seeds + _scramble(step.to(torch.int64) * _GOLDEN))
     bits = stream(key, size)
-    # Halves of one word; the half added keeps the logarithm finite.
-    first = (_shifted(bits, 32).double() + 0.5) * 2.0**-32
+    # Two halves of one word; adding 0.5 keeps the logarithm finite.
+    first = (_shift_right(bits, 32).double() + 0.5) * 2.0**-32
     second = (bits & (2**32 - 1)).double() * 2.0**-32
     return (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
 
 
 def row_seeds(points: Tensor, seed: int) -> Tensor:
-    """A seed for each row `(R, 1)`, made of the row itself.
+    """Make a seed for each row `(R, 1)` from its content.
 
-    So a row meets the same noise alone, among others, and in single or double precision. Equal
-    rows are told apart by their order.
+    So a row gets the same noise alone, among others, and in single or double precision. Equal rows
+    get different seeds by their order.
     """
-    # Adding zero makes minus zero plus zero.
+    # Adding zero turns minus zero into plus zero.
     bits = (points.float() + 0.0).view(torch.int32).long()
-    content = _scrambled(bits + stream(torch.zeros_like(bits[:, :1]), bits.shape[1])).sum(1)
+    content = _scramble(bits + stream(torch.zeros_like(bits[:, :1]), bits.shape[1])).sum(1)
     earlier = (content.unsqueeze(1) == content).tril(-1).sum(1)
-    own = _scrambled(content + _signed(seed)) + earlier * _GOLDEN
-    return _scrambled(own).unsqueeze(1)
+    own = _scramble(content + _as_int64(seed)) + earlier * _GOLDEN
+    return _scramble(own).unsqueeze(1)
 
 
 def stream(key: Tensor, size: int) -> Tensor:
     """The first `size` words of SplitMix64 seeded with each key `(R, 1)`."""
     count = torch.arange(1, size + 1, device=key.device)
-    return _scrambled(key + count * _GOLDEN)
+    return _scramble(key + count * _GOLDEN)
 
 
-def _scrambled(word: Tensor) -> Tensor:
-    """SplitMix64's bijection of 64-bit integers; products wrap around."""
-    word = (word ^ _shifted(word, 30)) * _FIRST
-    word = (word ^ _shifted(word, 27)) * _SECOND
-    return word ^ _shifted(word, 31)
+def _scramble(word: Tensor) -> Tensor:
+    """Apply SplitMix64's bijection of 64-bit integers; products wrap around."""
+    word = (word ^ _shift_right(word, 30)) * _FIRST
+    word = (word ^ _shift_right(word, 27)) * _SECOND
+    return word ^ _shift_right(word, 31)
 
 
-def _shifted(word: Tensor, bits: int) -> Tensor:
-    """Shift right, filling with zeros where torch fills with the sign."""
+def _shift_right(word: Tensor, bits: int) -> Tensor:
+    """Shift right and fill with zeros; torch fills with the sign."""
     return torch.bitwise_and(word >> bits, 2 ** (64 - bits) - 1)
 
 
 @dataclass(frozen=True)
 class Langevin:
-    """Another rule, fed with gradients to which normal noise is added.
+    """Add normal noise to the gradients before another rule uses them.
 
         g + std * schedule * N(0, I)
 
-    The noise depends on the seed, on where the row started and on the step, and on nothing else.
+    The noise depends only on the seed, the start of the row and the step.
 
     Args:
         optimiser: The rule.
-        std: Standard deviation of the noise before the schedule shrinks it.
-        seed: Another seed, other noise.
+        std: Standard deviation of the noise before the schedule scales it.
+        seed: Seed of the noise.
 
     Deviations:
         The paper adds the noise to the inputs, times the step size, after the rule; added to the
@@ -252,20 +238,15 @@ class Langevin:
             raise InvalidValue(f"expected std >= 0, got {self.std!r}")
 
     def start(self, points: Tensor) -> State:
-        """The seeds of the rows, and the state of the rule."""
+        """Return the seeds of the rows and the state of the rule."""
         return (row_seeds(points, self.seed), *self.optimiser.start(points))
 
     def step(
-        self,
-        points: Tensor,
-        values: Tensor,
-        gradients: Tensor,
-        state: State,
-        moment: Moment,
+        self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
     ) -> tuple[Tensor, State]:
-        """Shake the gradients and let the rule step."""
-        seeds, *rest = state
+        """Add the noise and take the step of the rule."""
+        seeds, *inner = state
         noise = normal_noise(seeds, moment.step, points.shape[1]).to(gradients.dtype)
-        shaken = gradients + self.std * moment.scale * noise
-        moved, rest_of_state = self.optimiser.step(points, values, shaken, tuple(rest), moment)
-        return moved, (seeds, *rest_of_state)
+        noisy = gradients + self.std * moment.scale * noise
+        moved, after = self.optimiser.step(points, values, noisy, tuple(inner), moment)
+        return moved, (seeds, *after)
