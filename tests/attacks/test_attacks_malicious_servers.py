@@ -10,7 +10,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.malicious_server import ClassFishing, Imprint, Law, Public
-from seepage.attacks.malicious_server.passed_inputs import carried
+from seepage.attacks.malicious_server.identity_convolutions import find_passed_entries
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.scoring import METRICS
 
@@ -192,7 +192,7 @@ def test_fishing_leaves_exactly_the_update_of_the_one_who_was_caught(photos, cli
     (number,) = (batch.labels == 5).nonzero()[:, 0].tolist()
     one = sp.Batch(batch.inputs[number : number + 1], batch.labels[number : number + 1])
     expected = client(planted, one, rng=sp.rng(0))
-    torch.testing.assert_close(fishing._alone(together, one.labels).flat(), expected.flat())
+    torch.testing.assert_close(fishing._isolate(together, one.labels).flat(), expected.flat())
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -211,7 +211,7 @@ def test_fishing_brings_one_of_a_batch_back_and_is_sure_of_it(photos, reduction)
 def test_fishing_for_nobody_says_so(photos, lenet):
     batch = photos.batch(3)
     assert 9 not in batch.labels
-    with pytest.raises(NotApplicable, match="nobody in this batch is of class 9"):
+    with pytest.raises(NotApplicable, match="no example of this batch is of class 9"):
         attacked(sp.attacks.class_fishing(target=9), lenet, batch)
 
 
@@ -221,7 +221,7 @@ def test_identity_convolutions_pass_a_padded_picture_on_whole(photos):
     task = sp.Task(model, sp.cross_entropy, photos.domain)
     attack, batch = sp.attacks.identity_convolutions(), photos.batch(1)
     assert float(psnr(attacked(attack, task, batch), batch)) > 100
-    assert carried(attack.plant(task, rng=sp.rng(0))).places == 768
+    assert find_passed_entries(attack.plant(task, rng=sp.rng(0))).places == 768
 
 
 def test_a_stride_with_enough_channels_loses_nothing_and_one_without_loses_resolution(photos):
@@ -231,7 +231,7 @@ def test_a_stride_with_enough_channels_loses_nothing_and_one_without_loses_resol
         return sp.Task(model, sp.cross_entropy, photos.domain)
 
     attack, batch = sp.attacks.identity_convolutions(), photos.batch(1)
-    places = [carried(attack.plant(strided(n), rng=sp.rng(0))).places for n in (12, 3)]
+    places = [find_passed_entries(attack.plant(strided(n), rng=sp.rng(0))).places for n in (12, 3)]
     assert places[0] > 3.5 * places[1]
     coarse, fine = (float(psnr(attacked(attack, strided(n), batch), batch)) for n in (3, 12))
     assert fine > coarse + 5 > 20

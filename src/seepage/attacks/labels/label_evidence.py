@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from seepage.clients import Gradient
+from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Task
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.rng import Rng

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.func import vjp
 
-from seepage.clients import Gradient
+from seepage.clients.gradient import Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable, SeepageError
-from seepage.defenses import chain
+from seepage.defenses.chain import chain
 from seepage.probing.heads import PROBES, classifier_head
 from seepage.search.many import attack_many
 

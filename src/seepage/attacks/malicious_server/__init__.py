@@ -3,10 +3,10 @@
 from seepage.attacks.malicious_server.class_fishing import ClassFishing, class_fishing
 from seepage.attacks.malicious_server.identity_convolutions import (
     IdentityConvolutions,
+    ReadPassed,
     identity_convolutions,
 )
 from seepage.attacks.malicious_server.label_flip import LabelFlip, label_flip
-from seepage.attacks.malicious_server.passed_inputs import ReadPassed
 from seepage.attacks.malicious_server.planting import PlantedLayer, first_layer_fc
 from seepage.attacks.malicious_server.robbing_the_fed import (
     Edges,

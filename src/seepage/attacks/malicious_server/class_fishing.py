@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.inverting_gradients import inverting_gradients
-from seepage.attacks.malicious_server.planting import passive_attack, with_parameters
+from seepage.attacks.malicious_server.planting import passive_or_search, set_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.rng import require_key
-from seepage.probing.heads import Head, classifier_head
+from seepage.probing.heads import classifier_head
 from seepage.probing.usable_update import require_usable
 
-# Softmax of the others leaks less than this of a whole person.
-NOBODY = 1e-3
+# Relative to the largest bias gradient; a class with less holds no example.
+_ABSENT = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +24,23 @@ class ClassFishing:
 
         W_k = 0, b_k = margin for k != c;   W_c, b_c as they are
 
-    Everybody's prediction is then "not c". The gradient that enters the network below the
-    classifier is sum_k (p_k - y_k) W_k = (p_c - y_c) W_c, which is zero for everybody whose class
-    is not c. Row c of the classifier's own gradient is theirs alone as well; the other rows follow
-    from it, since p_k = 1/(K - 1). So the update of the one person of class c is known exactly,
-    and an attack on a single input does the rest. How much one person weighs in it tells the bias:
-    dL/db_c = p_c - y_c is -1 of a person of class c, whatever the input. Where several share the
-    class, their mean comes back.
+    The network then predicts "not c" for every example. The gradient that enters the layers below
+    the classifier is sum_k (p_k - y_k) W_k = (p_c - y_c) W_c, which is zero for examples of other
+    classes. So is their part in row c of the classifier's own gradient; the other rows follow from
+    it, since p_k = 1/(K - 1). So the update of the one example of class c is known exactly, and an
+    attack on a single input does the rest. The bias shows the weight of one example in the update:
+    dL/db_c = p_c - y_c is -1 for an example of class c, whatever the input. If several examples
+    share the class, their mean comes back.
 
     Args:
-        attack: What attacks the update of one person.
+        attack: What attacks the update of one example.
         target: The class c to fish for.
         margin: Bias of all other classes.
 
     Deviations:
-        The paper matches what is below the classifier; here the classifier's gradient is restored
-        as well. After several local steps the silenced rows have moved and the others are heard.
+        The paper matches the gradient below the classifier; here the classifier's gradient is
+        restored as well. After several local steps the silenced rows have moved, and other classes
+        show in the update.
 
     References:
         Wen et al., 2022 (wen2022fishing)
@@ -58,78 +58,73 @@ class ClassFishing:
             raise InvalidValue(f"expected margin > 0, got {self.margin!r}")
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
-        """The network with one class left to learn; nothing is random."""
-        weight, bias = self._head(task)
+        """Silence all classes but the target; nothing is random."""
+        weight, bias = _head_parameters(task)
         if self.target >= task.classes:
             raise InvalidValue(f"expected a target in 0..{task.classes - 1}, got {self.target}")
-        others = torch.arange(task.classes, device=bias.device) != self.target
+        values = task.parameters
+        others = torch.arange(task.classes, device=values[bias].device) != self.target
         silenced = {
-            self._names(task)[0]: torch.where(others[:, None], 0.0, weight),
-            self._names(task)[1]: torch.where(others, self.margin, bias),
+            weight: torch.where(others[:, None], 0.0, values[weight]),
+            bias: torch.where(others, self.margin, values[bias]),
         }
-        return with_parameters(task, silenced, note=f"fishing for class {self.target}")
+        return set_parameters(task, silenced, note=f"fishing for class {self.target}")
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Reduce the update to one person's and attack it."""
+        """Reduce the update to that of one example and attack it."""
         require_key(rng)
-        task = observation.task
-        require_usable(observation.update, task)
+        require_usable(observation.update, observation.task)
         labels = torch.tensor([self.target], device=next(iter(observation.update)).device)
-        update = self._alone(observation, labels)
+        update = self._isolate(observation, labels)
         alone = replace(observation, update=update, batch_size=1, labels=labels)
         return self.attack(alone, rng=rng)
 
-    def _alone(self, observation: Observation, labels: Tensor) -> Update:
-        """What one person of the class would have shared."""
+    def _isolate(self, observation: Observation, labels: Tensor) -> Update:
+        """The update that one example of the class would have shared."""
         task, update = observation.task, observation.update
-        weight, bias = self._names(task)
+        weight, bias = _head_parameters(task)
         share = update.tensors[bias]
-        if float(share[self.target].abs()) <= NOBODY * float(share.abs().max()):
+        if float(share[self.target].abs()) <= _ABSENT * float(share.abs().max()):
             raise NotApplicable(
-                f"nobody in this batch is of class {self.target}, so nothing was caught; fish for "
-                "another class"
+                f"no example of this batch is of class {self.target}; fish for another class"
             )
-        # Any input will do. A mean, a sum and a learning rate all weigh one person differently.
-        anybody = task.move_inputs(task.domain.sample(1, rng=Rng(0)))
+        # Any input will do: it shows the weight of one example in a mean, a sum or a local step.
+        noise = task.move_inputs(task.domain.sample(1, rng=Rng(0)))
         with torch.no_grad():
-            whole = observation.simulate(anybody, labels).tensors[bias]
+            whole = observation.simulate(noise, labels).tensors[bias]
         factor = (whole[self.target] / share[self.target]).abs()
         scaled = update.map(lambda t: t * factor)
-        restored = {n: self._restored(scaled.tensors[n]) for n in (weight, bias)}
+        restored = {name: self._restore_rows(scaled.tensors[name]) for name in (weight, bias)}
         return replace(scaled, tensors={**scaled.tensors, **restored})
 
-    def _restored(self, gradient: Tensor) -> Tensor:
-        """Every row from the row of the target: p_k - y_k is -1 there and 1/(K - 1) elsewhere."""
+    def _restore_rows(self, gradient: Tensor) -> Tensor:
+        """Every row from the target's row: p_k - y_k is -1 there and 1/(K - 1) elsewhere."""
         row = gradient[self.target]
         whole = (-row / (len(gradient) - 1)).expand_as(gradient).clone()
         whole[self.target] = row
         return whole
 
-    def _head(self, task: Task) -> tuple[Tensor, Tensor]:
-        weight, bias = self._names(task)
-        return task.parameters[weight], task.parameters[bias]
 
-    def _names(self, task: Task) -> tuple[str, str]:
-        head: Head = classifier_head(task)
-        if head.bias is None:
-            raise NotApplicable(
-                f"expected a classifier with a bias to fish with, got none in {task.name}"
-            )
-        return head.weight, head.bias
+def _head_parameters(task: Task) -> tuple[str, str]:
+    head = classifier_head(task)
+    if head.bias is None:
+        raise NotApplicable(
+            f"expected a classifier with a bias to fish with, got none in {task.name}"
+        )
+    return head.weight, head.bias
 
 
 def class_fishing(
     *, attack: Attack | None = None, target: int = 0, margin: float = 1e3
 ) -> ActiveAttack:
-    """All classes but one silenced, so that a large batch becomes a batch of one.
+    """Silence all classes but one, so that a large batch becomes a batch of one.
 
     Args:
-        attack: What attacks the update of one person; `inverting_gradients()` if not given.
+        attack: What attacks the update of one example; `inverting_gradients()` if not given.
         target: The class to fish for.
         margin: Bias of all other classes.
 
     References:
         Wen et al., 2022 (wen2022fishing)
     """
-    inner = passive_attack(attack, inverting_gradients())
-    return ClassFishing(attack=inner, target=target, margin=margin)
+    return ClassFishing(attack=passive_or_search(attack), target=target, margin=margin)

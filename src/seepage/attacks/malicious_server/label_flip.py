@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from seepage.attacks.inverting_gradients import inverting_gradients
-from seepage.attacks.malicious_server.planting import passive_attack, with_parameters
+from seepage.attacks.malicious_server.planting import passive_or_search, set_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue, SeepageError
 from seepage.probing.heads import classifier_head
@@ -20,16 +18,16 @@ from seepage.search.many import attack_many
 class LabelFlip:
     """Permutes rows of the last layer, which makes small gradients of a trained network large.
 
-    A trained network tells its classes apart, so the gradient of an example it knows is nearly
-    zero and says little. With the rows permuted its answer is wrong, and the gradient as large as
-    that of an untrained network. What follows is an attack by an honest server's means.
+    The gradient of an example that a trained network knows is nearly zero. With the rows permuted
+    its prediction is wrong, and the gradient as large as that of an untrained network. Then an
+    attack of an honest server follows.
 
     Args:
         attack: What attacks the update.
-        rows: The rows to swap; empty moves every row to the next class, which hits every label.
+        rows: The two rows to swap; empty moves every row to the next class, which hits every label.
 
     Deviations:
-        The paper swaps two rows, which takes knowing one label of the client.
+        The paper swaps two rows, for which one label of the client must be known.
 
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
@@ -45,21 +43,18 @@ class LabelFlip:
             raise InvalidValue(f"expected two different rows to swap, or none, got {self.rows!r}")
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
-        """The network with rows of its classifier in another order; nothing is random."""
+        """Permute the rows of the classifier; nothing is random."""
         head = classifier_head(task)
-        order = self._order(task.classes)
+        if not all(0 <= row < task.classes for row in self.rows):
+            raise InvalidValue(f"expected rows in 0..{task.classes - 1}, got {self.rows!r}")
+        order = torch.arange(task.classes)
+        if self.rows:
+            order[list(self.rows)] = torch.tensor(self.rows[::-1])
+        else:
+            order = order.roll(1)
         names = [name for name in (head.weight, head.bias) if name is not None]
         permuted = {name: task.parameters[name][order] for name in names}
-        return with_parameters(task, permuted, note="with flipped labels")
-
-    def _order(self, classes: int) -> Tensor:
-        if not self.rows:
-            return torch.arange(classes).roll(1)
-        if not all(0 <= row < classes for row in self.rows):
-            raise InvalidValue(f"expected rows in 0..{classes - 1}, got {self.rows!r}")
-        order = torch.arange(classes)
-        order[list(self.rows)] = torch.tensor(self.rows[::-1])
-        return order
+        return set_parameters(task, permuted, note="with flipped labels")
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack the update as it is."""
@@ -73,7 +68,7 @@ class LabelFlip:
 
 
 def label_flip(*, attack: Attack | None = None, rows: Sequence[int] = ()) -> ActiveAttack:
-    """Rows of the classifier permuted, so that a trained network's gradients say more.
+    """Permute rows of the classifier, so that a trained network's gradients become large.
 
     Args:
         attack: What attacks the update; `inverting_gradients()` if not given.
@@ -82,4 +77,4 @@ def label_flip(*, attack: Attack | None = None, rows: Sequence[int] = ()) -> Act
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
     """
-    return LabelFlip(attack=passive_attack(attack, inverting_gradients()), rows=rows)
+    return LabelFlip(attack=passive_or_search(attack), rows=rows)

@@ -1,4 +1,4 @@
-"""Robbing the Fed: single inputs in single bins of a planted layer."""
+"""Robbing the Fed: a planted layer whose bins catch single inputs of a batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from seepage.attacks.malicious_server.passed_inputs import completed, drops_entries, strengths
-from seepage.attacks.malicious_server.planting import behind
+from seepage.attacks.malicious_server.planting import fill_holes, wrap_network
 from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.rng import require_key
-from seepage.data import load
-from seepage.data.load import require_split
+from seepage.data.load import load, require_split
+from seepage.defenses.clip import Clip
+from seepage.defenses.sparsify import Dropout
 from seepage.probing.usable_update import require_usable
 
 
@@ -28,15 +28,14 @@ class Imprint(nn.Module):
         f(x + c sum_k a(<w, x> / s_k + b_k))
 
     All rows of `bins` measure the same functional of the input, and all columns of `decoder` are
-    the same vector c. So the gradient at bin k of an input is s(x) where the bin is open to it and
-    zero elsewhere, with s(x) = <dL/dx', c> the same for all bins; and c is so short that the
-    network behind computes what it computed before.
+    the same vector c. So the gradient at bin k is s(x) = <dL/dx', c> if the bin is open to x, and
+    zero otherwise. The vector c is so short that the network computes what it computed before.
 
     Args:
         bins: n inputs to K bins.
-        activation: What opens a bin.
+        activation: Opens a bin.
         decoder: K bins to n inputs, without a bias.
-        network: What was being trained.
+        network: The network that was being trained.
     """
 
     def __init__(
@@ -50,39 +49,34 @@ class Imprint(nn.Module):
         self.network = network
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return what the network makes of the input and its detour."""
+        """Run the network on the input and its detour."""
         detour = self.decoder(self.activation(self.bins(inputs.flatten(1))))
         logits: Tensor = self.network(inputs + detour.reshape(inputs.shape))
         return logits
 
 
-def _bins_of(task: Task) -> str:
-    """The name of the layer of bins in a network with an imprint."""
+def _find_bins(task: Task) -> tuple[str, str]:
+    """Names of the weight and the bias of the bins in a network with an imprint."""
     found = [name for name, module in task.model.named_modules() if isinstance(module, Imprint)]
     if not found:
         raise NotApplicable(
             f"expected an update of a network with an imprint, got one of {task.name}; broadcast "
             "attack.plant(task, rng=...) under Threat(server='malicious')"
         )
-    return f"{found[0]}.bins" if found[0] else "bins"
-
-
-def planted(task: Task) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the bins, as they were broadcast, in double precision."""
-    name = _bins_of(task)
-    return task.parameters[f"{name}.weight"].double(), task.parameters[f"{name}.bias"].double()
+    prefix = f"{found[0]}.bins" if found[0] else "bins"
+    return f"{prefix}.weight", f"{prefix}.bias"
 
 
 Shape = Literal["normal", "laplace"]
 
-# Of the laws with mean 0 and deviation 1.
-QUANTILES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+# Of the laws with mean 0 and standard deviation 1.
+_QUANTILES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "normal": lambda p: 2**0.5 * torch.erfinv(2 * p - 1),
         "laplace": lambda p: -(p - 0.5).sign() * (1 - 2 * (p - 0.5).abs()).log() / 2**0.5,
     }
 )
-PROBABILITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+_PROBABILITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "normal": lambda z: (1 + torch.erf(z / 2**0.5)) / 2,
         "laplace": lambda z: 0.5 + z.sign() * (1 - (-(2**0.5) * z.abs()).exp()) / 2,
@@ -91,14 +85,14 @@ PROBABILITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 class Edges(Protocol):
-    """Quantiles of a linear functional of private inputs, guessed before seeing any."""
+    """Estimates quantiles of a linear functional of private inputs before seeing any."""
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
-        """The quantiles at these levels, `(K,)`, of `<functional, x>` with x in natural units."""
+        """The quantiles of `<functional, x>` at these levels, `(K,)`, with x in natural units."""
 
 
-def reach(functional: Tensor, task: Task) -> Tensor:
-    """The lowest and the highest value that the functional of an input can have, `(2,)`."""
+def _functional_range(functional: Tensor, task: Task) -> Tensor:
+    """The lowest and the highest value of the functional over the domain, `(2,)`."""
     low, high = task.domain.bounds
     ends = torch.stack([low * functional, high * functional])
     return torch.stack([ends.amin(0).sum(), ends.amax(0).sum()])
@@ -106,13 +100,13 @@ def reach(functional: Tensor, task: Task) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """Quantiles of a law that the server assumes, within what inputs can reach.
+    """Quantiles of a law that the server assumes, cut off at the range of the functional.
 
     Args:
         shape: "normal" or "laplace".
         mean: Of the functional, in natural units; the default is the brightness of photographs,
             measured on CIFAR-10's training images.
-        std: Its deviation.
+        std: Its standard deviation.
 
     References:
         Fowl et al., 2022 (fowl2022robbing)
@@ -124,36 +118,37 @@ class Law:
 
     def __post_init__(self) -> None:
         """Check the law."""
-        if self.shape not in QUANTILES:
-            raise UnknownName("law", self.shape, QUANTILES)
+        if self.shape not in _QUANTILES:
+            raise UnknownName("law", self.shape, _QUANTILES)
         if not self.std > 0:
             raise InvalidValue(f"expected std > 0, got {self.std!r}")
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
-        """Scale the quantiles of the standard law; the functional is taken to follow it."""
-        below, up_to = PROBABILITIES[self.shape]((reach(functional, task) - self.mean) / self.std)
-        within = QUANTILES[self.shape](below + levels * (up_to - below))
+        """Scale the quantiles of the standard law."""
+        ends = (_functional_range(functional, task) - self.mean) / self.std
+        below, up_to = _PROBABILITIES[self.shape](ends)
+        within = _QUANTILES[self.shape](below + levels * (up_to - below))
         return self.mean + self.std * within
 
 
 @dataclass(frozen=True, kw_only=True)
 class Public:
-    """Quantiles measured on data that everybody has.
+    """Quantiles measured on public data.
 
     Args:
         data: Name of the data set.
-        split: Of it; private data should be of another.
+        split: Of the data set; private data should be of another.
     """
 
     data: str
     split: str = "train"
 
     def __post_init__(self) -> None:
-        """Refuse data that is not there before anything is planted."""
+        """Check that the data set has this split."""
         require_split(self.data, self.split)
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
-        """Measure the functional on all of it."""
+        """Measure the functional on the whole data set."""
         shape = task.domain.shape
         pixels = shape[-1] if len(shape) == 3 else None
         inputs = load(self.data, split=self.split, pixels=pixels).inputs
@@ -169,8 +164,8 @@ class Public:
 Variant = Literal["cumulative", "sparse"]
 Functional = Literal["mean", "random"]
 
-# In bins. Rounding of local steps moves a candidate by one or two; of an empty bin, anywhere.
-SLACK = 2.0
+# In bins. Rounding of local steps moves a candidate by one or two, or anywhere for an empty bin.
+_SLACK = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,22 +173,21 @@ class RobbingTheFed:
     """Plants a layer whose bins catch one input each, and divides.
 
     Bin k opens to inputs whose functional <w, x> exceeds its edge; in the sparse variant it closes
-    again at the next. With s(x) the gradient that reaches the bins from x,
+    again at the next edge. For each bin that holds a single input,
 
         cumulative: x = (dL/dW_k - dL/dW_{k+1}) / (dL/db_k - dL/db_{k+1})
         sparse:     x = dL/dW_k / dL/db_k
 
-    for each bin that holds one input alone. Of B inputs in K bins that are equally likely, a share
-    of (1 - 1/K)^(B - 1) does. What two inputs of one bin leave behind is a mixture of them. A
-    candidate that would not itself fall into its bin is dropped: the bin was empty, and rounding
-    is all there is.
+    With B inputs in K equally likely bins, an input is alone with probability (1 - 1/K)^(B - 1).
+    Two inputs in one bin give a mixture. A candidate that would not itself fall into its bin is
+    dropped: the bin was empty, and the candidate is rounding error.
 
-    Where entries are known to have been dropped, those of the sparse variant take the mean of
-    their neighbours', and a bias that was dropped is computed from the bin it belongs to.
+    Where the client is known to drop entries, the sparse variant replaces them by the mean of their
+    neighbours, and computes a dropped bias from its bin.
 
     Neither labels nor the batch size are needed. The scale of the update cancels. After several
-    local steps the sparse variant holds exactly as long as nobody changes bins; the cumulative
-    one approximately, since the columns of the decoder drift apart.
+    local steps the sparse variant stays exact while no input changes bins; the cumulative one is
+    approximate, since the columns of the decoder drift apart.
 
     Args:
         bins: Number K of bins.
@@ -201,16 +195,16 @@ class RobbingTheFed:
         functional: "mean" measures brightness, "random" a Gaussian direction.
         edges: The law of the functional, assumed or measured on public data.
         gain: How far the detour moves the input at most, roughly, in normalised units.
-        column: Size of the entries of c. Larger ones make the gradient of the bins larger, which
-            stands out of noise and of the rounding of local steps; too large ones make a local
-            step throw inputs into other bins.
+        column: Size of the entries of c. Larger entries give the bins a larger gradient, which
+            stands out from noise and from the rounding of local steps; with too large ones a local
+            step moves inputs to other bins.
 
     Deviations:
-        The paper's own is the cumulative variant. The sparse one subtracts nothing and so keeps
-        more digits, most of all where a trained network gives people very unequal gradients.
-        The paper replaces the input by what the bins say, or adds to it later in the network; here
-        the detour is added before it, so that the network stays what it was up to the gain. The
-        lowest edge is the lowest value that any input can have, so that every input is in a bin.
+        The paper uses the cumulative variant. The sparse one subtracts nothing and so keeps more
+        digits, above all where a trained network gives examples very unequal gradients. The paper
+        replaces the input by the output of the bins, or adds it later in the network; here the
+        detour is added to the input, so that the network stays the same up to the gain. The lowest
+        edge is the lowest value of any input, so that every input is in a bin.
 
     References:
         Fowl et al., 2022 (fowl2022robbing)
@@ -241,16 +235,16 @@ class RobbingTheFed:
                 raise InvalidValue(f"expected {name} > 0, got {getattr(self, name)!r}")
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
-        """The network behind an imprint: the same inputs, classes and, up to the gain, outputs."""
+        """Put an imprint before the network; outputs change only by the gain."""
         require_key(rng)
         entries = math.prod(task.domain.shape)
         functional = torch.full((entries,), 1 / entries, dtype=torch.float64)
         if self.functional == "random":
             functional = rng.fork("functional").normal((entries,)).double() / entries
         edges = self._edges(functional, task)
-        weight, offset = _normalised(functional, task)
-        # Short rows before long columns: local steps then show in float32, and leave bins in place.
-        short = self._wide
+        weight, offset = _normalise_functional(functional, task)
+        # Short rows before long columns: local steps then show in float32, and inputs keep bins.
+        short = self._width
         sparse = self.variant == "sparse"
         slopes = short / edges.diff() if sparse else torch.full((self.bins,), short)
         bins, decoder = nn.Linear(entries, self.bins), nn.Linear(self.bins, entries, bias=False)
@@ -260,13 +254,13 @@ class RobbingTheFed:
             bins.bias.copy_((offset - edges[:-1]) * slopes)
             decoder.weight.copy_(column.expand(entries, self.bins))
         opens = nn.Hardtanh(0.0, short) if sparse else nn.ReLU()
-        return behind(
+        return wrap_network(
             task, lambda network: Imprint(bins, opens, decoder, network), note="with an imprint"
         )
 
     def _edges(self, functional: Tensor, task: Task) -> Tensor:
-        """All K + 1 edges, from the lowest to the highest value that an input can have."""
-        least, most = reach(functional, task)
+        """All K + 1 edges, from the lowest to the highest value of the functional."""
+        least, most = _functional_range(functional, task)
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
         inner = self.edges(functional, task, levels)
         edges = torch.cat([least[None], inner, most[None]])
@@ -284,15 +278,18 @@ class RobbingTheFed:
         began = time.perf_counter()
         task, update = observation.task, observation.update
         require_usable(update, task)
-        weight, bias = (update.tensors[f"{_bins_of(task)}.{p}"] for p in ("weight", "bias"))
-        if self.variant == "cumulative":
+        weight, bias = (update.tensors[name] for name in _find_bins(task))
+        sparse = self.variant == "sparse"
+        if not sparse:
             weight = weight - torch.cat([weight[1:], torch.zeros_like(weight[:1])])
             bias = bias - torch.cat([bias[1:], torch.zeros_like(bias[:1])])
-        holes = self.variant == "sparse" and drops_entries(observation)
+        holes = sparse and _knows_dropout(observation)
         if holes:
-            weight, bias = self._completed(weight, bias, task)
+            rows, offset = (task.parameters[n].double().to(weight) for n in _find_bins(task))
+            weight = _fill_rows(weight, task.domain.shape)
+            bias = _restore_biases(bias, weight, rows, self._width / 2 - offset)
         candidates = torch.nan_to_num(weight / bias[:, None], posinf=0.0, neginf=0.0)
-        # What was filled in may lie outside the bin, and bins without an input are plainly zero.
+        # A filled row may lie outside its bin, and bins without an input are exactly zero.
         inside = bias != 0 if holes else self._inside(candidates, task)
         kept = _strongest(bias.abs(), inside, observation.batch_size)
         normalised = candidates[kept].reshape(-1, *task.domain.shape)
@@ -300,38 +297,70 @@ class RobbingTheFed:
         seconds = time.perf_counter() - began
         return Reconstruction(inputs, None, Trace(seconds=seconds, device=str(inputs.device)))
 
-    def _completed(self, weight: Tensor, bias: Tensor, task: Task) -> tuple[Tensor, Tensor]:
-        """Rows and biases without what dropout took."""
-        functional, offset = (tensor.to(weight) for tensor in planted(task))
-        rows = completed(weight, task.domain.shape)
-        return rows, strengths(bias, rows, functional, self._wide / 2 - offset)
-
     @property
-    def _wide(self) -> float:
-        """From the edge of a bin where it opens to where it is open, as the bin sees it."""
+    def _width(self) -> float:
+        """Width of a bin in the units of its own output."""
         return self.gain / (self.bins * self.column)
 
     def _inside(self, candidates: Tensor, task: Task) -> Tensor:
-        """Whether each candidate would itself have fallen into its bin."""
-        weight, bias = planted(task)
+        """Whether each candidate would itself fall into its bin."""
+        weight, bias = (task.parameters[name].double() for name in _find_bins(task))
         place = (candidates.double() * weight).sum(1) + bias
-        wide = torch.full_like(bias, self._wide)
+        width = torch.full_like(bias, self._width)
         if self.variant == "cumulative":
-            wide = torch.cat([-bias.diff(), bias.new_full((1,), math.inf)])
-        place = place / wide
-        inside: Tensor = (place > -SLACK) & (place < 1 + SLACK)
+            width = torch.cat([-bias.diff(), bias.new_full((1,), math.inf)])
+        place = place / width
+        inside: Tensor = (place > -_SLACK) & (place < 1 + _SLACK)
         return inside
 
 
-def _normalised(functional: Tensor, task: Task) -> tuple[Tensor, Tensor]:
-    """The functional of what the network sees: <w, z> + c = <functional, x>."""
+def _knows_dropout(observation: Observation) -> bool:
+    """Whether the adversary knows of dropout, and of no defense that would hide what it dropped."""
+    client = observation.simulate.client
+    links = () if client is None else client.chain.links
+    alone = all(isinstance(link, Dropout | Clip) for link in links)
+    return alone and any(isinstance(link, Dropout) for link in links)
+
+
+def _fill_rows(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Replace zeros in rows `(K, n)`, each a multiple of an input, by the mean of their neighbours.
+
+    Rows of zeros stay zero: they hold no input. Inputs of one axis have no neighbours.
+    """
+    if len(shape) < 2:
+        return weight
+    rows = weight.clone()
+    for k in weight.any(1).nonzero().flatten().tolist():
+        row = weight[k].reshape(shape)
+        rows[k] = fill_holes(shape, row.nonzero(), row[row != 0]).flatten()
+    return rows
+
+
+def _restore_biases(bias: Tensor, rows: Tensor, functional: Tensor, middle: Tensor) -> Tensor:
+    """The gradient `(K,)` of each bin's bias; computed where it was dropped.
+
+    A row is s x, and the bin tells roughly what <w, x> is: s = <w, s x> / <w, x>.
+
+    Args:
+        bias: As observed, `(K,)`.
+        rows: s x, filled, `(K, n)`.
+        functional: w of each bin, `(K, n)`.
+        middle: <w, x> in the middle of each bin, `(K,)`.
+    """
+    guessed = (rows * functional).sum(1) / middle
+    missing = (bias == 0) & rows.any(1)
+    return torch.where(missing, torch.nan_to_num(guessed, posinf=0.0, neginf=0.0), bias)
+
+
+def _normalise_functional(functional: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """The functional of the normalised input z: <w, z> + c = <functional, x>."""
     corners = torch.stack([torch.zeros(task.domain.shape), torch.ones(task.domain.shape)])
     zero, one = task.domain.denormalise(corners.double()).flatten(1)
     return functional * (one - zero), functional @ zero
 
 
 def _strongest(strength: Tensor, inside: Tensor, size: int | None) -> Tensor:
-    """The bins that hold something, the strongest first; if none is sure, the strongest of all."""
+    """The bins that hold an input, the strongest first; if none does, the strongest bin."""
     usable = inside & (strength > 0)
     order = (strength * usable if bool(usable.any()) else strength).argsort(descending=True)
     number = int(usable.sum()) or 1
@@ -351,20 +380,20 @@ def robbing_the_fed(
     gain: float = 1e-3,
     column: float = 1e-2,
 ) -> ActiveAttack:
-    """A planted layer whose bins catch one input of a large batch each, exactly.
+    """Plant a layer whose bins each catch one input of a large batch exactly.
 
     Args:
-        bins: Number of bins; those with one input alone give it away.
+        bins: Number of bins; a bin with a single input gives it away.
         variant: "sparse" (clamped), or "cumulative" (ReLU) as in the paper, which loses digits and
             does not withstand local steps.
         functional: "mean" sorts inputs by brightness, "random" by a random direction.
-        law: Of the functional, as the server assumes it: "normal" or "laplace".
+        law: The law of the functional that the server assumes: "normal" or "laplace".
         mean: Of that law, in natural units; the default is that of photographs.
-        std: Its deviation.
+        std: Its standard deviation.
         public: Name of a data set to measure the law on instead.
         split: Of that data set.
         gain: How far the network's input is moved at most, roughly, in normalised units.
-        column: Size of what the bins add to; larger stands out of noise more.
+        column: Size of the decoder's entries; larger ones stand out more from noise.
 
     Example:
         >>> robbing_the_fed(bins=64).bins
@@ -373,8 +402,9 @@ def robbing_the_fed(
     References:
         Fowl et al., 2022 (fowl2022robbing)
     """
-    assumed: Edges = Law(shape=law, mean=mean, std=std)
-    edges = assumed if public is None else Public(data=public, split=split)
+    edges: Edges = Law(shape=law, mean=mean, std=std)
+    if public is not None:
+        edges = Public(data=public, split=split)
     return RobbingTheFed(
         bins=bins, variant=variant, functional=functional, edges=edges, gain=gain, column=column
     )
