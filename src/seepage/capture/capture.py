@@ -1,36 +1,42 @@
-"""One client's update as it crossed the wire, with what is known of how it was made."""
+"""One client's update as it crossed the wire, with what is known about how it was made."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from seepage.capture.setting import Setting, fitted, trained
+from seepage.capture.setting import Setting
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import LocalComputation, Observation, Protection, Task, Update
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
-from seepage.core.update import Kind
+from seepage.core.task import name_unwrapped
 from seepage.defenses import chain
 from seepage.threats import Simulation
 
 Form = Literal["gradient", "difference", "weights_after"]
+# What wrappers put before every name: data-parallel training, per-example gradients.
+_PREFIXES = ("module.", "_module.")
+# Counted during training; no output depends on it, and some frameworks leave it out.
+_COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """What somebody on the wire holds: tensors by name, and words about them.
+    """The tensors that somebody on the wire holds, and how they were made.
 
     Args:
-        update: One floating-point tensor per parameter; what it is, `form` says.
-        form: "gradient"; "difference", parameters after minus before; or "weights_after".
-        parameters: What was broadcast, by name; needed where the update is "weights_after".
-        buffers: What was broadcast beside it, such as running statistics.
+        update: One floating-point tensor per parameter.
+        form: What the update is: "gradient"; "difference", parameters after minus before; or
+            "weights_after".
+        parameters: The parameters that were broadcast; required for "weights_after".
+        buffers: Other tensors that were broadcast, such as running statistics.
         setting: How the client computed.
 
     Example:
@@ -48,7 +54,7 @@ class Capture:
     setting: Setting = field(default_factory=Setting)
 
     def __post_init__(self) -> None:
-        """Freeze the mappings, and refuse numbers that no client computes."""
+        """Freeze the mappings, and reject numbers that no client computes."""
         if self.form not in get_args(Form):
             raise InvalidValue(
                 f"expected form {', '.join(map(repr, get_args(Form)))}, got {self.form!r}"
@@ -57,15 +63,15 @@ class Capture:
             raise InvalidValue("expected a capture of at least one tensor, got none")
         if self.form == "weights_after" and not self.parameters:
             raise InvalidValue(
-                "weights after say nothing without those before; capture the parameters too"
+                "expected the parameters from before beside the weights after, got none; capture "
+                "them too"
             )
         if self.form != "gradient" and self.setting.lr is None:
             raise InvalidValue(
                 f"a {self.form} needs the local learning rate, which is not known; give lr"
             )
         for group in ("update", "parameters", "buffers"):
-            tensors = _tensors(group, getattr(self, group))
-            _require_finite(group, tensors)
+            tensors = _check_tensors(group, getattr(self, group))
             object.__setattr__(self, group, MappingProxyType(tensors))
 
     @classmethod
@@ -80,9 +86,9 @@ class Capture:
         """Capture an update together with the network that was broadcast.
 
         Args:
-            model: As it was before the client trained; its tensors are copied.
-            update: By parameter name; of a whole state dict after training, all of it.
-            form: What it is.
+            model: The network before the client trained; its tensors are copied.
+            update: Tensors by parameter name, or a whole state dict after training.
+            form: What the update is.
             setting: How it was computed.
         """
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -100,14 +106,14 @@ class Capture:
 
     @property
     def digest(self) -> str:
-        """A hash of everything in it."""
+        """A hash of the whole capture."""
         groups = (self.update, self.parameters, self.buffers)
         tensors = [part for group in groups for n in sorted(group) for part in (n, group[n])]
         return digest(self.form, repr(self.setting), *tensors)
 
     @property
     def local(self) -> LocalComputation:
-        """What the client computed, as far as the setting tells."""
+        """What the client computed, as far as the setting says."""
         known = self.setting
         if self.form == "gradient" or known.lr is None:
             return Gradient(reduction=known.reduction)
@@ -122,19 +128,19 @@ class Capture:
     def observation(
         self, task: Task, *, labels: Tensor | None = None, defense: Protection | None = None
     ) -> Observation:
-        """What `Threat.observe` would have given for this update: the way into every attack.
+        """What `Threat.observe` would have given for this update; every attack takes it.
 
         Args:
-            task: The network, its loss and the domain of its inputs; its weights are replaced by
-                those of the capture where it has them.
-            labels: Those of the batch in any order, `(B,)`, where they are known.
-            defense: What the client did besides, where that is known.
+            task: The network, its loss and the domain of its inputs. The weights of the capture
+                replace its own.
+            labels: Labels of the batch in any order, `(B,)`, if they are known.
+            defense: The client's defense, if it is known.
 
         Raises:
-            InvalidValue: Names or shapes are not those of the task, or labels no class numbers.
+            InvalidValue: If names or shapes do not fit the task, or labels are not class numbers.
         """
         client = Client(self.local, chain() if defense is None else defense)
-        task = fitted(client.broadcast(task.in_mode(self.setting.mode)).upcast(), self)
+        task = self._fit(client.broadcast(task.in_mode(self.setting.mode)).upcast())
         size = self.setting.batch_size
         if labels is not None and labels.ndim != 1:
             raise InvalidValue(f"expected class numbers (B,), got shape {tuple(labels.shape)}")
@@ -154,16 +160,81 @@ class Capture:
         )
 
     def _update(self, task: Task) -> Update:
-        before, seen = task.parameters, trained(self.update, task)
+        before, seen = task.parameters, select_trained(self.update, task)
         if self.form == "weights_after":
-            # In the precision that was sent: rounding first would lose the digits of a small step.
-            sent = trained(self.parameters, task)
+            # Subtract in double precision: rounding first would lose the digits of a small step.
+            sent = select_trained(self.parameters, task)
             seen = {name: after.double() - sent[name].double() for name, after in seen.items()}
-        kind: Kind = "gradient" if self.form == "gradient" else "difference"
-        return Update({name: t.to(before[name]) for name, t in seen.items()}, kind=kind)
+        return Update(
+            {name: t.to(before[name]) for name, t in seen.items()},
+            kind="gradient" if self.form == "gradient" else "difference",
+        )
+
+    def _fit(self, task: Task) -> Task:
+        """The task with the weights that were broadcast, if these are known."""
+        shape, expected = self.setting.shape, tuple(task.domain.shape)
+        if shape and shape != expected:
+            raise InvalidValue(
+                f"the capture is of inputs {shape}, but {task.name} is for inputs {expected}; give "
+                "it the domain of the capture"
+            )
+        if not self.parameters:
+            return task
+        model = copy.deepcopy(task.model)
+        own, came = model.state_dict(), strip_prefixes({**self.parameters, **self.buffers})
+        # Missing buffers stay as the model has them; parameters must not be missing.
+        required = dict(model.named_parameters())
+        _require_match(task, came, required=required, known=own, what="the parameters")
+        model.load_state_dict({**own, **{n: t.to(own[n]) for n, t in came.items() if n in own}})
+        return replace(task, model=model)
 
 
-def _tensors(group: str, given: object) -> dict[str, Tensor]:
+def select_trained(update: Mapping[str, Tensor], task: Task) -> dict[str, Tensor]:
+    """The tensors of trainable parameters, in the order of the task."""
+    came, known = strip_prefixes(update), task.model.state_dict()
+    _require_match(task, came, required=task.parameters, known=known, what="the update")
+    return {name: came[name] for name in task.parameters}
+
+
+def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename tensors as the network itself names them.
+
+    Example:
+        >>> list(strip_prefixes({"_module.fc.weight": torch.zeros(1)}))
+        ['fc.weight']
+    """
+    tensors = {name_unwrapped(name): t for name, t in tensors.items()}
+    for prefix in _PREFIXES:
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            return strip_prefixes({name.removeprefix(prefix): t for name, t in tensors.items()})
+    return tensors
+
+
+def _require_match(
+    task: Task,
+    came: Mapping[str, Tensor],
+    *,
+    required: Mapping[str, Tensor],
+    known: Mapping[str, Tensor],
+    what: str,
+) -> None:
+    problems = [f"{n} is missing" for n in required if n not in came]
+    problems += [f"{n} is not in it" for n in came if n not in known and _COUNTER not in n]
+    problems += [
+        f"{n} is {tuple(known[n].shape)}, not {tuple(t.shape)}"
+        for n, t in came.items()
+        if n in known and known[n].shape != t.shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise InvalidValue(
+            f"{what} of this capture do not fit {task.name}: {'; '.join(problems[:3])}{more}; "
+            "build the network that was trained"
+        )
+
+
+def _check_tensors(group: str, given: object) -> dict[str, Tensor]:
+    """Detach a mapping of finite tensors; update and parameters must be floating-point."""
     if not isinstance(given, Mapping):
         raise InvalidValue(
             f"expected the {group} as a mapping of names to tensors, got {type(given).__name__}"
@@ -174,11 +245,6 @@ def _tensors(group: str, given: object) -> dict[str, Tensor]:
                 f"expected a tensor at {name!r} of the {group}, got {type(tensor).__name__}; leave "
                 "out what was not trained"
             )
-    return {name: tensor.detach() for name, tensor in given.items()}
-
-
-def _require_finite(group: str, tensors: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
         if group != "buffers" and not tensor.is_floating_point():
             raise InvalidValue(
                 f"expected {group} as floating-point numbers, got {tensor.dtype} at {name!r}"
@@ -188,3 +254,4 @@ def _require_finite(group: str, tensors: Mapping[str, Tensor]) -> None:
                 f"expected finite numbers, got NaN or infinity in the {group} at {name!r}; capture "
                 "a step that did not diverge"
             )
+    return {name: tensor.detach() for name, tensor in given.items()}

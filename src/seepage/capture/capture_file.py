@@ -2,16 +2,15 @@
 
 8 bytes: length N of the header    N bytes: JSON    the rest: tensors, one after the other
 
-Every number in the header is held against the bytes that are there before anything is allocated,
-so that what is read never takes more memory than the file has bytes.
+Every number in the header is compared with the size of the file before memory is allocated, so
+that reading never takes more memory than the file has bytes.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -22,13 +21,7 @@ from torch import Tensor
 
 from seepage.capture.capture import Capture
 from seepage.capture.setting import Setting
-from seepage.core.errors import (
-    DataNotFound,
-    InvalidValue,
-    SeepageError,
-    UnknownName,
-    UnreadableFile,
-)
+from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
 
 LARGEST_HEADER = 16 * 2**20
 MOST_AXES = 16
@@ -49,21 +42,12 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
         "BOOL": torch.bool,
     }
 )
-# How files begin that unpickling would run: a pickle, and the archive that torch.save writes.
+# The first bytes of a pickle, and of the archive that torch.save writes.
 _PICKLED = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04")
 
 
-@dataclass(frozen=True)
-class _Entry:
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
 def read_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file.
+    """Read the tensors and the metadata of a safetensors file.
 
     Example:
         >>> from safetensors.torch import save
@@ -71,24 +55,32 @@ def read_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
         ({'ones': tensor([1., 1.])}, {'by': 'hand'})
 
     Raises:
-        UnreadableFile: It is truncated, of another format, or contradicts itself.
+        UnreadableFile: If it is truncated, of another format, or contradicts itself.
     """
     start = 8 + _header_length(data)
     header = _strict_json(data[8:start], "the header")
     if not isinstance(header, dict):
         raise UnreadableFile(f"expected a header of names, got {type(header).__name__}")
-    metadata = _metadata(header.pop(METADATA, {}))
+    metadata = header.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(w, str) for w in metadata.values()):
+        raise UnreadableFile("expected metadata as words by name, got something else")
     room = len(data) - start
-    entries = [_entry(name, described, room) for name, described in header.items()]
-    _require_whole(entries, room)
-    return {e.name: _tensor(e, data, start) for e in entries}, metadata
+    entries = {name: _check_entry(name, entry, room) for name, entry in header.items()}
+    # Each byte belongs to one tensor: none overlap, and nothing is hidden between them.
+    places = sorted((begin, end) for _, _, begin, end in entries.values())
+    if any(before[1] != after[0] for before, after in pairwise([(0, 0), *places, (room, room)])):
+        raise UnreadableFile(
+            f"expected tensors that fill {room} bytes one after the other, got gaps or overlaps; "
+            "it is damaged"
+        )
+    stored = memoryview(data)[start:]
+    return {name: _read_tensor(name, entry, stored) for name, entry in entries.items()}, metadata
 
 
 def _strict_json(text: bytes | str, what: str) -> Any:  # noqa: ANN401
-    """Plain data from JSON in which no key stands twice and every number is finite."""
+    """Parse JSON in which every key is unique and every number is finite."""
     try:
-        # Names that stand twice would be read differently by different readers.
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_require_unique, parse_constant=_reject_constant)
     except RecursionError:
         raise UnreadableFile(f"{what} is nested too deeply to be one of ours") from None
     except UnicodeDecodeError:
@@ -97,8 +89,9 @@ def _strict_json(text: bytes | str, what: str) -> Any:  # noqa: ANN401
         raise UnreadableFile(f"expected {what} as plain JSON, got {str(error)[:120]}") from None
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _require_unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
+    # Readers disagree about which value of a repeated key counts.
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in found if keys.count(key) > 1)
@@ -106,12 +99,12 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _no_constant(word: str) -> object:
+def _reject_constant(word: str) -> object:
     raise ValueError(f"the number {word}")
 
 
 def _header_length(data: bytes) -> int:
-    # A length may begin with the same bytes; but then JSON follows it.
+    # The length of a header may begin with the same bytes, but then JSON follows.
     if data.startswith(_PICKLED) and data[8:9] != b"{":
         raise UnreadableFile(
             "expected safetensors, got pickled Python objects, which could run code and are "
@@ -128,15 +121,13 @@ def _header_length(data: bytes) -> int:
     return length
 
 
-def _metadata(words: object) -> dict[str, str]:
-    if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
-        raise UnreadableFile("expected metadata as words by name, got something else")
-    return words
+# Type, shape, first byte and end of a tensor.
+_Entry = tuple[torch.dtype, tuple[int, ...], int, int]
 
 
-def _entry(name: str, described: object, room: int) -> _Entry:
+def _check_entry(name: str, described: object, room: int) -> _Entry:
     shown = repr(name[:60])
-    if not _harmless(name):
+    if not _is_harmless(name):
         raise UnreadableFile(
             f"expected names of tensors such as 'update/conv1.weight', got {shown}; a name is "
             "never a path"
@@ -148,9 +139,9 @@ def _entry(name: str, described: object, room: int) -> _Entry:
         raise UnreadableFile(
             f"expected {shown} as one of {', '.join(DTYPES)}, got {str(kind)[:20]!r}"
         )
-    if not (_sizes(shape) and len(shape) <= MOST_AXES and math.prod(shape) > 0):
+    if not (_are_sizes(shape) and len(shape) <= MOST_AXES and math.prod(shape) > 0):
         raise UnreadableFile(f"expected a shape of positive sizes for {shown}, got another")
-    if not (_sizes(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1] <= room):
+    if not (_are_sizes(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1] <= room):
         raise UnreadableFile(
             f"the place of {shown} is not in the file, which holds {room} bytes of tensors; it is "
             "truncated"
@@ -161,62 +152,39 @@ def _entry(name: str, described: object, room: int) -> _Entry:
             f"the shape of {shown} needs {math.prod(shape) * dtype.itemsize} bytes, but "
             f"{end - begin} are there"
         )
-    return _Entry(name, dtype, tuple(shape), begin, end)
+    return dtype, tuple(shape), begin, end
 
 
-def _sizes(values: object) -> bool:
+def _are_sizes(values: object) -> bool:
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**48 for v in values)
 
 
-def _harmless(name: str) -> bool:
+def _is_harmless(name: str) -> bool:
     group, _, rest = name.rpartition("/")
     parts = [*([group] if group else []), *rest.split(".")]
     plain = name.isprintable() and len(name) <= LONGEST_NAME and not set(name) & set("\\:~")
     return plain and all(parts) and "/" not in group and "." not in group
 
 
-def _require_whole(entries: list[_Entry], room: int) -> None:
-    """Each byte belongs to one tensor: none overlap, and nothing is hidden between them."""
-    places = sorted((entry.begin, entry.end) for entry in entries)
-    ends = [(0, 0), *places, (room, room)]
-    if any(before[1] != after[0] for before, after in pairwise(ends)):
-        raise UnreadableFile(
-            f"expected tensors that fill {room} bytes one after the other, got gaps or overlaps; "
-            "it is damaged"
-        )
-
-
-def _tensor(entry: _Entry, data: bytes, start: int) -> Tensor:
-    # A copy: torch wants memory it may write to, and aligned.
-    own = bytearray(data[start + entry.begin : start + entry.end])
-    if entry.dtype is torch.bool and any(byte > 1 for byte in own):
-        raise UnreadableFile(f"expected truth values in {entry.name!r}, got other bytes")
-    return torch.frombuffer(own, dtype=entry.dtype).reshape(entry.shape)
-
-
-def grouped(tensors: Mapping[str, Tensor], group: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors named `group/name`, by name."""
-    for name, tensor in tensors.items():
-        head, _, rest = name.partition("/")
-        if head == group and rest:
-            yield rest, tensor
+def _read_tensor(name: str, entry: _Entry, data: memoryview) -> Tensor:
+    dtype, shape, begin, end = entry
+    # A copy, since torch needs aligned memory that it may write to.
+    own = bytearray(data[begin:end])
+    if dtype is torch.bool and any(byte > 1 for byte in own):
+        raise UnreadableFile(f"expected truth values in {name!r}, got other bytes")
+    return torch.frombuffer(own, dtype=dtype).reshape(shape)
 
 
 FORMAT = "seepage.capture"
 VERSION = 1
 GROUPS = ("update", "parameters", "buffers")
-# Larger than any network that can be attacked today, and small enough for most machines.
+# More than any network that can be attacked today, and little enough for most machines.
 LARGEST = 8 * 2**30
 _LONGEST = 240
 
 
 def save(capture: Capture, path: Path | str) -> None:
-    """Write a capture, whole or not at all.
-
-    Args:
-        capture: What to keep.
-        path: Where; by convention it ends in `.safetensors`.
-    """
+    """Write a capture, whole or not at all; by convention the path ends in `.safetensors`."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -230,22 +198,22 @@ def save(capture: Capture, path: Path | str) -> None:
 
 
 def load(path: Path | str, *, largest: int = LARGEST) -> Capture:
-    """Read a capture from anywhere; nothing in it is run, and no number in it is trusted.
+    """Read a capture from any source; nothing in it is run, and no number in it is trusted.
 
     Args:
         path: The file.
-        largest: Refuse files of more bytes than this, before reading them.
+        largest: Reject files of more bytes than this before reading them.
 
     Raises:
-        DataNotFound: There is no such file.
-        UnreadableFile: It is truncated, too large, of another format or contradicts itself.
-        InvalidValue: It says what no client could have done.
+        DataNotFound: If there is no such file.
+        UnreadableFile: If it is truncated, too large, of another format or contradicts itself.
+        InvalidValue: If it states what no client could have done.
     """
     return parse(read_file(path, what="capture", largest=largest), name=str(path))
 
 
 def dump(capture: Capture) -> bytes:
-    """A capture as the bytes of a safetensors file."""
+    """Write a capture as the bytes of a safetensors file."""
     from safetensors.torch import save as to_bytes
 
     groups = {group: getattr(capture, group) for group in GROUPS}
@@ -258,11 +226,11 @@ def dump(capture: Capture) -> bytes:
 
 
 def parse(data: bytes, *, name: str = "capture") -> Capture:
-    """The capture of which `data` is the dump.
+    """Read the bytes that `dump` writes.
 
     Args:
-        data: Bytes from anywhere.
-        name: What messages call them.
+        data: Bytes from any source.
+        name: What error messages call them.
 
     Example:
         >>> import torch
@@ -270,15 +238,17 @@ def parse(data: bytes, *, name: str = "capture") -> Capture:
         Capture(gradient of 1 tensors, no parameters before, 0 buffers)
     """
     try:
-        return _parsed(*read_tensors(data))
+        return _build_capture(*read_tensors(data))
     except UnreadableFile as error:
         raise UnreadableFile(f"{name} cannot be read: {error}") from None
     except (InvalidValue, UnknownName) as error:
-        raise InvalidValue(f"{name} is no capture of a client's update: {_short(error)}") from None
+        # The message may quote what stands in the file, which may be long.
+        words = str(error) if len(str(error)) <= _LONGEST else f"{str(error)[:_LONGEST]}..."
+        raise InvalidValue(f"{name} is no capture of a client's update: {words}") from None
 
 
 def read_file(path: Path | str, *, what: str, largest: int = LARGEST) -> bytes:
-    """The bytes of a file that is not too large; `what` it is, for messages."""
+    """Read a file that is not too large; error messages call it `what`."""
     path = Path(path)
     if not path.is_file():
         raise DataNotFound(f"no {what} at {str(path)!r}; check the path")
@@ -296,13 +266,7 @@ def read_file(path: Path | str, *, what: str, largest: int = LARGEST) -> bytes:
         raise UnreadableFile(f"cannot read {str(path)!r}: {error.strerror}") from error
 
 
-def _short(error: SeepageError) -> str:
-    """A sentence that may quote what stands in the file, which may be long."""
-    words = str(error)
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
-
-
-def _parsed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Capture:
+def _build_capture(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Capture:
     if metadata.get("format") != FORMAT:
         raise UnreadableFile(
             f"expected the format {FORMAT!r} in its metadata, got "
@@ -313,10 +277,14 @@ def _parsed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Captu
             f"expected version {VERSION} of the format, got {metadata.get('version', '')[:40]!r}; "
             "read it with the version of seepage that wrote it"
         )
-    words = _strict_json(metadata.get("capture", ""), "what is said of the update")
+    words = _strict_json(metadata.get("capture", ""), "the description of the update")
     if not isinstance(words, dict):
         raise UnreadableFile("expected words about the update by name, got something else")
-    groups = {group: dict(grouped(tensors, group)) for group in GROUPS}
+    groups: dict[str, dict[str, Tensor]] = {group: {} for group in GROUPS}
+    for name, tensor in tensors.items():
+        group, _, rest = name.partition("/")
+        if group in groups and rest:
+            groups[group][rest] = tensor
     if sum(map(len, groups.values())) < len(tensors):
         raise UnreadableFile(f"expected tensors named {', '.join(f'{g}/...' for g in GROUPS)} only")
     form = words.pop("form", None)

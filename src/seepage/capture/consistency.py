@@ -1,4 +1,4 @@
-"""Is a capture what it is said to be? A gradient, a difference and weights look different."""
+"""Check whether a capture is a gradient, a difference or weights, as it says."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.capture.capture import Capture, Form
-from seepage.capture.setting import bare, trained
+from seepage.capture.capture import Capture, Form, select_trained, strip_prefixes
 from seepage.core import Task
 from seepage.core.errors import SeepageError
 
-# Weights after training point where those before did; gradients and differences do not.
+# Cosine with the weights before training: near one for weights after, near zero for the others.
 _ALIKE = 0.5
-# Skewness of the gradient at the logits, beyond which its sign is told: one person among ten
-# classes gives -0.84, four people of four classes -0.13.
+# Skewness of the gradient at the logits from which on its sign is clear: one example among ten
+# classes gives -0.84, four examples of four classes -0.13.
 _SKEWED = 0.3
 # The entries of a mean gradient at the logits are p - 1[y], whose absolute values sum to 2 at most.
 _LARGEST = 2.0
 _SLACK = 1.2
-# Of the sum over absolute values: rounding, weight decay and clipping leave less than this.
+# Share of the sum of absolute values: rounding, weight decay and clipping leave less than this.
 _BALANCED = 0.05
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """What a capture's numbers say of what it is.
+    """What a capture is by its numbers.
 
     Args:
-        declared: What it is said to be.
-        found: What the numbers look like; None where they do not tell.
+        declared: The form that the capture states.
+        found: The form that the numbers look like; None if they do not tell.
         words: One sentence.
     """
 
@@ -41,7 +40,7 @@ class Consistency:
 
     @property
     def contradicts(self) -> bool:
-        """Whether the numbers speak against what is said."""
+        """Whether the numbers contradict the stated form."""
         return self.found is not None and self.found != self.declared
 
 
@@ -55,12 +54,12 @@ def consistency(capture: Capture, task: Task) -> Consistency:
 
     sums to zero, its absolute values to two at most, and it has few large negative entries (the
     classes that are present) beside many small positive ones. A difference, -lr times that, has
-    the opposite skewness, and divided by -lr it must be of that size. All this is of one step; of
-    several it still holds nearly, in units of lr times their number.
+    the opposite skewness, and divided by -lr it must be of that size. This is exact for one step,
+    and holds nearly for several, in units of lr times their number.
 
     Args:
-        capture: What was captured.
-        task: The network it is of; it must end in a linear layer with a bias.
+        capture: The capture.
+        task: Its network, which must end in a linear layer with a bias.
 
     References:
         Zhao et al., 2020, Sec. 3.1 (zhao2020idlg) on the signs of the last layer's gradient
@@ -68,39 +67,38 @@ def consistency(capture: Capture, task: Task) -> Consistency:
     declared = capture.form
     alike = _cosine(capture.update, capture.parameters)
     if alike is not None and alike > _ALIKE:
-        return _told(declared, "weights_after", f"its cosine with the parameters is {alike:.2f}")
+        return _compare(declared, "weights_after", f"its cosine with the parameters is {alike:.2f}")
     bias = _head_bias(capture, task)
-    reading = None if bias is None else _read(bias)
+    reading = None if bias is None else _read_sign(bias)
     if declared == "weights_after" and alike is not None:
         why = f"its cosine with the parameters before is {alike:.2f}, where weights have 1.00"
-        return _told(declared, reading or "difference", why)
+        return _compare(declared, reading or "difference", why)
     if bias is None or reading is None:
         return Consistency(
             declared, None, f"said to be a {declared}; the numbers neither confirm nor contradict"
         )
     if reading != declared:
         moves = "up" if reading == "difference" else "down"
-        return _told(declared, reading, f"the bias of the classes that are present goes {moves}")
-    return _sized(capture, bias)
+        return _compare(declared, reading, f"the bias of the classes that are present goes {moves}")
+    return _check_size(capture, bias)
 
 
-def _told(declared: Form, found: Form, why: str) -> Consistency:
+def _compare(declared: Form, found: Form, why: str = "") -> Consistency:
     if declared == found:
         return Consistency(declared, found, f"said to be a {declared}, and it looks like one")
-    return Consistency(
-        declared,
-        found,
-        f"said to be a {_named(declared)}, but it looks like a {_named(found)}: {why}; capture it "
-        f"again with form={found!r}",
+    said, seen = (
+        "set of weights after training" if form == "weights_after" else form
+        for form in (declared, found)
     )
+    words = (
+        f"said to be a {said}, but it looks like a {seen}: {why}; capture it again with "
+        f"form={found!r}"
+    )
+    return Consistency(declared, found, words)
 
 
-def _named(form: Form) -> str:
-    return "set of weights after training" if form == "weights_after" else form
-
-
-def _sized(capture: Capture, bias: Tensor) -> Consistency:
-    """Whether the size fits: too large a gradient was summed, or its learning rate is wrong."""
+def _check_size(capture: Capture, bias: Tensor) -> Consistency:
+    """Whether the size fits: a gradient that is too large was summed, or lr is wrong."""
     form, known = capture.form, capture.setting
     per_step = 1.0
     if form == "difference":
@@ -111,23 +109,21 @@ def _sized(capture: Capture, bias: Tensor) -> Consistency:
     many_steps = known.epochs is not None or known.momentum > 0
     summed_unknown = form == "gradient" and known.reduction == "sum" and known.batch_size is None
     if size <= _LARGEST * _SLACK or many_steps or summed_unknown:
-        return _told(form, form, "")
-    other: Form = "gradient" if form == "difference" else "difference"
+        return _compare(form, form)
     fix = (
         "check lr and steps, or whether it is a gradient after all"
         if form == "difference"
         else "was it summed over the batch? then say reduction='sum'"
     )
-    return Consistency(
-        form,
-        other if form == "difference" else None,
+    words = (
         f"said to be a {form}, but {size / _LARGEST:.3g} times larger at the logits than one can "
-        f"be; {fix}",
+        f"be; {fix}"
     )
+    return Consistency(form, "gradient" if form == "difference" else None, words)
 
 
 def _cosine(update: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> float | None:
-    own, before = bare(update), bare(parameters)
+    own, before = strip_prefixes(update), strip_prefixes(parameters)
     names = [n for n in own if n in before and own[n].shape == before[n].shape]
     if not names:
         return None
@@ -137,13 +133,9 @@ def _cosine(update: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> f
 
 
 def _head_bias(capture: Capture, task: Task) -> Tensor | None:
-    """What the update has at the bias of the logits, if there is one and the loss is of its kind.
-
-    The last vector with one entry per class is taken for it.
-    """
+    """The update of the logits' bias: the last vector with one entry per class; None if unclear."""
     try:
-        seen = trained(capture.update, task)
-        classes = task.classes
+        seen, classes = select_trained(capture.update, task), task.classes
     except SeepageError:
         return None
     found = [t.double() for t in seen.values() if t.shape == (classes,)]
@@ -154,7 +146,7 @@ def _head_bias(capture: Capture, task: Task) -> Tensor | None:
     return bias if total > 0 and abs(float(bias.sum())) <= _BALANCED * total else None
 
 
-def _read(bias: Tensor) -> Form | None:
+def _read_sign(bias: Tensor) -> Form | None:
     skewness = float(bias.pow(3).sum() / bias.square().sum().pow(1.5))
     if abs(skewness) < _SKEWED:
         return None
