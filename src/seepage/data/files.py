@@ -1,13 +1,16 @@
-"""Data of the user's own: image folders and npz archives, and how both become tensors."""
+"""Data on the user's disk: image folders, npz archives and data sets of torchvision."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import struct
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +20,25 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
-from seepage.data.dataset import DataRequest, Dataset, dealt
-from seepage.domains.box import Image, Signal
+from seepage.core.errors import (
+    DataNotFound,
+    InvalidValue,
+    MissingExtra,
+    UnknownName,
+    UnreadableFile,
+)
+from seepage.data.dataset import DataRequest, Dataset, data_root, interleave_classes
+from seepage.domains.box import CIFAR10, CIFAR100, MNIST, Image, Signal
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 
-def natural(images: NDArray[np.uint8]) -> Tensor:
+def images_to_tensor(images: NDArray[np.uint8]) -> Tensor:
     """Turn 8-bit images `(N, H, W)` or `(N, H, W, C)` into `(N, C, H, W)` in [0, 1].
 
     Example:
-        >>> natural(np.full((2, 4, 4, 3), 255, dtype=np.uint8)).shape
+        >>> images_to_tensor(np.full((2, 4, 4, 3), 255, dtype=np.uint8)).shape
         torch.Size([2, 3, 4, 4])
     """
     channelled = images if images.ndim == 4 else images[..., None]
@@ -37,17 +46,16 @@ def natural(images: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(planes).float().div_(255)
 
 
-def squared(images: Tensor, pixels: int, *, zoom: float = 1.0) -> Tensor:
-    """Cut the centre square out of `(N, C, H, W)` and resample it to `pixels` by Lanczos.
+def crop_square(images: Tensor, pixels: int, *, zoom: float = 1.0) -> Tensor:
+    """Crop the centre square of images `(N, C, H, W)` in [0, 1] and resample it by Lanczos.
 
     Args:
-        images: In [0, 1].
+        images: The images.
         pixels: Side of the result.
-        zoom: How much smaller than the short side the square is: 256 / 224 is the usual crop of
-            ImageNet, in one pass.
+        zoom: Ratio of the short side to the square: 256 / 224 is the usual crop of ImageNet.
 
     Example:
-        >>> squared(torch.rand(2, 3, 10, 8), 4).shape
+        >>> crop_square(torch.rand(2, 3, 10, 8), 4).shape
         torch.Size([2, 3, 4, 4])
     """
     from PIL import Image
@@ -68,8 +76,8 @@ def squared(images: Tensor, pixels: int, *, zoom: float = 1.0) -> Tensor:
     return resampled.reshape(count, channels, pixels, pixels)
 
 
-def stacked(pictures: Sequence[Tensor]) -> Tensor:
-    """Stack pictures of one size: `(N, 1, H, W)` if every one is grey, else `(N, 3, H, W)`."""
+def stack_pictures(pictures: Sequence[Tensor]) -> Tensor:
+    """Stack pictures of one size: `(N, 1, H, W)` if all are grey, else `(N, 3, H, W)`."""
     sizes = {tuple(picture.shape[1:]) for picture in pictures}
     if len(sizes) > 1:
         few = ", ".join(f"{height}x{width}" for height, width in sorted(sizes)[:3])
@@ -79,53 +87,56 @@ def stacked(pictures: Sequence[Tensor]) -> Tensor:
 
 
 def read_picture(path: Path) -> Tensor:
-    """Read an image file, upright, as `picture_tensor` does."""
+    """Read an image file, upright, as `(1, H, W)` if grey, else `(3, H, W)`."""
     from PIL import Image, ImageOps
 
     damage = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error, zlib.error)
     try:
         with Image.open(path) as picture:
-            return picture_tensor(ImageOps.exif_transpose(picture))
+            return _picture_to_tensor(ImageOps.exif_transpose(picture))
     except (*damage, Image.DecompressionBombError) as error:
         raise UnreadableFile(
             f"expected an image in {path}, but it cannot be read ({error}); replace or remove it"
         ) from error
 
 
-def picture_tensor(picture: Picture) -> Tensor:
+def _picture_to_tensor(picture: Picture) -> Tensor:
     """Turn a Pillow image into `(1, H, W)` if grey, else `(3, H, W)`; transparency is dropped."""
     if picture.mode.startswith(("I", "F")):
-        return torch.from_numpy(_from_16_bits(np.array(picture)))[None]
+        levels = np.array(picture)
+        if levels.dtype.kind == "f" or levels.min() < 0 or levels.max() > 65535:
+            raise ValueError("its levels are neither 8 nor 16 bits wide")
+        return torch.from_numpy(levels.astype(np.float32) / np.float32(65535))[None]
     grey = picture.mode in ("1", "L", "LA")
-    # Palettes with transparency only convert without loss by way of RGBA.
+    # A palette with transparency converts without loss only through RGBA.
     plain = picture.convert("RGBA") if picture.mode == "P" else picture
-    return natural(np.array(plain.convert("L" if grey else "RGB"))[None])[0]
-
-
-def _from_16_bits(levels: NDArray[Any]) -> NDArray[np.float32]:
-    if levels.dtype.kind == "f" or levels.min() < 0 or levels.max() > 65535:
-        raise ValueError("its levels are neither 8 nor 16 bits wide")
-    return levels.astype(np.float32) / np.float32(65535)
+    return images_to_tensor(np.array(plain.convert("L" if grey else "RGB"))[None])[0]
 
 
 def image_folder(request: DataRequest) -> Dataset:
-    """Load every image Pillow can read, cut to its centre square; 32 pixels unless told.
+    """Load every image that Pillow can read, cut to its centre square; 32 pixels by default.
 
     Classes are the sub-folders in alphabetical order, and consecutive examples differ in class.
-    Images are normalised by nothing, since their population is unknown.
+    Images are not normalised, since their population is unknown.
     """
     root = Path(request.argument).expanduser()
-    classes = _class_folders(root)
-    labelled = [(file, label) for label, folder in enumerate(classes) for file in _images(folder)]
+    if not root.is_dir():
+        raise DataNotFound(f"expected a folder of images at {root}, but none is there")
+    classes = sorted(child for child in root.iterdir() if child.is_dir() and child.name[0] != ".")
+    labelled = [
+        (file, label) for label, folder in enumerate(classes) for file in _list_images(folder)
+    ]
     if not labelled:
         raise DataNotFound(
             f"expected one sub-folder of images per class in {root}, found no image; "
             "move them into sub-folders named after their classes"
         )
     pixels = request.pixels or 32
-    order = dealt(np.array([label for _, label in labelled]))
+    order = interleave_classes(np.array([label for _, label in labelled]))
     chosen = [labelled[number] for number in order]
-    inputs = stacked([squared(read_picture(file)[None], pixels)[0] for file, _ in chosen])
+    inputs = stack_pictures(
+        [crop_square(read_picture(file)[None], pixels)[0] for file, _ in chosen]
+    )
     return Dataset(
         name=f"folder:{request.argument}",
         inputs=inputs,
@@ -136,13 +147,7 @@ def image_folder(request: DataRequest) -> Dataset:
     )
 
 
-def _class_folders(root: Path) -> list[Path]:
-    if not root.is_dir():
-        raise DataNotFound(f"expected a folder of images at {root}, but none is there")
-    return sorted(child for child in root.iterdir() if child.is_dir() and child.name[0] != ".")
-
-
-def _images(folder: Path) -> list[Path]:
+def _list_images(folder: Path) -> list[Path]:
     from PIL import Image
 
     readable = {
@@ -152,68 +157,50 @@ def _images(folder: Path) -> list[Path]:
     return sorted(file for file in files if file.suffix.lower() in readable)
 
 
-# What numpy and zipfile raise on archives that are truncated, garbled, encrypted or lie about
-# their size.
-_DAMAGE = (
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    MemoryError,
-    OverflowError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# Raised for archives that are truncated, garbled, encrypted or of a wrong size.
+_DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, OverflowError)
+_ARCHIVE_DAMAGE = (*_DAMAGE, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 
 
-def _array_names(path: Path) -> list[str]:
-    """Return the names of the arrays in an archive."""
-    with _opened(path) as archive:
+def _list_arrays(path: Path) -> list[str]:
+    with _open_archive(path) as archive:
         return list(archive.files)
 
 
 def read_arrays(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
-    """Read the arrays of these names."""
-    found = _array_names(path)
+    """Read the named arrays of an npz archive."""
+    found = _list_arrays(path)
     if missing := [name for name in names if name not in found]:
         raise UnreadableFile(
             f"expected the arrays {', '.join(names)} in {path}, but {', '.join(missing)} "
             f"is not among {', '.join(found) or 'none'}"
         )
-    with _opened(path) as archive:
-        return tuple(_array(archive, name) for name in names)
-
-
-def _array(archive: NpzFile, name: str) -> NDArray[Any]:
-    array = archive[name]
-    # numpy hands out members of any other kind as bytes.
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name} is not an array")
-    return array
+    with _open_archive(path) as archive:
+        arrays = {name: archive[name] for name in names}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):  # numpy returns other members as bytes
+                raise ValueError(f"{name} is not an array")
+    return tuple(arrays.values())
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[NpzFile]:
+def _open_archive(path: Path) -> Iterator[NpzFile]:
     if not path.exists():
         raise DataNotFound(f"expected an npz file at {path}, but nothing is there; check the path")
     try:
-        # Opened here because numpy leaves its own handle open when the archive is damaged.
+        # numpy would leave a file open that it opened itself if the archive is damaged.
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, NpzFile):
                 raise ValueError("it holds a single array without a name")
             yield archive
-    except _DAMAGE as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+    except _ARCHIVE_DAMAGE as error:
         raise UnreadableFile(
             f"expected an npz archive of plain arrays in {path}, but it cannot be read "
-            f"({reason}); save it again with numpy.savez_compressed"
+            f"({_first_line(error)}); save it again with numpy.savez_compressed"
         ) from error
 
 
-INPUT_KEYS = ("images", "inputs")
-NAME_KEYS = ("class_names", "label_names")
 MOST_CLASSES = 100_000
 LAYOUTS = "uint8 (N, H, W) or (N, H, W, C), floats in [0, 1] (N, C, H, W), or signals (N, C, L)"
 
@@ -221,58 +208,122 @@ LAYOUTS = "uint8 (N, H, W) or (N, H, W, C), floats in [0, 1] (N, C, H, W), or si
 def npz_file(request: DataRequest) -> Dataset:
     """Load the inputs, labels and optional class names of an archive, in its order.
 
-    Images are normalised by nothing, since their population is unknown.
+    Images are not normalised, since their population is unknown.
     """
     path = Path(request.argument).expanduser()
-    inputs_key, names_key = _keys(path)
-    stored, labels = read_arrays(path, inputs_key, "labels")
-    inputs = _inputs(stored, path)
-    if request.pixels is not None:
-        if inputs.ndim != 4:
-            raise InvalidValue(f"expected pixels=None for signals in {path}, got {request.pixels}")
-        inputs = squared(inputs, request.pixels)
-    return Dataset(
-        name=f"npz:{request.argument}",
-        inputs=inputs,
-        labels=_labels(labels, path),
-        domain=(Image if inputs.ndim == 4 else Signal)(tuple(inputs.shape[1:])),
-        class_names=_class_names(path, names_key, labels),
-        source=f"{path}, given by the user.",
-    )
-
-
-def _keys(path: Path) -> tuple[str, str | None]:
-    found = _array_names(path)
-    inputs = next((key for key in INPUT_KEYS if key in found), None)
-    if inputs is None or "labels" not in found:
+    found = _list_arrays(path)
+    inputs_key = next((key for key in ("images", "inputs") if key in found), None)
+    names_key = next((key for key in ("class_names", "label_names") if key in found), None)
+    if inputs_key is None or "labels" not in found:
         raise UnreadableFile(
             f"expected the arrays images (or inputs) and labels, and optionally class_names (or "
             f"label_names), in {path}, got {', '.join(found) or 'none'}; rename them"
         )
-    return inputs, next((key for key in NAME_KEYS if key in found), None)
+    stored, labels = read_arrays(path, inputs_key, "labels")
+    inputs = _convert_inputs(stored, path)
+    if inputs.ndim != 4:
+        request.refuse_pixels(f"signals in {path}")
+    elif request.pixels is not None:
+        inputs = crop_square(inputs, request.pixels)
+    if labels.dtype.kind not in "iu":
+        raise InvalidValue(f"expected integer labels in {path}, got {labels.dtype}")
+    return Dataset(
+        name=f"npz:{request.argument}",
+        inputs=inputs,
+        labels=torch.from_numpy(labels.astype(np.int64)),
+        domain=(Image if inputs.ndim == 4 else Signal)(tuple(inputs.shape[1:])),
+        class_names=_name_classes(path, names_key, labels),
+        source=f"{path}, given by the user.",
+    )
 
 
-def _inputs(stored: NDArray[Any], path: Path) -> Tensor:
-    # An image of more than four channels is an image with its axes in another order.
+def _convert_inputs(stored: NDArray[Any], path: Path) -> Tensor:
+    # More than four channels mean that the axes are in another order.
     channels_last = stored.ndim == 3 or (stored.ndim == 4 and stored.shape[3] <= 4)
     channels_first = stored.ndim == 3 or (stored.ndim == 4 and stored.shape[1] <= 4)
     if stored.size and stored.dtype == np.uint8 and channels_last:
-        return natural(stored)
+        return images_to_tensor(stored)
     if stored.size and stored.dtype.kind == "f" and channels_first:
         return torch.from_numpy(np.ascontiguousarray(stored, dtype=np.float32))
     raise InvalidValue(f"expected {LAYOUTS} in {path}, got {stored.dtype} {stored.shape}")
 
 
-def _labels(labels: NDArray[Any], path: Path) -> Tensor:
-    if labels.dtype.kind not in "iu":
-        raise InvalidValue(f"expected integer labels in {path}, got {labels.dtype}")
-    return torch.from_numpy(labels.astype(np.int64))
-
-
-def _class_names(path: Path, key: str | None, labels: NDArray[Any]) -> tuple[str, ...]:
+def _name_classes(path: Path, key: str | None, labels: NDArray[Any]) -> tuple[str, ...]:
     if key is not None:
         return tuple(map(str, read_arrays(path, key)[0].tolist()))
     most = int(labels.max(initial=0))
     if most >= MOST_CLASSES:
         raise InvalidValue(f"expected classes numbered from 0 in {path}, got a label {most}")
     return tuple(map(str, range(most + 1)))
+
+
+PRESETS = {"CIFAR10": CIFAR10, "CIFAR100": CIFAR100, "MNIST": MNIST}
+
+
+def torchvision_set(request: DataRequest) -> Dataset:
+    """Load a set by its class name in `torchvision.datasets`; nothing is downloaded.
+
+    Its files are read from the data folder. torchvision unpickles some of them (CIFAR) after
+    comparing their checksums.
+    """
+    name = request.argument
+    found = _open_torchvision(name, request.split)
+    examples = [found[number] for number in range(len(found))]
+    if not all(len(example) == 2 and isinstance(example[1], int) for example in examples):
+        raise InvalidValue(
+            f"expected pairs of an image and a class number, but torchvision.datasets.{name} "
+            "holds something else; use folder:PATH"
+        )
+    pictures = [_picture_to_tensor(picture) for picture, _ in examples]
+    if request.pixels is not None:
+        pictures = [crop_square(picture[None], request.pixels)[0] for picture in pictures]
+    labels = torch.tensor([label for _, label in examples])
+    inputs = stack_pictures(pictures)
+    shape = tuple(inputs.shape[1:])
+    return Dataset(
+        name=f"torchvision:{name}",
+        inputs=inputs,
+        labels=labels,
+        domain=replace(PRESETS[name], shape=shape) if name in PRESETS else Image(shape),
+        class_names=tuple(map(str, getattr(found, "classes", range(int(labels.max()) + 1)))),
+        source=f"torchvision.datasets.{name}, under the terms of its authors.",
+    )
+
+
+def _open_torchvision(name: str, split: str) -> Any:  # noqa: ANN401
+    try:
+        catalogue = importlib.import_module("torchvision.datasets")
+    # A torchvision built for another torch fails with RuntimeError or OSError.
+    except (ImportError, RuntimeError, OSError) as error:
+        raise MissingExtra(
+            f"expected torchvision, but it does not import ({_first_line(error)}): "
+            "pip install 'seepage[vision]'"
+        ) from error
+    if name not in catalogue.__all__:
+        raise UnknownName("torchvision data set", name, catalogue.__all__)
+    constructor, root = getattr(catalogue, name), data_root()
+    accepted = inspect.signature(constructor).parameters
+    options: dict[str, bool | str] = {"download": False} if "download" in accepted else {}
+    # Most sets split by a flag, some by a name. EMNIST has both; its names mean alphabets.
+    if "train" in accepted:
+        if split not in ("test", "train"):
+            raise InvalidValue(f"expected split 'test' or 'train', got {split!r}")
+        options["train"] = split == "train"
+    elif "split" in accepted:
+        options["split"] = split
+    try:
+        return constructor(str(root), **options)
+    except (RuntimeError, OSError) as error:
+        raise DataNotFound(
+            f"expected the files of torchvision.datasets.{name} in {root}, but it cannot open "
+            f"them ({_first_line(error)}); fetch them once with download=True"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(
+            f"expected a set that opens with split {split!r} and nothing else, but "
+            f"torchvision.datasets.{name} does not ({_first_line(error)}); use folder:PATH"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

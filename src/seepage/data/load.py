@@ -10,12 +10,21 @@ from functools import partial
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName, summarise_error
 from seepage.core.plugins import Catalogue, first_line, import_factory, is_path
-from seepage.data.bundled import digits, hamlet, photos, voters
+from seepage.data.bundled import hamlet, photos, voters
 from seepage.data.dataset import DataRequest, Dataset
-from seepage.data.files import image_folder, npz_file
-from seepage.data.image_sets import cells, cifar10, cifar100, faces, imagenet, mnist
-from seepage.data.signals import ecg, ecg_mitbih, fmri
-from seepage.data.torchvision_sets import torchvision_set
+from seepage.data.files import image_folder, npz_file, torchvision_set
+from seepage.data.public_sets import (
+    cells,
+    cifar10,
+    cifar100,
+    digits,
+    ecg,
+    ecg_mitbih,
+    faces,
+    fmri,
+    imagenet,
+    mnist,
+)
 
 
 @dataclass(frozen=True)
@@ -24,8 +33,8 @@ class _DataSource:
 
     Args:
         load: The loader.
-        description: One line for people who choose.
-        splits: The splits it has; None if it decides for itself.
+        description: One line for the catalogue.
+        splits: The splits it has; None if the loader checks them.
     """
 
     load: Callable[[DataRequest], Dataset]
@@ -33,8 +42,8 @@ class _DataSource:
     splits: tuple[str, ...] | None = ("test",)
 
 
-def _source(name: str, found: object) -> _DataSource:
-    """Data of another package: a function without arguments, or with `split` and `pixels`."""
+def _adapt_source(name: str, found: object) -> _DataSource:
+    """Wrap another package's function, which may take `split` and `pixels`."""
     if isinstance(found, _DataSource):
         return found
     if not callable(found):
@@ -43,15 +52,17 @@ def _source(name: str, found: object) -> _DataSource:
 
 
 def _load_foreign(name: str, function: Callable[..., object], request: DataRequest) -> Dataset:
-    asked, usual = {"split": request.split, "pixels": request.pixels}, DataRequest()
+    asked, default = {"split": request.split, "pixels": request.pixels}, DataRequest()
     try:
         taken = inspect.signature(function).parameters
-        options = {k: v for k, v in asked.items() if k in taken or v != getattr(usual, k)}
+        options = {k: v for k, v in asked.items() if k in taken or v != getattr(default, k)}
         made = construct(name, function, options)
     except SeepageError:
         raise
     except Exception as error:
-        raise InvalidValue(f"{name} cannot be loaded, it raised {summarise_error(error)}") from error
+        raise InvalidValue(
+            f"{name} cannot be loaded, it raised {summarise_error(error)}"
+        ) from error
     if not isinstance(made, Dataset):
         raise InvalidValue(
             f"expected {name} to return a seepage.data.Dataset, got {type(made).__name__}"
@@ -76,19 +87,18 @@ _BUILT_IN = {
     "ecg:mitbih": _DataSource(ecg_mitbih, "MIT-BIH record 100, 2271 heart beats of 3 kinds, 1x200"),
     "fmri": _DataSource(fmri, "time courses of 28 brain regions, 1x250"),
 }
-NAMED: Catalogue[_DataSource] = Catalogue("data set", "seepage.data", _BUILT_IN, adapt=_source)
+NAMED: Catalogue[_DataSource] = Catalogue(
+    "data set", "seepage.data", _BUILT_IN, adapt=_adapt_source
+)
 
-# Named by a prefix; what follows the colon is theirs to read.
+# Named by a prefix; the loader reads what follows the colon.
+_NPZ = _DataSource(npz_file, "an archive with arrays images (or inputs) and labels")
+_FOLDER = _DataSource(image_folder, "a folder with one sub-folder of images per class")
+_TORCHVISION = _DataSource(torchvision_set, "a torchvision data set already on disk", None)
 FAMILIES = {
-    "npz": (_DataSource(npz_file, "an archive with arrays images (or inputs) and labels"), "PATH"),
-    "folder": (
-        _DataSource(image_folder, "a folder with one sub-folder of images per class"),
-        "PATH",
-    ),
-    "torchvision": (
-        _DataSource(torchvision_set, "a torchvision data set already on disk", None),
-        "NAME",
-    ),
+    "npz": (_NPZ, "PATH"),
+    "folder": (_FOLDER, "PATH"),
+    "torchvision": (_TORCHVISION, "NAME"),
 }
 
 
@@ -96,10 +106,10 @@ def load(name: str, *, split: str = "test", pixels: int | None = None) -> Datase
     """Load a data set into memory, in a fixed order.
 
     Args:
-        name: One of `catalogue()`, or `package.module:factory`, which returns a `Dataset`; all
-            but the bundled ones are read from `data_root()` or the path given.
+        name: One of `catalogue()`, or `package.module:factory`, which returns a `Dataset`. Sets
+            that are not bundled are read from `data_root()` or the given path.
         split: "test" or "train".
-        pixels: Side to which images are resized; the set's own if None.
+        pixels: Side to which images are resized; None keeps the set's own.
 
     Example:
         >>> load("photos")
@@ -112,8 +122,8 @@ def load(name: str, *, split: str = "test", pixels: int | None = None) -> Datase
 
 
 def require_split(name: str, split: str) -> tuple[_DataSource, str]:
-    """How a name becomes data, and what follows its colon, if it has this split."""
-    source, argument = _resolved(name)
+    """Return the source of a name and what follows the colon; raise if it has no such split."""
+    source, argument = _resolve(name)
     if source.splits is not None and split not in source.splits:
         known = " or ".join(map(repr, source.splits))
         raise InvalidValue(f"expected split {known} for {name}, got {split!r}")
@@ -121,18 +131,18 @@ def require_split(name: str, split: str) -> tuple[_DataSource, str]:
 
 
 def catalogue() -> dict[str, str]:
-    """Return what `load` understands, each name with one line about it."""
+    """Return the names that `load` understands, each with one line about it."""
     named = {name: source.description for name, source in NAMED.items()}
     families = {f"{key}:{what}": source.description for key, (source, what) in FAMILIES.items()}
     return named | families
 
 
-def _resolved(name: str) -> tuple[_DataSource, str]:
+def _resolve(name: str) -> tuple[_DataSource, str]:
     if name in NAMED:
         return NAMED[name], ""
     prefix, _, argument = name.partition(":")
     if prefix in FAMILIES and argument:
         return FAMILIES[prefix][0], argument
     if is_path(name):
-        return _source(name, import_factory(name, kind="data set")), ""
+        return _adapt_source(name, import_factory(name, kind="data set")), ""
     raise UnknownName("data set", name, catalogue())
