@@ -1,4 +1,4 @@
-"""Adapt a simulation to a defense by what the observed update shows of it."""
+"""Adapt a simulation to a defense, by what the observed update shows of it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from seepage.defenses.chain import OnAggregate
 
 @dataclass(frozen=True, eq=False)
 class AttackPlan:
-    """An attack and what it is given; each reading returns a better one.
+    """An attack and its observation; each defense inversion returns a better plan.
 
     Args:
-        attack: What attacks.
-        observation: What was observed, whose simulation is of a client of ours.
+        attack: The attack.
+        observation: What was observed; it simulates a Seepage client.
     """
 
     attack: Attack
@@ -38,28 +38,28 @@ class AttackPlan:
 
     @property
     def defense(self) -> Chain:
-        """What is simulated of the defense."""
+        """The simulated defense."""
         return self.client.chain
 
     @property
     def unknowns(self) -> int:
-        """How many numbers are sought; one input where the batch size is unknown."""
+        """How many numbers are searched for; one input if the batch size is unknown."""
         size = self.observation.batch_size or 1
         return size * math.prod(self.observation.task.domain.shape)
 
     def after(self, link: Protection) -> Sequence[Protection]:
-        """The links that come after one; what they hide cannot be read off."""
+        """The links after this one, which may hide what it did."""
         places = [known is link for known in self.defense.links]
         return self.defense.links[places.index(True) + 1 :]
 
     def replace_link(self, link: Protection, stand_in: Protection) -> AttackPlan:
-        """The plan with something else simulated in the place of a link."""
+        """Simulate `stand_in` instead of a link."""
         links = (stand_in if known is link else known for known in self.defense.links)
         client = replace(self.client, defense=chain(*links))
         return self._simulating(self.observation.simulate.with_client(client))
 
     def running(self, task: Task) -> AttackPlan:
-        """The plan with another network simulated."""
+        """Simulate another network."""
         return self._simulating(self.observation.simulate.with_task(task))
 
     def _simulating(self, simulation: Simulate) -> AttackPlan:
@@ -72,15 +72,15 @@ class Tolerance(OnAggregate):
 
         g*_i + sign(d_i) max(|d_i| - limit_i, 0),   d_i = g_i - g*_i
 
-    With limit 0 this is g, and the entry is compared as it is; with an infinite one it is g*, and
-    the entry says nothing. Between them, whatever lies within the limit explains what was seen.
+    With limit 0 this is g, so the entry is compared exactly. With an infinite limit it is g*, so
+    the entry is ignored. In between, differences within the limit count as zero.
 
-    Of an update that holds some of the tensors, those are moved.
+    The update may hold only some of the tensors.
 
     Args:
         observed: g*.
-        limit: For every entry, how far the defense may have moved it.
-        factor: What the client multiplied g with.
+        limit: How far the defense may have moved each entry.
+        factor: The factor that the client multiplied g by.
 
     References:
         Tobin, 1958 (tobin1958estimation) on values of which only a bound is known
@@ -91,31 +91,30 @@ class Tolerance(OnAggregate):
     factor: float = field(default=1.0, kw_only=True)
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
-        """Move; there is no randomness."""
+        """Move the entries; there is no randomness."""
         return self.expected(update)
 
     def expected(self, update: Update) -> Update:
-        """Move, differentiably."""
-        observed, limit = (_part(whole, update).flat() for whole in (self.observed, self.limit))
+        """Move the entries, differentiably."""
+        observed, limit = (
+            replace(whole, tensors={name: whole.tensors[name] for name in update.tensors}).flat()
+            for whole in (self.observed, self.limit)
+        )
         away = update.flat() * self.factor - observed
         beyond = (away.abs() - limit).clamp_min(0)
         return update.unflatten(observed + away.sign() * beyond)
-
-
-def _part(whole: Update, update: Update) -> Update:
-    return replace(whole, tensors={name: whole.tensors[name] for name in update.tensors})
 
 
 Sparse = Prune | TopK | Dropout
 
 
 def read_survivors(link: Sparse, plan: AttackPlan) -> AttackPlan:
-    """Compare what survived; what was pruned for being small must only be as small.
+    """Compare the entries that survived; pruned entries must only be small enough.
 
-    Only what keeps zeros may follow: behind noise, or in a sum over clients, nobody sees which
-    entries survived. There, and where fewer survived than there are unknowns, which leaves the
-    input open, what was pruned is compared as if it had not been: zero is nearly right for it, and
-    that brought back more than pruning the candidate's. The mean of dropout is simulated there.
+    This needs to see which entries survived, so only links that keep zeros may follow: no noise and
+    no sum over clients. Otherwise, and if fewer entries survived than there are unknowns, the
+    pruning is not simulated and pruned entries are compared with zero. That is nearly right for
+    them, and found more than pruning the candidate's update did. The mean of dropout is simulated.
     """
     observed = plan.observation.update
     seen = all(isinstance(later, Sparse | Clip | Tolerance) for later in plan.after(link))
@@ -125,28 +124,23 @@ def read_survivors(link: Sparse, plan: AttackPlan) -> AttackPlan:
     if not isinstance(link, Dropout) and not (seen and enough):
         return plan.replace_link(link, chain())
     sole = len(plan.defense.update_defenses) == 1
-    bound = _bound(link, observed) if sole else _unbounded(observed)
+    bound = _largest_removed(link if sole else None, observed)
     limit = torch.where(observed.flat() != 0, 0.0, bound)
     factor = 1 / (1 - link.rate) if isinstance(link, Dropout) and link.rescale else 1.0
     return plan.replace_link(link, Tolerance(observed, observed.unflatten(limit), factor=factor))
 
 
-def _bound(link: Sparse, observed: Update) -> Tensor:
-    """The largest magnitude that can have been removed, for every entry `(P,)`."""
-    if isinstance(link, Dropout):
-        return _unbounded(observed)
+def _largest_removed(link: Sparse | None, observed: Update) -> Tensor:
+    """The largest magnitude that a link can have removed, for every entry `(P,)` or for all."""
+    if link is None or isinstance(link, Dropout):
+        return observed.flat().new_tensor(torch.inf)
     if isinstance(link, Prune) and link.scope == "tensor":
-        return observed.map(lambda t: _smallest(t).expand_as(t)).flat()
-    flat = observed.flat()
-    return _smallest(flat).expand_as(flat)
+        return observed.map(lambda t: _smallest_survivor(t).expand_as(t)).flat()
+    return _smallest_survivor(observed.flat())
 
 
-def _unbounded(observed: Update) -> Tensor:
-    return torch.full_like(observed.flat(), torch.inf)
-
-
-def _smallest(entries: Tensor) -> Tensor:
-    """The smallest survivor; where nothing survived, anything may have been removed."""
+def _smallest_survivor(entries: Tensor) -> Tensor:
+    """The smallest magnitude that survived; infinite if nothing did."""
     return torch.where(entries != 0, entries.abs(), torch.inf).min()
 
 
@@ -159,47 +153,40 @@ class UnitScale(OnAggregate):
         return self.expected(update)
 
     def expected(self, update: Update) -> Update:
-        """Divide, by a number that is not differentiated."""
-        return update.map(_scaled)
+        """Divide by a number that is not differentiated."""
+        return update.map(
+            lambda t: t / t.detach().square().mean().sqrt().clamp_min(torch.finfo(t.dtype).tiny)
+        )
 
 
 def read_signs(link: Sign, plan: AttackPlan) -> AttackPlan:
-    """Match the gradient itself to the signs, tensor by tensor on the same scale.
+    """Match the gradient itself to the signs, with every tensor on the same scale.
 
-    Many inputs have the right signs. Of those a search finds by simulating them, smoothed or with
-    a made-up slope, fewer resemble the truth than of those whose gradient lies along the signs.
+    Many inputs have the right signs. Simulating the signs, smoothed or with a surrogate slope,
+    finds inputs that resemble the truth less than those whose gradient lies along the signs.
     """
     return plan.replace_link(link, UnitScale())
 
 
-def _scaled(tensor: Tensor) -> Tensor:
-    size = tensor.detach().square().mean().sqrt()
-    return tensor / size.clamp_min(torch.finfo(tensor.dtype).tiny)
-
-
-MISLEADING: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
+_INVERSIONS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
     {Prune: read_survivors, Sign: read_signs, TopK: read_survivors}
 )
-"""By class of defense, what is read off the update instead."""
+"""How to invert each class of defense whose simulation misleads a search."""
 
 
 def searchable(attack: Attack, observation: Observation) -> Observation:
-    """The observation with a simulation whose slope leads to the truth.
+    """Make the simulation of an observation smooth enough to search.
 
-    Pruning a candidate's update leaves other entries than the client's did until the candidate is
-    nearly right. Those it removes have no slope, and those it keeps in vain count in full: a search
-    that knew of the pruning found less than one that did not. The update shows which entries
+    Pruning a candidate's update keeps other entries than the client did, until the candidate is
+    nearly right. Removed entries have no slope, and entries kept in vain count in full: a search
+    that simulated the pruning found less than one that did not. The update shows which entries
     survived, so those are compared, and the others must only be small enough to have been removed.
-    At the truth this gives the observed update, as pruning does. Signs are alike.
-
-    Args:
-        attack: What searches.
-        observation: What was observed.
+    At the truth this gives the observed update, as pruning does. The same holds for signs.
     """
     if observation.simulate.client is None:
         return observation
     plan = AttackPlan(attack, observation)
     for link in reversed(plan.defense.links):
-        if type(link) in MISLEADING:
-            plan = MISLEADING[type(link)](link, plan)
+        if type(link) in _INVERSIONS:
+            plan = _INVERSIONS[type(link)](link, plan)
     return plan.observation

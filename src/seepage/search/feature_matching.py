@@ -27,22 +27,22 @@ class FeatureMatching:
         "distance":  || f(x_i) - z_i ||^2 / || z_i ||^2
         "span":      || P f(x_i) ||^2 / || f(x_i) ||^2,  P the projection off the features' span
 
-    The first bears that sign and length of features are unknown, the last that they were not told
-    apart. Which feature belongs to which input is decided anew at every step unless `ordered`: of
-    all pairs the most similar first, then of those that are left; pairs of one label before others.
-    Where fewer features are known than there are inputs, the mean is over the inputs that get one.
+    "cosine" is for features of unknown sign and length, "span" for features that are only known up
+    to a mixture. Unless `ordered`, features are matched to inputs anew at every step: the most
+    similar pair first, then the most similar of the rest; pairs with the same label come first. If
+    there are fewer features than inputs, the mean is over the inputs that get one.
 
     Args:
         weight: Factor in the objective.
         layer: Name of the layer.
         features: `(B, d)` or fewer rows, in any order; for "span" any basis.
-        labels: Of the features, where they are known and inputs have labels too.
+        labels: Labels of the features, if known; used if inputs have labels too.
         comparison: Which of the three.
-        ordered: Whether feature i belongs to input i, so that nothing is to be decided.
+        ordered: Whether feature i belongs to input i, so that nothing is matched.
 
     Deviations:
         The projection is divided by the length of the feature, so that `weight` means the same for
-        all three; the paper leaves it as it is. "distance" is ours, for features of known length.
+        all three; the paper does not divide. "distance" is ours, for features of known length.
 
     References:
         Liu et al., 2024, Sec. 4.2 and appendix F (liu2024systematic)
@@ -64,11 +64,11 @@ class FeatureMatching:
             raise InvalidValue(
                 f"expected finite features (B, d), got shape {tuple(self.features.shape)}"
             )
-        # Now: a decomposition could not be part of a CUDA graph.
+        # Here, since a CUDA graph cannot hold a decomposition.
         object.__setattr__(self, "_basis", torch.linalg.qr(self.features.T).Q)
 
     def __repr__(self) -> str:
-        """Name the content: a record must tell two sets of features apart."""
+        """Name the content, so that records tell two sets of features apart."""
         content = f"{tuple(self.features.shape)}, {digest(self.features)[:8]}"
         return (
             f"FeatureMatching(weight={self.weight!r}, layer={self.layer!r}, features=({content}), "
@@ -76,8 +76,8 @@ class FeatureMatching:
         )
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Compare every input with the feature it resembles most, or with the span of all."""
-        ours, theirs = self._found(candidate, observation), self.features
+        """Compare every input with its feature, or with the span of all."""
+        ours, theirs = self._read_features(candidate, observation), self.features
         if self.comparison == "span":
             rest = ours - (ours @ self._basis) @ self._basis.T
             return (rest.square().sum(1) / _positive(ours.square().sum(1))).mean()
@@ -86,19 +86,18 @@ class FeatureMatching:
                 f"expected no more features than the {len(ours)} inputs, got {len(theirs)}; "
                 "compare with their span"
             )
-        alike = (_unit(ours) @ _unit(theirs).T).square()
-        taken = self._pairs(alike.detach(), candidate.labels)
+        alike = (_normalise(ours) @ _normalise(theirs).T).square()
+        pairs = self._match(alike.detach(), candidate.labels)
         if self.comparison == "cosine":
-            return 1 - (alike * taken).sum(0).mean()
-        matched = taken.T @ ours
-        apart = (matched - theirs).square().sum(1)
+            return 1 - (alike * pairs).sum(0).mean()
+        apart = (pairs.T @ ours - theirs).square().sum(1)
         return (apart / _positive(theirs.square().sum(1))).mean()
 
     def reads(self, task: Task) -> list[str]:
-        """The layer whose features are known."""
+        """Return the layer whose features are known."""
         return [self.layer]
 
-    def _found(self, candidate: Candidate, observation: Observation) -> Tensor:
+    def _read_features(self, candidate: Candidate, observation: Observation) -> Tensor:
         if self.layer in candidate.layers:
             return candidate.layers[self.layer].flatten(1)
         return features_at(
@@ -107,28 +106,25 @@ class FeatureMatching:
 
     @property
     def held(self) -> dict[str, Tensor]:
-        """Features and labels, which are of one case."""
+        """Features and labels of the case."""
         known = {} if self.labels is None else {"labels": self.labels}
         return {"features": self.features, "_basis": self._basis, **known}
 
     def with_held(self, held: Mapping[str, Tensor]) -> Self:
-        """The same term with the features of another case."""
+        """Replace the features by those of another case."""
         twin = copy(self)
         for name, tensor in held.items():
             object.__setattr__(twin, name, tensor)
         return twin
 
-    def _pairs(self, alike: Tensor, labels: Tensor) -> Tensor:
-        """Which input, by row, belongs to which feature, by column."""
+    def _match(self, alike: Tensor, labels: Tensor) -> Tensor:
+        """Match inputs, by row, to features, by column."""
         if self.ordered:
             return torch.eye(*alike.shape, dtype=alike.dtype, device=alike.device)
-        return greedy_matching(self._preferred(alike, labels))
-
-    def _preferred(self, alike: Tensor, labels: Tensor) -> Tensor:
-        """Similarities in [0, 1], and more where labels agree."""
-        if self.labels is None or labels.ndim != 1:
-            return alike
-        return alike + 2 * (labels[:, None] == self.labels[None, :])
+        if self.labels is not None and labels.ndim == 1:
+            # Similarities lie in [0, 1], so pairs with the same label come first.
+            alike = alike + 2 * (labels[:, None] == self.labels[None, :])
+        return greedy_matching(alike)
 
 
 def features_at(task: Task, layer: str, inputs: Tensor) -> Tensor:
@@ -148,9 +144,9 @@ def features_at(task: Task, layer: str, inputs: Tensor) -> Tensor:
 
 
 def greedy_matching(alike: Tensor) -> Tensor:
-    """The pairs of a matrix `(B, k)`, k <= B, each column in one of them: the largest entry first.
+    """Match every column of a matrix `(B, k)`, k <= B, to a row: the largest entry first.
 
-    Nothing in it depends on the data but the entries, so that it runs under vmap and in a graph.
+    The control flow does not depend on values, so it runs under vmap and in a CUDA graph.
 
     Example:
         >>> greedy_matching(torch.tensor([[0.9, 0.8], [0.7, 0.1]]))
@@ -166,10 +162,10 @@ def greedy_matching(alike: Tensor) -> Tensor:
     return taken
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def _normalise(vectors: Tensor) -> Tensor:
     return vectors / _positive(vectors.square().sum(1, keepdim=True)).sqrt()
 
 
 def _positive(squares: Tensor) -> Tensor:
-    # A dead ReLU gives a feature of zeros, whose direction would not be a number.
+    # A dead ReLU gives a feature of zeros, whose direction would be NaN.
     return squares.clamp_min(torch.finfo(squares.dtype).tiny ** 0.5)

@@ -1,4 +1,4 @@
-"""Generators: make inputs from other numbers, which are searched in their place."""
+"""Generators: make inputs from other numbers, which are searched for instead."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from seepage.domains.tabular import Tabular
 
 
 class Generated(Protocol):
-    """A way to make one batch from a flat vector of numbers, which are searched in its place."""
+    """Makes one batch from a flat vector of numbers."""
 
     @property
     def size(self) -> int:
         """How many numbers a row has."""
 
     def start(self, *, rng: Rng) -> Tensor:
-        """Where a restart begins, `(size,)`."""
+        """Return the start of a restart, `(size,)`."""
 
     def __call__(self, points: Tensor) -> Tensor:
-        """The inputs `(..., B, *shape)` of rows `(..., size)`, valid and normalised.
+        """Make the inputs `(..., B, *shape)` of rows `(..., size)`, valid and normalised.
 
-        Differentiable, and a pure function of tensors that stay where they are, so that a step can
-        be captured as a CUDA graph; what cannot be captured runs eagerly.
+        Must be differentiable and a pure function of tensors that stay where they are, so that a
+        step can be captured as a CUDA graph; otherwise the step runs eagerly.
         """
 
 
 class Generator(Protocol):
-    """A value that makes batches of any size in a domain."""
+    """Makes batches of any size in a domain."""
 
     def bind(self, batch_size: int, domain: Domain, *, like: Tensor) -> Generated:
-        """Get ready for one batch size, with the dtype and device of `like`."""
+        """Prepare for one batch size, with the dtype and device of `like`."""
 
 
 @dataclass(frozen=True)
 class SoftmaxCategories:
-    """Categories as probabilities: the softmax of what is searched, column by column.
+    """Categories as probabilities: the softmax of the searched numbers, column by column.
 
-    So candidates can move from one category to another without leaving the rows of the table.
+    So a candidate can move from one category to another and stays a valid row of the table.
 
     References:
         Vero et al., 2023, Sec. 4.1 (vero2023tableak)
     """
 
     def bind(self, batch_size: int, domain: Domain, *, like: Tensor) -> Generated:
-        """Get ready for one batch size, with the dtype and device of `like`."""
+        """Prepare for one batch size, with the dtype and device of `like`."""
         if not isinstance(domain, Tabular):
             raise NotApplicable(
                 f"a softmax of categories needs a table, but the inputs are {domain!r}; use an "
@@ -60,7 +60,7 @@ class SoftmaxCategories:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows of one table from numbers without bounds."""
+    """Makes rows of one table from unbounded numbers."""
 
     batch_size: int
     domain: Tabular
@@ -68,19 +68,19 @@ class _Rows:
 
     @property
     def size(self) -> int:
-        """As many as the rows have entries."""
+        """Number of entries of all rows."""
         return self.batch_size * math.prod(self.domain.shape)
 
     def start(self, *, rng: Rng) -> Tensor:
-        """Standard normal numbers."""
+        """Draw standard normal numbers."""
         return rng.normal((self.size,), like=self.like)
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Cut into rows, and take the softmax of their categories."""
+        """Split into rows, and take the softmax of their categories."""
         rows = points.reshape(*points.shape[:-1], self.batch_size, *self.domain.shape)
         return softmax_categories(rows, self.domain)
 
 
 def softmax_categories(rows: Tensor, domain: Tabular) -> Tensor:
-    """The rows `(..., *shape)` with the entries of every column of categories softmaxed."""
+    """Take the softmax of the entries of every categorical column of rows `(..., *shape)`."""
     return domain.by_category(rows, lambda entries: entries.softmax(-1))

@@ -11,7 +11,7 @@ from seepage.core.errors import SeepageError
 def attack_many(
     attack: Attack, observations: Sequence[Observation], *, rngs: Sequence[Rng]
 ) -> list[Reconstruction | SeepageError]:
-    """Attack observations side by side if the attack can do that, else one after the other.
+    """Attack observations side by side if the attack can, else one after the other.
 
     Clients whose mixing is simulated are attacked one by one, since each mixes in its own way.
 

@@ -19,11 +19,11 @@ from seepage.search.search import Search
 
 @dataclass(frozen=True)
 class GradientMatching:
-    """An attack that searches; the truth plays no part in what it returns.
+    """An attack that searches for inputs, without access to the truth.
 
     Args:
-        search: What is searched for, and by which rules.
-        engine: How it is computed, which does not change what is computed.
+        search: The objective, the optimiser and the starts.
+        engine: How the search is computed, which changes results only by rounding.
     """
 
     search: Search
@@ -38,16 +38,16 @@ class GradientMatching:
     ) -> list[Reconstruction]:
         """Attack several observations of one task and client side by side.
 
-        The result is what attacking them one by one gives; a GPU is better used.
+        The result is the same as one by one, but uses a GPU better.
 
         Args:
-            observations: Of equal batch size, made with the same task, client and threat.
+            observations: They have the same batch size, task, client and threat.
             rngs: One key for each.
         """
         return together([self] * len(observations), observations, rngs=rngs)
 
     def ensemble(self, observation: Observation, *, rng: Rng) -> tuple[Reconstruction, Tensor]:
-        """What a call gives, and the best point of every restart, normalised: `(R, B, ...)`."""
+        """Attack, and return the best inputs of every restart too, normalised: `(R, B, ...)`."""
         require_usable(observation.update, observation.task)
         layout = self.layout(observation)
         searched = searchable(self, observation)
@@ -56,41 +56,38 @@ class GradientMatching:
         return best, layout.normalised(outcome.points)
 
     def layout(self, observation: Observation) -> Layout:
-        """How points of the search for one observation are read."""
-        task = observation.task
+        """The layout of the points of the search for one observation."""
+        task, labels, classes = observation.task, observation.labels, None
         require_continuous(task)
-        if not self.search.seek_labels:
-            if observation.labels is None:
+        if self.search.seek_labels:
+            if observation.batch_size is None:
                 raise MissingKnowledge(
-                    "labels",
+                    "batch size",
                     needed_by="gradient matching",
-                    hint="use Threat(knows_labels=True) or an attack that searches for them",
+                    hint="use Threat(knows_batch_size=True)",
                 )
-            return self._bound(observation, len(observation.labels), None)
-        if observation.batch_size is None:
+            size, classes = observation.batch_size, task.classes
+        elif labels is None:
             raise MissingKnowledge(
-                "batch size",
+                "labels",
                 needed_by="gradient matching",
-                hint="use Threat(knows_batch_size=True)",
+                hint="use Threat(knows_labels=True) or an attack that searches for them",
             )
-        return self._bound(observation, observation.batch_size, task.classes)
-
-    def _bound(self, observation: Observation, size: int, classes: int | None) -> Layout:
-        domain, generator = observation.task.domain, self.search.generator
-        like = next(iter(observation.update))
-        made = None if generator is None else generator.bind(size, domain, like=like)
-        return Layout(size, domain, classes, made)
+        else:
+            size = len(labels)
+        generator, like = self.search.generator, next(iter(observation.update))
+        generated = None if generator is None else generator.bind(size, task.domain, like=like)
+        return Layout(size, task.domain, classes, generated)
 
     def reconstruction(
         self, observation: Observation, layout: Layout, outcome: SearchOutcome
     ) -> Reconstruction:
-        """What an outcome says of the inputs."""
+        """Turn the outcome of a search into a reconstruction."""
         if outcome.value == float("inf"):
             raise NotApplicable(
-                f"every one of {self.search.restarts} restarts diverged; try a smaller step size"
+                f"all {self.search.restarts} restarts diverged; try a smaller step size"
             )
-        domain = layout.domain
-        labels = observation.labels
+        domain, labels = layout.domain, observation.labels
         if self.search.seek_labels:
             labels = layout.label_probabilities(outcome.point).argmax(-1)
         return Reconstruction(
@@ -112,12 +109,12 @@ def together(
     *,
     rngs: Sequence[Rng],
 ) -> list[Reconstruction]:
-    """Attack several observations side by side, each by a search of its own.
+    """Attack several observations side by side, each by its own search.
 
     Args:
-        attacks: One for each, alike but for their starts and what parts of their search hold of a
-            case, such as recovered features; the engine is that of the first.
-        observations: Of equal batch size, made with the same task, client and threat.
+        attacks: One for each observation. They differ only in their starts and in what parts of
+            their search hold of a case, such as recovered features. The first one's engine is used.
+        observations: They have the same batch size, task, client and threat.
         rngs: One key for each.
     """
     require_key(*rngs)
@@ -125,8 +122,8 @@ def together(
         require_usable(observation.update, observation.task)
         if observation.simulate.mixing is not None and len(observations) > 1:
             raise NotApplicable(
-                "every client mixes in its own way, so that they cannot be simulated side by "
-                "side; attack them one by one"
+                "every client mixes in its own way, so they cannot be simulated side by side; "
+                "attack them one by one"
             )
     pairs = list(zip(attacks, observations, strict=True))
     layouts = [attack.layout(observation) for attack, observation in pairs]

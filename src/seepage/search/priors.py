@@ -1,4 +1,4 @@
-"""What plausible inputs look like."""
+"""Priors: terms that are small for plausible inputs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TotalVariation:
 
         mean |x[.., i+1, :] - x[.., i, :]| + mean |x[.., :, j+1] - x[.., :, j]|
 
-    Taken over valid differences only, so that a constant image scores 0, and in normalised
-    coordinates. Works on images and, along their one axis, on signals.
+    Over valid differences only, so that a constant image scores 0, and in normalised coordinates.
+    Works on images and, along their one axis, on signals.
 
     Args:
         weight: Factor in the objective.
@@ -40,7 +40,7 @@ class TotalVariation:
         """Measure the roughness of the candidate."""
         inputs = candidate.normalised.abs() if self.absolute else candidate.normalised
         axes = range(1 - len(candidate.domain.shape), 0)
-        # One pixel has no neighbour, and the mean of nothing is not a number.
+        # One pixel has no neighbour, and the mean of nothing is NaN.
         rough = [inputs.diff(dim=a).abs().mean() for a in axes if inputs.shape[a] > 1]
         return torch.stack(rough).sum() if rough else inputs.new_zeros(())
 
@@ -49,7 +49,7 @@ class TotalVariation:
 class SquaredNorm:
     """The sum of squares of the candidate, in natural units: ||x||_F^2.
 
-    It draws images towards black, and keeps sigmoid networks from saturating early on.
+    It pulls images towards black, and keeps sigmoid networks from saturating early.
 
     Deviations:
         Squared, where the paper prints ||x||_F and calls it the L2 regulariser: the norm itself
@@ -91,12 +91,11 @@ class Orthogonality:
 class GroupConsistency:
     """The mean squared distance from the mean over all restarts, in normalised coordinates.
 
-    Restarts that agree are left alone; one that strays is drawn back.
+    It pulls back a restart that strays from the others.
 
     Deviations:
-        The consensus is the pixelwise mean, without the paper's registration of the restarts with
-        each other; a mean over entries rather than a sum, so that `weight` does not depend on the
-        size of the images.
+        The consensus is the pixelwise mean; the paper registers the restarts first. We take the
+        mean over entries, not the sum, so that `weight` does not depend on the image size.
 
     References:
         Yin et al., 2021, Sec. 3.3 (yin2021see)
@@ -115,15 +114,15 @@ class BatchNormStatistics:
 
         sum_l  || mean_l(x) - mean*_l || + || var_l(x) - var*_l ||
 
-    The known ones are the private batch's own where the threat grants them, else the running
-    statistics of the broadcast network, which describe the data it was trained on.
+    The known statistics are those of the private batch if the threat grants them, else the running
+    statistics of the broadcast network, which describe its training data.
 
     Args:
         weight: Factor in the objective.
         first_layer: Multiplier of the first layer's part, which is closest to the pixels.
 
     Deviations:
-        Running variances are compared as broadcast. Torch accumulates them as unbiased estimates,
+        Running variances are compared as broadcast. Torch accumulates unbiased estimates, which are
         n/(n-1) times the biased variance measured on the candidate.
 
     References:
@@ -136,21 +135,21 @@ class BatchNormStatistics:
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Sum the distances over the layers, in the order they are run."""
-        ours = self._measured(candidate, observation)
+        ours = self._measure(candidate, observation)
         if not ours:
             raise NotApplicable(
                 f"{observation.task.name} runs no batch normalisation, so BatchNormStatistics has "
                 "nothing to compare; leave it out"
             )
-        known = _known(observation)
+        known = _known_statistics(observation)
         apart = [_distance(found, known[layer]) for layer, found in ours.items()]
         return torch.stack([self.first_layer * apart[0], *apart[1:]]).sum()
 
     def reads(self, task: Task) -> list[str]:
-        """Every batch-normalisation layer."""
+        """Return the names of all batch-normalisation layers."""
         return list(batchnorm_layers(task.network))
 
-    def _measured(self, candidate: Candidate, observation: Observation) -> dict[str, Statistics]:
+    def _measure(self, candidate: Candidate, observation: Observation) -> dict[str, Statistics]:
         wanted = set(self.reads(observation.task))
         if read := {name: t for name, t in candidate.layers.items() if name in wanted}:
             return measured(read)
@@ -158,13 +157,13 @@ class BatchNormStatistics:
 
 
 def _distance(ours: Statistics, theirs: Statistics) -> Tensor:
-    # Unlike a square root written out, its gradient is 0 and not NaN where the two agree.
+    # Its gradient is 0 where the two agree; that of a written-out square root is NaN.
     means: Tensor = torch.linalg.vector_norm(ours.mean - theirs.mean)
     variances: Tensor = torch.linalg.vector_norm(ours.variance - theirs.variance)
     return means + variances
 
 
-def _known(observation: Observation) -> dict[str, Statistics]:
+def _known_statistics(observation: Observation) -> dict[str, Statistics]:
     if observation.statistics is not None:
         return dict(observation.statistics)
     known = {}
@@ -181,7 +180,7 @@ def _known(observation: Observation) -> dict[str, Statistics]:
 
 @dataclass(frozen=True)
 class Decaying:
-    """Another term, with a weight that falls by a factor every so many steps.
+    """Another term, whose weight falls by a factor every so many steps.
 
         factor ^ floor(step / every)  *  term
 
@@ -210,7 +209,7 @@ class Decaying:
 
     @property
     def weight(self) -> float:
-        """That of the term, before any fall."""
+        """The initial weight of the term."""
         return self.term.weight
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:

@@ -20,19 +20,19 @@ class Search:
 
     Args:
         terms: Fidelity and priors.
-        optimiser: The rule to move by.
+        optimiser: The update rule.
         schedule: The step size over time.
         steps: Steps of each restart.
-        restarts: Independent starts, of which the one whose objective ends lowest is kept.
-        start: Where a restart begins, if it is the inputs themselves that are searched.
+        restarts: Independent starts; the one with the lowest objective is kept.
+        start: The start of a restart; unused with a generator.
         boxed: Whether to project on valid inputs after each step.
-        seek_labels: Search for the labels too, as probabilities, even where they are known.
+        seek_labels: Search for the labels too, as probabilities, even if they are known.
         median_every: Median-filter the candidates every so many steps; None for never.
-        generator: What makes inputs of the numbers that are searched in their place, such as a
-            `PriorNetwork`; None searches the inputs themselves.
-        given_statistics: Normalise candidates by the private batch's statistics, where they are
-            known, instead of by their own. The network is then told how bright and how contrasted
-            the batch is, and no longer mixes candidates that are not right yet.
+        generator: Makes inputs from the numbers that are searched for, such as a `PriorNetwork`;
+            None searches for the inputs themselves.
+        given_statistics: Normalise candidates by the private batch's statistics, if known, instead
+            of their own. The network then knows the brightness and contrast of the batch, and
+            candidates that are not right yet do not influence each other.
     """
 
     terms: tuple[Term, ...]
@@ -55,8 +55,8 @@ class Search:
                 raise InvalidValue(f"expected {name} >= 1, got {value!r}")
         if self.median_every is not None and self.generator is not None:
             raise InvalidValue(
-                "median_every replaces pixels, which are not what is searched where there is a "
-                "generator; give one of the two"
+                "median_every filters the searched inputs, but a generator searches for other "
+                "numbers; give one of the two"
             )
         for term in self.terms:
             if not math.isfinite(term.weight):
@@ -64,7 +64,7 @@ class Search:
 
     @property
     def grouped(self) -> bool:
-        """Whether restarts see each other, so that those of a case must run together."""
+        """Whether restarts see each other, so that all restarts of a case must run together."""
         return any(GroupConsistency in _kinds(term) for term in self.terms)
 
 

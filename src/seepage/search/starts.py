@@ -1,6 +1,6 @@
-"""Where a search begins.
+"""Starts of a search.
 
-Label logits, where labels are searched for, are drawn from N(0, 1) by a key of their own: the
+If labels are searched for, their logits are drawn from N(0, 1) by a separate key, so that the
 inputs of a restart are the same whether labels are known or not.
 """
 
@@ -19,10 +19,10 @@ from seepage.search.objective import Layout
 
 
 class Start(Protocol):
-    """A first point."""
+    """A rule for the first point."""
 
     def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
-        """Return a flat point `(D,)`, with the dtype and device of `like`."""
+        """Return the first point `(D,)`, with the dtype and device of `like`."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class UniformStart:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WarmStart:
-    """The inputs another attack found.
+    """The inputs that another attack found.
 
     Args:
-        inputs: `(B, ...)`, in natural units: the `inputs` of a `Reconstruction`.
-        spread: Standard deviation of normal noise added in normalised coordinates, so that
+        inputs: The `inputs` of a `Reconstruction`, `(B, ...)`, in natural units.
+        spread: Standard deviation of normal noise added in normalised coordinates, which makes
             restarts differ.
 
     Example:
@@ -78,7 +78,7 @@ class WarmStart:
             raise InvalidValue(f"expected spread >= 0, got {self.spread!r}")
 
     def __repr__(self) -> str:
-        """Name shape and content: a record must tell two warm starts apart."""
+        """Name shape and content, so that records tell two warm starts apart."""
         content = self.inputs.detach().cpu().double().contiguous().numpy().tobytes()
         digest = hashlib.sha256(content).hexdigest()[:8]
         return f"WarmStart({tuple(self.inputs.shape)}, {digest}, spread={self.spread!r})"
@@ -96,13 +96,13 @@ class WarmStart:
 
 
 def generated_point(layout: Layout, *, rng: Rng) -> Tensor:
-    """Where a generator begins, and label logits, where the layout has any."""
+    """The start of a generator, joined with label logits if the layout has any."""
     assert layout.generated is not None
     return _point(layout.generated.start(rng=rng), layout, rng)
 
 
 def _point(normalised: Tensor, layout: Layout, rng: Rng) -> Tensor:
-    """Join the inputs with label logits, where the layout has any."""
+    """Join the inputs with label logits, if the layout has any."""
     flat = normalised.flatten()
     count = layout.size - len(flat)
     return torch.cat([flat, rng.fork("labels").normal((count,), like=flat)]) if count else flat

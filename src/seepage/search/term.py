@@ -13,20 +13,20 @@ from seepage.core import Domain, Observation, Task, Update
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Inputs being searched for, the labels they are assumed to have, and what they would share.
+    """Inputs being searched for, the labels they are assumed to have, and their update.
 
-    The search runs in normalised coordinates, where the papers state their step sizes, boxes and
+    The search runs in normalised coordinates, in which the papers state their step sizes, boxes and
     priors; `inputs` gives natural units.
 
     Args:
-        normalised: `(B, ...)`, as the network sees them.
+        normalised: The inputs as the network sees them, `(B, ...)`.
         labels: `(B,)` classes or `(B, K)` probabilities.
         update: The update simulated at the candidate.
         domain: The space of the inputs.
         step: Steps taken so far, a scalar, for terms that change over time.
         consensus: Mean over the restarts of the same case, `(B, ...)`, detached.
-        layers: What layers of the network read while the update was simulated, by name; not all
-            simulations can tell.
+        layers: What layers of the network read during the simulation, by name; not all
+            simulations return this.
     """
 
     normalised: Tensor
@@ -52,23 +52,23 @@ class Term(Protocol):
 
     @property
     def weight(self) -> float:
-        """Its factor in the sum."""
+        """The factor in the sum."""
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Return a scalar to be made small."""
+        """Return the scalar to minimise."""
 
 
 @runtime_checkable
 class ReadsLayers(Protocol):
-    """A term that compares what layers read, so that the simulation can tell it on the way."""
+    """A term that compares what layers read, which the simulation can return."""
 
     def reads(self, task: Task) -> Sequence[str]:
-        """The names of those layers."""
+        """Return the names of those layers."""
 
 
 @runtime_checkable
 class Changing(Protocol):
-    """A term that is another function at some steps than at the step before."""
+    """A term that is a different function at some steps."""
 
     def changes(self, step: Tensor) -> Tensor:
-        """Whether it is at this step, a scalar; the device must not be asked for it."""
+        """Whether it changes at this step: a scalar that stays on the device."""
