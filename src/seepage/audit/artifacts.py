@@ -15,7 +15,7 @@ SUFFIX = ".safetensors"
 
 
 def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None) -> bytes:
-    """Tensors, and words about them, as the bytes of a safetensors file."""
+    """Pack tensors and metadata into the bytes of a safetensors file."""
     from safetensors.torch import save
 
     plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
@@ -23,7 +23,7 @@ def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None) 
 
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the words of `pack`.
+    """Undo `pack`.
 
     Example:
         >>> import torch
@@ -58,52 +58,34 @@ class Artifacts:
         return self.folder / f"{name}{SUFFIX}"
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole and on the disk when this returns, or not at all."""
+        """Write a file, whole and on disk when this returns, or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(name)
         write_whole(path, data, partial=path.with_suffix(".partial"))
 
-    def read(self, name: str) -> dict[str, Tensor] | None:
-        """The tensors of a file; None where there is none.
-
-        Raises:
-            UnreadableFile: If it is damaged.
-        """
-        found = self._opened(name)
-        return None if found is None else found[0]
-
-    def words(self, name: str) -> dict[str, str]:
-        """The words that came with the tensors of a file.
-
-        Raises:
-            UnreadableFile: If it is damaged.
-        """
-        found = self._opened(name)
-        return {} if found is None else found[1]
-
-    def _opened(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """Tensors and words of a file; None where there is none.
+    def read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Read the tensors and the metadata of a file; nothing if it does not exist.
 
         Raises:
             UnreadableFile: If it is damaged.
         """
         path = self.path(name)
         if not path.is_file():
-            return None
+            return {}, {}
         try:
             return unpack(path.read_bytes())
         except UnreadableFile as error:
             raise UnreadableFile(f"{str(path)!r} is truncated or damaged: {error}") from error
 
-    def damaged(self, names: Iterable[str]) -> list[str]:
-        """Those of these files that are there but not whole, told by their headers alone."""
+    def find_damaged(self, names: Iterable[str]) -> list[str]:
+        """Find the files that exist but are not whole; only their headers are read."""
         return sorted(
             name for name in names if self.path(name).is_file() and not is_whole(self.path(name))
         )
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a safetensors file has the length its header says; no tensor is read."""
+    """Whether a safetensors file has the length that its header says."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -114,12 +96,12 @@ def is_whole(path: Path) -> bool:
 
 
 def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
-    """Write a file, whole and on the disk when this returns, or not at all.
+    """Write a file, whole and on disk when this returns, or not at all.
 
     Args:
         path: Where.
-        data: What it holds.
-        partial: A name in the same folder for what is not whole yet.
+        data: Its content.
+        partial: Name of the unfinished file, in the same folder.
     """
     try:
         with partial.open("wb") as file:
@@ -130,7 +112,7 @@ def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-    # So that the rename lasts through a loss of power.
+    # The rename must survive a power failure.
     handle = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Reading an audit: finished, still running, or broken off."""
+"""Reading an audit: finished, still running, or interrupted."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ARTIFACTS = "artifacts"
 
 
 def artifact_names(files: Iterable[str]) -> list[str]:
-    """The names of the artifacts among the files of an audit."""
+    """Return the names of the artifacts among the files of an audit."""
     start = f"{ARTIFACTS}/"
     return [file[len(start) :].removesuffix(SUFFIX) for file in files if file.startswith(start)]
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit has found so far; tensors are read when they are asked for.
+    """What an audit has found so far; tensors are read from disk on demand.
 
     Args:
         path: The directory.
@@ -34,9 +34,9 @@ class AuditResult:
         spec: Text of its spec.
         environment: Versions, platform and device, as plain data.
         planned: Every case, in order.
-        records: Every result of an attack there is, in the same order.
-        bounds: Every bound there is, likewise.
-        damaged: Files of tensors that are truncated; what they held reads as None.
+        records: Every result of an attack so far, in the same order.
+        bounds: Every bound so far, likewise.
+        damaged: Truncated files; their tensors read as None.
     """
 
     path: Path
@@ -54,46 +54,40 @@ class AuditResult:
         return len(self.records) + len(self.bounds) == len(self.planned)
 
     def truth(self, record: Record) -> Tensor | None:
-        """The private inputs `(B, ...)`; None where they are not kept."""
-        return self._tensor(record.truth, "inputs")
+        """The private inputs `(B, ...)`; None if they are not stored."""
+        return self._read(record.truth)[0].get("inputs")
 
     def guess(self, record: Record) -> Tensor | None:
-        """What came back `(B, ...)`, in the order of the people; None where nothing did."""
-        return self._tensor(record.case, "guess")
+        """The guess `(B, ...)`, in the order of the examples; None if there is none."""
+        return self._read(record.case)[0].get("guess")
 
     def truth_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
-        """The private inputs in words; nothing where they are not read or not kept."""
-        return self._said(record.truth)
+        """The private inputs in words; empty if they are not text or tables, or not stored."""
+        return unpack_words(self._read(record.truth)[1])
 
     def guess_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
-        """What came back in words; nothing where inputs are not read or nothing did."""
-        return self._said(record.case)
+        """The guess in words; empty if it is not text or tables, or if there is none."""
+        return unpack_words(self._read(record.case)[1])
 
     def objective(self, record: Record) -> Tensor | None:
         """The objective at the start and after each step `(T,)`; None for closed forms."""
-        return self._tensor(record.case, "objective")
+        return self._read(record.case)[0].get("objective")
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Every record whose private inputs or guesses are kept, with the tensors behind it."""
+        """Every record whose private inputs or guesses are stored, with its tensors."""
         for record in self.records:
-            truth, guess = self.truth(record), self.guess(record)
-            objective = self.objective(record)
-            values = () if objective is None else tuple(objective.tolist())
-            # Without scores there was no truth; with scores it is missing.
+            truth, (tensors, words) = self.truth(record), self._read(record.case)
+            guess = tensors.get("guess")
+            objective = tensors["objective"].tolist() if "objective" in tensors else ()
+            # A record without scores never had a truth; with scores, the truth is missing.
             if truth is not None or (guess is not None and not record.scores):
-                yield Outcome(record, truth, guess, values, self.guess_said(record))
+                yield Outcome(record, truth, guess, tuple(objective), unpack_words(words))
 
-    def _said(self, name: str) -> tuple[tuple[str, ...], ...]:
+    def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         try:
-            return unpack_words(Artifacts(self.path / ARTIFACTS).words(name))
-        except UnreadableFile:  # named in `damaged`
-            return ()
-
-    def _tensor(self, name: str, key: str) -> Tensor | None:
-        try:
-            return (Artifacts(self.path / ARTIFACTS).read(name) or {}).get(key)
-        except UnreadableFile:  # named in `damaged`
-            return None
+            return Artifacts(self.path / ARTIFACTS).read(name)
+        except UnreadableFile:  # listed in `damaged`
+            return {}, {}
 
 
 def load_audit(path: Path | str) -> AuditResult:
@@ -122,5 +116,5 @@ def load_audit(path: Path | str) -> AuditResult:
         planned=planned,
         records=tuple(record for record in records if record.bound is None),
         bounds=tuple(record for record in records if record.bound is not None),
-        damaged=tuple(artifacts.path(name) for name in artifacts.damaged(names)),
+        damaged=tuple(artifacts.path(name) for name in artifacts.find_damaged(names)),
     )

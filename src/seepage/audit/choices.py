@@ -1,8 +1,9 @@
-"""Which defense to choose: what the strongest attack gets through each, and what each costs."""
+"""Which defense to choose, and whether more leaks than a gate allows."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -14,14 +15,14 @@ from seepage.scoring import METRICS
 
 @dataclass(frozen=True)
 class Leak:
-    """What the best attack on one person behind one defense got.
+    """The best attack on one person behind one defense.
 
     Args:
         defense: What the client did.
-        data: Where the person is from.
-        person: The person's number.
-        value: The score, in the metric asked for.
-        attack: Which attack it was.
+        data: The person's data set.
+        person: The person's number in it.
+        value: The score.
+        attack: The attack.
     """
 
     defense: Defense
@@ -33,13 +34,13 @@ class Leak:
 
 @dataclass(frozen=True)
 class Leakage:
-    """What the strongest attack on each person gets through one defense.
+    """What the strongest attacks on each person get through one defense.
 
     Args:
         defense: What the clients did.
-        worst: For the worst-off person.
-        mean: Over all people, each attacked by whatever is strongest on them.
-        attacks: How many people each attack was the strongest on.
+        worst: Score of the worst-off person.
+        mean: Over all people, each with the strongest attack on them.
+        attacks: For how many people each attack was the strongest.
     """
 
     defense: Defense
@@ -50,12 +51,12 @@ class Leakage:
 
 @dataclass(frozen=True)
 class Choice:
-    """One defense, by what it lets through and what it costs.
+    """One defense, with its leakage and its utility.
 
     Args:
         label: Its name.
-        leakage: What comes back; less is better (PSNR, or LPIPS with its sign changed).
-        utility: What the model is worth, e.g. test accuracy; more is better.
+        leakage: Less is better: PSNR, or LPIPS with its sign changed.
+        utility: More is better, e.g. test accuracy.
     """
 
     label: str
@@ -64,13 +65,13 @@ class Choice:
 
 
 def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
-    """The best attack on each person behind each defense, over everything else that varies.
+    """Find the best attack on each person behind each defense, over everything else that varies.
 
         S_D = min over attacks A of d(x, A(D(g)))
 
     Deviations:
-        The paper writes a maximum over attacks, but means, and tabulates, the smallest error. Its
-        tables take one attack for all people; here each person meets the worst of them.
+        The paper writes a maximum over attacks, but tabulates the smallest error. Its tables take
+        one attack for all people; here each person has the attack that is worst for them.
 
     References:
         Liu et al., 2024, Eq. 3 and Table 4 (liu2024systematic)
@@ -86,17 +87,22 @@ def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
 
 
 def leakages(records: Iterable[Record], metric: str = "psnr") -> list[Leakage]:
-    """What the strongest attacks get through each defense, the least leaking first."""
+    """Summarise what the strongest attacks get through each defense, the least leaking first."""
     sign = _sign(metric)
     groups: dict[Defense, list[Leak]] = {}
     for leak in strongest(records, metric):
         groups.setdefault(leak.defense, []).append(leak)
-    found = [_leakage(defense, leaks, sign) for defense, leaks in groups.items()]
+    found = []
+    for defense, leaks in groups.items():
+        values = [leak.value for leak in leaks]
+        worst = sign * max(sign * value for value in values)
+        counts = Counter(leak.attack for leak in leaks)
+        found.append(Leakage(defense, worst, fmean(values), dict(counts)))
     return sorted(found, key=lambda leakage: (sign * leakage.mean, str(leakage.defense)))
 
 
 def ranked(choices: Sequence[Choice], *, utility: float) -> list[Choice]:
-    """The choices that are worth at least this much, the least leaking first.
+    """Sort the choices with at least this utility, the least leaking first.
 
     Example:
         >>> a, b, c = Choice("a", 10, 0.5), Choice("b", 30, 0.9), Choice("c", 35, 0.8)
@@ -111,7 +117,7 @@ def ranked(choices: Sequence[Choice], *, utility: float) -> list[Choice]:
 
 
 def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
-    """The choices that no other beats in both respects, the least leaking first.
+    """Select the choices that no other beats in both respects, the least leaking first.
 
     Example:
         >>> a, b, c = Choice("a", 10, 0.5), Choice("b", 30, 0.9), Choice("c", 35, 0.8)
@@ -125,16 +131,8 @@ def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
     return front
 
 
-def _leakage(defense: Defense, leaks: list[Leak], sign: float) -> Leakage:
-    values = [leak.value for leak in leaks]
-    counts = {leak.attack: 0 for leak in leaks}
-    for leak in leaks:
-        counts[leak.attack] += 1
-    return Leakage(defense, sign * max(sign * value for value in values), fmean(values), counts)
-
-
 def _sign(metric: str) -> float:
-    """One where higher scores leak more, minus one where lower ones do."""
+    """Return 1 if higher scores leak more, -1 if lower ones do."""
     if metric not in METRICS:
         raise InvalidValue(f"expected a metric among {', '.join(METRICS)}, got {metric!r}")
     return 1.0 if METRICS[metric].higher_leaks_more else -1.0
@@ -142,13 +140,13 @@ def _sign(metric: str) -> float:
 
 @dataclass(frozen=True)
 class Breach:
-    """A person whose data came back better than a gate allows.
+    """A person whose data leaked beyond a gate.
 
     Args:
         gate: The gate that tripped.
         record: The case.
         person: The person's number.
-        value: What the metric says of that person.
+        value: The person's score.
     """
 
     gate: Gate
@@ -159,12 +157,11 @@ class Breach:
 
 @dataclass(frozen=True)
 class Gate:
-    """How much may come back of anybody, by one metric.
+    """How much of anybody's data may leak, by one metric.
 
     Args:
         metric: Its name.
-        threshold: Beyond it, in the direction in which this metric says that more leaked, a
-            person counts as leaked: above for PSNR, below for LPIPS.
+        threshold: A person leaks beyond it: above it for PSNR, below it for LPIPS.
 
     Example:
         >>> Gate.parse("psnr=20")
@@ -189,8 +186,8 @@ class Gate:
         return cls(metric, threshold)
 
     def leaks(self, records: Iterable[Record]) -> list[Breach]:
-        """Everybody beyond the threshold, the worst first."""
-        sign = 1 if METRICS[self.metric].higher_leaks_more else -1
+        """List everybody beyond the threshold, the worst first."""
+        sign = _sign(self.metric)
         found = [
             Breach(self, record, person, value)
             for record in records

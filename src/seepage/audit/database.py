@@ -15,11 +15,11 @@ from seepage.audit.record import Record
 from seepage.core.errors import DataNotFound, UnreadableFile
 
 DATABASE = "audit.sqlite"
-# A database is built under this name, and an audit has begun once it has its own.
+# A database is built under this name and then renamed, which begins the audit.
 TEMPORARY = ".seepage-new-audit.sqlite"
 
-# Kept in the header of the file: whose database it is, and in which format. Whoever changes the
-# tables, or what records or identities hold, counts the format up; nothing else needs to change.
+# Stored in the header of the file. Raise the format whenever the tables change, or what records or
+# identities hold; nothing else needs to change.
 APPLICATION = int.from_bytes(b"Seep", "big")
 FORMAT = 3
 
@@ -50,9 +50,9 @@ class Planned:
 
 
 def read_format(path: Path) -> int | None:
-    """The format of an audit's database; None where there is none, but a link or anything else.
+    """Read the format of an audit's database; None if the path holds anything else.
 
-    Nothing is locked, mended or made beside the file, since it may be somebody else's.
+    The file is not locked or repaired, and no other file is made, since it may not be ours.
     """
     if path.is_symlink() or not path.is_file():
         return None
@@ -95,30 +95,27 @@ class Database:
 
     Args:
         path: The file.
-        read_only: Never write, not even to mend what a killed process left.
+        read_only: Never write, not even to repair what a killed process left.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open the file, and check that it is whole and ours."""
         self.path = path
         require_database(path)
-        with _said(path):
+        with _explain_errors(path):
             address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
             self._sqlite = sqlite3.connect(address, uri=True, isolation_level=None)
             try:
-                self._prepare(read_only)
+                [verdict] = self._sqlite.execute("PRAGMA quick_check(1)").fetchone()
+                if verdict != "ok":
+                    raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
+                if not read_only:
+                    # A writer never blocks a reader, and every commit is on disk.
+                    self._sqlite.execute("PRAGMA journal_mode = WAL")
+                    self._sqlite.execute("PRAGMA synchronous = FULL")
             except BaseException:
                 self._sqlite.close()
                 raise
-
-    def _prepare(self, read_only: bool) -> None:
-        [verdict] = self._sqlite.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
-        if not read_only:
-            # A writer never blocks a reader, and every commit is on the disk.
-            self._sqlite.execute("PRAGMA journal_mode = WAL")
-            self._sqlite.execute("PRAGMA synchronous = FULL")
 
     @staticmethod
     def create(
@@ -128,17 +125,17 @@ class Database:
         planned: Iterable[Planned],
         files: Iterable[str],
     ) -> None:
-        """Write a file of what is to be done, whole or not at all; one that is there is replaced.
+        """Write a new database, whole or not at all, in place of an earlier one.
 
         Args:
             path: The file.
-            about: Words by name: title, spec, environment.
+            about: Title, spec and environment.
             planned: Every case, in order.
             files: What the audit may write, relative to its directory.
         """
         rows = [(p.id, p.description, json.dumps(dict(p.identity))) for p in planned]
         # In memory, so that a kill leaves neither half a database nor its journal.
-        with _said(path), closing(sqlite3.connect(":memory:")) as sqlite:
+        with _explain_errors(path), closing(sqlite3.connect(":memory:")) as sqlite:
             sqlite.executescript(_TABLES)
             sqlite.execute(f"PRAGMA application_id = {APPLICATION}")
             sqlite.execute(f"PRAGMA user_version = {FORMAT}")
@@ -152,19 +149,19 @@ class Database:
         write_whole(path, data, partial=path.with_name(TEMPORARY))
 
     def add(self, record: Record) -> None:
-        """Keep a record; one that is there already stays as it is."""
+        """Store a record, unless the case has one."""
         text = json.dumps(record.plain(), allow_nan=False)
-        with _said(self.path), self._transaction():
+        with _explain_errors(self.path), self._transaction():
             self._sqlite.execute("INSERT OR IGNORE INTO records VALUES (?, ?)", (record.case, text))
 
     def forget(self, cases: Iterable[str]) -> None:
         """Drop the records of these cases, which will run again."""
-        with _said(self.path), self._transaction():
+        with _explain_errors(self.path), self._transaction():
             self._sqlite.executemany("DELETE FROM records WHERE id = ?", [(c,) for c in cases])
 
     def empty(self) -> None:
-        """Drop every record, and make this one file, so that another can take its place."""
-        with _said(self.path):
+        """Drop every record, and leave a single file, so that another can replace it."""
+        with _explain_errors(self.path):
             self._sqlite.execute("PRAGMA journal_mode = DELETE")
             self._sqlite.execute("DELETE FROM records")
 
@@ -173,7 +170,7 @@ class Database:
         return tuple(file for (file,) in self._rows("SELECT path FROM files ORDER BY rowid"))
 
     def about(self) -> dict[str, str]:
-        """Title, spec, environment and whatever else was said at the beginning."""
+        """Title, spec and environment."""
         return dict(self._rows("SELECT key, value FROM about"))
 
     def planned(self) -> tuple[Planned, ...]:
@@ -189,13 +186,13 @@ class Database:
         return tuple(Record.from_plain(json.loads(text)) for (text,) in rows)
 
     def close(self) -> None:
-        """Close the file, which is then one file again unless somebody is reading it."""
+        """Close the database, which is then a single file unless somebody is reading it."""
         with suppress(sqlite3.Error):
             self._sqlite.execute("PRAGMA journal_mode = DELETE")
         self._sqlite.close()
 
     def _rows(self, query: str) -> list[Any]:
-        with _said(self.path):
+        with _explain_errors(self.path):
             return self._sqlite.execute(query).fetchall()
 
     @contextmanager
@@ -211,7 +208,7 @@ class Database:
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -1,4 +1,4 @@
-"""Worker processes, of which any may die."""
+"""Run cases in worker processes, any of which may die."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ PROGRESS, OUTCOME = b"p", b"o"
 
 
 def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Path) -> None:
-    """Run the case of every id that comes, until nobody is left to ask."""
+    """Run the case of every id that is sent, until the other end of the pipe closes."""
     from seepage.audit.spec import build_spec
 
-    # Ctrl-C reaches the whole group; whoever started us decides what it means.
+    # Ctrl-C reaches all processes; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_die_with_the_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     cases = {case.id: case for case in build_spec(source).cases}
 
-    def heard(step: int, steps: int, objective: float) -> None:
+    def send_progress(step: int, steps: int, objective: float) -> None:
         link.send_bytes(PROGRESS + json.dumps([step, steps, objective]).encode())
 
-    with checkpointing(checkpoints), listen(heard):
+    with checkpointing(checkpoints), listen(send_progress):
         while True:
             try:
                 case = cases[link.recv_bytes().decode()]
@@ -50,8 +50,8 @@ def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Pat
                 return
 
 
-def _die_with_the_parent() -> None:
-    """Else an orphan would go on writing where the resumed audit writes."""
+def _exit_with_parent() -> None:
+    """End this process with its parent; an orphan would disturb the resumed audit."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -79,7 +79,7 @@ class Pool:
     checkpoints: Path
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Refuse less than one worker."""
         if self.workers < 1:
             raise InvalidValue(f"expected workers >= 1, got {self.workers!r}")
 
@@ -91,16 +91,16 @@ class Pool:
         crew: list[_Worker] = []
         try:
             while waiting or any(worker.case for worker in crew):
-                while waiting and (idle := self._idle(crew)):
+                while waiting and (idle := self._find_idle(crew)):
                     case = waiting.popleft()
                     started(case)
-                    idle.give(case)
-                for worker, case in _speaking(crew):
+                    idle.send(case)
+                for worker, case in _wait_for_messages(crew):
                     try:
-                        outcome = worker.hear()
+                        outcome = worker.receive()
                     except (EOFError, ConnectionError):
                         crew.remove(worker)
-                        code = worker.bury()
+                        code = worker.end()
                         tried[case.id] += 1
                         if tried[case.id] < TRIES:
                             waiting.appendleft(case)
@@ -113,19 +113,19 @@ class Pool:
         finally:
             for worker in crew:
                 worker.process.kill()
-                worker.bury()
+                worker.end()
 
-    def _idle(self, crew: list[_Worker]) -> _Worker | None:
-        """A worker with nothing to do, hired if there is room for one more."""
+    def _find_idle(self, crew: list[_Worker]) -> _Worker | None:
+        """Find a worker without a case, or start one if there may be more."""
         for worker in crew:
             if worker.case is None:
                 return worker
         if len(crew) == self.workers:
             return None
-        crew.append(self._hire())
+        crew.append(self._start_worker())
         return crew[-1]
 
-    def _hire(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         threads = max(1, torch.get_num_threads() // self.workers)
@@ -136,13 +136,13 @@ class Pool:
             daemon=True,
         )
         process.start()
-        # Its copy alone must hold that end, or its death would go unnoticed.
+        # If we held that end too, we would not notice when the worker dies.
         theirs.close()
         return _Worker(process, ours)
 
 
-def _speaking(crew: Sequence[_Worker]) -> list[tuple[_Worker, AnyCase]]:
-    """Wait until a busy worker has something to say, or has died."""
+def _wait_for_messages(crew: Sequence[_Worker]) -> list[tuple[_Worker, AnyCase]]:
+    """Wait until busy workers have sent something or died, and list them with their cases."""
     busy = {id(worker.link): (worker, worker.case) for worker in crew if worker.case}
     ready = wait([worker.link for worker, _ in busy.values()])
     return [busy[id(link)] for link in ready]
@@ -156,14 +156,14 @@ class _Worker:
         self.link = link
         self.case: AnyCase | None = None
 
-    def give(self, case: AnyCase) -> None:
-        """Hand over a case; that nobody is there to take it shows when listening."""
+    def send(self, case: AnyCase) -> None:
+        """Send a case; a worker that has died is noticed in `receive`."""
         self.case = case
         with suppress(BrokenPipeError):
             self.link.send_bytes(case.id.encode())
 
-    def hear(self) -> Outcome | None:
-        """The outcome, if it is that; progress is passed on."""
+    def receive(self) -> Outcome | None:
+        """Return an outcome, or report progress and return None."""
         message = self.link.recv_bytes()
         if message[:1] != OUTCOME:
             report(*json.loads(message[1:]))
@@ -173,8 +173,8 @@ class _Worker:
         self.case = None
         return outcome
 
-    def bury(self) -> int | None:
-        """Wait for the end of a process that died or was killed, and tell how it ended."""
+    def end(self) -> int | None:
+        """Wait for a process that died or was killed, and return its exit code."""
         self.link.close()
         self.process.join()
         return self.process.exitcode

@@ -129,7 +129,7 @@ def _restore(value: Any) -> Any:  # noqa: ANN401
 
 
 def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
-    """Inputs in words, as the metadata of an artifact."""
+    """Write inputs in words as the metadata of an artifact."""
     return {"said": json.dumps(said)} if said else {}
 
 

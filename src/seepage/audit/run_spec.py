@@ -27,34 +27,23 @@ from seepage.core.errors import DataNotFound, InvalidValue
 
 
 class ProgressListener(Protocol):
-    """What is told how an audit goes."""
+    """Called while an audit runs."""
 
     def begin(
         self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
     ) -> AbstractContextManager[object]:
         """Begin with some of `total` cases done; the result is entered while cases run."""
-
-    def started(self, case: AnyCase) -> None:
-        """Hear that a case begins."""
-
-    def finished(self, record: Record) -> None:
-        """Hear that a case has its result."""
-
-
-class _Silent:
-    """A listener that shows nothing."""
-
-    def begin(
-        self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
-    ) -> AbstractContextManager[object]:
-        """Show nothing."""
         return nullcontext()
 
     def started(self, case: AnyCase) -> None:
-        """Show nothing."""
+        """Called when a case begins."""
 
     def finished(self, record: Record) -> None:
-        """Show nothing."""
+        """Called when a case has its result."""
+
+
+class _Silent(ProgressListener):
+    """A listener that shows nothing."""
 
 
 def run(
@@ -87,11 +76,11 @@ def run(
         resume: Skip cases that already have a result in `out`.
         retry_failed: With `resume`, run failed cases again.
         overwrite: Replace the audit in `out`.
-        gates: How much may leak, e.g. "psnr=20"; checked before anything runs, and
-            `find_breaches` tells who leaked.
-        progress: What is told how the audit goes.
+        gates: How much may leak, e.g. "psnr=20"; a gate that can never trip is refused at once.
+            `find_breaches` then tells who leaked.
+        progress: Called while the audit runs.
         title: What an audit of cases is called.
-        notes: Text that is stored in place of a spec with an audit of cases.
+        notes: Text to store in place of a spec, for an audit of cases.
 
     Example:
         >>> import seepage as sp
@@ -117,20 +106,25 @@ def run(
     temporary = tempfile.mkdtemp(prefix="seepage-") if out is None else None
     folder = Path(temporary or str(out))
     try:
-        spec = _read(spec_or_cases, folder, resume=resume, device=device)
+        spec = _build_given(spec_or_cases, folder, resume=resume, device=device)
         if spec is not None:
-            require_measured([_parse(gate) for gate in gates], spec)
-        cases = spec.cases if spec is not None else tuple(_require_cases(spec_or_cases))
-        with _open(
-            folder,
-            spec,
-            cases,
-            resume=resume,
-            retry_failed=retry_failed,
-            overwrite=overwrite,
-            title=title,
-            notes=notes,
-        ) as store:
+            require_measured([_parse_gate(gate) for gate in gates], spec)
+            cases, name, notes, where = spec.cases, spec.title, spec.source.text, spec.source.device
+        else:
+            cases, name = _require_cases(spec_or_cases), "Audit"
+            where = _find_device(cases)
+        if resume and (folder / DATABASE).is_file():
+            store = AuditStore.resume(folder, cases=cases, retry_failed=retry_failed)
+        else:
+            store = AuditStore.create(
+                folder,
+                title=title or name,
+                spec=notes,
+                environment=environment(where),
+                cases=cases,
+                overwrite=overwrite,
+            )
+        with store:
             chosen = _choose_executor(executor, spec, workers, folder)
             _run_missing(store, cases, chosen, progress or _Silent())
         found = load_audit(folder)
@@ -165,7 +159,7 @@ def pick_device(device: str) -> str:
 
 
 def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
-    """Refuse a gate that could never trip: without a truth, or on a metric left out."""
+    """Refuse a gate that can never trip: without a truth, or on a metric left out."""
     batches = [batch for part in spec.parts for batch in part.batches]
     blind = next((batch.data for batch in batches if batch.truth is None), None)
     if gates and blind is not None:
@@ -190,7 +184,7 @@ def find_breaches(gates: Sequence[Gate | str], records: Sequence[Record]) -> lis
     """
     done = [record for record in records if record.error is None]
     found: list[Breach] = []
-    for gate in map(_parse, gates):
+    for gate in map(_parse_gate, gates):
         if done and not any(gate.metric in record.scores for record in done):
             raise InvalidValue(
                 f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
@@ -200,11 +194,11 @@ def find_breaches(gates: Sequence[Gate | str], records: Sequence[Record]) -> lis
     return found
 
 
-def _parse(gate: Gate | str) -> Gate:
+def _parse_gate(gate: Gate | str) -> Gate:
     return Gate.parse(gate) if isinstance(gate, str) else gate
 
 
-def _read(given: object, out: Path, *, resume: bool, device: str) -> Spec | None:
+def _build_given(given: object, out: Path, *, resume: bool, device: str) -> Spec | None:
     """Build the spec; None if cases were given instead."""
     if isinstance(given, Spec):
         return given
@@ -216,13 +210,13 @@ def _read(given: object, out: Path, *, resume: bool, device: str) -> Spec | None
     return None
 
 
-def _require_cases(given: object) -> Sequence[AnyCase]:
+def _require_cases(given: object) -> tuple[AnyCase, ...]:
     if not isinstance(given, Sequence):
         raise InvalidValue(
             "expected the path of a spec, a spec, a mapping or a list of cases, got "
             f"{type(given).__name__}"
         )
-    return given
+    return tuple(given)
 
 
 def _choose_executor(
@@ -248,30 +242,6 @@ def _choose_executor(
     if count > 1:
         return Pool(spec.source, count, out / CHECKPOINTS)
     return side_by_side if on_gpu else serial
-
-
-def _open(
-    out: Path,
-    spec: Spec | None,
-    cases: Sequence[AnyCase],
-    *,
-    resume: bool,
-    retry_failed: bool,
-    overwrite: bool,
-    title: str,
-    notes: str,
-) -> AuditStore:
-    if resume and (out / DATABASE).is_file():
-        return AuditStore.resume(out, cases=cases, retry_failed=retry_failed)
-    device = spec.source.device if spec is not None else _find_device(cases)
-    return AuditStore.create(
-        out,
-        title=title or (spec.title if spec is not None else "Audit"),
-        spec=spec.source.text if spec is not None else notes,
-        environment=environment(device),
-        cases=cases,
-        overwrite=overwrite,
-    )
 
 
 def _find_device(cases: Sequence[AnyCase]) -> str:

@@ -1,4 +1,4 @@
-"""A spec as plain data, from which any process can build it again."""
+"""The text of a spec: reading it, writing it, and finding the line of an error in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SpecSource:
 
     Args:
         name: Of the file, for messages.
-        text: What it says.
+        text: Its content.
         device: Where the networks go.
     """
 
@@ -66,7 +66,7 @@ def _entry(value: object) -> str:
 
 
 def _value(value: object) -> str:
-    """Write a value as TOML, which writes words, numbers and truths as JSON does."""
+    """Write a value as TOML, which has the same words, numbers and booleans as JSON."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
@@ -97,7 +97,7 @@ _SCALAR = re.compile(r"[^,\]}\n#]+")
 
 
 def lines(text: str) -> dict[Place, int]:
-    r"""The line of every key, table and element of a list.
+    r"""Find the line of every key, table and element of a list.
 
     Args:
         text: Valid TOML.
@@ -109,14 +109,14 @@ def lines(text: str) -> dict[Place, int]:
     """
     found: dict[Place, int] = {}
     for place, line in _Scanner(text).statements():
-        # What holds something may not be written down itself, and begins where that begins.
+        # A table that is not written down itself begins where its first entry begins.
         for end in range(1, len(place) + 1):
             found.setdefault(place[:end], line)
     return found
 
 
 def nearest(known: dict[Place, int], place: Place) -> int | None:
-    """The line of a place, or of the last part of the way to it that is written down."""
+    """Find the line of a place, or of the last part of the way to it that is written down."""
     found: Place = ()
     line = None
     for part in place:
@@ -125,12 +125,12 @@ def nearest(known: dict[Place, int], place: Place) -> int | None:
             line = known[found]
         elif isinstance(part, str):
             break
-        # A single table may stand where a list of them could, and then has no number.
+        # A single table in place of a list of tables has no number.
     return line
 
 
 def _numbered(key: Iterable[str | int], repeated: dict[Place, int]) -> Place:
-    """A header's key, with the number of the latest entry after each list of tables in it."""
+    """Add the number of the latest entry after each list of tables in a header's key."""
     place: Place = ()
     for part in key:
         place = (*place, part)
@@ -139,7 +139,7 @@ def _numbered(key: Iterable[str | int], repeated: dict[Place, int]) -> Place:
 
 
 class _Scanner:
-    """Walks over a text once; that it is valid is known."""
+    """Walks once over a text that is known to be valid."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -222,7 +222,7 @@ _SECTIONS = ("scenario", "data", "models", "locals", "defenses", "threats", "att
 
 @contextmanager
 def locate_error(source: SpecSource) -> Iterator[None]:
-    """Put the place before the sentence of any error raised inside."""
+    """Put file, line and section before the message of any error raised inside."""
     try:
         yield
     except SeepageError as error:
@@ -230,7 +230,7 @@ def locate_error(source: SpecSource) -> Iterator[None]:
         file = source.name if line is None else f"{source.name}, line {line}"
         sentence = ": ".join([file, *_sections(error.place), str(error)])
         error.args = (sentence,)
-        if isinstance(error, ImportError):  # which prints its message, not its arguments
+        if isinstance(error, ImportError):  # prints `msg`, not its arguments
             error.msg = sentence
         raise
 

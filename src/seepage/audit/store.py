@@ -1,4 +1,4 @@
-"""The directory of an audit: each result is on the disk as soon as it is known."""
+"""The directory of an audit: each result is on disk as soon as it is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -32,8 +31,24 @@ from seepage.audit.targets import Target
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 
-# What changes along with something that says more.
-_WITH: Mapping[str, tuple[str, ...]] = defaultdict(
+SPEC = "spec.toml"
+ENVIRONMENT = "environment.json"
+SHEET = "contact_sheet.png"
+PAGE = "report.html"
+CHECKPOINTS = "checkpoints"
+LOCK = "audit.lock"
+PARTIAL = ".partial"
+PACKAGES = ("seepage", "torch", "numpy", "scipy", "pillow", "safetensors")
+
+_OWNER = re.compile(rb"seepage (\d+)\n")
+_WHOLE = (SPEC, ENVIRONMENT, PAGE)
+_BESIDE = (*_WHOLE, *(f".{name}{PARTIAL}" for name in _WHOLE), SHEET)
+_SQLITE = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal"))
+# Checkpoints are named by fingerprints, which are not known when the audit begins.
+_CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|{re.escape(PARTIAL)})")
+
+# A change of the key implies a change of the value, which is the one to report.
+_IMPLIED_BY: Mapping[str, tuple[str, ...]] = defaultdict(
     tuple,
     people=("data",),
     inputs=("data", "people"),
@@ -44,50 +59,46 @@ _WITH: Mapping[str, tuple[str, ...]] = defaultdict(
 _LONGEST = 80
 
 
-def changes(before: Sequence[Planned], now: Sequence[Planned]) -> str:
-    """Name the parts of a case that differ, in words.
+def describe_changes(before: Sequence[Planned], now: Sequence[Planned]) -> str:
+    """Name the parts in which two plans differ.
 
     Example:
         >>> mlp = Planned("1", "", {"model": "mlp", "seed": "0"})
         >>> cnn = Planned("2", "", {"model": "cnn", "seed": "0"})
-        >>> changes([mlp], [cnn])
+        >>> describe_changes([mlp], [cnn])
         "model was 'mlp' and is now 'cnn'"
     """
     names = dict.fromkeys(name for case in (*before, *now) for name in case.identity)
-    found = {name: words for name in names if (words := _change(name, before, now))}
-    told = [words for name, words in found.items() if not any(n in found for n in _WITH[name])]
+    found = {name: words for name in names if (words := _describe_change(name, before, now))}
+    told = [w for name, w in found.items() if not any(n in found for n in _IMPLIED_BY[name])]
     return ", and ".join(told) or f"it had {len(before)} cases and now has {len(now)}"
 
 
-def _change(name: str, before: Sequence[Planned], now: Sequence[Planned]) -> str:
-    old, new = ({_word(case.identity.get(name, "")) for case in cases} for cases in (before, now))
+def _describe_change(name: str, before: Sequence[Planned], now: Sequence[Planned]) -> str:
+    old, new = ({_write(case.identity.get(name, "")) for case in cases} for cases in (before, now))
     gone, come = sorted(old - new), sorted(new - old)
     if gone and come:
-        return f"{name} was {_listed(gone)} and is now {_listed(come)}"
+        return f"{name} was {_quote(gone)} and is now {_quote(come)}"
     if gone:
-        return f"{name} {_listed(gone)} is gone"
-    return f"{name} {_listed(come)} is new" if come else ""
+        return f"{name} {_quote(gone)} is gone"
+    return f"{name} {_quote(come)} is new" if come else ""
 
 
-def _word(value: Any) -> str:  # noqa: ANN401
-    """A part of an identity as text: components as calls, anything else as JSON has it."""
+def _write(value: Any) -> str:  # noqa: ANN401
+    """Write a part of an identity: components as calls, anything else as JSON has it."""
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        return " + ".join(map(_word, value)) or "none"
+        return " + ".join(map(_write, value)) or "none"
     return str(Component(**value)) if isinstance(value, dict) else str(value)
 
 
-def _listed(values: Sequence[str]) -> str:
+def _quote(values: Sequence[str]) -> str:
     more = f" and {len(values) - 1} more" if len(values) > 1 else ""
     first = values[0] if len(values[0]) <= _LONGEST else values[0][:_LONGEST] + "..."
     return f"{first!r}{more}"
 
 
-LOCK = "audit.lock"
-_OWNER = re.compile(rb"seepage (\d+)\n")
-
-
 class DirectoryLock:
-    """Held by a process until it lets go or dies; the kernel sees to the latter.
+    """A lock on a directory, held until this process releases it or dies.
 
     Args:
         folder: The directory to hold.
@@ -111,12 +122,12 @@ class DirectoryLock:
         os.write(self._handle, f"seepage {os.getpid()}\n".encode())
 
     def release(self) -> None:
-        """Let go; the file stays, since a lock on a file that is gone protects nothing."""
+        """Release the lock; the file stays, since a lock on a deleted file protects nothing."""
         os.close(self._handle)
 
 
 def _require_unlocked(folder: Path) -> None:
-    """Raise `InvalidValue` if a process holds a directory; nothing is written."""
+    """Raise `InvalidValue` if a process holds a directory, without writing anything."""
     import fcntl
 
     try:
@@ -132,42 +143,18 @@ def _require_unlocked(folder: Path) -> None:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file is a lock of ours; it is empty until the owner has signed it."""
+    """Whether a file is a lock of ours; it is empty until its owner has written the process id."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        said = file.read(64)
-    return not said or _OWNER.fullmatch(said) is not None
+        owner = file.read(64)
+    return not owner or _OWNER.fullmatch(owner) is not None
 
 
 def _in_use(folder: Path, handle: int) -> InvalidValue:
     owner = _OWNER.fullmatch(os.read(handle, 64))
     who = f"process {owner[1].decode()}" if owner else "another process"
     return InvalidValue(f"{str(folder)!r} is in use by {who}; wait for it, or choose another --out")
-
-
-SPEC = "spec.toml"
-ENVIRONMENT = "environment.json"
-SHEET = "contact_sheet.png"
-PAGE = "report.html"
-CHECKPOINTS = "checkpoints"
-
-PARTIAL = ".partial"
-
-_WHOLE = (SPEC, ENVIRONMENT, PAGE)
-_BESIDE = (*_WHOLE, *(f".{name}{PARTIAL}" for name in _WHOLE), SHEET)
-_SQLITE = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal"))
-
-# Checkpoints are named by fingerprints, which are not known when the audit begins.
-_CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|{re.escape(PARTIAL)})")
-
-
-def _list_files(artifacts: Iterable[str]) -> list[str]:
-    """Every file that an audit with these artifacts may write, relative to its directory.
-
-    The list is stored when the audit begins, while none of these files is there.
-    """
-    return [*_BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in dict.fromkeys(artifacts))]
 
 
 def _require_audit(path: Path) -> None:
@@ -184,15 +171,15 @@ def _require_audit(path: Path) -> None:
 def _holds_audit(path: Path) -> bool:
     """Whether an audit is in a directory; False if one can begin there.
 
-    Only reads. Beside an empty directory, one can begin where another was killed before its
-    database was there.
+    An audit can begin in an empty directory, or where another was killed before it had a database.
+    Nothing is written.
 
     Raises:
         InvalidValue: If the directory holds anything else.
         UnreadableFile: If the audit has another format.
     """
     there = [file.name for file in path.iterdir()] if path.is_dir() else []
-    # After listing: whoever begins an audit here right now makes the database first.
+    # After listing: a process that begins an audit here right now makes the database first.
     if read_format(path / DATABASE) is not None:
         _require_audit(path)
         return True
@@ -205,7 +192,7 @@ def _holds_audit(path: Path) -> bool:
 
 
 def _is_leftover(place: Path) -> bool:
-    """Whether a kill while an audit began may have left this file."""
+    """Whether an audit that was killed at its beginning may have left this file."""
     if place.is_symlink():
         return False
     if place.name == LOCK:
@@ -217,19 +204,19 @@ def _is_leftover(place: Path) -> bool:
 def _remove_files(path: Path) -> None:
     """Remove an earlier audit's files by their names; its database stays, without records.
 
-    The names were reserved when the audit began, but whether it wrote a file is not recorded: a
-    `report.html` that somebody put there later is removed too. Checkpoints are known by the form
-    of their names. Whenever this is killed, an audit is left that can be resumed or overwritten.
+    The database lists the files that an audit may write, not those it wrote: a `report.html` that
+    somebody else put there is removed too. Checkpoints are recognised by the form of their names.
+    If this is killed, what is left can be resumed or overwritten.
 
     Args:
-        path: The directory, held by this process.
+        path: The directory, locked by this process.
 
     Raises:
         InvalidValue: If something else has the name of a file of the audit; nothing is removed.
     """
     database = Database(path / DATABASE)
     try:
-        files = [*_written(path, database.files()), *_find_checkpoints(path)]
+        files = [*_find_written(path, database.files()), *_find_checkpoints(path)]
         database.empty()
     finally:
         database.close()
@@ -240,8 +227,8 @@ def _remove_files(path: Path) -> None:
             folder.rmdir()
 
 
-def _written(path: Path, names: Iterable[str]) -> Iterator[Path]:
-    """The files of a list that are there."""
+def _find_written(path: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Find the files of a list that exist."""
     for name in names:
         parts = PurePosixPath(name).parts
         place = path.joinpath(*parts)
@@ -260,7 +247,7 @@ def _written(path: Path, names: Iterable[str]) -> Iterator[Path]:
 
 
 def _find_checkpoints(path: Path) -> list[Path]:
-    """The states of attacks that were interrupted, whole or not."""
+    """Find the states of interrupted attacks, whole or not."""
     folder = path / CHECKPOINTS
     return [
         file
@@ -272,13 +259,13 @@ def _find_checkpoints(path: Path) -> list[Path]:
 class AuditStore:
     """An audit's directory, open for writing by this process alone.
 
-    `audit.sqlite` holds the plan and a record per case, `artifacts/` the private inputs once per
-    batch and, per case, what came back and the objective on the way. An artifact is written
-    before the record that speaks of it, so a record's tensors are there.
+    `audit.sqlite` holds the plan and a record per case. `artifacts/` holds the private inputs once
+    per batch and, per case, the guess and the course of the objective. An artifact is written
+    before its record, so the tensors of a record always exist.
 
     Args:
         path: The directory.
-        lock: The hold on it, let go by `close`.
+        lock: Its lock, released by `close`.
 
     Attributes:
         mended: Truncated artifacts that were found when the audit was resumed.
@@ -306,24 +293,26 @@ class AuditStore:
         """Begin an audit.
 
         Args:
-            path: Where; it must not exist yet or be empty, unless `overwrite`.
+            path: The directory; new or empty, unless `overwrite`.
             title: What the audit is called.
             spec: Text of its spec.
             environment: As plain data.
             cases: What it is to run.
-            overwrite: Replace an earlier audit; a directory that is not one is never touched.
+            overwrite: Replace an earlier audit; any other directory is never touched.
         """
         words = json.dumps(environment, indent=2)
         about = {"title": title, "spec": spec, "environment": words}
-        planned = plan(cases)
-        files = _list_files([*planned, *(case.target.digest for case in cases)])
-        with _said(path):
+        planned = _plan(cases)
+        artifacts = dict.fromkeys([*planned, *(case.target.digest for case in cases)])
+        # Every file that this audit may write is listed before any of them exists.
+        files = [*_BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in artifacts)]
+        with _explain_errors(path):
             if _holds_audit(path) and not overwrite:
                 _require_unlocked(path)
                 raise _already_begun(path)
             path.mkdir(parents=True, exist_ok=True)
-            with _held(path) as lock:
-                # Again: somebody else may have begun here in the meantime.
+            with _take_lock(path) as lock:
+                # Again, since another process may have begun here in the meantime.
                 if _holds_audit(path):
                     if not overwrite:
                         raise _already_begun(path)
@@ -342,32 +331,32 @@ class AuditStore:
         Args:
             path: Where it is.
             cases: What it is to run; refused if the audit there was begun for others.
-            retry_failed: Run the cases again that gave no result.
+            retry_failed: Run failed cases again.
         """
-        with _said(path):
+        with _explain_errors(path):
             _require_audit(path)
-            with _held(path) as lock:
+            with _take_lock(path) as lock:
                 store = cls(path, lock)
-                store._require(plan(cases))
+                store._require_plan(_plan(cases))
                 store._mend({case.target.digest: case.target for case in cases})
                 if retry_failed:
                     store._database.forget(r.case for r in store.records() if r.error)
                 return store
 
-    def _require(self, wanted: Mapping[str, Planned]) -> None:
+    def _require_plan(self, wanted: Mapping[str, Planned]) -> None:
         begun = {p.id: p for p in self._database.planned()}
         if begun.keys() != wanted.keys():
-            what = changes(tuple(begun.values()), tuple(wanted.values()))
+            what = describe_changes(tuple(begun.values()), tuple(wanted.values()))
             raise InvalidValue(
                 f"the audit in {str(self.path)!r} was begun with another spec: {what}; resume it "
                 "with the spec it began with, or choose another --out"
             )
 
     def _mend(self, targets: Mapping[str, Target]) -> None:
-        """Remove what is truncated; private inputs are written anew, other cases run again."""
+        """Remove truncated files; private inputs are written again, cases will run again."""
         (self.path / TEMPORARY).unlink(missing_ok=True)
         self._write_copies()
-        broken = self.artifacts.damaged(artifact_names(self._database.files()))
+        broken = self.artifacts.find_damaged(artifact_names(self._database.files()))
         self._database.forget(broken)
         self.mended = tuple(map(self.artifacts.path, broken))
         for path in self.mended:
@@ -380,7 +369,7 @@ class AuditStore:
                 path.unlink()
 
     def _write_copies(self) -> None:
-        """Write what is also there to be read by people, unless it is there."""
+        """Write the spec and the environment as files for people to read, unless they exist."""
         about = self._database.about()
         copies = {SPEC: about["spec"], ENVIRONMENT: about["environment"] + "\n"}
         for name, text in copies.items():
@@ -389,11 +378,11 @@ class AuditStore:
                 write_whole(path, text.encode(), partial=path.with_name(f".{name}{PARTIAL}"))
 
     def records(self) -> tuple[Record, ...]:
-        """What is done, in the order of the plan."""
+        """The records there are, in the order of the plan."""
         return self._database.records()
 
     def add(self, case: AnyCase, outcome: Outcome) -> None:
-        """Keep what a case gave: its tensors first, then its record."""
+        """Store the outcome of a case: its tensors first, then its record."""
         try:
             if case.target.tensors and not self.artifacts.path(case.target.digest).exists():
                 self._keep_truth(case.target)
@@ -410,9 +399,9 @@ class AuditStore:
         self.artifacts.write(target.digest, pack(target.tensors, pack_words(target.words)))
 
     def close(self) -> None:
-        """Close the database and let go of the directory."""
+        """Close the database and release the directory."""
         self._database.close()
-        with suppress(OSError):  # it holds the state of an attack that was interrupted
+        with suppress(OSError):  # it is not empty if an attack was interrupted
             (self.path / CHECKPOINTS).rmdir()
         self._lock.release()
 
@@ -420,18 +409,13 @@ class AuditStore:
         """Keep the store open inside a block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close it at the end of the block."""
         self.close()
 
 
-def plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
-    """Cases by id, in order; those that are the same in all that matters are one."""
+def _plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
+    """List cases by id, in order; those with the same identity are one."""
     return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
 
 
@@ -443,8 +427,8 @@ def _already_begun(path: Path) -> InvalidValue:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[DirectoryLock]:
-    """A lock that outlives the block unless the block fails."""
+def _take_lock(path: Path) -> Iterator[DirectoryLock]:
+    """Take a lock that outlives the block unless the block fails."""
     lock = DirectoryLock(path)
     try:
         yield lock
@@ -454,7 +438,7 @@ def _held(path: Path) -> Iterator[DirectoryLock]:
 
 
 @contextmanager
-def _said(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except SeepageError:
@@ -465,22 +449,20 @@ def _said(path: Path) -> Iterator[None]:
         ) from error
 
 
-PACKAGES = ("seepage", "torch", "numpy", "scipy", "pillow", "safetensors")
-
-
 def environment(device: str) -> dict[str, str | dict[str, str]]:
     """Versions, platform and device, as plain data."""
-    card = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor()
+    on_gpu = device.startswith("cuda")
+    processor = torch.cuda.get_device_name() if on_gpu else platform.processor()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device,
-        "processor": card or platform.machine(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "processor": processor or platform.machine(),
+        "packages": {name: _find_version(name) for name in PACKAGES},
     }
 
 
-def _version(package: str) -> str:
+def _find_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -27,7 +27,7 @@ class Batch:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        """Refuse what no client could train on."""
+        """Refuse a batch that no client could train on."""
         if self.inputs.ndim < 2 or len(self.inputs) == 0:
             shape = tuple(self.inputs.shape)
             raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got shape {shape}")
@@ -53,7 +53,7 @@ class Batch:
             )
 
     def __len__(self) -> int:
-        """Number of people in the batch."""
+        """Number of examples."""
         return len(self.inputs)
 
     def __repr__(self) -> str:

@@ -3,9 +3,9 @@
     with checkpointing(folder, every=500):
         attack(observation, rng=rng)
 
-Interrupted and called again with the same arguments, the attack goes on where it was. A checkpoint
-is named by a fingerprint of everything that decides the result, so another attack never picks it
-up.
+If it is interrupted and called again with the same arguments, the attack goes on where it was. A
+checkpoint is named by a fingerprint of everything that decides the result, so another attack never
+loads it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Checkpoints:
             raise InvalidValue(f"expected every >= 1, got {self.every!r}")
 
     def load(self, fingerprint: str) -> list[Tensor] | None:
-        """The tensors saved under this fingerprint, or None."""
+        """Load the tensors saved under this fingerprint, or None."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -68,12 +68,7 @@ class Checkpoints:
         partial.replace(path)
 
     def finish(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
-        """Remove the checkpoint of what is done; in a block of `until_done`, keep its end so far.
-
-        Args:
-            fingerprint: Of the work.
-            tensors: Its last state.
-        """
+        """Remove the checkpoint of finished work; inside `until_done`, save its end instead."""
         done = _done.get()
         if done is None:
             self.discard(fingerprint)
@@ -110,10 +105,10 @@ def checkpointing(folder: Path | str, *, every: int = 500) -> Iterator[None]:
 
 @contextmanager
 def until_done() -> Iterator[None]:
-    """Keep the ends of all work inside the block until the block itself is done.
+    """Keep the last states of all work inside the block until the block itself is done.
 
-    Work that consists of several searches is stored at its end. Interrupted in the third of them,
-    it finds the first two done when it is called again.
+    Work that consists of several searches is stored at its end. If it is interrupted in the third
+    search, the first two are already done when it is called again.
     """
     done: list[tuple[Checkpoints, str]] = []
     token = _done.set(done)

@@ -1,4 +1,4 @@
-"""Calling a constructor with options that came as plain data, as a spec holds them."""
+"""Calling a constructor with the plain data of a spec, and writing its arguments as plain data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def construct(name: str, function: Callable[..., T], options: Mapping[str, object]) -> T:
-    """Call `function(**options)`; a misspelt, missing or unusable option is one clear sentence.
+    """Call `function(**options)`; explain a misspelt, missing or unusable option in one sentence.
 
     Args:
         name: What messages call the function.
         function: A class or factory.
-        options: By parameter name; none is made up.
+        options: By parameter name.
 
     Example:
         >>> from seepage.core.reconstruction import Certificate
@@ -51,12 +51,12 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
     try:
         return function(**options)
     except TypeError as error:
-        # What is left is a value of the wrong type, such as a string compared with a number.
+        # Only values of a wrong type are left, such as a string compared with a number.
         raise InvalidValue(f"{name} cannot use {dict(options)!r}: {error}") from error
 
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:
-    """The declared types of the parameters, as far as they can be found out."""
+    """Return the declared types of the parameters, if they can be found."""
     declared = vars(function).get("__init__", function) if isinstance(function, type) else function
     try:
         return get_type_hints(getattr(declared, "func", declared))
@@ -65,12 +65,12 @@ def _hints(function: Callable[..., object]) -> dict[str, Any]:
 
 
 def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401
-    """Whether plain data is of a declared type; what is not plain is left to the constructor."""
+    """Whether plain data has a declared type; other values are left to the constructor."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, option) for option in inner)
     if origin is Literal:
-        # A wrong word gets a better sentence from the constructor, which knows what it means.
+        # The constructor explains a wrong word better.
         return isinstance(value, type(inner[0]))
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -131,7 +131,7 @@ class Component:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make equal values equal, whether they were written by hand or read from JSON."""
+        """Make tuples of lists, so that values read from JSON equal those written by hand."""
         object.__setattr__(self, "arguments", _freeze_lists(dict(self.arguments)))
 
     def __hash__(self) -> int:
@@ -139,7 +139,7 @@ class Component:
         return hash((self.name, repr(self.arguments)))
 
     def __str__(self) -> str:
-        """The call, or the name alone where there are no arguments."""
+        """The call, or the name alone if there are no arguments."""
         return write_call(self.name, self.arguments) if self.arguments else self.name
 
     @classmethod

@@ -1,9 +1,9 @@
-"""Kernels that can be differentiated twice, which attacks must do, where torch prefers others."""
+"""Which kernels torch uses: differentiable twice, as attacks need, at which precision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 @contextmanager
 def differentiable_twice(*, recurrent: bool) -> Iterator[None]:
-    """Take attention, and recurrent layers on a GPU, by plain sums and products.
+    """Use plain kernels for attention, and for recurrent layers on a GPU.
 
-    The fused kernels for attention have no second derivative, and cuDNN's recurrent layers not
-    even a first one outside training mode. What is computed is the same up to rounding.
+    The fused kernels for attention have no second derivative, and cuDNN's recurrent layers have no
+    first one outside training mode. Results are the same up to rounding.
 
     Args:
         recurrent: Whether the network has recurrent layers.
@@ -24,15 +24,12 @@ def differentiable_twice(*, recurrent: bool) -> Iterator[None]:
     flash = cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
     efficient = cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
     fused = cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    # One by one: torch's own context manager takes as long as a small layer.
+    # torch's own context manager takes as long as a small layer.
     cuda.enable_flash_sdp(False)
     cuda.enable_mem_efficient_sdp(False)
     cuda.enable_cudnn_sdp(False)
     try:
-        if recurrent:
-            with cudnn.flags(enabled=False):
-                yield
-        else:
+        with cudnn.flags(enabled=False) if recurrent else nullcontext():
             yield
     finally:
         cuda.enable_flash_sdp(flash)
@@ -55,9 +52,9 @@ Precision = Literal["float32", "tf32"]
 
 @contextmanager
 def precision(wanted: Precision) -> Iterator[None]:
-    """Round to TF32 (11 bits) or not at all inside the block, and put it back afterwards.
+    """Round to TF32 (11 bits) or not at all inside the block.
 
-    torch rounds convolutions to TF32 unless told otherwise. Nothing changes on a CPU.
+    torch rounds convolutions to TF32 by default. Nothing changes on a CPU.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
@@ -69,7 +66,7 @@ def precision(wanted: Precision) -> Iterator[None]:
 
 
 def upcast(tensor: Tensor) -> Tensor:
-    """The tensor in float32 if it is bfloat16, float16 or narrower, else the tensor itself.
+    """Return the tensor in float32 if its precision is lower, else the tensor itself.
 
     No number changes. Attacks need it because torch has no linear algebra below float32.
 
@@ -83,10 +80,10 @@ def upcast(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def tuning(wanted: bool) -> Iterator[None]:
-    """Time them inside the block or not, and put it back afterwards.
+    """Let cuDNN time its kernels inside the block and choose the fastest.
 
-    It pays where the same shapes come again thousands of times. It never happens where algorithms
-    must be deterministic, nor on a CPU.
+    This pays if the same shapes occur thousands of times. It does nothing on a CPU, nor if
+    algorithms must be deterministic.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.benchmark

@@ -1,4 +1,4 @@
-"""Content hashes: what is the same has the same name, whoever computed it."""
+"""Content hashes: equal for equal content, in every process and on every machine."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def digest(*parts: str | Tensor) -> str:
             plain = part.detach().cpu().contiguous()
             part = f"{plain.dtype} {tuple(plain.shape)}"
             state.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-        # Its length ends each word, lest "ab", "c" be "a", "bc".
+        # Each word ends in its length, so that "ab", "c" differs from "a", "bc".
         state.update(f"{part}{len(part):08d}".encode())
     return state.hexdigest()[:LENGTH]
 
 
 def stable_repr(value: object) -> str:
-    """A `repr` without the address that a function shows, which differs from run to run.
+    """Return the `repr` without addresses of functions, which differ from run to run.
 
     Example:
         >>> stable_repr(digest)
@@ -46,10 +46,10 @@ def stable_repr(value: object) -> str:
 
 
 def content(value: object) -> Iterator[str | Tensor]:
-    """All that decides what a network or a loss computes, as words and tensors.
+    """Yield all that decides what a network or a loss computes, as words and tensors.
 
-    A `repr` shows neither weights nor which of them are trained, and of a function nothing that it
-    was given. What a function finds in its module stays unseen.
+    A `repr` shows neither weights, nor which of them are trained, nor the closure and defaults of a
+    function. Globals of a function are not seen here either.
 
     Example:
         >>> def times(factor):
@@ -72,7 +72,11 @@ def _content(value: object, around: frozenset[int]) -> Iterator[str | Tensor]:
         case nn.Module():
             yield from _network(value)
         case FunctionType():
-            given = (*map(_held, value.__closure__ or ()), value.__defaults__, value.__kwdefaults__)
+            given = (
+                *map(_open_cell, value.__closure__ or ()),
+                value.__defaults__,
+                value.__kwdefaults__,
+            )
             yield stable_repr(value)
             yield from chain.from_iterable(_content(one, around) for one in given)
         case partial():
@@ -94,24 +98,24 @@ def _network(model: nn.Module) -> Iterator[str | Tensor]:
     unsaved = [(name, t) for name, t in model.named_buffers() if name not in state]
     yield from chain.from_iterable((*tensors, *unsaved))
     for name, module in model.named_modules():
-        # Layers of torch show their settings; of those that somebody wrote, nobody can be sure.
+        # Layers of torch show their settings in their repr; a user's own may not.
         if not type(module).__module__.startswith("torch."):
             yield name
             yield repr(sorted(pair for pair in vars(module).items() if _is_setting(*pair)))
 
 
 def _is_setting(name: str, value: object) -> bool:
-    """Whether an attribute of a module decides what it computes, and is the same everywhere."""
+    """Whether an attribute of a module is a setting, the same on every machine."""
     if isinstance(value, tuple | list):
         return all(_is_setting(name, one) for one in value)
-    # A folder is one on this machine.
+    # A path depends on the machine.
     path = isinstance(value, str) and ("/" in value or "\\" in value)
     public = not name.startswith("_") and name != "training"
     return public and not path and isinstance(value, bool | int | float | str | None)
 
 
-def _held(cell: CellType) -> object:
+def _open_cell(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # not given yet
+    except ValueError:  # not assigned yet
         return None

@@ -24,7 +24,7 @@ from difflib import get_close_matches
 class SeepageError(Exception):
     """Root of the tree; the command line turns it into one sentence and exit code 2."""
 
-    # Keys and numbers on the way to a mistake in a spec, for the line to be found.
+    # Keys and numbers on the way to a mistake in a spec.
     place: tuple[str | int, ...] = ()
 
 
@@ -69,7 +69,7 @@ class NotApplicable(SeepageError, ValueError):
 
 
 class Diverged(SeepageError, ArithmeticError):
-    """A training went to NaN or infinity, so that there is no network to speak of."""
+    """A training went to NaN or infinity, so there is no trained network."""
 
 
 class DataNotFound(SeepageError, FileNotFoundError):
@@ -89,7 +89,7 @@ class BrokenPlugin(SeepageError, ImportError):
 
 
 def summarise_error(error: BaseException) -> str:
-    """What somebody else's code raised, short enough to stand in a sentence of ours.
+    """Write an error of somebody else's code in one short line.
 
     Example:
         >>> summarise_error(RuntimeError("mat1 and mat2 differ"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from torch import Tensor
 
@@ -24,8 +24,7 @@ class Mixing:
         e_j = sum_i W_ji x_i,   or   e_j = c +- (sum_i W_ji x_i - c)   with random signs per entry
 
     Args:
-        coefficients: W, `(E, B)`: how much of each private input is in each encoding. Who was mixed
-            with whom is where it is not zero.
+        coefficients: W, `(E, B)`: how much of each private input is in each encoding.
         flipped_about: The value c that entries were mirrored at, or None if they were not.
     """
 
@@ -82,13 +81,13 @@ class Simulate(Protocol):
     def trained_on(self, inputs: Tensor) -> Tensor:
         """Return what the client would run the network on for these inputs."""
 
-    def with_client(self, client: Client) -> Simulate:
+    def with_client(self, client: Client, /) -> Simulate:
         """Return the simulation of another client."""
 
-    def with_task(self, task: Task) -> Simulate:
+    def with_task(self, task: Task, /) -> Simulate:
         """Return the simulation with another network."""
 
-    def with_mixing(self, mixing: Mixing | None) -> Simulate:
+    def with_mixing(self, mixing: Mixing | None, /) -> Simulate:
         """Return the simulation with another mixing."""
 
 
@@ -96,8 +95,8 @@ class Simulate(Protocol):
 class OwnSimulation:
     """A function of the user's own as a simulation, of a client that Seepage does not know.
 
-    Attacks that only compare updates work with it. Those that look at the client, or change what
-    is simulated, do without or raise `NotApplicable`.
+    Attacks that only compare updates work with it. Attacks that look at the client or change the
+    simulation do without or raise `NotApplicable`.
 
     Args:
         function: `(inputs, labels) -> Update`, differentiable in the inputs.
@@ -114,26 +113,17 @@ class OwnSimulation:
         return self.function(inputs, labels)
 
     def trained_on(self, inputs: Tensor) -> Tensor:
-        """Return the inputs: nothing is known of what the client does to them."""
+        """Return the inputs, since nothing is known of what the client does to them."""
         return inputs
 
-    def with_client(self, client: Client) -> Simulate:
+    def with_client(self, _: object) -> NoReturn:
         """Refuse: the function is fixed."""
-        raise self._refusal()
-
-    def with_task(self, task: Task) -> Simulate:
-        """Refuse: the function is fixed."""
-        raise self._refusal()
-
-    def with_mixing(self, mixing: Mixing | None) -> Simulate:
-        """Refuse: the function is fixed."""
-        raise self._refusal()
-
-    def _refusal(self) -> NotApplicable:
-        return NotApplicable(
+        raise NotApplicable(
             "expected a simulation of a Seepage client, got a function, which cannot be changed; "
             "use an attack that needs no knowledge of the client"
         )
+
+    with_task = with_mixing = with_client
 
 
 @dataclass(frozen=True)
@@ -148,18 +138,18 @@ class Statistics:
 class Observation:
     """The adversary's whole view; None means unknown.
 
-    Made by `Threat.observe` and, of updates that crossed a wire, by `Capture.observation`.
+    Made by `Threat.observe` or, for a captured update, by `Capture.observation`.
 
     Args:
         task: The broadcast network, in the mode the client ran it.
         update: What the client shared.
         simulate: The client's computation, with the defense if the adversary knows it.
         batch_size: Number of inputs to search for.
-        labels: Their labels, sorted: the order would be a hint that no server has.
+        labels: Their labels, sorted, since no server knows the order.
         statistics: What each batch-normalisation layer measured on the batch.
-        mixing: How the client mixed its inputs, where that is known. What is searched for is then
-            the private inputs, one column for each label, and `simulate` mixes them; only where
-            signs were flipped it is the encodings, one row for each label.
+        mixing: How the client mixed its inputs, if that is known. The attack then searches for the
+            private inputs, one column for each label, and `simulate` mixes them. If signs were
+            flipped, it searches for the encodings, one row for each label.
     """
 
     task: Task

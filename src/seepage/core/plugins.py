@@ -24,7 +24,13 @@ from multiprocessing import parent_process
 from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from seepage.core.errors import BrokenPlugin, InvalidValue, SeepageError, UnknownName, summarise_error
+from seepage.core.errors import (
+    BrokenPlugin,
+    InvalidValue,
+    SeepageError,
+    UnknownName,
+    summarise_error,
+)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -1,6 +1,6 @@
 """Progress of long work, without a parameter in every signature.
 
-An attack calls `report`; whoever wants to show it listens. Nobody listening costs nothing.
+An attack calls `report`; a display listens. It costs nothing if nobody listens.
 
 Example:
     >>> with listen(lambda step, total, objective: print(step, "of", total, objective)):

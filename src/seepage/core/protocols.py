@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from seepage.core.task import Task
     from seepage.core.update import Granularity, Update
 
-# To mix the data, so that candidates stand for mixtures; to add to it; to change the network.
+# A defense may mix the data (candidates are then mixtures), add to it, or change the network.
 Stage = Literal["mixing", "data", "network"]
 
 
@@ -75,10 +75,10 @@ class InputDefense(Protocol):
 
 @runtime_checkable
 class Aggregation(Protocol):
-    """A defense by company: of several clients, only a combination is seen."""
+    """A defense by which only a combination of several clients' updates is seen."""
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Deal the private data to the clients."""
+        """Split the private data among the clients."""
 
     def combine(self, updates: Sequence[Update], sizes: Sequence[int]) -> Update:
         """Combine the clients' updates, given how many examples each holds."""
@@ -97,7 +97,7 @@ class Attack(Protocol):
 
 @runtime_checkable
 class ActiveAttack(Protocol):
-    """An attack by a server that cheats: it plants a network first, then reads the update."""
+    """An attack by a malicious server: it plants a network first, then reads the update."""
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
         """The network it sends in place of the honest one."""
@@ -122,7 +122,7 @@ class SideBySide(Protocol):
 
 @runtime_checkable
 class Metric(Protocol):
-    """One number per person, never reduced."""
+    """One number per example, never reduced."""
 
     @property
     def name(self) -> str:
@@ -133,10 +133,10 @@ class Metric(Protocol):
         """Direction."""
 
     def __call__(self, paired: Paired) -> Tensor:
-        """Score each person, `(B,)`."""
+        """Score each example, `(B,)`."""
 
 
-# Of an error: "lower" says that no attack comes closer, "upper" that some attack comes this close.
+# Of the error: "lower" if no attack comes closer, "upper" if some attack comes this close.
 Side = Literal["lower", "upper"]
 
 
@@ -145,11 +145,11 @@ class BoundValue:
     """A bound on the error of reconstructions, and what it rests on.
 
     Args:
-        value: `(B,)`, one number per person; infinite or zero where it says nothing.
+        value: `(B,)`, one number per example; infinite or zero if it says nothing.
         side: Whether the error is at least or at most this.
         metric: Name of the metric it bounds, as scoring spells it.
         assumptions: Under which it holds, each a phrase a report can print.
-        remark: Why the bound says nothing, where it does not; empty otherwise.
+        remark: Why the bound says nothing; empty if it says something.
     """
 
     value: Tensor
@@ -159,7 +159,7 @@ class BoundValue:
     remark: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what a report could not draw."""
+        """Refuse NaN and any other shape."""
         if self.value.ndim != 1 or bool(self.value.isnan().any()):
             raise InvalidValue(
                 f"expected a bound as one number per person, got {self.value!r}; say in a remark "

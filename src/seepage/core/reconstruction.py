@@ -22,7 +22,7 @@ class Trace:
             for closed forms.
         finals: Best objective of every restart, in order; the smallest was chosen.
         diverged: How many restarts stopped being finite on the way.
-        seconds: Wall-clock time; a share of it where several were attacked side by side.
+        seconds: Wall-clock time; a share of it if several were attacked side by side.
         device: Where it ran.
     """
 
@@ -51,8 +51,8 @@ class Certificate:
         residual: Relative difference between the update recomputed at the guess and the
             observed one, in the tensor where it is largest. Tensors that are zero or rounding do
             not count.
-        unique: Whether no other input, at least none nearby, explains the update; None where this
-            is not known.
+        unique: Whether no other input, at least none nearby, explains the update; None if this is
+            not known.
     """
 
     residual: float
@@ -65,11 +65,11 @@ class Reconstruction:
 
     Args:
         inputs: `(B, ...)`, in natural units.
-        labels: `(B,)`, or None if the attack does not speak of labels.
+        labels: `(B,)`, or None if the attack gives none.
         trace: The effort.
-        certificate: Proof, where the attack can give one.
-        confidence: How sure the attack is of each feature, from 0 to 1, `(B, F)`; None where it
-            cannot tell.
+        certificate: Proof, if the attack can give one.
+        confidence: How sure the attack is of each feature, from 0 to 1, `(B, F)`; None if it cannot
+            tell.
     """
 
     inputs: Tensor
@@ -79,7 +79,7 @@ class Reconstruction:
     confidence: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuse guesses that scoring could not read."""
+        """Refuse a wrong number of labels."""
         if self.labels is not None and len(self.labels) != len(self.inputs):
             raise InvalidValue(
                 f"expected as many labels as inputs, got {len(self.labels)} and {len(self.inputs)}"
@@ -95,9 +95,9 @@ class Paired:
         guess: The guesses in the order of the truth, `(B, ...)`.
         labels: Private labels `(B,)`.
         guessed_labels: In the order of the truth, or None if the attack gave none.
-        assignment: Index of each person's guess in the reconstruction, -1 if none was left.
+        assignment: Index of each example's guess in the reconstruction, -1 if none was left.
         peak: Width of the range of values, 1 for images in [0, 1].
-        domain: What an input is, where that is known.
+        domain: What an input is, if that is known.
     """
 
     truth: Tensor
@@ -109,5 +109,5 @@ class Paired:
     domain: Domain | None = None
 
     def __len__(self) -> int:
-        """Number of people."""
+        """Number of examples."""
         return len(self.truth)

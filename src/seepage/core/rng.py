@@ -8,7 +8,7 @@ So restart 3 starts from the same point whether it runs alone, in a chunk or on 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,7 +61,7 @@ class Rng:
         return self._copy(digest, self.device)
 
     def on(self, device: torch.device | str) -> Rng:
-        """The key whose draws are made on this device: for training, not for what is compared."""
+        """Return the key that draws on this device: for training, not for results to compare."""
         return self._copy(self.digest, str(device))
 
     def generator(self) -> torch.Generator:
@@ -70,21 +70,22 @@ class Rng:
 
     def normal(self, shape: Sequence[int], like: Tensor | None = None) -> Tensor:
         """Draw standard normal numbers, like `like`, or float32 on the CPU."""
-        return _move(
-            torch.randn(tuple(shape), generator=self.generator(), dtype=_WIDE, device=self.device),
-            like,
-        )
+        return self._draw(torch.randn, shape, like)
 
     def uniform(self, shape: Sequence[int], like: Tensor | None = None) -> Tensor:
         """Draw numbers uniform in [0, 1), like `like`, or float32 on the CPU."""
-        return _move(
-            torch.rand(tuple(shape), generator=self.generator(), dtype=_WIDE, device=self.device),
-            like,
-        )
+        return self._draw(torch.rand, shape, like)
 
     def permutation(self, size: int) -> Tensor:
         """Draw a random order of `size` things."""
         return torch.randperm(size, generator=self.generator(), device=self.device).cpu()
+
+    def _draw(
+        self, draw: Callable[..., Tensor], shape: Sequence[int], like: Tensor | None
+    ) -> Tensor:
+        wide = {"dtype": torch.float64, "device": self.device}
+        drawn = draw(tuple(shape), generator=self.generator(), **wide)
+        return drawn.float().cpu() if like is None else drawn.to(like.device, like.dtype)
 
     def _copy(self, digest: str, device: str) -> Rng:
         key = object.__new__(Rng)
@@ -96,20 +97,13 @@ class Rng:
         object.__setattr__(self, "device", device)
 
 
-_WIDE = torch.float64
-
-
-def _move(draw: Tensor, like: Tensor | None) -> Tensor:
-    return draw.float().cpu() if like is None else draw.to(device=like.device, dtype=like.dtype)
-
-
 def rng(seed: int) -> Rng:
     """Return the root key of a seed."""
     return Rng(seed)
 
 
 def require_key(*keys: object) -> None:
-    """Refuse a seed or a generator where a key is meant.
+    """Refuse a seed or a generator in place of a key.
 
     Example:
         >>> require_key(0)
