@@ -111,7 +111,7 @@ def test_a_space_that_cannot_grow_ends_the_search():
 def test_the_interval_covers_the_trace():
     matrix = spread(torch.logspace(-1, 1, 80, dtype=torch.float64))
     about = Information(lambda x: torch.linalg.cholesky(matrix).T @ x, matrix[:1], std=1.0)
-    whole = dense_trace(about.dense(), people=4)
+    whole = dense_trace(about.dense(), examples=4)
     found = Inversion(held=0, probes=32)(about, 4, rng=sp.rng(0))
     assert bool(((found.value - whole.value).abs() < 2 * found.error).all())
     assert bool((found.error < 0.5 * found.value).all())

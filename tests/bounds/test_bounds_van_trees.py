@@ -9,7 +9,8 @@ from torch import nn
 
 import seepage as sp
 from seepage.bounds import CramerRao, VanTrees
-from seepage.bounds.cramer_rao import around, cosine_draws
+from seepage.bounds.bound import find_intervals
+from seepage.bounds.cramer_rao import draw_cosines
 from seepage.core.errors import InvalidValue
 
 LINE = sp.domains.Signal((1, 4))
@@ -50,7 +51,7 @@ def test_the_prior_has_the_information_it_is_said_to_have():
 
 
 def test_draws_follow_the_prior():
-    drawn = cosine_draws(torch.full((40_000,), 0.3, dtype=torch.float64), rng=sp.rng(0)) / 0.3
+    drawn = draw_cosines(torch.full((40_000,), 0.3, dtype=torch.float64), rng=sp.rng(0)) / 0.3
     expected = 1 / 3 - 2 / math.pi**2
     assert float(drawn.abs().max()) < 1
     assert float(drawn.mean()) == pytest.approx(0, abs=0.01)
@@ -59,7 +60,7 @@ def test_draws_follow_the_prior():
 
 def test_intervals_stay_within_the_domain():
     inputs = torch.tensor([0.0, 0.1, 0.5, 1.0])
-    centre, half = around(inputs, (0.0, 1.0), 0.25)
+    centre, half = find_intervals(inputs, (0.0, 1.0), 0.25)
     assert bool((centre - half >= 0).all())
     assert bool((centre + half <= 1).all())
     assert bool(((inputs - centre).abs() <= half + 1e-6).all())
@@ -86,7 +87,7 @@ def test_the_mean_of_the_posterior_does_not_beat_it(linear, std):
     half, rng = 0.25, np.random.default_rng(0)
     grid = np.linspace(-half, half, 801)
     prior = np.cos(np.pi * grid / (2 * half)) ** 2
-    truth = cosine_draws(torch.full((4_000,), half, dtype=torch.float64), rng=sp.rng(0)).numpy()
+    truth = draw_cosines(torch.full((4_000,), half, dtype=torch.float64), rng=sp.rng(0)).numpy()
     seen = truth + std * rng.normal(size=truth.shape)
     likelihood = np.exp(-((seen[:, None] - grid) ** 2) / (2 * std**2)) * prior
     guess = (likelihood @ grid) / likelihood.sum(1)

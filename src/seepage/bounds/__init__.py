@@ -1,4 +1,4 @@
-"""What theory allows: numbers that no attack, or some attack, gets past."""
+"""Bounds from theory: how close no attack can come, and how close some attack comes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from seepage.bounds import dp, risk
 from seepage.bounds.bound import Bound
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed, InverseTrace, Inversion, VanTrees
 from seepage.bounds.dp import RenyiError
-from seepage.bounds.equation_count import EquationCount, RankDeficiency
-from seepage.bounds.identifiability import Determined, Identifiability
+from seepage.bounds.identifiability import (
+    Determined,
+    EquationCount,
+    Identifiability,
+    RankDeficiency,
+)
 from seepage.bounds.information import Channel, Information, channel, information
 from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
 from seepage.core.plugins import Catalogue

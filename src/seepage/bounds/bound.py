@@ -1,27 +1,87 @@
-"""What a bound must look like to stand in a catalogue."""
+"""Bounds: the interface, and what all lower bounds on the RMSE share."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import torch
+from torch import Tensor
+
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.rng import require_key
 
 
 @runtime_checkable
 class Bound(Protocol):
-    """What theory allows, beside what attacks reach: a frozen value."""
+    """A bound on what attacks can reach: a frozen value."""
 
     @property
     def name(self) -> str:
         """The key in tables."""
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
-        """Bound the error of reconstructions from this client's update, person by person.
+        """Bound the error of reconstructions from this client's update, example by example.
 
         Args:
-            client: Who shares, and behind which defense.
+            client: The client that shares, with its defense.
             task: The broadcast network, in the mode the client runs it.
-            batch: Where the bound is evaluated: bounds are of the truth, attacks never see them.
+            batch: The private batch. Bounds depend on the truth; attacks never see them.
             rng: For bounds that sample directions.
         """
+
+
+class LowerBound:
+    """Abstract: a lower bound on the RMSE of each example, of zero where it does not apply."""
+
+    def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
+        """Bound the root mean squared error of each example."""
+        require_key(rng)
+        try:
+            return self.bound_error(client, task, batch, rng)
+        except NotApplicable as reason:
+            nothing = torch.zeros(len(batch), dtype=torch.float64, device="cpu")
+            return bound_below(nothing, remark=str(reason))
+
+    def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
+        """Compute the bound.
+
+        Raises:
+            NotApplicable: It says nothing about this case; the message becomes the remark.
+        """
+        raise NotImplementedError
+
+
+def bound_below(error: Tensor, *assumptions: str, remark: str = "") -> BoundValue:
+    """Build a lower bound on the RMSE from a value per example."""
+    return BoundValue(error.cpu(), "lower", "rmse", assumptions, remark)
+
+
+def require_radius(radius: float) -> None:
+    """Require a radius that is positive and no wider than the domain."""
+    if not 0 < radius <= 1:
+        raise InvalidValue(f"expected a radius in (0, 1], got {radius!r}")
+
+
+def find_intervals(
+    inputs: Tensor, bounds: tuple[float, float], radius: float
+) -> tuple[Tensor, Tensor]:
+    """Centre and half-width of the interval around every entry, cut at the bounds.
+
+    Example:
+        >>> find_intervals(torch.tensor([0.0, 0.5]), (0.0, 1.0), 0.25)
+        (tensor([0.1250, 0.5000]), tensor([0.1250, 0.2500]))
+    """
+    low, high = bounds
+    reach = radius * (high - low)
+    least, most = (inputs - reach).clamp_min(low), (inputs + reach).clamp_max(high)
+    return (least + most) / 2, (most - least) / 2
+
+
+def describe_intervals(radius: float) -> str:
+    """Say over which inputs a bound is an average, as an assumption."""
+    return (
+        f"on average over inputs within {radius:g} of the range around these, where every entry "
+        "varies independently"
+    )

@@ -1,4 +1,4 @@
-"""Inversion influence: how far a small change of the update moves what is recovered."""
+"""Risk scores: how exposed each example is, estimated without an attack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.jacobian import Jacobian
-from seepage.bounds.information import largest_eigenvalue, person_jacobians, squared_norm
+from seepage.bounds.information import draw_signs
 from seepage.clients.client import Client
 from seepage.core import Batch, Rng, Task
 from seepage.core.errors import InvalidValue
@@ -21,14 +21,14 @@ from seepage.core.rng import require_key
 
 @dataclass(frozen=True, kw_only=True)
 class InversionInfluence:
-    """Where the best guess goes when the update changes by noise delta of deviation one.
+    """How far the best guess moves when the update changes by standard normal noise delta.
 
         ||(J^T J + eps I)^-1 J^T delta|| / sqrt(d),   eps = damping * lambda_max(J^T J)
 
     Args:
-        damping: eps as a share of the largest eigenvalue; it also ends the conjugate gradients.
-        iterations: Of conjugate gradients and of the power iteration, two products each.
-        draws: Changes delta that are averaged over.
+        damping: eps as a share of the largest eigenvalue.
+        iterations: Steps of conjugate gradients and of the power iteration, two products each.
+        draws: Number of changes delta to average over.
 
     Deviations:
         The paper's eps is a constant; a share of lambda_max means the same for every network.
@@ -48,31 +48,30 @@ class InversionInfluence:
         """Check the numbers."""
         if not self.damping > 0:
             raise InvalidValue(f"expected damping > 0, got {self.damping!r}")
-        _check(self.iterations, self.draws)
+        _require_counts(self.iterations, self.draws)
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """Solve a damped system per person and change."""
-        require_key(rng)
-        return _each(client, task, batch, rng, self._influence)
+        """Solve a damped system for each example and change."""
+        return _score_each(client, task, batch, rng, self._influence)
 
     def _influence(self, jacobian: Jacobian, rng: Rng) -> float:
-        top = largest_eigenvalue(jacobian, iterations=self.iterations, rng=rng.fork("power"))
+        top = _largest_eigenvalue(jacobian, iterations=self.iterations, rng=rng.fork("power"))
         if top == 0:
             return math.inf
-        pulled = jacobian.adjoint(_changes(jacobian, self.draws, rng))
+        pulled = jacobian.adjoint(_draw_changes(jacobian, self.draws, rng))
         moved = _solve(jacobian, pulled, damping=self.damping * top, iterations=self.iterations)
         return _root_mean_square(moved)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfluenceFloor:
-    """The cheap lower bound of inversion influence: one product per change, and a power iteration.
+    """A cheap lower bound of inversion influence: one product per change and a power iteration.
 
         ||J^T delta|| / (lambda_max(J^T J) sqrt(d))
 
     Args:
-        iterations: Of the power iteration, two products each.
-        draws: Changes delta, of deviation one, that are averaged over.
+        iterations: Steps of the power iteration, two products each.
+        draws: Number of standard normal changes delta to average over.
 
     References:
         Zhang et al., 2023 (zhang2023understanding), the lower bound of the influence
@@ -86,29 +85,53 @@ class InfluenceFloor:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        _check(self.iterations, self.draws)
+        _require_counts(self.iterations, self.draws)
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """A few products per person."""
-        require_key(rng)
-        return _each(client, task, batch, rng, self._floor)
+        """Compute a few products for each example."""
+        return _score_each(client, task, batch, rng, self._floor)
 
     def _floor(self, jacobian: Jacobian, rng: Rng) -> float:
-        top = largest_eigenvalue(jacobian, iterations=self.iterations, rng=rng.fork("power"))
+        top = _largest_eigenvalue(jacobian, iterations=self.iterations, rng=rng.fork("power"))
         if top == 0:
             return math.inf
-        return _root_mean_square(jacobian.adjoint(_changes(jacobian, self.draws, rng)) / top)
+        return _root_mean_square(jacobian.adjoint(_draw_changes(jacobian, self.draws, rng)) / top)
 
 
-def _each(
+def _score_each(
     client: Client, task: Task, batch: Batch, rng: Rng, score: Callable[[Jacobian, Rng], float]
 ) -> Tensor:
-    jacobians = person_jacobians(client, task, batch)
-    found = [score(jacobian, rng.fork(person)) for person, jacobian in enumerate(jacobians)]
+    """Score the derivative `(P, d)` of the expected update in each example's input.
+
+    It is taken in double precision, with all other inputs fixed.
+    """
+    require_key(rng)
+    exact, inputs = task.to(dtype=torch.float64), batch.inputs.double()
+
+    def differentiate(example: int) -> Jacobian:
+        def update(flat: Tensor) -> Tensor:
+            rows = [*inputs[:example], flat.reshape(inputs.shape[1:]), *inputs[example + 1 :]]
+            return client.expected(exact, torch.stack(rows), batch.labels).flat()
+
+        return Jacobian(update, inputs[example].flatten(), vectorised=not exact.mixes_examples)
+
+    found = [score(differentiate(example), rng.fork(example)) for example in range(len(batch))]
     return torch.tensor(found, dtype=torch.float64)
 
 
-def _changes(jacobian: Jacobian, draws: int, rng: Rng) -> Tensor:
+def _largest_eigenvalue(jacobian: Jacobian, *, iterations: int, rng: Rng) -> float:
+    """Compute lambda_max(J^T J) by power iteration, from below."""
+    direction = rng.normal((jacobian.unknowns,), like=jacobian.at)
+    value = 0.0
+    for _ in range(iterations):
+        (image,) = jacobian.squared((direction / direction.norm())[None])
+        value, direction = float(image.norm()), image
+        if value == 0:
+            break
+    return value
+
+
+def _draw_changes(jacobian: Jacobian, draws: int, rng: Rng) -> Tensor:
     return rng.fork("delta").normal((draws, jacobian.equations), like=jacobian.at)
 
 
@@ -117,7 +140,7 @@ def _root_mean_square(moved: Tensor) -> float:
 
 
 def _solve(jacobian: Jacobian, wanted: Tensor, *, damping: float, iterations: int) -> Tensor:
-    """(J^T J + damping I)^-1 for every row, by conjugate gradients.
+    """Apply (J^T J + damping I)^-1 to every row, by conjugate gradients.
 
     References:
         Hestenes and Stiefel, 1952 (hestenes1952methods)
@@ -128,7 +151,7 @@ def _solve(jacobian: Jacobian, wanted: Tensor, *, damping: float, iterations: in
     for _ in range(iterations):
         image = jacobian.squared(direction) + damping * direction
         curvature = (direction * image).sum(1, keepdim=True)
-        # A row that is solved has nothing left, and takes no further step.
+        # A solved row has no residual left and takes no further step.
         step = torch.where(curvature > 0, size / curvature, 0.0)
         found, left = found + step * direction, left - step * image
         before, size = size, left.square().sum(1, keepdim=True)
@@ -136,14 +159,14 @@ def _solve(jacobian: Jacobian, wanted: Tensor, *, damping: float, iterations: in
     return found
 
 
-def _check(iterations: int, draws: int) -> None:
+def _require_counts(iterations: int, draws: int) -> None:
     if iterations < 1 or draws < 1:
         raise InvalidValue(f"expected iterations and draws >= 1, got {iterations!r} and {draws!r}")
 
 
 @dataclass(frozen=True)
 class GradientNorm:
-    """The norm of what each person would share alone: ||g_b||.
+    """The norm of the update that each example would share alone: ||g_b||.
 
     Example:
         >>> import seepage as sp
@@ -159,7 +182,7 @@ class GradientNorm:
     higher_leaks_more: ClassVar[bool] = True
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """One gradient per person."""
+        """Compute one update for each example."""
         require_key(rng)
         alone = [(batch.inputs[i : i + 1], batch.labels[i : i + 1]) for i in range(len(batch))]
         return torch.stack([client.expected(task, x, y).norm().detach() for x, y in alone]).double()
@@ -167,13 +190,14 @@ class GradientNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class JacobianNorm:
-    """How strongly the update follows each person's input: ||J_b||_F, J_b = d update / d x_b.
+    """How strongly the update depends on each example's input: ||J_b||_F, J_b = d update / d x_b.
 
     Args:
-        probes: Random directions it is estimated from, one product with the Jacobian each.
+        probes: Number of random sign vectors z in ||J||_F^2 = E ||J z||^2, one product each.
 
     References:
-        Liu et al., 2024, Eq. 29 (liu2024systematic), where it bounds the error from below
+        Liu et al., 2024, Eq. 29 (liu2024systematic), where it bounds the error from below;
+        Hutchinson, 1990 (hutchinson1990stochastic)
     """
 
     name: ClassVar[str] = "jacobian_norm"
@@ -182,18 +206,17 @@ class JacobianNorm:
     probes: int = 16
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """A few products per person."""
-        require_key(rng)
-        found = [
-            squared_norm(jacobian, probes=self.probes, rng=rng.fork(person))[0] ** 0.5
-            for person, jacobian in enumerate(person_jacobians(client, task, batch))
-        ]
-        return torch.tensor(found, dtype=torch.float64)
+        """Compute a few products for each example."""
+        return _score_each(client, task, batch, rng, self._estimate_norm)
+
+    def _estimate_norm(self, jacobian: Jacobian, rng: Rng) -> float:
+        signs = draw_signs((self.probes, jacobian.unknowns), jacobian.at, rng)
+        return float(jacobian.squares(signs).mean()) ** 0.5
 
 
 @runtime_checkable
 class _RiskScore(Protocol):
-    """Who is at risk, without attacking anybody: one number per person, a frozen value."""
+    """One number per example that ranks who is at risk, without an attack: a frozen value."""
 
     @property
     def name(self) -> str:
@@ -204,14 +227,7 @@ class _RiskScore(Protocol):
         """Direction."""
 
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """Score each person, `(B,)`.
-
-        Args:
-            client: Who shares, and behind which defense, whose expectation is differentiated.
-            task: The broadcast network, in the mode the client runs it.
-            batch: Everybody who takes part.
-            rng: For random directions.
-        """
+        """Score each example, `(B,)`, by the client's expected update; arguments as for `Bound`."""
 
 
 _ALL = (GradientNorm, JacobianNorm, InversionInfluence, InfluenceFloor)

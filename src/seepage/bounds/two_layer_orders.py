@@ -1,4 +1,4 @@
-"""Table 1 of Liu et al. for the defenses that a client has."""
+"""Orders of the error for two-layer networks: Table 1 of Liu et al. (2024)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UPPER = (
     "the tensor attack of Wang et al. reaches it: independent inputs, B^4 up to order d, and m "
     "of order d or more"
 )
-LOWER = "no attack is closer at the worst inputs; for unbiased ones"
+LOWER = "no unbiased attack is closer at the worst inputs"
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class ErrorOrders:
     """Orders of the error sqrt(mean_i ||guess_i - x_i||^2) for inputs of norm 1.
 
     Args:
-        upper: Of what the tensor attack reaches; None where nothing is known.
-        lower: Of what no attack gets below; zero without noise.
-        assumptions: Under which they hold.
+        upper: The error that the tensor attack reaches; None if unknown.
+        lower: The error that no attack gets below; zero without noise.
+        assumptions: Assumptions of both.
     """
 
     upper: float | None
@@ -56,23 +56,23 @@ def two_layer_orders(
     dropped: float = 0.0,
     pruned: float | None = None,
 ) -> ErrorOrders:
-    """Table 1, every column by its own option.
+    """Compute Table 1, with one option per column.
 
         upper = (B + sigma_0 c) sqrt(d / ((1 - p) m)),            c = max(1, ||G|| / C)
         lower = sigma c sqrt(d / ((1 - p) (1 - p^) m))
 
-    No defense and local aggregation leave every option at its default, and secure aggregation
-    counts the examples of all clients. Pruning has no known upper bound.
+    Without a defense, or with local aggregation, every option keeps its default. With secure
+    aggregation, `batch` counts the examples of all clients. Pruning has no known upper bound.
 
     Args:
         batch: Number B of examples.
         inputs: Their dimension d.
         width: Number m of hidden units.
-        std: Noise sigma the update is observed with.
-        added: Noise sigma_0 that the defense adds; part of what it is observed with.
+        std: Noise sigma with which the update is observed.
+        added: Noise sigma_0 that the defense adds; it is part of sigma.
         clipped: ||G|| / C; below 1 nothing is clipped.
-        dropped: Probability p of an entry being dropped.
-        pruned: Share p^ of ||J||_F^2 in the entries that are pruned.
+        dropped: Probability p that an entry is dropped.
+        pruned: Share p^ of ||J||_F^2 in the pruned entries.
 
     Example:
         >>> two_layer_orders(batch=4, inputs=100, width=10_000, std=0.5).lower
@@ -102,8 +102,8 @@ def two_layer_orders(
     return ErrorOrders(upper, lower, (*ASSUMPTIONS, UPPER, LOWER))
 
 
-COMPOSED = "several defenses together: their factors are multiplied, beyond the paper"
-EXAMPLES_CLIPPED = "each example is clipped, where the paper clips their sum"
+COMPOSED = "several defenses together: their factors are multiplied, which the paper does not do"
+EXAMPLES_CLIPPED = "each example is clipped; the paper clips their sum"
 
 _CLIPPING = (Clip, ClipEach)
 _PRUNING = (Prune, TopK)
@@ -111,13 +111,13 @@ _COLUMNS = (AddGaussian, Dropout, SecureAggregation, *_CLIPPING, *_PRUNING)
 
 
 def table_1(client: Client, task: Task, batch: Batch, *, std: float = 0.0) -> ErrorOrders:
-    """Table 1 for a client's own defenses; how much is clipped and pruned is measured.
+    """Compute Table 1 for a client's own defenses; how much they clip and prune is measured.
 
     Args:
-        client: Who shares; links that the table has no column for are refused by name.
+        client: The client that shares; a link without a column in the table is an error.
         task: A network of two fully connected layers.
         batch: The private inputs.
-        std: Noise the update is observed with where the defense adds none.
+        std: Noise with which the update is observed if the defense adds none.
 
     Example:
         >>> import seepage as sp
@@ -129,12 +129,12 @@ def table_1(client: Client, task: Task, batch: Batch, *, std: float = 0.0) -> Er
     References:
         Liu et al., 2024, Table 1 (liu2024systematic)
     """
-    inputs, width = _sizes(task)
+    inputs, width = _find_sizes(task)
     links = [link for link in client.chain.links if not isinstance(link, Mean)]
-    strange = [link for link in links if not isinstance(link, _COLUMNS)]
-    if strange:
+    unknown = [link for link in links if not isinstance(link, _COLUMNS)]
+    if unknown:
         raise NotApplicable(
-            f"Table 1 has no column for {', '.join(map(repr, strange))}; use CramerRao, which "
+            f"Table 1 has no column for {', '.join(map(repr, unknown))}; use CramerRao, which "
             "takes any differentiable defense"
         )
     orders = two_layer_orders(
@@ -143,7 +143,7 @@ def table_1(client: Client, task: Task, batch: Batch, *, std: float = 0.0) -> Er
         width=width,
         std=std,
         added=math.hypot(*(link.std for link in links if isinstance(link, AddGaussian))),
-        clipped=_clipped(client, task, batch),
+        clipped=_measure_clipping(client, task, batch),
         dropped=1 - math.prod(1 - link.rate for link in links if isinstance(link, Dropout)),
         pruned=pruned_share(client, task, batch),
     )
@@ -153,7 +153,7 @@ def table_1(client: Client, task: Task, batch: Batch, *, std: float = 0.0) -> Er
 
 
 def pruned_share(client: Client, task: Task, batch: Batch) -> float | None:
-    """p^ = ||J_pruned||_F^2 / ||J||_F^2, or None where nothing is pruned.
+    """Measure p^ = ||J_pruned||_F^2 / ||J||_F^2, or None if nothing is pruned.
 
     References:
         Liu et al., 2024, Proposition 3.4 (liu2024systematic)
@@ -162,36 +162,36 @@ def pruned_share(client: Client, task: Task, batch: Batch) -> float | None:
         return None
     squares = [
         float(information(Channel(one, std=1.0), task, batch).block_traces(len(batch)).sum())
-        for one in (client, _without(client, _PRUNING))
+        for one in (client, _remove_links(client, _PRUNING))
     ]
     return 1 - squares[0] / squares[1]
 
 
-def _clipped(client: Client, task: Task, batch: Batch) -> float:
-    """||G|| / C where G is clipped, else 1."""
-    bare = _without(client, _PRUNING)
+def _measure_clipping(client: Client, task: Task, batch: Batch) -> float:
+    """Measure ||G|| / C if G is clipped, else 1."""
+    bare = _remove_links(client, _PRUNING)
     norms = [
         float(one.expected(task, batch.inputs, batch.labels).norm())
-        for one in (_without(bare, _CLIPPING), bare)
+        for one in (_remove_links(bare, _CLIPPING), bare)
     ]
     return norms[0] / norms[1] if norms[1] > 0 else 1.0
 
 
-def _without(client: Client, kinds: tuple[type, ...]) -> Client:
+def _remove_links(client: Client, kinds: tuple[type, ...]) -> Client:
     kept: list[Protection] = [x for x in client.chain.links if not isinstance(x, kinds)]
     return replace(client, defense=chain(*kept))
 
 
-def _sizes(task: Task) -> tuple[int, int]:
-    """Dimension d of the input and width m of the hidden layer."""
+def _find_sizes(task: Task) -> tuple[int, int]:
+    """Find the dimension d of the input and the width m of the hidden layer."""
     layers = [
         m for m in task.model.modules() if next(m.parameters(recurse=False), None) is not None
     ]
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     if len(layers) != 2 or len(linear) != 2:
         raise NotApplicable(
-            f"Table 1 is about two fully connected layers, but {task.name} has {len(layers)} with "
-            f"parameters, {len(linear)} of them fully connected; use CramerRao, which takes any "
-            "network"
+            f"Table 1 is about two fully connected layers, but {task.name} has {len(layers)} "
+            f"layers with parameters, {len(linear)} of them fully connected; use CramerRao, which "
+            "takes any network"
         )
     return linear[0].in_features, linear[0].out_features
