@@ -1,4 +1,4 @@
-"""Is a received network honest? What a client can check before it computes an update."""
+"""Check a received network before computing an update on it: is it honest, what does it expose?"""
 
 from seepage.exposure.vet import Concentration, Finding, VettingVerdict, concentration, vet
 

@@ -24,29 +24,29 @@ from seepage.probing.first_layer import (
 )
 from seepage.probing.layer_stack import Layer, Stack, read_stack
 
-# Singular values that count are a thousandth of the largest or more, the others 1e-15: of their
-# squares, which are computed, anything between 1e-7 and 1e-14 tells them apart.
+# Relative to the largest, singular values are at least 1e-3 or about 1e-15. Any threshold between
+# 1e-7 and 1e-14 separates their squares, which are what is computed.
 SQUARED_TOLERANCE = 1e-11
-# Numbers held at once while rows or columns pass by.
+# Numbers in memory at once while a matrix is applied to parts of the identity.
 HELD = 2**21
 
 
 def counted_rank(layer: Layer) -> int:
     """The rank of u for almost all weights and gradients, by counting.
 
-    Put what each of the N windows sees into the columns of a matrix X, one row for each of the K
-    weights of a filter. With o filters A and gradients B = dL/dz the equations are A X and X B^T,
-    and the second leave a (N - b) of the first independent, a = min(o, K), b = min(o, N):
+    Let the columns of X hold what each of the N windows sees, one row for each of the K weights of
+    a filter. With o filters A and gradients B = dL/dz the equations are A X and X B^T. Given the
+    second, a (N - b) of the first are independent, a = min(o, K), b = min(o, N):
 
         rank(u) = min(covered, rank(B part) + a (N - b))
 
     Weights whose offsets agree modulo the stride meet the same inputs: m such weights give b m
-    equations for the n inputs they reach, of which min(b m, n) are independent. In a layer that is
-    not tiny this is min(covered, |z| + |w| - o^2).
+    equations for the n inputs they reach, of which min(b m, n) are independent. Unless the layer
+    is tiny this is min(covered, |z| + |w| - o^2).
 
-    Almost all weights and gradients reach it without padding, if along some axis there are more
-    windows than the kernel has strides; with padding, unless maps are few pixels wide. None that
-    are of full rank themselves exceed it.
+    Almost all weights and gradients reach this rank without padding, if along some axis there are
+    more windows than the kernel has strides; with padding, unless maps are few pixels wide. None
+    of full rank exceed it.
 
     Example:
         >>> from seepage.probing.layer_stack import read_stack
@@ -66,7 +66,7 @@ def counted_rank(layer: Layer) -> int:
 
 
 def _by_offset(layer: Layer) -> Iterator[list[tuple[int, int]]]:
-    """Along each axis, for every offset modulo the stride: its weights, and inputs they reach."""
+    """Along each axis, for every offset modulo the stride: its weights, and the inputs reached."""
     geometry = (layer.output_shape[1:], layer.kernel, layer.stride, layer.padding)
     for size, windows, kernel, stride, padding in zip(
         layer.input_shape[1:], *geometry, strict=True
@@ -83,13 +83,13 @@ def numerical_rank(system: LinearSystem) -> int:
     rows, columns = system.shape
     unit = torch.eye(min(rows, columns), dtype=system.delta.dtype, device=system.delta.device)
     parts = torch.split(unit, max(1, HELD // (rows + columns)))
-    if columns <= rows:
-        gram = torch.cat([system.adjoint(system.apply(part)) for part in parts])
-    else:
-        gram = torch.cat([system.apply(system.adjoint(part)) for part in parts])
+    first, second = system.apply, system.adjoint
+    if columns > rows:
+        first, second = second, first
+    gram = torch.cat([second(first(part)) for part in parts])
     # The largest sum of a row bounds the largest eigenvalue.
     zero = SQUARED_TOLERANCE * gram.abs().sum(1).max()
-    # Full rank, the common case, is told ten times faster: what is left is positive definite.
+    # Full rank, the common case, is tested ten times faster: the difference is positive definite.
     if int(torch.linalg.cholesky_ex(gram - zero * unit).info) == 0:
         return len(gram)
     return int((torch.linalg.eigvalsh((gram + gram.T) / 2) > zero).sum())
@@ -100,10 +100,10 @@ class _LayerRank:
     """The linear system of one convolution.
 
     Args:
-        name: Of the module.
+        name: Name of the module.
         unknowns: Entries n of the layer's input.
         equations: Rows of u: one for each output and for each weight.
-        rank: How many of them are independent.
+        rank: Number of independent equations.
     """
 
     name: str
@@ -113,7 +113,7 @@ class _LayerRank:
 
     @property
     def deficiency(self) -> int:
-        """The rank less n: zero if the input is determined, else minus what is left open."""
+        """Rank minus n: zero if the equations determine the input, otherwise negative."""
         return self.rank - self.unknowns
 
 
@@ -124,11 +124,12 @@ class RankMetric:
         c(M) = sum_i (d - i + 1) / d (rank(u_i) - n_i) <= 0
 
     Zero means that every layer's equations determine its input, so that one example can be
-    computed from its gradient; the lower, the more has to be guessed, above all in early layers.
+    computed from its gradient. A lower value means that more must be guessed, above all in early
+    layers.
 
     Args:
         layers: The convolutions in the order in which they run.
-        forgetful: Names of those followed by a ReLU.
+        forgetful: Names of the convolutions followed by a ReLU.
 
     References:
         Chen and Campbell, 2022, Definition 3.3 (chen2022analysing)
@@ -146,7 +147,7 @@ class RankMetric:
 
     @property
     def advice(self) -> str:
-        """What the number means for whoever designs the network, in one sentence."""
+        """What the number means for the designer of the network, in one sentence."""
         if self.value == 0:
             return (
                 "every layer's input is determined, so one example can be computed from its "
@@ -172,10 +173,10 @@ def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
     """The rank metric of a network of convolutions that ends in fully connected layers.
 
     Args:
-        task: The network; one that is no such chain is refused by name.
+        task: The network; another kind raises NotApplicable.
         numerical: Compute ranks of the matrices at the network's weights and the gradient of a
-            random input, instead of by `counted_rank`. Where a ReLU forgot z there is then no
-            equation for it; the count takes every z for known and is an upper bound.
+            random input, instead of by `counted_rank`. A z that a ReLU set to zero then has no
+            equation; `counted_rank` takes every z as known and is an upper bound.
 
     Example:
         >>> from seepage.zoo import cnn
@@ -222,13 +223,13 @@ def hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
         n2 + n1 n2 + n1 + n1 d >= B n2 + n1 B + B d
         n1 >= (B (d + n2) - n2) / (d + n2 + 1 - B)
 
-    About B for inputs of high dimension; one unit is enough for one example. None where no width
-    is: the batch is as large as d + n2 + 1.
+    This is about B for inputs of high dimension, and one for one example. It is None if no width
+    is enough: the batch is as large as d + n2 + 1.
 
     Args:
         batch: Number B of private inputs.
         inputs: Their dimension d.
-        outputs: Units n2 of the layer that follows.
+        outputs: Units n2 of the next layer.
 
     Example:
         >>> hidden_units_needed(1, inputs=3072, outputs=10), hidden_units_needed(
@@ -249,14 +250,12 @@ def hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
 def filters_needed(batch: int, *, before: Sequence[int], after: Sequence[int]) -> int:
     """Filters that a first convolution needs so that its outputs are as many as its inputs.
 
-        h = (d / d')^2 B C
-
-    Along every axis where an image has two; a signal has one.
+        h = (d / d')^2 B C   for images; for signals the exponent is 1
 
     Args:
         batch: Number B of private inputs.
         before: Shape `(C, d, ...)` of one input.
-        after: Spatial sizes `(d', ...)` behind the convolution.
+        after: Spatial sizes `(d', ...)` after the convolution.
 
     Example:
         >>> filters_needed(4, before=(3, 32, 32), after=(16, 16))
@@ -270,7 +269,7 @@ def filters_needed(batch: int, *, before: Sequence[int], after: Sequence[int]) -
 
 
 def features_determined(batch: int, *, features: int, outputs: int) -> bool:
-    """Whether the linear layer behind a convolution determines the features it reads.
+    """Whether the linear layer after a convolution determines the features it reads.
 
         n1 >= n2 (B - 1) / (n2 - B)   for 1 < B < n2; always for one example
 
@@ -308,8 +307,8 @@ class Count:
 
     Args:
         batch: Number of private inputs.
-        needed: Hidden units or filters; None where no number is enough.
-        enough: Whether the equations are as many as the unknowns here.
+        needed: Hidden units or filters needed; None if no number is enough.
+        enough: Whether there are as many equations as unknowns.
     """
 
     batch: int
@@ -322,10 +321,10 @@ class FirstLayerCount:
     """The layer that reads the input.
 
     Args:
-        name: Of the module.
-        kind: What its width counts: "hidden units" or "filters".
-        width: How many it has.
-        counts: One for each batch size.
+        name: Name of the module.
+        kind: The unit of its width: "hidden units" or "filters".
+        width: Number of hidden units or filters.
+        counts: One entry for each batch size.
     """
 
     name: str
@@ -336,13 +335,13 @@ class FirstLayerCount:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What can be said of a network before any update is shared.
+    """What is known about a network before any update is shared.
 
     Args:
         model: Name of the task.
-        metric: The rank metric, or None where it is not defined.
-        outside: Why it is not; empty where it is.
-        closed_form: Name of a layer that gives away the input of one example as it stands: fully
+        metric: The rank metric, or None if it is not defined.
+        outside: Why it is not defined; empty if it is.
+        closed_form: Name of a layer that gives away the input of one example in closed form: fully
             connected, with a bias, reading the input itself.
         first: The layer that reads the input, or None if it is of another kind.
     """
@@ -357,11 +356,11 @@ class Inspection:
 def inspection(
     task: Task, *, numerical: bool = False, batches: Sequence[int] = BATCHES
 ) -> Inspection:
-    """Inspect a network: its rank metric where it has one, and counts of its first layer.
+    """Inspect a network: its rank metric if it has one, and equation counts of its first layer.
 
     Args:
         task: The network.
-        numerical: Compute ranks instead of counting them.
+        numerical: Compute ranks instead of counting equations.
         batches: Batch sizes to count for.
 
     Example:
@@ -378,47 +377,41 @@ def inspection(
         metric = rank_metric(task, numerical=numerical)
     except NotApplicable as error:
         outside = str(error)
-    return Inspection(task.name, metric, outside, input_layer(task), _first_layer(task, batches))
+    first = _count_first_layer(task, batches)
+    return Inspection(task.name, metric, outside, input_layer(task), first)
 
 
-def _first_layer(task: Task, batches: Sequence[int]) -> FirstLayerCount | None:
-    modules = dict(task.model.named_modules())
+def _count_first_layer(task: Task, batches: Sequence[int]) -> FirstLayerCount | None:
     name = next(iter(input_readers(task)), None)
     if name is not None:
-        return _fully_connected(task, name, modules[name], batches)
+        return _count_linear(task, name, batches)
     name = convolutional_reader(task)
-    return None if name is None else _convolution(task, name, modules[name], batches)
+    return None if name is None else _count_convolution(task, name, batches)
 
 
-def _fully_connected(
-    task: Task, name: str, layer: nn.Module, batches: Sequence[int]
-) -> FirstLayerCount:
-    assert isinstance(layer, nn.Linear)
-    outputs = _units_after(task, name)
-    counts = []
-    for batch in batches:
-        needed = hidden_units_needed(batch, inputs=layer.in_features, outputs=outputs)
-        enough = needed is not None and layer.out_features >= needed
-        counts.append(Count(batch, needed, enough))
-    return FirstLayerCount(name, "hidden units", layer.out_features, tuple(counts))
-
-
-def _units_after(task: Task, name: str) -> int:
-    """Units of the next fully connected layer; none behind a lone one."""
-    units = {n: m.out_features for n, m in task.model.named_modules() if isinstance(m, nn.Linear)}
+def _count_linear(task: Task, name: str, batches: Sequence[int]) -> FirstLayerCount:
+    linear = {n: m for n, m in task.model.named_modules() if isinstance(m, nn.Linear)}
     order = [called for called, _ in calls(task, nn.Linear, noise(task))]
     after = order[order.index(name) + 1 :]
-    return units[after[0]] if after else 0
+    outputs = linear[after[0]].out_features if after else 0
+    inputs, width = linear[name].in_features, linear[name].out_features
+    counts = []
+    for batch in batches:
+        needed = hidden_units_needed(batch, inputs=inputs, outputs=outputs)
+        counts.append(Count(batch, needed, needed is not None and width >= needed))
+    return FirstLayerCount(name, "hidden units", width, tuple(counts))
 
 
-def _convolution(
-    task: Task, name: str, layer: nn.Module, batches: Sequence[int]
-) -> FirstLayerCount:
+def _count_convolution(task: Task, name: str, batches: Sequence[int]) -> FirstLayerCount:
+    layer = task.model.get_submodule(name)
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     with torch.no_grad():
         blank = torch.zeros(1, *task.domain.shape).to(layer.weight)
         filters, *after = layer(blank).shape[1:]
-    widths = _widths(task)
+    try:
+        widths = [layer.channels for layer in read_stack(task).layers]
+    except NotApplicable:
+        widths = []
     counts = []
     for batch in batches:
         needed = filters_needed(batch, before=task.domain.shape, after=after)
@@ -427,12 +420,3 @@ def _convolution(
         )
         counts.append(Count(batch, needed, filters >= needed and determined))
     return FirstLayerCount(name, "filters", filters, tuple(counts))
-
-
-def _widths(task: Task) -> list[int]:
-    """Output channels of every layer, where the network is a stack of layers."""
-    try:
-        stack: Stack = read_stack(task)
-    except NotApplicable:
-        return []
-    return [layer.channels for layer in stack.layers]

@@ -1,4 +1,4 @@
-"""Vetting: what a client can check in a network it was sent, before it computes an update."""
+"""Vetting: what a client can check in a received network before it computes an update."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Judgement = Literal["clean", "suspicious", "malicious"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """One finding.
 
     Args:
-        check: What looked for it.
-        level: "exposed": the architecture gives inputs away, as honest ones may, and nothing about
-            the weights is strange. "suspicious": honest training hardly leads here. "malicious":
-            it has no purpose but to read inputs off the update.
-        layer: The module it was found in; empty for the network as a whole.
-        reason: One sentence for people.
+        check: The check that found it.
+        level: "exposed": the architecture gives inputs away, as honest ones may, but the weights
+            are not strange. "suspicious": honest training hardly leads here. "malicious": the only
+            purpose is to read inputs off the update.
+        layer: The module; empty for the network as a whole.
+        reason: One sentence.
     """
 
     check: str
@@ -45,8 +45,8 @@ class VettingVerdict:
 
     Args:
         model: Name of the task.
-        findings: Everything that was found, alarms first.
-        checks: Everything that was looked for.
+        findings: All findings, alarms first.
+        checks: The names of all checks that ran.
 
     Example:
         >>> finding = Finding("reader", "exposed", "fc", "reads the input")
@@ -66,31 +66,29 @@ class VettingVerdict:
     @property
     def judgement(self) -> Judgement:
         """The worst alarm, or "clean"."""
-        levels = {found.level for found in self.alarms}
-        if "malicious" in levels:
-            return "malicious"
-        return "suspicious" if levels else "clean"
+        levels: set[str] = {found.level for found in self.alarms}
+        return "malicious" if "malicious" in levels else "suspicious" if levels else "clean"
 
     @property
     def trusted(self) -> bool:
-        """Whether nothing speaks against computing an update."""
+        """Whether there is no alarm."""
         return not self.alarms
 
 
-KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# Rows shorter than this, relative to the longest, are dead and point nowhere.
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# Rows with a norm below this, relative to the largest, are dead: they have no direction.
 DEAD = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class _Rows:
     """A layer as a matrix.
 
     Args:
-        name: Of the module.
-        convolutional: Whether its weights are shared between positions.
-        matrix: `(rows, entries)`, without the rows that are dead.
-        bias: Of those rows, or None.
+        name: Name of the module.
+        convolutional: Whether it is a convolution.
+        matrix: `(rows, entries)`, without the dead rows.
+        bias: The bias of those rows, or None.
     """
 
     name: str
@@ -99,27 +97,26 @@ class Rows:
     bias: Tensor | None
 
 
-def _weight_rows(task: Task) -> Iterator[Rows]:
+def _weight_rows(task: Task) -> Iterator[_Rows]:
     """Every linear layer and convolution of a network."""
     for name, module in task.model.named_modules():
-        if isinstance(module, KINDS):
+        if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
             matrix = module.weight.detach().flatten(1)
             norms = matrix.norm(dim=1)
             alive = norms > DEAD * norms.max()
             bias = None if module.bias is None else module.bias.detach()[alive]
-            convolutional = not isinstance(module, nn.Linear)
-            yield Rows(name, convolutional, matrix[alive], bias)
+            yield _Rows(name, isinstance(module, CONVOLUTIONS), matrix[alive], bias)
 
 
-# Natural logarithm of how much more likely a class is before the input was looked at.
+# Logarithm of how much more likely one class is than another before the input is read.
 HOPELESS = 15.0
 
 
 def _silenced_classes(task: Task) -> Iterator[Finding]:
-    """Rows of zeros in the last layer, or biases that decide before the input is looked at.
+    """Rows of zeros in the last layer, or biases that decide before the input is read.
 
-    The people of silenced classes leave nothing below the last layer, so that the update is that
-    of the others alone. A layer that is zero altogether is an honest way to begin.
+    Examples of silenced classes leave nothing below the last layer, so that the update is that of
+    the other examples. A last layer of zeros only is an honest initialisation.
 
     References:
         Wen et al., 2022 (wen2022fishing)
@@ -134,7 +131,7 @@ def _silenced_classes(task: Task) -> Iterator[Finding]:
     if silent:
         reason = (
             f"{silent} of {len(norms)} classes have a row of zeros in {layer!r}, so that their "
-            "people leave nothing in the layers below and the update is that of the others alone"
+            "examples leave nothing in the layers below and the update shows the others alone"
         )
         level: Level = "malicious" if silent >= len(norms) - 1 else "suspicious"
         yield Finding("silenced classes", level, layer, reason)
@@ -144,7 +141,7 @@ def _silenced_classes(task: Task) -> Iterator[Finding]:
     if spread > HOPELESS and spread > 2 * moved:
         reason = (
             f"biases of {layer!r} differ by {spread:.3g}, more than any input moves the logits "
-            f"({moved:.3g}): some classes are ruled out before the input is looked at"
+            f"({moved:.3g}): some classes are ruled out before the input is read"
         )
         yield Finding("silenced classes", "malicious", layer, reason)
 
@@ -154,9 +151,9 @@ WRONG, RIGHT = 0.3, 0.8
 
 
 def _flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
-    """Predictions that are wrong as they are, and right after renaming the classes.
+    """Predictions that are wrong, but right after renaming the classes.
 
-    An untrained network is wrong under every naming, a trained one right under its own.
+    An untrained network is wrong under every naming; a trained one is right under its own.
 
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
@@ -165,8 +162,8 @@ def _flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
         return
     with torch.no_grad():
         predicted = task.in_mode("eval").outputs(task.parameters, batch.inputs).argmax(1)
-    agreement = _agreement(predicted, batch.labels, task.classes)
-    right, renamed = float((predicted == batch.labels).double().mean()), _best(agreement)
+    right = float((predicted == batch.labels).double().mean())
+    renamed = _best_agreement(predicted, batch.labels, task.classes)
     if right <= WRONG and renamed >= RIGHT and len(set(predicted.tolist())) >= 3:
         reason = (
             f"it is right about {right:.0%} of your examples, and would be about {renamed:.0%} if "
@@ -175,16 +172,12 @@ def _flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
         yield Finding("flipped labels", "suspicious", "", reason)
 
 
-def _agreement(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """How often each class was predicted for each label, `(K, K)`, as shares of all."""
-    pairs = torch.bincount(labels * classes + predicted, minlength=classes**2)
-    return pairs.reshape(classes, classes).double() / len(labels)
-
-
-def _best(agreement: Tensor) -> float:
-    """The share that is right under the best renaming."""
+def _best_agreement(predicted: Tensor, labels: Tensor, classes: int) -> float:
+    """The share of predictions that are right under the best renaming of the classes."""
     from scipy.optimize import linear_sum_assignment
 
+    pairs = torch.bincount(labels * classes + predicted, minlength=classes**2)
+    agreement = pairs.reshape(classes, classes).double() / len(labels)
     rows, columns = linear_sum_assignment(agreement.cpu().numpy(), maximize=True)
     return float(agreement[rows, columns].sum())
 
@@ -196,68 +189,65 @@ PASS_SHARE = 0.9
 
 
 def _passing_layers(task: Task) -> Iterator[Finding]:
-    """Layers whose rows each hold one entry and next to nothing else: identities, permutations.
+    """Layers whose rows each have one large entry: identities and permutations.
 
-    A first one passes the input on as it is; behind a chain of them, a classifier reads the input.
+    Such a first layer passes the input on; after a chain of them, the classifier reads the input.
 
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
     """
     layers = list(_weight_rows(task))
-    passing = [rows for rows in layers if _passes_on(rows)]
-    first = [rows.name for rows in layers if rows.convolutional][:1]
-    for rows in passing:
+    first = {rows.name for rows in layers[:1]}
+    first |= {rows.name for rows in [r for r in layers if r.convolutional][:1]}
+    for rows in layers:
+        if not _passes_on(rows.matrix):
+            continue
         kind = "convolution" if rows.convolutional else "fully connected layer"
         reason = f"{kind} {rows.name!r} passes on single entries of what it reads, unchanged"
-        begins = [rows.name] == first or rows.name == layers[0].name
-        level: Level = "malicious" if begins else "suspicious"
+        level: Level = "malicious" if rows.name in first else "suspicious"
         yield Finding("pass-through layers", level, rows.name, reason)
 
 
-def _passes_on(rows: Rows) -> bool:
+def _passes_on(matrix: Tensor) -> bool:
     """Whether nearly every row has nearly all of its energy in one entry."""
-    if rows.matrix.shape[1] < PASS_DIMENSIONS or len(rows.matrix) == 0:
+    if matrix.shape[1] < PASS_DIMENSIONS or len(matrix) == 0:
         return False
-    energy = rows.matrix.double().square()
+    energy = matrix.double().square()
     dominant = energy.amax(1) > DOMINANT * energy.sum(1)
     return bool(dominant.double().mean() >= PASS_SHARE)
-
-
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def _exposed_inputs(task: Task) -> Iterator[Finding]:
     """A fully connected layer that reads the input, and a rank metric of zero.
 
-    Both are exposed by architecture: an honest perceptron has the former, a small honest
-    convolutional network the latter. Beside convolutions, which are there to read the input, a
-    fully connected layer that reads it as well is suspicious.
+    The architecture exposes both: an honest perceptron has the former, a small honest
+    convolutional network the latter. A fully connected layer that reads the input of a
+    convolutional network is suspicious.
 
     References:
         Geiping et al., 2020, Sec. 4.3 (geiping2020inverting); Chen and Campbell, 2022
         (chen2022analysing)
     """
     found = inspection(task)
-    if found.closed_form is not None:
-        name = found.closed_form
-        if any(isinstance(module, CONVOLUTIONS) for module in task.model.modules()):
-            reason = (
-                f"{name!r} is fully connected and reads the input of a convolutional network, "
-                "which has no use for it"
-            )
-            yield Finding("first layer", "suspicious", name, reason)
-        else:
-            reason = (
-                f"{name!r} is fully connected with a bias and reads the input, so one example "
-                "comes back in closed form"
-            )
-            yield Finding("first layer", "exposed", name, reason)
+    name = found.closed_form
+    if name is not None and any(isinstance(m, CONVOLUTIONS) for m in task.model.modules()):
+        reason = (
+            f"{name!r} is fully connected and reads the input of a convolutional network, which "
+            "has no use for it"
+        )
+        yield Finding("first layer", "suspicious", name, reason)
+    elif name is not None:
+        reason = (
+            f"{name!r} is fully connected with a bias and reads the input, so one example comes "
+            "back in closed form"
+        )
+        yield Finding("first layer", "exposed", name, reason)
     if found.metric is not None and found.metric.layers and round(found.metric.value) == 0:
         reason = "its rank metric c(M) is 0: the equations of one update determine one example"
         yield Finding("rank metric", "exposed", "", reason)
 
 
-# Directions in fewer dimensions coincide by chance.
+# In fewer dimensions, directions coincide by chance.
 DIMENSIONS = 16
 PARALLEL = 0.999
 PIVOTS = 64
@@ -265,56 +255,52 @@ FEWEST_ROWS, REPEATED_SHARE = 4, 0.1
 
 
 def _repeated_rows(task: Task) -> Iterator[Finding]:
-    """Layers of which many rows are the same up to scale: they measure one thing many times.
+    """Layers with many rows that are equal up to scale: they measure one thing many times.
 
-    With biases that differ, they sort inputs into bins, and differences of neighbouring rows of
-    the gradient are single inputs.
+    If their biases differ, they sort inputs into bins, and differences of neighbouring rows of the
+    gradient are single inputs.
 
     References:
         Fowl et al., 2022 (fowl2022robbing)
     """
     for rows in _weight_rows(task):
         group = parallel_rows(rows.matrix)
-        if len(group) >= max(FEWEST_ROWS, REPEATED_SHARE * len(rows.matrix)):
-            yield _finding(rows, group)
+        if len(group) < max(FEWEST_ROWS, REPEATED_SHARE * len(rows.matrix)):
+            continue
+        share = f"{len(group)} of the {len(rows.matrix)} rows of {rows.name!r} are one row repeated"
+        if rows.bias is not None and _cuts_bins(rows.matrix[group], rows.bias[group]):
+            reason = (
+                f"{share}, with biases that sort inputs into bins; what a bin holds alone stands "
+                "in the gradient as it is"
+            )
+            yield Finding("bins of biases", "malicious", rows.name, reason)
+        else:
+            reason = f"{share} up to scale, which training does not lead to"
+            yield Finding("repeated rows", "suspicious", rows.name, reason)
 
 
 def parallel_rows(matrix: Tensor) -> Tensor:
-    """Numbers of the rows in the largest group that points one way, as far as pivots show it."""
+    """Numbers of the rows in the largest group of parallel rows, found from some pivot rows."""
     if matrix.shape[1] < DIMENSIONS or len(matrix) < FEWEST_ROWS:
         return torch.empty(0, dtype=torch.long)
     unit = torch.nn.functional.normalize(matrix.double(), dim=1)
     chosen = torch.linspace(0, len(unit) - 1, min(PIVOTS, len(unit))).round().long()
-    pivots = unit[chosen.to(unit.device)]
-    alike = (pivots @ unit.T).abs() > PARALLEL
-    best = alike[alike.sum(1).argmax()]
-    return best.nonzero()[:, 0]
+    alike = (unit[chosen.to(unit.device)] @ unit.T).abs() > PARALLEL
+    return alike[alike.sum(1).argmax()].nonzero()[:, 0]
 
 
-def _finding(rows: Rows, group: Tensor) -> Finding:
-    of_all = f"{len(group)} of the {len(rows.matrix)} rows of {rows.name!r} are one row repeated"
-    if rows.bias is None or not _bins(rows.matrix[group], rows.bias[group]):
-        reason = f"{of_all} up to scale, which training does not lead to"
-        return Finding("repeated rows", "suspicious", rows.name, reason)
-    reason = (
-        f"{of_all}, with biases that sort inputs into bins; what a bin holds alone stands in the "
-        "gradient as it is"
-    )
-    return Finding("bins of biases", "malicious", rows.name, reason)
-
-
-def _bins(matrix: Tensor, bias: Tensor) -> bool:
-    """Whether the rows cut their one direction at different places."""
+def _cuts_bins(matrix: Tensor, bias: Tensor) -> bool:
+    """Whether the rows cut their common direction at different places."""
     cuts = (bias / matrix.norm(dim=1)).sort().values
     spread = cuts[-1] - cuts[0]
     return bool(spread > 0) and bool((cuts.diff() > 1e-9 * spread).all())
 
 
-# Times the mean of the others; honest networks, trained or not, stay well below.
+# In multiples of the mean of the others; honest networks, trained or not, stay well below.
 CONCENTRATED = 50.0
 FEWEST_EXAMPLES = 8
 MOST = 16
-# Below this, an example is known by heart and says nothing about how the network spreads gradients.
+# An example with a smaller error (relative to the largest) is memorised and not compared.
 KNOWN = 1e-5
 
 
@@ -325,8 +311,8 @@ class Concentration:
     Args:
         plain: max over layers of max_i ||g_i|| / (sum_j ||g_j|| - max_i ||g_i||), the D-SNR.
         relative: The same with every g_i divided by the norm of the loss's gradient at the logits.
-        layer: Where the relative one is largest.
-        examples: How many were compared.
+        layer: The layer where `relative` is largest.
+        examples: How many examples were compared.
     """
 
     plain: float
@@ -336,63 +322,60 @@ class Concentration:
 
 
 def _gradient_concentration(task: Task, batch: Batch) -> Iterator[Finding]:
-    """Examples that alone make up the gradient of a layer though others are as wrong.
+    """Single examples that dominate the gradient of a layer although others are as wrong.
 
-    D-SNR alone would raise an alarm over every trained network that meets one example it does not
-    know. What an honest network cannot do is to answer equal losses with very unequal gradients,
-    so each example is measured relative to the loss's gradient at the logits.
+    D-SNR alone would raise an alarm for every trained network that meets one example it does not
+    know. An honest network cannot answer equal losses with very unequal gradients, so each example
+    is measured relative to the loss's gradient at the logits.
 
     References:
         Garov et al., 2024 (garov2024hiding)
     """
     found = concentration(task, batch)
     if found is not None and found.relative * (found.examples - 1) > CONCENTRATED:
+        times = f"{found.relative:.3g} times" if found.relative < 1e6 else "beyond measure"
         reason = (
             f"at equal loss, one of your {found.examples} examples outweighs all the others "
-            f"{_times(found.relative)} in the gradient of {found.layer!r} (D-SNR {found.plain:.3g})"
+            f"{times} in the gradient of {found.layer!r} (D-SNR {found.plain:.3g})"
         )
         yield Finding("concentration", "suspicious", found.layer, reason)
 
 
 def concentration(task: Task, batch: Batch) -> Concentration | None:
-    """D-SNR over the first examples of a batch; None if too few say anything."""
+    """D-SNR over the first examples of a batch; None if too few have an error."""
     task = task.in_mode("eval")
     norms, errors = [], []
     for number in range(min(len(batch), MOST)):
         one = slice(number, number + 1)
         update = Gradient()(task, batch.inputs[one], batch.labels[one])
         norms.append(torch.stack([tensor.norm() for tensor in update]))
-        errors.append(_at_logits(task, batch.inputs[one], batch.labels[one]))
+        errors.append(_error_norm(task, batch.inputs[one], batch.labels[one]))
     error = torch.stack(errors).double()
-    spoken = error > KNOWN * float(error.max())
-    if int(spoken.sum()) < FEWEST_EXAMPLES:
+    wrong = error > KNOWN * float(error.max())
+    if int(wrong.sum()) < FEWEST_EXAMPLES:
         return None
-    each = torch.stack(norms).double()[spoken]
-    relative = _outweighs(each / error[spoken, None])
+    each = torch.stack(norms).double()[wrong]
+    relative = _dominance(each / error[wrong, None])
     worst = int(relative.argmax())
     name = list(task.parameters)[worst]
-    plain = float(_outweighs(each).max())
-    return Concentration(plain, float(relative[worst]), name, len(each))
+    return Concentration(float(_dominance(each).max()), float(relative[worst]), name, len(each))
 
 
-def _outweighs(norms: Tensor) -> Tensor:
+def _dominance(norms: Tensor) -> Tensor:
     """For each column, the largest entry over the sum of the others; zero where all are zero."""
-    largest, total = norms.amax(0), norms.sum(0)
-    rest = total - largest
+    largest = norms.amax(0)
+    rest = norms.sum(0) - largest
     return torch.where(largest > 0, largest / rest.clamp_min(1e-300), 0.0)
 
 
-def _at_logits(task: Task, inputs: Tensor, labels: Tensor) -> Tensor:
+def _error_norm(task: Task, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The norm of the loss's gradient at the logits."""
     with torch.no_grad():
         outputs = task.outputs(task.parameters, inputs)
     outputs.requires_grad_(True)
     (gradient,) = torch.autograd.grad(task.loss(outputs, labels).sum(), outputs)
     norm: Tensor = gradient.norm()
     return norm
-
-
-def _times(value: float) -> str:
-    return f"{value:.3g} times" if value < 1e6 else "beyond measure"
 
 
 OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = MappingProxyType(
@@ -403,7 +386,7 @@ OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = MappingProxyType
         "silenced classes": _silenced_classes,
     }
 )
-# Each with the number of examples below which it says nothing.
+# Each with the fewest examples it needs.
 ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = MappingProxyType(
     {
         "gradient concentration (D-SNR)": (_gradient_concentration, FEWEST_EXAMPLES),
@@ -414,16 +397,16 @@ _ORDER = ("malicious", "suspicious", "exposed")
 
 
 def vet(task: Task, batch: Batch | None = None) -> VettingVerdict:
-    """Say whether a network looks as if its server wanted to read the update it will cause.
+    """Check whether a network was manipulated to make the client's update readable.
 
-    Only weights that honest training does not lead to are alarms. What an architecture exposes,
-    however honest, is listed as exposed and leaves the verdict clean. A clean verdict is no proof:
-    weights can be optimised to leak and look like any others.
+    Only weights that honest training does not lead to are alarms. An input that an honest
+    architecture exposes is listed as exposed and leaves the verdict clean. A clean verdict is no
+    proof: weights can be optimised to leak and look like any others.
 
     Args:
         task: The network that was received.
-        batch: Data of the client's own, which stays here; some checks run on data alone. A dozen
-            examples or more of several classes say most; with fewer, some are left out.
+        batch: The client's own data, for the checks that need data; it stays here. Give a dozen
+            examples or more of several classes; with fewer, some checks are left out.
 
     Example:
         >>> import seepage as sp
