@@ -8,7 +8,7 @@ from seepage.attacks.local_steps import (
     EpochAgnostic,
     EpochInvariance,
     SurrogateModel,
-    _at,
+    _observe_at,
     merge_epochs,
 )
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
@@ -48,7 +48,7 @@ def test_the_position_whose_objective_ends_lowest_wins(digits):
     task = sp.zoo.cnn(variant="cnn2-v1", domain=digits.domain)
     seen = observe(task, batch, sp.FedAvg(lr=0.05, steps=20))
     inner = [
-        matching(60)(_at(seen, a), rng=sp.rng(1).fork("surrogate", i))
+        matching(60)(_observe_at(seen, a), rng=sp.rng(1).fork("surrogate", i))
         for i, a in enumerate((0.5, 0.0))
     ]
     chosen = SurrogateModel(matching(60), positions=(0.5, 0.0))(seen, rng=sp.rng(1))

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 import seepage as sp
 from seepage.attacks.local_steps import EpochAgnostic
-from seepage.attacks.local_steps import _at as seen_from
+from seepage.attacks.local_steps import _observe_at as seen_from
 from seepage.attacks.unmix import (
     PHOTOGRAPH_WEIGHTS,
     choose_patterns,

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.dager import dager
-from seepage.attacks.dlg import dlg, idlg, learn_from_gradients
+from seepage.attacks.dlg import dlg, grad_inversion, idlg, learn_from_gradients
 from seepage.attacks.exact_batch.exact_batch import exact_batch
 from seepage.attacks.feature_recovery.cocktail_party import cocktail_party
 from seepage.attacks.feature_recovery.estimated_features import estimated_features
 from seepage.attacks.feature_recovery.exact_features import exact_features
 from seepage.attacks.feature_recovery.softmax_features import softmax_features
 from seepage.attacks.feature_recovery.tensor_features import tensor_features
-from seepage.attacks.grad_inversion import grad_inversion
 from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.inverting_gradients import gradattack_strongest, inverting_gradients
 from seepage.attacks.labels.read_logits import ReadLogits

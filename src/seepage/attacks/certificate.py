@@ -13,25 +13,25 @@ from seepage.attacks.jacobian import Jacobian, exact_simulation, update_jacobian
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Update
 from seepage.core.device import precision
 from seepage.core.errors import MissingKnowledge
-from seepage.numerics.krylov import Krylov, krylov
+from seepage.numerics.krylov import krylov
 
-# The squared problem J^T J is computed to sixteen digits, so singular values below 1e-8 of the
-# largest are rounding; a hundred times more is told from zero with a margin.
+# J^T J has sixteen digits, so singular values below 1e-8 of the largest are rounding. A hundred
+# times more is told from zero with a margin.
 RESOLVED = 1e-6
-# Unknowns up to which every direction is tried.
+# Unknowns up to which all eigenvalues are computed.
 DENSE = 4_096
-# Directions tried beyond it, and after how many of them it is asked whether they settle it.
-STEPS, ASKED_EVERY = 600, 10
-# Share of a Ritz value that its error may be before it counts as an eigenvalue.
+# Lanczos steps beyond that, and how often their result is tested.
+STEPS, TESTED_EVERY = 600, 10
+# A Ritz value counts as an eigenvalue once its error is at most this share of it.
 SETTLED = 0.1
 
 
 def smallest_singular_value(jacobian: Jacobian) -> float | None:
-    """sigma_min(J), and zero where it is below 1e-6 sigma_max(J).
+    """Return sigma_min(J), or zero if it is below 1e-6 sigma_max(J).
 
-    It is positive exactly where every direction changes the function. Too few equations settle it
-    at once. Up to 4096 unknowns the eigenvalues of J^T J are computed, beyond by the Lanczos
-    process; None where that does not settle it.
+    It is positive exactly if every direction changes the function. With fewer equations than
+    unknowns it is zero. Up to 4096 unknowns the eigenvalues of J^T J are computed, beyond that the
+    Lanczos process is used; None if that does not converge.
     """
     if jacobian.equations < jacobian.unknowns:
         return 0.0
@@ -41,7 +41,7 @@ def smallest_singular_value(jacobian: Jacobian) -> float | None:
 
 
 def dense_smallest(jacobian: Jacobian) -> float | None:
-    """The answer from all eigenvalues of J^T J."""
+    """Compute it from all eigenvalues of J^T J."""
     gram = jacobian.gram()
     if not bool(gram.isfinite().all()):
         return None
@@ -50,48 +50,43 @@ def dense_smallest(jacobian: Jacobian) -> float | None:
 
 
 def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
-    """The answer from the extreme Ritz values of J^T J in a growing Krylov space.
+    """Compute it from the extreme Ritz values of J^T J in a growing Krylov space.
 
-    A Ritz value never lies below the smallest eigenvalue, so one that is zero to rounding proves
-    a direction which changes nothing. One that is not is believed once its error is a tenth of
-    it; a random start misses the eigenvector with probability zero.
+    A Ritz value never lies below the smallest eigenvalue. So if it is zero to rounding, some
+    direction changes nothing. Otherwise it is accepted once its error is a tenth of it; a random
+    start misses the eigenvector with probability zero.
 
     Args:
-        jacobian: Of which only products are taken.
-        steps: Directions after which it stays unknown, None.
+        jacobian: Only products with it are taken.
+        steps: Steps after which the answer is None.
     """
     steps = min(steps, jacobian.unknowns)
     start = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
     for space in krylov(jacobian.squared, start, steps=steps):
-        if space.ended or space.steps % ASKED_EVERY == 0 or space.steps == steps:
-            settled = _settled(space)
-            if settled is not None:
-                return settled
+        if not (space.ended or space.steps % TESTED_EVERY == 0 or space.steps == steps):
+            continue
+        (matrix,) = space.matrices()
+        if not bool(matrix.isfinite().all()):
+            continue
+        values, vectors = torch.linalg.eigh(matrix)
+        smallest = _resolve(float(values[0]), float(values[-1]))
+        error = float(space.beside[0, -1] * vectors[-1, 0].abs())
+        if error <= SETTLED * smallest**2 or not smallest:
+            return smallest
     return None
 
 
-def _settled(space: Krylov) -> float | None:
-    """What the Ritz values of the tridiagonal matrix say by now."""
-    (matrix,) = space.matrices()
-    if not bool(matrix.isfinite().all()):
-        return None
-    values, vectors = torch.linalg.eigh(matrix)
-    smallest = _resolve(float(values[0]), float(values[-1]))
-    error = float(space.beside[0, -1] * vectors[-1, 0].abs())
-    return smallest if error <= SETTLED * smallest**2 or not smallest else None
-
-
 def _resolve(least: float, most: float) -> float:
-    """The root of the least eigenvalue, or zero if it is rounding beside the largest."""
+    """Return the root of the least eigenvalue, or zero if it is rounding beside the largest."""
     return math.sqrt(least) if least > RESOLVED**2 * most and most > 0 else 0.0
 
 
-# Rounding in float32 leaves a residual of 1e-7 to 1e-5; a defense that hides anything, more.
+# Rounding in float32 leaves a residual of 1e-7 to 1e-5; a defense that hides anything leaves more.
 EXPLAINED = 1e-3
-# Error of an input, as a share of the range of its entries, above which it is not called unique.
+# Largest error of an input that is called unique, as a share of the range of its entries.
 LARGEST_ERROR = 0.01
 
-# What a network says that has parts, or is on a device, for float32 alone.
+# Raised by networks whose parts, or whose device, only support float32.
 _FLOAT32_ALONE = (RuntimeError, TypeError)
 
 
@@ -104,17 +99,12 @@ class _Agreement:
             tells anything, or that of the whole update where this is larger.
         lengths: ||g_l*|| of the tensors that tell anything. The others are zero, or rounding
             changes them by more than 1e-3 of their length.
-        error: Root of the summed squares of all relative differences and of relative rounding.
+        error: Root of the summed squares of all relative differences and relative rounding.
     """
 
     residual: float
     lengths: Mapping[str, float]
     error: float
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """What makes tensors that tell anything of length one."""
-        return {name: 1 / length for name, length in self.lengths.items()}
 
     def proves(self, *names: str) -> bool:
         """Whether the guess explains the update, and all these tensors tell something."""
@@ -122,23 +112,22 @@ class _Agreement:
 
 
 def certify(observation: Observation, reconstruction: Reconstruction) -> Certificate:
-    """Evidence that a guess is the private input: it explains the update, and alone does so nearby.
+    """Collect evidence that a guess is the private input: it alone, nearby, explains the update.
 
         residual = max_l ||g_l(x, y) - g_l*|| / ||g_l*||
         unique:    sigma_min(J) > 1e-6 sigma_max(J),   J_l = (dg_l/dx) / ||g_l*||
 
     Every tensor l of the update counts by itself: in a deep network the layer that holds the input
-    may be a millionth of the update, and then says nothing in the residual of the whole. Tensors
-    that are zero, or that rounding changes by more than 1e-3 of their length, are left out of both.
+    may be a millionth of the update, and would not show in the residual of the whole. Tensors that
+    are zero, or that rounding changes by more than 1e-3 of their length, are left out of both.
 
-    The residual is computed in the precision the client computed in, since that is what was
-    observed. The Jacobian is computed in double precision, whatever that was: singular values far
-    below the largest are the question, and float32 has no digits for them. It takes about two
-    gradients for each unknown. Uniqueness is local: a guess far away may explain the update as
-    well. It stays unknown where the residual exceeds 1e-3, since the guess is then no explanation;
-    where the residual and rounding, divided by sigma_min(J), allow an error above 1% of the range
-    of an input; and behind a defense that rounds, whose slope is made up. For tokens, which have
-    no neighbours, it stays unknown as well.
+    The residual is computed in the client's precision, since that is what was observed. The
+    Jacobian is always computed in double precision: the question is about singular values far
+    below the largest, and float32 has no digits for them. It takes about two gradients for each
+    unknown. Uniqueness is local: a guess far away may explain the update as well. It stays unknown
+    in four cases: the residual exceeds 1e-3, so the guess is no explanation; the residual and
+    rounding, divided by sigma_min(J), allow an error above 1% of the range of an input; a defense
+    rounds, so the slope is made up; the inputs are tokens, which have no neighbours.
 
     Args:
         observation: What was seen.
@@ -159,29 +148,42 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
     References:
         Chen and Campbell, 2022 (chen2022analysing) on rank deciding what can be recovered
     """
-    inputs = reconstruction.inputs
-    labels = _labels(observation, reconstruction)
-    found = agreement(observation, inputs, labels)
-    unique = _unique(observation, inputs, labels, found) if found.proves() else None
+    inputs, labels = reconstruction.inputs, reconstruction.labels
+    # Known labels are a multiset; only with one input they tell which input has which label.
+    if labels is None and len(inputs) == 1:
+        labels = observation.labels
+    if labels is None:
+        raise MissingKnowledge(
+            "labels", needed_by="a certificate", hint="give the reconstruction labels to be checked"
+        )
+    found = _compare(observation, inputs, labels)
+    unique = _is_unique(observation, inputs, labels, found) if found.proves() else None
     return Certificate(found.residual, unique)
 
 
-def _unique(
+def _is_unique(
     observation: Observation, inputs: Tensor, labels: Tensor, found: _Agreement
 ) -> bool | None:
-    if not inputs.is_floating_point():
-        return None
-    jacobian = update_jacobian(observation, inputs, labels, weights=found.weights)
-    if jacobian is None:
-        return None
-    smallest = smallest_singular_value(jacobian) if jacobian.is_true() else None
+    jacobian = _scaled_jacobian(observation, inputs, labels, found)
+    smallest = None if jacobian is None else smallest_singular_value(jacobian)
     if smallest is None or smallest == 0:
         return None if smallest is None else False
     return True if found.error <= smallest * _largest_error(observation) else None
 
 
+def _scaled_jacobian(
+    observation: Observation, inputs: Tensor, labels: Tensor, found: _Agreement
+) -> Jacobian | None:
+    """The Jacobian with every tensor of length one; None if there is none, or it is made up."""
+    if not inputs.is_floating_point():
+        return None
+    weights = {name: 1 / length for name, length in found.lengths.items()}
+    jacobian = update_jacobian(observation, inputs, labels, weights=weights)
+    return jacobian if jacobian is not None and jacobian.is_true() else None
+
+
 def _largest_error(observation: Observation) -> float:
-    """How long the error of all inputs together may be: one example may have all of it."""
+    """Return how long the error of all inputs together may be: one example may have all of it."""
     domain = observation.task.domain
     low, high = domain.bounds
     return LARGEST_ERROR * (high - low) * math.sqrt(math.prod(domain.shape))
@@ -190,7 +192,7 @@ def _largest_error(observation: Observation) -> float:
 def certify_solved(
     observation: Observation, inputs: Tensor, labels: Tensor, *, read: Collection[str], alone: bool
 ) -> Certificate:
-    """The certificate of an attack that solved equations which have one solution.
+    """Certify an attack that solved equations which have one solution.
 
     Args:
         observation: What was seen.
@@ -199,16 +201,18 @@ def certify_solved(
         read: Names of the tensors that make up the equations.
         alone: Whether they have no other solution.
     """
-    found = agreement(observation, inputs, labels)
-    unique = alone and found.proves(*read) and _follows(observation, inputs, labels, found)
+    found = _compare(observation, inputs, labels)
+    unique = alone and found.proves(*read) and _determines(observation, inputs, labels, found)
     return Certificate(found.residual, True if unique else None)
 
 
-def _follows(observation: Observation, inputs: Tensor, labels: Tensor, found: _Agreement) -> bool:
+def _determines(
+    observation: Observation, inputs: Tensor, labels: Tensor, found: _Agreement
+) -> bool:
     """Whether the update follows the input as its slopes say, and tells how strong the input is.
 
-    Behind a defense that rounds it does not follow. Clipping may hide how strong an input is, since
-    a stronger one then gives nearly the same update. Both take a few gradients, while
+    With a defense that rounds it does not follow. Clipping may hide how strong an input is, since
+    a stronger one then gives nearly the same update. Both tests take a few gradients, while
     sigma_min(J) takes two for each unknown.
     """
     if not inputs.is_floating_point():
@@ -216,8 +220,8 @@ def _follows(observation: Observation, inputs: Tensor, labels: Tensor, found: _A
     domain = observation.task.domain
     louder = domain.denormalise(2 * domain.normalise(inputs.double())) - inputs
     try:
-        jacobian = update_jacobian(observation, inputs, labels, weights=found.weights)
-        if jacobian is None or not jacobian.is_true():
+        jacobian = _scaled_jacobian(observation, inputs, labels, found)
+        if jacobian is None:
             return False
         moved = float(replace(jacobian, vectorised=False).forward(louder.reshape(1, -1)).norm())
     except _FLOAT32_ALONE:
@@ -226,21 +230,19 @@ def _follows(observation: Observation, inputs: Tensor, labels: Tensor, found: _A
 
 
 def residual(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
-    """The largest relative difference between a tensor of the simulated and the observed update.
-
-    See `_Agreement`.
-    """
-    return agreement(observation, inputs, labels).residual
+    """Return the largest relative difference of a simulated tensor; see `_Agreement`."""
+    return _compare(observation, inputs, labels).residual
 
 
-def agreement(observation: Observation, inputs: Tensor, labels: Tensor) -> _Agreement:
+def _compare(observation: Observation, inputs: Tensor, labels: Tensor) -> _Agreement:
     """Compare the update simulated at a guess with the observed one, tensor by tensor."""
     observed = observation.update
     with torch.no_grad(), precision("float32"):
         simulated = observation.simulate(inputs, labels)
     differences = _distances(simulated, observed)
-    lengths = _lengths(observed)
-    rounding = _rounding(observation, inputs, labels, simulated)
+    lengths = {name: _length(tensor) for name, tensor in observed.tensors.items()}
+    whole, off = math.hypot(*lengths.values()), math.hypot(*differences.values())
+    rounding = _estimate_rounding(observation, inputs, labels, simulated, whole=whole)
     telling = {
         name: length
         for name, length in lengths.items()
@@ -248,22 +250,27 @@ def agreement(observation: Observation, inputs: Tensor, labels: Tensor) -> _Agre
     }
     apart = [differences[name] / length for name, length in telling.items()]
     rounded = [rounding[name] / length for name, length in telling.items()]
-    whole = _ratio(math.hypot(*differences.values()), math.hypot(*lengths.values()))
-    return _Agreement(max([whole, *apart]), telling, math.hypot(*apart, *rounded))
+    relative = off / whole if whole else (math.inf if off else 0.0)
+    return _Agreement(max([relative, *apart]), telling, math.hypot(*apart, *rounded))
 
 
-def _rounding(
-    observation: Observation, inputs: Tensor, labels: Tensor, simulated: Update
+def _estimate_rounding(
+    observation: Observation, inputs: Tensor, labels: Tensor, simulated: Update, *, whole: float
 ) -> dict[str, float]:
-    """About how much of each tensor is rounding: at least what double precision changes.
+    """Estimate how much of each tensor is rounding: at least what double precision changes.
 
-    For a simulation that does not run in double precision it is what its own precision may change.
+    If a simulation does not run in double precision, it is what its own precision may change.
     """
     update, parameters = observation.update, observation.task.parameters
-    exact = _exactly(observation, inputs, labels)
+    inputs, labels = (t.double() if t.is_floating_point() else t for t in (inputs, labels))
+    try:
+        simulation = exact_simulation(observation)
+        with torch.no_grad():
+            exact = None if simulation is None else simulation(inputs, labels)
+    except _FLOAT32_ALONE:
+        exact = None
     measured = dict.fromkeys(update.tensors, 0.0) if exact is None else _distances(simulated, exact)
     precise = next(iter(update)).dtype if exact is None else torch.float64
-    whole = math.hypot(*_lengths(update).values())
     rounding: dict[str, float] = {}
     for name, tensor in update.tensors.items():
         # A difference of parameters is rounded as they are.
@@ -276,17 +283,6 @@ def _rounding(
     return rounding
 
 
-def _exactly(observation: Observation, inputs: Tensor, labels: Tensor) -> Update | None:
-    """The simulated update in double precision, where the network can be run in it."""
-    inputs, labels = (t.double() if t.is_floating_point() else t for t in (inputs, labels))
-    try:
-        simulation = exact_simulation(observation)
-        with torch.no_grad():
-            return None if simulation is None else simulation(inputs, labels)
-    except _FLOAT32_ALONE:
-        return None
-
-
 def _distances(one: Update, other: Update) -> dict[str, float]:
     return {
         name: _length(tensor.double() - other.tensors[name].double())
@@ -294,26 +290,5 @@ def _distances(one: Update, other: Update) -> dict[str, float]:
     }
 
 
-def _lengths(update: Update) -> dict[str, float]:
-    return {name: _length(tensor) for name, tensor in update.tensors.items()}
-
-
 def _length(tensor: Tensor) -> float:
     return float(tensor.double().norm())
-
-
-def _ratio(part: float, whole: float) -> float:
-    if whole == 0:
-        return 0.0 if part == 0 else math.inf
-    return part / whole
-
-
-def _labels(observation: Observation, reconstruction: Reconstruction) -> Tensor:
-    if reconstruction.labels is not None:
-        return reconstruction.labels
-    # Known labels are a multiset, which says whose they are only where there is one.
-    if observation.labels is not None and len(reconstruction.inputs) == 1:
-        return observation.labels
-    raise MissingKnowledge(
-        "labels", needed_by="a certificate", hint="give the reconstruction labels to be checked"
-    )

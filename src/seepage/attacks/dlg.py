@@ -1,4 +1,4 @@
-"""Searches by squared distance: DLG, and what was built on it."""
+"""Searches by squared distance: DLG, and the attacks built on it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from typing import Literal
 import torch
 
 from seepage.attacks.applicability import applies_to, require_searchable
-from seepage.attacks.labels.infer_labels import IDLG, InferLabels
+from seepage.attacks.labels.infer_labels import IDLG, InferLabels, YinMinimum
 from seepage.core import Attack, Observation, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
-from seepage.numerics.schedules import Constant
+from seepage.numerics.schedules import Constant, CosineDecay, WarmUp
 from seepage.search.engine import Engine
 from seepage.search.fidelity import L2
 from seepage.search.lbfgs import LBFGS
 from seepage.search.matching import GradientMatching
-from seepage.search.optimisers import Adam, Optimiser
-from seepage.search.priors import Decaying, Orthogonality, SquaredNorm
+from seepage.search.optimisers import Adam, Langevin, Optimiser
+from seepage.search.priors import (
+    BatchNormStatistics,
+    Decaying,
+    GroupConsistency,
+    Orthogonality,
+    SquaredNorm,
+    TotalVariation,
+)
 from seepage.search.search import Search
 from seepage.search.starts import UniformStart
 from seepage.search.term import Term
@@ -27,17 +34,18 @@ _EXACT = Engine(precision="float32")
 # torch.optim.LBFGS makes up to 20 steps in what papers count as one iteration.
 _STEPS_PER_ITERATION = 20
 
-# How often a regulariser that fades falls to a tenth, at least: after that it has no say left.
+# A fading regulariser falls to a tenth at least this often; after that it has no effect.
 _FALLS = 10
-
 
 # L-BFGS pays off for few unknowns.
 _FEW = 4_096
 
+_ENGINE = Engine()
+
 
 def _require_few_smooth_unknowns(observation: Observation) -> None:
-    size = observation.batch_size
-    if size != 1 or observation.task.domain.sample(1, rng=Rng(0)).numel() > _FEW:
+    entries = observation.task.domain.sample(1, rng=Rng(0)).numel()
+    if observation.batch_size != 1 or entries > _FEW:
         raise NotApplicable(f"it is for one input of at most {_FEW} entries")
     if not _has_curvature(observation.task):
         raise NotApplicable(
@@ -76,14 +84,14 @@ def dlg(
     """Deep leakage from gradients: squared distance, L-BFGS, labels searched for jointly.
 
     Args:
-        iterations: Of L-BFGS as torch counts them, 20 steps each.
+        iterations: Iterations of L-BFGS as torch counts them, 20 steps each.
         restarts: Random starts, of which the one with the lowest objective is kept.
         line_search: Whether L-BFGS searches along its directions.
         engine: How it is computed.
 
     Deviations:
-        The line search is ours: with the paper's fixed steps many starts stall or diverge. A
-        start whose objective stops being finite goes back to its best point; the paper's ends.
+        The line search is ours: with the paper's fixed steps many starts stall or diverge. If the
+        objective of a start stops being finite, it goes back to its best point; the paper's ends.
 
     References:
         Zhu et al., 2019, Algorithm 1 (zhu2019deep)
@@ -101,11 +109,7 @@ def idlg(
 ) -> Attack:
     """Improved deep leakage: the label is read off the head, then DLG searches the input.
 
-    Args:
-        iterations: Of L-BFGS as torch counts them, 20 steps each.
-        restarts: Random starts, of which the one with the lowest objective is kept.
-        line_search: Whether L-BFGS searches along its directions.
-        engine: How it is computed.
+    The arguments are those of `dlg`.
 
     References:
         Zhao et al., 2020 (zhao2020idlg)
@@ -145,14 +149,14 @@ def learn_from_gradients(
 
     Args:
         regulariser: "norm" for one input; "orthogonality" keeps the inputs of a batch apart.
-        weight: Of the regulariser at the start.
-        factor: What it is multiplied by when it falls.
-        every: Steps after which it falls; a tenth of `steps` if not given, and at most 20 for
-            L-BFGS, one iteration as torch counts them. At a fall L-BFGS learns nothing, so that 1
-            makes plain gradient descent of it.
+        weight: Weight of the regulariser at the start.
+        factor: Its factor at each fall.
+        every: Steps between falls. The default is a tenth of `steps`, and at most 20 for L-BFGS,
+            one iteration as torch counts them. L-BFGS learns nothing in the step of a fall, so 1
+            turns it into plain gradient descent.
         optimiser: L-BFGS as in the paper's comparison with DLG, or Adam, which it calls more
             stable in high dimension.
-        step_size: Of the optimiser; 1 for L-BFGS and 0.01 for Adam if not given.
+        step_size: Step size; the default is 1 for L-BFGS and 0.01 for Adam.
         line_search: Whether L-BFGS searches along its directions; Adam has none.
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
@@ -161,10 +165,9 @@ def learn_from_gradients(
     Deviations:
         The norm is squared, so that its gradient exists at zero. The paper gives no step size.
         Its listing multiplies the weight by 0.9 and its text lets it decay "90% after 2k
-        iterations"; for L-BFGS it prints no number. In a search of some hundred steps, nine tenths
-        every 2000 leave the regulariser as it was, and what is found is black rather than private.
-        Hence a tenth, ten times or more in a search: chosen on people that no reproduced figure
-        is about.
+        iterations"; for L-BFGS it prints no number. In a search of a few hundred steps, a decay
+        every 2000 leaves the regulariser as it was, and the result is black. Hence a tenth, ten
+        times or more in a search: chosen on images that no reproduced figure uses.
 
     References:
         Qian and Hansen, 2020, Algorithm 2 (qian2020what)
@@ -187,8 +190,8 @@ def learn_from_gradients(
         raise UnknownName("optimiser", optimiser, rules)
     if line_search and optimiser != "lbfgs":
         raise InvalidValue(
-            f"expected optimiser='lbfgs' for line_search=True, got {optimiser!r}, which searches "
-            "along no lines; set the one or leave the other"
+            f"expected optimiser='lbfgs' for line_search=True, got {optimiser!r}, which has no "
+            "line search; change one of them"
         )
     search = Search(
         terms=(L2(), *priors[regulariser]),
@@ -201,3 +204,53 @@ def learn_from_gradients(
         seek_labels=True,
     )
     return GradientMatching(search, engine)
+
+
+def grad_inversion(
+    *,
+    steps: int = 20_000,
+    restarts: int = 8,
+    fidelity: float = 1e-3,
+    tv: float = 1e-4,
+    norm: float = 1e-6,
+    batchnorm: float = 0.1,
+    group: float = 0.01,
+    noise: float = 1e-4,
+    engine: Engine = _ENGINE,
+) -> Attack:
+    """See through gradients: squared distance, image priors, batch statistics, a group of seeds.
+
+    Args:
+        steps: Steps of each seed.
+        restarts: Seeds in the group, which pull each other towards their mean.
+        fidelity: Weight of the squared distance.
+        tv: Weight of the total variation.
+        norm: Weight of the squared norm.
+        batchnorm: Weight of the batch-normalisation statistics.
+        group: Weight of the distance from the mean of the group.
+        noise: Deviation of the Langevin noise, which is added to the gradient.
+        engine: How it is computed; all seeds of a case run in one chunk, to see each other.
+
+    Deviations:
+        The group mean is taken pixel by pixel, without registration of the images. The paper adds
+        noise of 0.2 times the step size to the inputs. Here it is added to the gradient, which it
+        would drown, so the default is smaller. Labels must be unique within the batch, as in the
+        paper.
+
+    References:
+        Yin et al., 2021 (yin2021see)
+    """
+    search = Search(
+        terms=(
+            L2(weight=fidelity),
+            TotalVariation(weight=tv),
+            SquaredNorm(weight=norm),
+            BatchNormStatistics(weight=batchnorm),
+            GroupConsistency(weight=group),
+        ),
+        optimiser=Langevin(Adam(step_size=0.1, sign="none"), std=noise),
+        schedule=WarmUp(CosineDecay(), steps=50),
+        steps=steps,
+        restarts=restarts,
+    )
+    return InferLabels(GradientMatching(search, engine), rule=YinMinimum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from seepage.attacks.applicability import applies_to, require_searchable
@@ -21,18 +21,11 @@ from seepage.search.term import Term
 _ENGINE = Engine()
 
 
-@dataclass(frozen=True)
-class _Setting:
-    steps: int
-    restarts: int
-    tv: float
-    top: int | None
-
-
-_SETTINGS = {
-    "A": _Setting(steps=4_000, restarts=32, tv=1e-8, top=None),
-    "B": _Setting(steps=12_000, restarts=16, tv=1e-4, top=10),
-    "C": _Setting(steps=12_000, restarts=16, tv=1e-4, top=10),
+# Steps, restarts, weight of the total variation, and how many of the largest tensors to compare.
+_SETTINGS: dict[str, tuple[int, int, float, int | None]] = {
+    "A": (4_000, 32, 1e-8, None),
+    "B": (12_000, 16, 1e-4, 10),
+    "C": (12_000, 16, 1e-4, 10),
 }
 
 
@@ -60,8 +53,8 @@ def inverting_gradients(
     """Cosine matching with total variation and signed Adam.
 
     Args:
-        setting: The paper's Table 2; C is B on a network trained for ten epochs. What is given
-            besides overrides it.
+        setting: A row of the paper's Table 2; C is B on a network trained for ten epochs. Other
+            arguments override it.
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
         step_size: Step size, in normalised coordinates.
@@ -69,9 +62,9 @@ def inverting_gradients(
         layerwise: Compare tensor by tensor, weighted by the observed norm to this power, instead
             of all tensors jointly. Not in the paper: on an untrained ConvNet-64 a power of 2.5
             raises the PSNR by more than ten decibels; on small inputs it may lower it.
-        distance: "l2" compares updates by their squared distance instead, as the paper's ablation
-            does; then neither the setting's choice of tensors nor `layerwise` applies.
-        optimiser: "descent" and "lbfgs" are of the ablation too; L-BFGS has no schedule.
+        distance: "l2" compares updates by their squared distance, as in the paper's ablation. Then
+            neither the setting's choice of tensors nor `layerwise` applies.
+        optimiser: "descent" and "lbfgs" are from the ablation too; L-BFGS has no schedule.
         signed: Whether Adam sees only the sign of the gradient.
         boxed: Whether candidates stay valid images.
         median_every: Median-filter the candidates every so many steps, as the paper does on
@@ -86,10 +79,9 @@ def inverting_gradients(
     """
     if setting not in _SETTINGS:
         raise UnknownName("setting", setting, _SETTINGS)
-    chosen = _SETTINGS[setting]
-    joint = Cosine(top=chosen.top)
+    usual_steps, usual_restarts, usual_tv, top = _SETTINGS[setting]
     distances: dict[str, Term] = {
-        "cosine": joint if layerwise is None else LayerwiseCosine(weighting=layerwise),
+        "cosine": Cosine(top=top) if layerwise is None else LayerwiseCosine(weighting=layerwise),
         "l2": L2(),
     }
     rules: dict[str, Optimiser] = {
@@ -102,11 +94,11 @@ def inverting_gradients(
     if optimiser not in rules:
         raise UnknownName("optimiser", optimiser, rules)
     search = Search(
-        terms=(distances[distance], TotalVariation(weight=chosen.tv if tv is None else tv)),
+        terms=(distances[distance], TotalVariation(weight=usual_tv if tv is None else tv)),
         optimiser=rules[optimiser],
         schedule=Constant() if optimiser == "lbfgs" else StepDecay(),
-        steps=chosen.steps if steps is None else steps,
-        restarts=chosen.restarts if restarts is None else restarts,
+        steps=usual_steps if steps is None else steps,
+        restarts=usual_restarts if restarts is None else restarts,
         boxed=boxed,
         median_every=median_every,
     )
@@ -138,8 +130,8 @@ def gradattack_strongest(
 
     Deviations:
         The released code normalises candidates by the private batch's statistics. Here they are
-        normalised by their own, as the client does, which brought back more of a trained network
-        (`benchmarks.causes`, `state`); `Search.given_statistics` does the other.
+        normalised by their own, as the client does, which recovered more from a trained network
+        (`benchmarks.causes`, `state`); `Search.given_statistics` does what the code does.
 
     References:
         Huang et al., 2021, Sec. 3 and A.1-A.2 (huang2021evaluating)

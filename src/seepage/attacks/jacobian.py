@@ -15,22 +15,18 @@ from torch.nn.functional import one_hot
 
 from seepage.core import Observation, Rng, Simulate
 
-# Numbers of a Jacobian that may be held on a CPU, and the share of them for what passes by.
+# Numbers of a Jacobian that may be held on a CPU; one part in 16 of them is for a single pass.
 HELD, PASSING = 2**28, 16
-# Length of a small step as a share of the point's, and how far it may land from where J says.
+# Length of a small step as a share of the point's, and its largest relative error along J.
 STEP, DISAGREEMENT = 1e-6, 0.01
 
 Linear = Callable[[Tensor], Tensor]
 Pullback = Callable[[Tensor], tuple[Tensor]]
 
 
-def _uncounted(done: int) -> None:
-    """Nobody is told."""
-
-
 @dataclass(frozen=True, eq=False)
 class Jacobian:
-    """The derivative J `(P, n)` of a function at a point, held as a whole only where it fits.
+    """The derivative J `(P, n)` of a function at a point, held as a whole only if it fits.
 
     Args:
         function: `(n,) -> (P,)`, made of differentiable torch operations.
@@ -60,27 +56,27 @@ class Jacobian:
 
     def squared(self, directions: Tensor) -> Tensor:
         """J^T J d for every row d of `(k, n)`."""
-        return self._each(lambda some: self.adjoint(self.forward(some)), directions)
+        return self._map_rows(lambda some: self.adjoint(self.forward(some)), directions)
 
     def forward(self, directions: Tensor) -> Tensor:
         """J d for every row d of `(k, n)`."""
-        return self._each(self._over(self._forward), directions)
+        return self._map_rows(self._vectorise(self._forward), directions)
 
     def squares(self, directions: Tensor) -> Tensor:
         """||J d||^2 for every row d of `(k, n)`, `(k,)`."""
-        return self._each(lambda some: self.forward(some).square().sum(1), directions)
+        return self._map_rows(lambda some: self.forward(some).square().sum(1), directions)
 
     def adjoint(self, changes: Tensor) -> Tensor:
         """J^T v for every row v of `(k, P)`."""
-        return self._each(self._over(self._adjoint), changes)
+        return self._map_rows(self._vectorise(self._adjoint), changes)
 
-    def gram(self, counted: Callable[[int], None] = _uncounted) -> Tensor:
-        """J^T J `(n, n)`, by way of all of J where it fits and else product by product.
+    def gram(self, counted: Callable[[int], None] = lambda done: None) -> Tensor:
+        """J^T J `(n, n)`, from all of J if it fits, else product by product.
 
         Args:
-            counted: Told how many columns are done, again and again.
+            counted: Called with the number of columns done, again and again.
         """
-        held = self.unknowns * self.equations <= room(self.at)
+        held = self.unknowns * self.equations <= count_fitting(self.at)
         columns = self.at.new_empty(self.unknowns, self.equations if held else self.unknowns)
         done = 0
         for some in self.axes():
@@ -91,14 +87,14 @@ class Jacobian:
         return columns @ columns.T if held else (columns + columns.T) / 2
 
     def axes(self) -> Iterator[Tensor]:
-        """All unit vectors, as many at once as fit: an identity of all inputs may not."""
+        """Yield all unit vectors, as many at once as fit."""
         for some in self._split(torch.arange(self.unknowns, device=self.at.device)):
             yield one_hot(some, self.unknowns).to(self.at)
 
     def is_true(self) -> bool:
         """Whether a small step along a random direction changes the function as J says.
 
-        A defense that rounds has no slope but the one it was given so that attacks can search.
+        A defense that rounds has no slope; the one that attacks search by is made up.
         """
         direction = Rng(0).fork("step").normal((self.unknowns,), like=self.at)
         step = STEP * self.at.norm().clamp(min=1) / direction.norm() * direction
@@ -127,10 +123,12 @@ class Jacobian:
         pull = cast(Pullback, vjp(self.function, self.at)[1])
         return lambda change: pull(change)[0]
 
-    def _over(self, product: Linear) -> Linear:
-        return vmap(product) if self.vectorised else _in_turn(product)
+    def _vectorise(self, product: Linear) -> Linear:
+        if self.vectorised:
+            return vmap(product)
+        return lambda rows: torch.stack([product(row) for row in rows])
 
-    def _each(self, product: Linear, rows: Tensor) -> Tensor:
+    def _map_rows(self, product: Linear, rows: Tensor) -> Tensor:
         return torch.cat([product(some).detach() for some in self._split(rows)])
 
     def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
@@ -138,36 +136,32 @@ class Jacobian:
 
     @cached_property
     def _at_once(self) -> int:
-        """As many as fit, asked once: what is free on a GPU changes on the way."""
+        """How many rows fit, computed once: the free memory of a GPU changes on the way."""
         longest = max(self.equations, self.unknowns)
-        return max(1, room(self.at) // PASSING // longest)
+        return max(1, count_fitting(self.at) // PASSING // longest)
 
 
-def room(like: Tensor) -> int:
-    """Numbers like these that may be held: 2^28, or half of what is free on a GPU.
+def count_fitting(like: Tensor) -> int:
+    """Count the numbers like these that may be held: 2^28, or half of what is free on a GPU.
 
     Example:
-        >>> room(torch.zeros(1)) == 2**28
+        >>> count_fitting(torch.zeros(1)) == 2**28
         True
     """
     if like.device.type != "cuda":
         return HELD
     free, _ = torch.cuda.mem_get_info(like.device)
-    # What torch keeps for later is free as well.
+    # Memory that torch reserved but does not use is free as well.
     kept = torch.cuda.memory_reserved(like.device) - torch.cuda.memory_allocated(like.device)
     return (free + kept) // (2 * like.element_size())
 
 
 @cache
 def _load_forward_mode() -> None:
-    """Use it once: torch compiles parts of it then, in a way that it warns about itself."""
+    """Use forward mode once: torch then compiles parts of it, and warns about its own code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))
-
-
-def _in_turn(function: Linear) -> Linear:
-    return lambda rows: torch.stack([function(row) for row in rows])
 
 
 def update_jacobian(
@@ -177,16 +171,16 @@ def update_jacobian(
     *,
     weights: Mapping[str, float] | None = None,
 ) -> Jacobian | None:
-    """The derivative of the simulated update in the inputs, in double precision.
+    """Return the derivative of the simulated update in the inputs, in double precision.
 
-    None if the client is not known, so that its precision cannot be raised.
+    None if the client is not known, since its precision cannot be raised then.
 
     Args:
         observation: What was seen.
         inputs: Where the derivative is taken.
         labels: Of the inputs.
-        weights: What each tensor is multiplied by; tensors that are not named are left out. None
-            takes all of them as they are.
+        weights: Factor of each tensor; tensors that are not named are left out. None takes all
+            of them as they are.
     """
     exact = exact_simulation(observation)
     if exact is None:

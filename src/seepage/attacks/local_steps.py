@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from seepage.clients import Client, FedAvg, Gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Update
+from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.rng import require_key
-from seepage.search import Candidate, GradientMatching
+from seepage.search.matching import GradientMatching
+from seepage.search.term import Candidate
 
 
 def _require_client(observation: Observation) -> Client:
@@ -28,7 +29,7 @@ def _require_client(observation: Observation) -> Client:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochInvariance:
-    """How much the mean input of an epoch differs between epochs.
+    """A prior: how much the mean input of an epoch differs between epochs.
 
         mean over pairs of epochs of || mean_i x_{e,i} - mean_i x_{f,i} ||^2 / D
 
@@ -55,15 +56,15 @@ class EpochInvariance:
 
 @dataclass(frozen=True)
 class EpochAgnostic:
-    """Search the inputs of every epoch apart, tied by what no order can change.
+    """Search the inputs of every epoch separately, tied by what no order can change.
 
     The client went over its data several times in local batches. Which example was in which batch
-    is unknown and differs between epochs, so each epoch has variables of its own; a prior holds
-    the epochs to the same data. In the end the epochs are paired one to one and averaged.
+    is unknown and differs between epochs, so each epoch has its own variables. A prior holds the
+    epochs to the same data. In the end the epochs are paired one to one and averaged.
 
     Args:
-        attack: What searches; its terms stay, and the prior is added.
-        weight: Of the prior.
+        attack: The search, to which the prior is added.
+        weight: Weight of the prior.
 
     Deviations:
         The prior compares means of inputs; the paper also tries means of features.
@@ -98,7 +99,7 @@ class EpochAgnostic:
             raise MissingKnowledge(
                 "labels", needed_by="an attack over epochs", hint="use Threat(knows_labels=True)"
             )
-        unrolled = _unrolled(observation, observation.labels, client, local)
+        unrolled = _unroll_epochs(observation, observation.labels, client, local, local.epochs)
         prior = EpochInvariance(weight=self.weight, epochs=local.epochs)
         search = replace(self.attack.search, terms=(*self.attack.search.terms, prior))
         guess = replace(self.attack, search=search)(unrolled, rng=rng)
@@ -106,10 +107,10 @@ class EpochAgnostic:
         return replace(guess, inputs=merged, labels=observation.labels)
 
 
-def _unrolled(
-    observation: Observation, labels: Tensor, client: Client, local: FedAvg
+def _unroll_epochs(
+    observation: Observation, labels: Tensor, client: Client, local: FedAvg, epochs: int
 ) -> Observation:
-    """The same observation, of a client that goes once over as many examples as it really did."""
+    """Return the observation of a client that goes once over the examples of all epochs."""
     size = len(labels)
     if local.local_batch_size is not None and size % local.local_batch_size:
         raise NotApplicable(
@@ -117,13 +118,12 @@ def _unrolled(
             "an epoch would end in the middle of one"
         )
     once = replace(local, epochs=1, local_batch_size=min(local.local_batch_size or size, size))
+    simulate = observation.simulate.with_client(Client(once, client.defense))
     return replace(
         observation,
-        simulate=observation.simulate.with_client(Client(once, client.defense)).with_task(
-            observation.task
-        ),
-        labels=labels.repeat(local.epochs or 1, *(1,) * (labels.ndim - 1)),
-        batch_size=size * (local.epochs or 1),
+        simulate=simulate.with_task(observation.task),
+        labels=labels.repeat(epochs, *(1,) * (labels.ndim - 1)),
+        batch_size=size * epochs,
     )
 
 
@@ -156,7 +156,7 @@ class SurrogateModel:
     directions: the length of the difference means nothing here.
 
     Args:
-        attack: What searches.
+        attack: The search.
         positions: Values of a in [0, 1] to try; the lowest objective wins.
 
     Deviations:
@@ -183,28 +183,25 @@ class SurrogateModel:
                 "use the attack without it"
             )
         guesses = [
-            self.attack(_at(observation, position), rng=rng.fork("surrogate", index))
+            self.attack(_observe_at(observation, position), rng=rng.fork("surrogate", index))
             for index, position in enumerate(self.positions)
         ]
         return min(guesses, key=lambda guess: min(guess.trace.finals, default=0.0))
 
 
-def _at(observation: Observation, position: float) -> Observation:
-    """The observation of a client that shares one gradient at the surrogate."""
-    task = _between(observation.task, observation.update, position)
-    client = Client(Gradient(), _require_client(observation).defense)
-    return replace(
-        observation,
-        task=task,
-        update=observation.update.descent(),
-        simulate=observation.simulate.with_client(client).with_task(task),
-    )
-
-
-def _between(task: Task, update: Update, position: float) -> Task:
-    model = copy.deepcopy(task.model)
+def _observe_at(observation: Observation, position: float) -> Observation:
+    """Return the observation of a client that shares one gradient at the surrogate."""
+    update, model = observation.update, copy.deepcopy(observation.task.model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in update.tensors:
                 parameter.add_(update.tensors[name], alpha=position)
-    return replace(task, model=model, name=f"{task.name} at {position:g}")
+    name = f"{observation.task.name} at {position:g}"
+    task = replace(observation.task, model=model, name=name)
+    client = Client(Gradient(), _require_client(observation).defense)
+    return replace(
+        observation,
+        task=task,
+        update=update.descent(),
+        simulate=observation.simulate.with_client(client).with_task(task),
+    )

@@ -1,4 +1,4 @@
-"""TabLeak: search for rows of a table with an ensemble, and pool its members."""
+"""TabLeak: search for the rows of a table with an ensemble, and pool its members."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from seepage.search.search import Search
 
 
 def align_members(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
-    """Every member's rows in the order of one of them: the order of a batch means nothing.
+    """Order every member's rows like those of one member, since a batch has no order.
 
-    Rows are matched so that their summed squared distance is least, and only within a label, since
-    labels are known of every row.
+    Rows are matched so that their summed squared distance is least. Only rows of one label are
+    matched, since all labels are known.
 
     Args:
         members: Normalised rows `(R, B, D)`.
@@ -41,35 +41,32 @@ def align_members(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
     from scipy.optimize import linear_sum_assignment
 
     codes = labels[:, None] if labels.ndim == 1 else labels
-    strangers = (codes[:, None] != codes[None]).any(-1).cpu()
+    forbidden = (codes[:, None] != codes[None]).any(-1).cpu()
     kept = members[reference].double().cpu()
     ordered = []
     for member in members:
         costs = (kept[:, None] - member.double().cpu()[None]).square().sum(-1)
-        # Dearer than any assignment within labels can be.
-        costs = costs.masked_fill(strangers, float(costs.sum()) + 1)
+        # More than any assignment within labels can cost.
+        costs = costs.masked_fill(forbidden, float(costs.sum()) + 1)
         _, columns = linear_sum_assignment(costs.numpy())
         ordered.append(member[torch.as_tensor(columns, device=member.device)])
     return torch.stack(ordered)
 
 
 def pool_members(members: Tensor) -> Tensor:
-    """The median over members, entry by entry: `(R, B, D)` to `(B, D)`.
-
-    Of an even number the two in the middle are averaged.
-    """
+    """Return the median over members, entry by entry: `(R, B, D)` to `(B, D)`."""
     return members.quantile(0.5, dim=0)
 
 
 def confidence(members: Tensor, domain: Tabular) -> Tensor:
-    """How far members agree on each column, from 0, as on nothing, to 1: `(B, F)`.
+    """Return how far members agree on each column, from 0 for not at all to 1: `(B, F)`.
 
         categories: 1 - H(p) / log K,       p the mean of the members' probabilities
         numbers:    1 - exp(h) / exp(h0),   h the entropy of a Gaussian fitted to the members,
                                             h0 that of the population
 
-    To be compared within a kind of column: agreement on a number and on a category are not of one
-    scale. Behind noise members agree on what the noise says, so that it tells nothing.
+    Compare it only within one kind of column: numbers and categories have different scales. With
+    noise, members agree on what the noise says, so agreement tells nothing.
 
     Args:
         members: Aligned normalised rows `(R, B, D)`.
@@ -82,40 +79,33 @@ def confidence(members: Tensor, domain: Tabular) -> Tensor:
         [1.0, 0.0]
 
     Deviations:
-        The paper gives the entropies themselves, which are of different scale for numbers.
+        The paper gives the entropies themselves, which have another scale for numbers.
 
     References:
         Vero et al., 2023, Sec. 4.3 (vero2023tableak)
     """
-    parts = [
-        _certainty(members[..., place].mean(0))
-        if isinstance(column, Categorical)
-        # Numbers are standardised: the deviation of the population is 1.
-        else 1 - members[..., place.start].std(0, correction=0)
-        for column, place in zip(domain.columns, domain.places, strict=True)
-    ]
+    parts = []
+    for column, place in zip(domain.columns, domain.places, strict=True):
+        if isinstance(column, Categorical):
+            probabilities = members[..., place].mean(0)
+            entropy = torch.special.entr(probabilities).sum(-1)
+            parts.append(1 - entropy / math.log(probabilities.shape[-1]))
+        else:
+            # Numbers are standardised: the deviation of the population is 1.
+            parts.append(1 - members[..., place.start].std(0, correction=0))
     return torch.stack(parts, dim=1).clamp(0, 1)
-
-
-def _certainty(probabilities: Tensor) -> Tensor:
-    entropy = torch.special.entr(probabilities).sum(-1)
-    certainty: Tensor = 1 - entropy / math.log(probabilities.shape[-1])
-    return certainty
 
 
 @dataclass(frozen=True)
 class _PooledEnsemble:
     """Gradient matching on a table: every restart is a member, and their median is the guess.
 
-    One search for mixed numbers and categories ends in one of many places; what the members agree
-    on is likely to be right, and how far they agree tells how likely.
+    A search for mixed numbers and categories can end in many places. What the members agree on is
+    likely to be right, and how far they agree tells how likely.
 
     Args:
         search: With a softmax of categories; its restarts are the members.
         engine: How it is computed.
-
-    References:
-        Vero et al., 2023 (vero2023tableak)
     """
 
     search: Search
@@ -135,8 +125,7 @@ class _PooledEnsemble:
             raise MissingKnowledge(
                 "labels", needed_by="tableak", hint="use Threat(knows_labels=True)"
             )
-        matching = GradientMatching(self.search, self.engine)
-        best, members = matching.ensemble(observation, rng=rng)
+        best, members = GradientMatching(self.search, self.engine).ensemble(observation, rng=rng)
         finals = best.trace.finals
         ordered = align_members(members, labels, reference=finals.index(min(finals)))
         inputs = domain.project(domain.denormalise(pool_members(ordered)))
@@ -144,15 +133,11 @@ class _PooledEnsemble:
             best,
             inputs=inputs,
             confidence=confidence(ordered, domain),
-            certificate=_certificate(observation, inputs, labels),
+            certificate=Certificate(residual(observation, inputs, labels)),
         )
 
 
-def _certificate(observation: Observation, inputs: Tensor, labels: Tensor) -> Certificate:
-    return Certificate(residual(observation, inputs, labels))
-
-
-# Members of an ensemble on a small network: together they are faster on a CPU as well.
+# The members of an ensemble on a small network run faster together, also on a CPU.
 _TOGETHER = Engine(precision="float32", rows=64)
 
 
@@ -164,11 +149,11 @@ def tableak(
     step_size: float = 0.06,
     engine: Engine = _TOGETHER,
 ) -> Attack:
-    """Rows of a table: a softmax of the categories, and the pooled median of an ensemble.
+    """Recover rows of a table: a softmax of the categories, and the median of an ensemble.
 
     Args:
         steps: Steps of each member.
-        members: Random starts whose results are pooled; none is chosen.
+        members: Random starts, whose results are pooled.
         step_size: Of Adam, in normalised coordinates.
         engine: How it is computed.
 
