@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.func import jacrev
 
 import seepage as sp
-from seepage.attacks.linear_systems.rgap import Step, Walk, keep_solutions, walk_back
+from seepage.attacks.linear_systems.rgap import Step, walk_back
 from seepage.core import Domain
 from seepage.numerics.least_squares import minimum_norm
 from seepage.probing.layer_stack import Stack, read_stack
@@ -39,9 +39,9 @@ def measure(domain: Domain, *, images: int) -> list[dict[str, object]]:
                 return [_consistent(step, stack, seen.update, mismatches) for step in steps]  # noqa: B023
 
             row: dict[str, object] = {"variant": variant, "image": i}
-            for name, way in (("without", keep_solutions), ("with", correct)):
+            for name, way in (("without", None), ("with", correct)):
                 delta = seen.update.tensors["head.bias"]
-                walks = [Walk(seen.update, delta)]
+                walks = [(seen.update, delta)]
                 (end,) = walk_back(stack, walks, damping=0.0, correct=way)
                 inputs = domain.project(domain.denormalise(end.x.reshape(1, *domain.shape)))
                 guess = sp.Reconstruction(inputs, batch.labels)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 import seepage as sp
-from seepage.attacks.linear_systems.rgap import Step, Walk, walk_back
+from seepage.attacks.linear_systems.rgap import Step, walk_back
 from seepage.core import Domain
 from seepage.numerics.least_squares import minimum_norm
 from seepage.probing.layer_stack import Stack, read_stack
@@ -79,7 +79,7 @@ def _step(variant: str, domain: Domain, index: int) -> Step:
     batch = sp.data.load("cifar10").batch(1).to(dtype=torch.float64)
     seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
     rest = Stack(read_stack(task).layers[index:])
-    walk = Walk(seen.update, seen.update.tensors["head.bias"])
+    walk = (seen.update, seen.update.tensors["head.bias"])
     return walk_back(rest, [walk], damping=0.0)[0]
 
 

@@ -9,8 +9,9 @@ from scipy import stats
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.malicious_server import ClassFishing, Imprint, Law, Public
+from seepage.attacks.malicious_server.class_fishing import ClassFishing
 from seepage.attacks.malicious_server.identity_convolutions import find_passed_entries
+from seepage.attacks.malicious_server.robbing_the_fed import Imprint, Law, Public
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.scoring import METRICS
 

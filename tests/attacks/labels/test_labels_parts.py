@@ -8,7 +8,6 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.labels.count_labels import (
-    SupposedExamples,
     _cost_with,
     count_visible,
     nearest_counts,
@@ -37,7 +36,7 @@ def observed(task, labels, local=None):
 
 def supposed(equations, labels):
     features = sp.rng(2).normal((len(labels), equations.weight.shape[1])).double()
-    return SupposedExamples(features, torch.tensor(labels))
+    return features, torch.tensor(labels)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -71,25 +70,25 @@ def test_the_gain_is_what_the_client_multiplies_by(local, factor):
 def test_the_jacobian_is_the_derivative():
     _, seen = observed(linear_task(scale=2.0), [0, 3, 5])
     equations = write_equations(read_evidence(seen), 3)
-    examples = supposed(equations, [0, 3, 5])
+    features, labels = supposed(equations, [0, 3, 5])
 
     def explained(features):
-        return equations.target - equations.residual(SupposedExamples(features, examples.labels))
+        return equations.target - equations.residual(features, labels)
 
-    exact = torch.autograd.functional.jacobian(explained, examples.features)
-    assert torch.allclose(equations.jacobian(examples), exact, atol=1e-10)
+    exact = torch.autograd.functional.jacobian(explained, features)
+    assert torch.allclose(equations.jacobian(features, labels), exact, atol=1e-10)
 
 
 def test_the_cost_of_one_more_example_is_that_of_all_together():
     _, seen = observed(linear_task(scale=2.0), [0, 3, 5])
     equations = write_equations(read_evidence(seen), 3)
-    examples = supposed(equations, [0, 3])
+    features, labels = supposed(equations, [0, 3])
     more = sp.rng(3).normal((4, 3)).double()
-    quick = _cost_with(equations, examples, equations.residual(examples), more)
+    left, accuracy = equations.residual(features, labels), equations.accuracy(features, labels)
+    quick = _cost_with(equations, left, accuracy, more)
     for feature, label in product(range(4), range(6)):
-        together = examples.add(more[feature], label)
-        accuracy = equations.accuracy(together)
-        slow = equations.cost(equations.residual(together), accuracy).sum()
+        together = torch.cat([features, more[feature][None]]), torch.tensor([0, 3, label])
+        slow = equations.cost(equations.residual(*together), equations.accuracy(*together)).sum()
         assert torch.isclose(quick[feature, label], slow)
 
 
@@ -104,7 +103,7 @@ def test_the_rank_counts_examples_while_there_are_fewer_than_classes(size, bias)
 def test_peeling_finds_the_labels_of_all_examples(bias):
     _, seen = observed(linear_task(scale=20.0, bias=bias), [0, 3, 3])
     found = peel(write_equations(read_evidence(seen), 3), limit=3)
-    assert sorted(found.examples.labels.tolist()) == [0, 3, 3]
+    assert sorted(found.labels.tolist()) == [0, 3, 3]
 
 
 def test_a_solution_holds_the_features_of_the_examples():
@@ -115,7 +114,7 @@ def test_a_solution_holds_the_features_of_the_examples():
     assert found.solved
     assert not peel(equations, limit=2).solved
     truth = torch.cat([batch.inputs.flatten(1).double(), torch.ones(3, 1).double()], dim=1)
-    ours, theirs = found.examples.features @ equations.weight.T, truth @ evidence.weight.T
+    ours, theirs = found.features @ equations.weight.T, truth @ evidence.weight.T
     assert torch.allclose(ours[ours[:, 0].argsort()], theirs[theirs[:, 0].argsort()], atol=1e-3)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.linear_systems.hybrid import Hybrid, observe_tail
-from seepage.attacks.linear_systems.rgap import Walk, walk_back
+from seepage.attacks.linear_systems.rgap import walk_back
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.domains import Image
@@ -73,7 +73,7 @@ def test_the_hard_constraint_keeps_the_system_solved():
     batch = photo(16)
     seen = observe(sp.zoo.cnn(variant="cnn2-v2", domain=shifted(16)), batch)
     stack = read_stack(seen.task)
-    walk = Walk(seen.update, seen.update.tensors["head.bias"].double())
+    walk = (seen.update, seen.update.tensors["head.bias"].double())
     (step,) = walk_back(stack, [walk], damping=0.0)
     off = {}
     for constraint in ("hard", "soft"):
@@ -103,7 +103,7 @@ def test_the_tail_at_the_true_features_shares_what_was_observed(index):
 def first_step(task, batch):
     seen, stack = observe(task, batch), read_stack(task)
     _, bias = stack.layers[-1].parameters
-    walk = Walk(seen.update, seen.update.tensors[bias].double())
+    walk = (seen.update, seen.update.tensors[bias].double())
     return seen, walk_back(stack, [walk], damping=0.0)[0]
 
 

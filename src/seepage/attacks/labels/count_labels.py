@@ -71,9 +71,9 @@ def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
     if not (found.solved or evidence.biased):
         # The lengths of features are only roughly known, so a partial explanation misleads.
         return _calibrate_counts(size * evidence.signal, size)
-    known = torch.bincount(found.examples.labels, minlength=evidence.classes)
-    left = equations.residual(found.examples) @ equations.anchor
-    return known + _calibrate_counts(left, size - len(found.examples))
+    known = torch.bincount(found.labels, minlength=evidence.classes)
+    left = equations.residual(found.features, found.labels) @ equations.anchor
+    return known + _calibrate_counts(left, size - len(found.labels))
 
 
 def _calibrate_counts(signal: Tensor, size: int) -> Tensor:
@@ -212,28 +212,6 @@ def _normalise_counts(estimate: Tensor, size: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SupposedExamples:
-    """Supposed examples of a batch.
-
-    Args:
-        features: In the coordinates of some `_LabelEquations`, `(A, r)`.
-        labels: `(A,)`.
-    """
-
-    features: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        """Number of examples."""
-        return len(self.labels)
-
-    def add(self, features: Tensor, label: int) -> SupposedExamples:
-        """The same examples and one more."""
-        labels = torch.cat([self.labels, self.labels.new_tensor([label])])
-        return SupposedExamples(torch.cat([self.features, features[None]]), labels)
-
-
-@dataclass(frozen=True, eq=False)
 class _LabelEquations:
     """B dL/dW = sum over examples of (softmax(W h) - e_y) h^T, for h in the row space of dL/dW.
 
@@ -263,21 +241,19 @@ class _LabelEquations:
         """Softmax(W h), `(A, K)`."""
         return torch.softmax(features @ self.weight.T + self.offset, dim=-1)
 
-    def residual(self, examples: SupposedExamples) -> Tensor:
-        """What these examples leave unexplained, `(K, r)`."""
-        each = self.predictions(examples.features) - self._one_hot(examples.labels)
-        return self.target - each.T @ examples.features
+    def residual(self, features: Tensor, labels: Tensor) -> Tensor:
+        """What examples with features `(A, r)` and labels `(A,)` leave unexplained, `(K, r)`."""
+        each = self.predictions(features) - self._one_hot(labels)
+        return self.target - each.T @ features
 
-    def accuracy(self, examples: SupposedExamples) -> Tensor:
+    def accuracy(self, features: Tensor, labels: Tensor) -> Tensor:
         """Accuracy of each row, `(K,)`.
 
         A softmax close to 1 is rounded in absolute terms, so the row of an example's own class is
         not accurate to its last digits.
         """
-        lengths = vector_norm(examples.features, dim=1)
-        own: Tensor = (
-            self.precision / 2 * (lengths[:, None] * self._one_hot(examples.labels)).sum(0)
-        )
+        lengths = vector_norm(features, dim=1)
+        own: Tensor = self.precision / 2 * (lengths[:, None] * self._one_hot(labels)).sum(0)
         tiny = torch.finfo(own.dtype).tiny
         sizes: Tensor = vector_norm(self.target, dim=1)
         return 8 * self.precision * sizes + self.rounding + own + tiny
@@ -286,14 +262,14 @@ class _LabelEquations:
         """The cost of each row of a residual, `(..., K)`."""
         return (residual.square().sum(-1) + accuracy.square()).log() / 2
 
-    def jacobian(self, examples: SupposedExamples) -> Tensor:
+    def jacobian(self, features: Tensor, labels: Tensor) -> Tensor:
         """Derivative of the explained target by the features, `(K, r, A, r)`."""
-        predictions = self.predictions(examples.features)
+        predictions = self.predictions(features)
         spread = self.weight[None] - (predictions @ self.weight)[:, None]
         slopes = predictions[:, :, None] * spread
-        derivative = torch.einsum("akr,ac->kcar", slopes, examples.features)
-        axes = torch.arange(examples.features.shape[1])
-        derivative[:, axes, :, axes] += (predictions - self._one_hot(examples.labels)).T[None]
+        derivative = torch.einsum("akr,ac->kcar", slopes, features)
+        axes = torch.arange(features.shape[1])
+        derivative[:, axes, :, axes] += (predictions - self._one_hot(labels)).T[None]
         return derivative
 
     def _one_hot(self, labels: Tensor) -> Tensor:
@@ -338,15 +314,17 @@ def _row_space(evidence: Evidence) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Explanation:
-    """Supposed examples and how well they explain the gradient.
+    """Supposed examples, and how well they explain the gradient.
 
     Args:
-        examples: With features and labels.
+        features: In the coordinates of the equations, `(A, r)`.
+        labels: `(A,)`.
         cost: Over all rows; lower is better.
         solved: Whether nothing is left over, as far as the digits go.
     """
 
-    examples: SupposedExamples
+    features: Tensor
+    labels: Tensor
     cost: float
     solved: bool
 
@@ -366,11 +344,10 @@ def peel(equations: _LabelEquations, *, limit: int) -> _Explanation:
         equations: What is to be explained.
         limit: Most examples to look for.
     """
-    none = SupposedExamples(equations.target[:0], torch.zeros(0, dtype=torch.long))
-    path = [_explain(equations, none)]
+    path = [_explain(equations, equations.target[:0], torch.zeros(0, dtype=torch.long))]
     while len(path) <= limit and not path[-1].solved:
-        proposals = _propose_example(equations, path[-1].examples)
-        more = [_explain(equations, _refine(equations, proposal)) for proposal in proposals]
+        proposals = _propose_example(equations, path[-1].features, path[-1].labels)
+        more = [_explain(equations, _refine(equations, f, y), y) for f, y in proposals]
         if not more:
             break
         path.append(min(more, key=lambda explanation: explanation.cost))
@@ -381,42 +358,41 @@ def peel(equations: _LabelEquations, *, limit: int) -> _Explanation:
     return path[-1]
 
 
-def _explain(equations: _LabelEquations, examples: SupposedExamples) -> _Explanation:
-    accuracy = equations.accuracy(examples)
-    cost = equations.cost(equations.residual(examples), accuracy)
+def _explain(equations: _LabelEquations, features: Tensor, labels: Tensor) -> _Explanation:
+    accuracy = equations.accuracy(features, labels)
+    cost = equations.cost(equations.residual(features, labels), accuracy)
     # The mean over rows of the cost above that of a perfect explanation.
     excess = float((cost - accuracy.log()).mean())
-    return _Explanation(examples, float(cost.sum()), excess < _SOLVED)
+    return _Explanation(features, labels, float(cost.sum()), excess < _SOLVED)
 
 
-def _refine(equations: _LabelEquations, examples: SupposedExamples) -> SupposedExamples:
-    """Minimise the cost over the features by Levenberg-Marquardt steps; the labels stay.
+def _refine(equations: _LabelEquations, features: Tensor, labels: Tensor) -> Tensor:
+    """Minimise the cost over the features by Levenberg-Marquardt steps.
 
     Rows are weighted by one over their residual, so that rows that other examples have yet to
     explain do not pull on rows already explained.
     """
-    accuracy = equations.accuracy(examples)
-    residual = equations.residual(examples)
+    accuracy = equations.accuracy(features, labels)
+    residual = equations.residual(features, labels)
     value, damping = equations.cost(residual, accuracy).sum(), 1e-2
     for _ in range(_STEPS):
         weights = (residual.square().sum(1) + accuracy.square()).rsqrt()
-        rows = torch.einsum("k,kcar->kcar", weights, equations.jacobian(examples))
+        rows = torch.einsum("k,kcar->kcar", weights, equations.jacobian(features, labels))
         rows, right = rows.flatten(2).flatten(0, 1), (weights[:, None] * residual).flatten()
         for _ in range(_DAMPINGS):
-            step = _solve_damped(rows, right, damping).reshape(examples.features.shape)
-            moved = SupposedExamples(examples.features + step, examples.labels)
-            left = equations.residual(moved)
+            moved = features + _solve_damped(rows, right, damping).reshape(features.shape)
+            left = equations.residual(moved, labels)
             lower = equations.cost(left, accuracy).sum()
             if lower < value:
                 break
             damping *= 6
         else:
-            return examples
+            return features
         gained = value - lower
-        examples, residual, value, damping = moved, left, lower, max(damping / 10, 1e-13)
+        features, residual, value, damping = moved, left, lower, max(damping / 10, 1e-13)
         if gained < 1e-3:
             break
-    return examples
+    return features
 
 
 def _solve_damped(rows: Tensor, right: Tensor, damping: float) -> Tensor:
@@ -430,15 +406,17 @@ def _solve_damped(rows: Tensor, right: Tensor, damping: float) -> Tensor:
 
 
 def _propose_example(
-    equations: _LabelEquations, examples: SupposedExamples
-) -> list[SupposedExamples]:
-    """The most promising ways to add one example."""
-    left = equations.residual(examples)
-    features = _mixtures(equations, left, equations.accuracy(examples))
-    cost = _cost_with(equations, examples, left, features)
+    equations: _LabelEquations, features: Tensor, labels: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """The most promising ways to add one example: features and labels of all examples."""
+    left, accuracy = equations.residual(features, labels), equations.accuracy(features, labels)
+    mixtures = _mixtures(equations, left, accuracy)
+    cost = _cost_with(equations, left, accuracy, mixtures)
     order = cost.flatten().argsort(stable=True)[:_TRIALS]
-    pairs = [divmod(index, cost.shape[1]) for index in order.tolist()]
-    return [examples.add(features[f], label) for f, label in pairs]
+    return [
+        (torch.cat([features, mixtures[f][None]]), torch.cat([labels, labels.new_tensor([label])]))
+        for f, label in (divmod(index, cost.shape[1]) for index in order.tolist())
+    ]
 
 
 def _mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Tensor:
@@ -453,13 +431,12 @@ def _mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Ten
 
 
 def _cost_with(
-    equations: _LabelEquations, examples: SupposedExamples, left: Tensor, features: Tensor
+    equations: _LabelEquations, left: Tensor, accuracy: Tensor, features: Tensor
 ) -> Tensor:
     """Cost with one more example, for each of these features and each label, `(F, K)`.
 
     A label changes only its own row.
     """
-    accuracy = equations.accuracy(examples)
     predictions = equations.predictions(features)
     without = left - torch.einsum("fk,fr->fkr", predictions, features)
     own = without + features[:, None]

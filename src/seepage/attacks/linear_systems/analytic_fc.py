@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -122,11 +121,18 @@ def layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
 def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
     """Corollary 1: walk down from the nearest layer with a bias to a layer without one."""
     layers = read_stack(task).layers
-    lowest = [layer.name for layer in layers].index(name)
-    *below, above = _layers_up_to_bias(task, update, layers[lowest:])
     exact = update.map(Tensor.double)
-    weight, delta = _layer_gradients(exact, above.name)
-    assert delta is not None
+    below: list[Layer] = []
+    for above in layers[[layer.name for layer in layers].index(name) :]:
+        weight, delta = _layer_gradients(exact, above.name)
+        if above.convolutional or delta is not None:
+            break
+        below.append(above)
+    if above.convolutional or delta is None:
+        raise NotApplicable(
+            f"expected a bias in {name!r} of {task.name}, or in a fully connected layer that only "
+            "fully connected layers separate from it, got none; use gradient matching"
+        )
     vector = layer_input(weight, delta, name=above.name)
     for layer in reversed(below):
         slope = layer.activation.derivative(layer.activation.inverse(vector))
@@ -138,27 +144,13 @@ def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
     return vector
 
 
-def _layers_up_to_bias(task: Task, update: Update, layers: Sequence[Layer]) -> Sequence[Layer]:
-    for count, layer in enumerate(layers, start=1):
-        if layer.convolutional:
-            break
-        if _layer_gradients(update, layer.name)[1] is not None:
-            return layers[:count]
-    raise NotApplicable(
-        f"expected a bias in {layers[0].name!r} of {task.name}, or in a fully connected layer that "
-        "only fully connected layers separate from it, got none; use gradient matching"
-    )
-
-
 @dataclass(frozen=True)
 class AnalyticFC:
     """Closed-form inversion of a network whose first layer is fully connected.
 
-    For z = A v + b every row gives dL/dA_i = (dL/dz_i) v, and `features` solves all rows at once.
-    The first layer or a fully connected layer above it needs a bias. For a batch each row holds a
-    mixture of the inputs; the rows of the B largest bias gradients are then returned as they are.
-
-    The guess is clamped to the domain, in which the truth lies.
+    `features` solves for one input. The first layer or a fully connected layer above it needs a
+    bias. For a batch each row holds a mixture of the inputs, and the rows of the B largest bias
+    gradients are returned. The guess is clamped to the domain, in which the truth lies.
 
     References:
         Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting); Phong et

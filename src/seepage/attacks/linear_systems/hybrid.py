@@ -230,7 +230,7 @@ _CONSTRAINTS = ("auto", "hard", "soft")
 
 @dataclass(frozen=True, kw_only=True)
 class Hybrid:
-    """R-GAP with every convolutional layer's solution corrected by gradient matching.
+    """R-GAP with every convolutional layer's solution corrected by gradient matching; see `hybrid`.
 
         minimise  mu1 sum_l (1 - cos(g_l(x), g*_l)) + mu2 TV(x) + nu <x^2>   subject to  u x = v
 
@@ -244,13 +244,6 @@ class Hybrid:
         constraint: "hard" returns to the solutions of u x = v after every step; "soft" adds
             mu3 ||u x - v||^2 to the objective; "auto" is hard where u and v hold no error, because
             every layer above had one solution only, and soft elsewhere.
-        step_size: Of Adam.
-        damping: Tikhonov damping of the least squares.
-        engine: How the searches are computed.
-
-    Deviations:
-        The mean square <x^2>, with a small weight nu: total variation does not see slow changes,
-        and where it alone decided, images drifted away from R-GAP's and became worse.
 
     References:
         Chen and Campbell, 2022, Algorithm 1 and Eq. 11 (chen2022analysing)

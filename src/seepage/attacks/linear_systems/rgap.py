@@ -76,30 +76,12 @@ class Step:
         return self.exact and (known is None or bool(known.all()))
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
-    """The start of one walk.
-
-    Args:
-        update: The observed gradient of one example, up to scale.
-        delta: dL/dz of the last layer, in the same scale.
-    """
-
-    update: Update
-    delta: Tensor
-
-
-# Improve the inputs of one convolutional layer, one per walk, before the walks go on.
-Correct = Callable[[Sequence[Step]], Sequence[Tensor]]
-
-
-def keep_solutions(steps: Sequence[Step]) -> list[Tensor]:
-    """No correction: the solutions of least norm."""
-    return [step.x for step in steps]
-
-
 def walk_back(
-    stack: Stack, walks: Sequence[Walk], *, damping: float, correct: Correct = keep_solutions
+    stack: Stack,
+    walks: Sequence[tuple[Update, Tensor]],
+    *,
+    damping: float,
+    correct: Callable[[Sequence[Step]], Sequence[Tensor]] | None = None,
 ) -> list[Step]:
     """Compute the input of every layer, last layer first; return the steps of the first layer.
 
@@ -109,26 +91,26 @@ def walk_back(
 
     Args:
         stack: The network.
-        walks: Where to begin.
+        walks: The observed gradient of one example, and dL/dz of the last layer in the same scale.
         damping: Tikhonov damping of the least squares.
-        correct: Improves the inputs of a convolutional layer before the walks go on.
+        correct: Improves the inputs of a convolutional layer, one per walk, before the walks go on;
+            None keeps the solutions of least norm.
 
     References:
         Zhu and Blaschko, 2021, Sec. 3 (zhu2021recursive); Chen and Campbell, 2022, Eq. 2-7 and
         Lemma 3.1 (chen2022analysing)
     """
-    gradients = [walk.update.descent().tensors for walk in walks]
+    gradients = [update.descent().tensors for update, _ in walks]
     # Of the logits only the gradient is known.
     known = [
         _Known(torch.zeros_like(d), torch.zeros_like(d, dtype=torch.bool), d, True)
-        for d in (walk.delta for walk in walks)
+        for _, d in walks
     ]
     for index in range(len(stack.layers) - 1, -1, -1):
         layer = stack.layers[index]
         steps = _solve_layer(index, layer, known, gradients, damping)
-        if layer.convolutional:
-            better = correct(steps)
-            steps = [replace(s, x=x) for s, x in zip(steps, better, strict=True)]
+        if correct is not None and layer.convolutional:
+            steps = [replace(s, x=x) for s, x in zip(steps, correct(steps), strict=True)]
         if index > 0:
             known = [_pass_down(stack.layers[index - 1], step) for step in steps]
     return steps
@@ -290,9 +272,9 @@ def recover_inputs(
     starts = zip(owners, (delta for found in deltas for delta in found), strict=True)
     steps = walk_back(
         stack,
-        [Walk(observations[case].update, delta) for case, delta in starts],
+        [(observations[case].update, delta) for case, delta in starts],
         damping=damping,
-        correct=keep_solutions if correct is None else partial(correct, stack, owners),
+        correct=None if correct is None else partial(correct, stack, owners),
     )
     best = [
         _choose_best(seen, [step for step, of in zip(steps, owners, strict=True) if of == case])
@@ -355,19 +337,11 @@ def _to_inputs(observation: Observation, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class RGAP:
-    """Backward recursion over linear systems, for one example.
+    """Backward recursion over linear systems, for one example; see `rgap`.
 
     The input of each layer solves u x = v, whose rows are the layer's forward pass and its weight
     gradient. The solution of least norm is taken. The certificate says `unique` where every layer
     has one solution only. Behind a ReLU only the rows of positive outputs are known.
-
-    Args:
-        damping: Tikhonov damping of the least squares, for noisy updates.
-
-    Deviations:
-        All rows of a fully connected layer are used, weighted by the size of their gradient. The
-        paper averages their quotients, which is the same without noise and worse with it. The
-        gradient at the logits is read off the last bias where there is one.
 
     References:
         Zhu and Blaschko, 2021 (zhu2021recursive)
@@ -415,7 +389,8 @@ def rgap(*, damping: float = 0.0) -> Attack:
     Deviations:
         Least squares by conjugate gradients, without forming the matrix. Any loss will do: the
         gradient at the logits is read off the last bias, or found from the loss, trying every
-        solution.
+        solution. All rows of a fully connected layer are used, weighted by the size of their
+        gradient; the paper averages their quotients, which is worse with noise.
 
     References:
         Zhu and Blaschko, 2021 (zhu2021recursive)

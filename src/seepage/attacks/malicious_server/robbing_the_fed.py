@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal, Protocol
 
 import torch
@@ -43,10 +42,8 @@ class Imprint(nn.Module):
     ) -> None:
         """Put the parts together."""
         super().__init__()
-        self.bins = bins
-        self.activation = activation
-        self.decoder = decoder
-        self.network = network
+        self.bins, self.activation = bins, activation
+        self.decoder, self.network = decoder, network
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Run the network on the input and its detour."""
@@ -69,19 +66,17 @@ def _find_bins(task: Task) -> tuple[str, str]:
 
 Shape = Literal["normal", "laplace"]
 
-# Of the laws with mean 0 and standard deviation 1.
-_QUANTILES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "normal": lambda p: 2**0.5 * torch.erfinv(2 * p - 1),
-        "laplace": lambda p: -(p - 0.5).sign() * (1 - 2 * (p - 0.5).abs()).log() / 2**0.5,
-    }
-)
-_PROBABILITIES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "normal": lambda z: (1 + torch.erf(z / 2**0.5)) / 2,
-        "laplace": lambda z: 0.5 + z.sign() * (1 - (-(2**0.5) * z.abs()).exp()) / 2,
-    }
-)
+# Quantiles and probabilities of the laws with mean 0 and standard deviation 1.
+_LAWS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "normal": (
+        lambda p: 2**0.5 * torch.erfinv(2 * p - 1),
+        lambda z: (1 + torch.erf(z / 2**0.5)) / 2,
+    ),
+    "laplace": (
+        lambda p: -(p - 0.5).sign() * (1 - 2 * (p - 0.5).abs()).log() / 2**0.5,
+        lambda z: 0.5 + z.sign() * (1 - (-(2**0.5) * z.abs()).exp()) / 2,
+    ),
+}
 
 
 class Edges(Protocol):
@@ -118,17 +113,16 @@ class Law:
 
     def __post_init__(self) -> None:
         """Check the law."""
-        if self.shape not in _QUANTILES:
-            raise UnknownName("law", self.shape, _QUANTILES)
+        if self.shape not in _LAWS:
+            raise UnknownName("law", self.shape, _LAWS)
         if not self.std > 0:
             raise InvalidValue(f"expected std > 0, got {self.std!r}")
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
         """Scale the quantiles of the standard law."""
-        ends = (_functional_range(functional, task) - self.mean) / self.std
-        below, up_to = _PROBABILITIES[self.shape](ends)
-        within = _QUANTILES[self.shape](below + levels * (up_to - below))
-        return self.mean + self.std * within
+        quantiles, probabilities = _LAWS[self.shape]
+        below, up_to = probabilities((_functional_range(functional, task) - self.mean) / self.std)
+        return self.mean + self.std * quantiles(below + levels * (up_to - below))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +164,7 @@ _SLACK = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class RobbingTheFed:
-    """Plants a layer whose bins catch one input each, and divides.
+    """Plants a layer whose bins catch one input each, and divides; see `robbing_the_fed`.
 
     Bin k opens to inputs whose functional <w, x> exceeds its edge; in the sparse variant it closes
     again at the next edge. For each bin that holds a single input,
@@ -190,14 +184,7 @@ class RobbingTheFed:
     approximate, since the columns of the decoder drift apart.
 
     Args:
-        bins: Number K of bins.
-        variant: "cumulative" with ReLU, or "sparse" with a clamp to [0, 1].
-        functional: "mean" measures brightness, "random" a Gaussian direction.
         edges: The law of the functional, assumed or measured on public data.
-        gain: How far the detour moves the input at most, roughly, in normalised units.
-        column: Size of the entries of c. Larger entries give the bins a larger gradient, which
-            stands out from noise and from the rounding of local steps; with too large ones a local
-            step moves inputs to other bins.
 
     Deviations:
         The paper uses the cumulative variant. The sparse one subtracts nothing and so keeps more
@@ -392,8 +379,10 @@ def robbing_the_fed(
         std: Its standard deviation.
         public: Name of a data set to measure the law on instead.
         split: Of that data set.
-        gain: How far the network's input is moved at most, roughly, in normalised units.
-        column: Size of the decoder's entries; larger ones stand out more from noise.
+        gain: How far the detour moves the input at most, roughly, in normalised units.
+        column: Size of the entries of c. Larger entries give the bins a larger gradient, which
+            stands out from noise and from the rounding of local steps; with too large ones a local
+            step moves inputs to other bins.
 
     Example:
         >>> robbing_the_fed(bins=64).bins
