@@ -1,4 +1,4 @@
-"""Data to update: the gradient of a batch, or the distance moved by local steps."""
+"""From data to an update: the gradient of a batch, or the change after local steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from seepage.clients.client import Client, SharedUpdate
-from seepage.clients.fedavg import FedAvg
-from seepage.clients.gradient import Gradient, batch_statistics
+from seepage.clients.gradient import FedAvg, Gradient, batch_statistics
 from seepage.core import LocalComputation
 
 LOCALS: Mapping[str, Callable[..., LocalComputation]] = MappingProxyType(

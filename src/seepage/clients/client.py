@@ -1,4 +1,4 @@
-"""The client: a local computation between the defenses before it and those after it."""
+"""The client: input defenses, a local computation, then defenses of the update."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from seepage.defenses.chain import Chain, chain
 
 @dataclass(frozen=True, eq=False)
 class SharedUpdate:
-    """What leaves a client, beside what it was made from; `Threat` decides who sees what.
+    """A shared update, and what it was made from; `Threat` decides who sees what.
 
     Args:
-        update: What crosses the wire.
-        prepared_batches: What was trained, and on what: one, or one for each client whose
-            updates were aggregated.
+        update: What is sent.
+        prepared_batches: What was trained, and on what: one per client whose updates were
+            aggregated.
     """
 
     update: Update
@@ -32,19 +32,18 @@ class SharedUpdate:
 class Client:
     """Computes on private data and shares only the defended update.
 
-    The adversary's simulation runs `expected`, the same code on its own candidate, so that what
-    the client does is written once.
+    The adversary's simulation runs `expected`: the same code, on its own candidate.
 
     Args:
-        local: What is computed.
-        defense: What is done before it, and to it before it leaves; nothing by default.
+        local: The local computation.
+        defense: Applied before it, to the data or network, and after it, to the update.
     """
 
     local: LocalComputation
     defense: Protection = field(default_factory=chain)
 
     def __post_init__(self) -> None:
-        """Refuse a defense that this computation cannot feed."""
+        """Check that the defense fits the computation."""
         if self.chain.consumes not in self.local.produces:
             raise InvalidValue(
                 f"{self.defense} takes {self.chain.consumes} updates, but {self.local} produces "
@@ -58,19 +57,19 @@ class Client:
 
     @cached_property
     def chain(self) -> Chain:
-        """The defense, seen as a chain."""
+        """The defense as a chain."""
         return Chain.of(self.defense)
 
     def __call__(self, task: Task, batch: Batch, *, rng: Rng) -> Update:
-        """Prepare, compute and defend; what crosses the wire."""
+        """Prepare, compute and defend; return the update that is sent."""
         return self.share(task, batch, rng=rng).update
 
     def broadcast(self, task: Task) -> Task:
-        """The network that everybody holds under this defense; `task` is this one elsewhere."""
+        """The network that the server sends under this defense; other methods take it as `task`."""
         return self.chain.broadcast(task)
 
     def share(self, task: Task, batch: Batch, *, rng: Rng) -> SharedUpdate:
-        """Do what a call does, and keep what it was made from."""
+        """Compute the update, and keep what it was made from."""
         require_key(rng)
         task.check(batch)
         parts = self.chain.split(batch)
@@ -80,26 +79,21 @@ class Client:
             prepared = self.chain.prepare(PreparedBatch.plain(task, part), rng=key)
             prepared_batches.append(prepared)
             updates.append(self.chain(self._compute(prepared), rng=key).detach())
-        return SharedUpdate(
-            self.chain.combine(updates, [len(part) for part in parts]), tuple(prepared_batches)
-        )
+        update = self.chain.combine(updates, [len(part) for part in parts])
+        return SharedUpdate(update, tuple(prepared_batches))
 
     def expected(self, task: Task, inputs: Tensor, labels: Tensor) -> Update:
         """The update without its randomness, differentiable in the inputs."""
         parts = self.chain.split(Batch(inputs, labels))
-        prepared_batches = [
-            self.chain.prepare_expected(PreparedBatch.plain(task, part)) for part in parts
-        ]
+        plain = [PreparedBatch.plain(task, part) for part in parts]
+        prepared_batches = [self.chain.prepare_expected(batch) for batch in plain]
         updates = [self.chain.expected(self._compute(prepared)) for prepared in prepared_batches]
         return self.chain.combine(updates, [len(part) for part in parts])
 
     def _compute(self, prepared: PreparedBatch) -> Update:
         batch, wanted = prepared.batch, self.chain.consumes
+        computed = self.local(prepared.task, batch.inputs, batch.labels, granularity=wanted)
         # Computed in the precision of the network; defenses then work in float32 at least.
-        update = self.local(prepared.task, batch.inputs, batch.labels, granularity=wanted).map(
-            upcast
-        )
-        masked = {
-            n: t * prepared.masks[n] for n, t in update.tensors.items() if n in prepared.masks
-        }
-        return replace(update, tensors={**update.tensors, **masked})
+        tensors = computed.map(upcast).tensors
+        masked = {n: t * prepared.masks[n] for n, t in tensors.items() if n in prepared.masks}
+        return replace(computed, tensors={**tensors, **masked})

@@ -1,11 +1,13 @@
-"""FedSGD: the client shares the gradient of its batch."""
+"""What a client computes: the gradient of its batch (FedSGD), or local steps (FedAvg)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -45,9 +47,9 @@ class Gradient:
     def __call__(
         self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"
     ) -> Update:
-        """Differentiate the loss; per example, the reduction is left to what combines them."""
+        """Differentiate the loss; per-example gradients are reduced later, by `Mean`."""
         if granularity == "per_example":
-            return Update(_each(task, inputs, labels), granularity="per_example")
+            return Update(_per_example(task, inputs, labels), granularity="per_example")
         return Update(batch_gradient(task, task.parameters, inputs, labels, self.reduction))
 
 
@@ -58,7 +60,7 @@ def batch_gradient(
     labels: Tensor,
     reduction: Reduction = "mean",
 ) -> dict[str, Tensor]:
-    """Gradient of the reduced loss at any parameters; the one place where it is computed."""
+    """Gradient of the reduced loss at the given parameters."""
 
     def objective(at: dict[str, Tensor]) -> Tensor:
         losses = task.losses(at, inputs, labels)
@@ -68,38 +70,124 @@ def batch_gradient(
     return gradient
 
 
-def _each(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def _per_example(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     if task.mixes_examples:
         raise InvalidValue(
             f"per-example gradients of {task.name} do not exist while batch normalisation mixes "
             "the batch; use Threat(batchnorm='running') or a network without it"
         )
 
-    def one(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def differentiate(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         return batch_gradient(task, task.parameters, x.unsqueeze(0), y.unsqueeze(0))
 
-    each: dict[str, Tensor] = vmap(one)(inputs, labels)
-    return each
+    gradients: dict[str, Tensor] = vmap(differentiate)(inputs, labels)
+    return gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """The parameters after local SGD minus the parameters before.
+
+        v_t = momentum v_{t-1} + dL(batch_t)/dtheta_t,   theta_{t+1} = theta_t - lr v_t
+
+    Local batches are consecutive slices of the data, repeated in the same order; the last one of
+    an epoch may be smaller. Buffers of normalisation layers are not part of the update.
+
+    Args:
+        lr: Local learning rate.
+        steps: Number of local steps; give this or `epochs`.
+        epochs: Passes over the data instead of steps.
+        local_batch_size: Examples per step; None uses all of them.
+        momentum: As in `torch.optim.SGD`, without dampening.
+
+    Example:
+        >>> FedAvg(lr=0.1, epochs=2, local_batch_size=4).count_steps(examples=10)
+        6
+
+    References:
+        McMahan et al., 2017 (mcmahan2017communication); Geiping et al., 2020, Eq. 8
+        (geiping2020inverting)
+    """
+
+    produces: ClassVar[tuple[Granularity, ...]] = ("aggregate",)
+
+    lr: float
+    steps: int | None = None
+    epochs: int | None = None
+    local_batch_size: int | None = None
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if (self.steps is None) == (self.epochs is None):
+            raise InvalidValue(
+                f"expected either steps or epochs, got steps={self.steps!r}, epochs={self.epochs!r}"
+            )
+        for name in ("steps", "epochs", "local_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidValue(f"expected {name} >= 1, got {value!r}")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise InvalidValue(f"expected lr > 0, got {self.lr!r}")
+        if not 0 <= self.momentum < 1:
+            raise InvalidValue(f"expected 0 <= momentum < 1, got {self.momentum!r}")
+
+    def __call__(
+        self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"
+    ) -> Update:
+        """Take the local steps, differentiably."""
+        if granularity != "aggregate":
+            raise InvalidValue(
+                "FedAvg mixes its examples from the second step on and has no per-example update; "
+                "use Gradient(), or Clip in place of ClipEach"
+            )
+        before = task.parameters
+        after = dict(before)
+        velocity: dict[str, Tensor] | None = None
+        for window in self._slice_batches(len(inputs)):
+            gradient = batch_gradient(task, after, inputs[window], labels[window])
+            if velocity is None or self.momentum == 0:
+                velocity = gradient
+            else:
+                velocity = {n: self.momentum * velocity[n] + g for n, g in gradient.items()}
+            after = {n: torch.add(p, velocity[n], alpha=-self.lr) for n, p in after.items()}
+        return Update({n: after[n] - before[n] for n in before}, kind="difference")
+
+    def count_steps(self, examples: int) -> int:
+        """Number of local steps on this many examples."""
+        return self.steps or (self.epochs or 0) * math.ceil(
+            examples / (self.local_batch_size or examples)
+        )
+
+    def _slice_batches(self, examples: int) -> Iterator[slice]:
+        size = self.local_batch_size or examples
+        starts = range(0, examples, size)
+        for step in range(self.count_steps(examples)):
+            start = starts[step % len(starts)]
+            yield slice(start, start + size)
 
 
 def batch_statistics(task: Task, inputs: Tensor) -> dict[str, Statistics]:
     """Mean and biased variance over the batch at each batch-normalisation layer, differentiable.
 
     Args:
-        task: Its mode decides what the layers before see.
+        task: The network; its mode decides how the layers before normalise.
         inputs: `(B, ...)`, in natural units.
     """
     with layer_inputs(task.network, list(batchnorm_layers(task.network))) as read:
         task.outputs(task.parameters, inputs)
-    return measured(read)
+    return measure_statistics(read)
 
 
-def measured(read: Mapping[str, Tensor]) -> dict[str, Statistics]:
-    """The statistics of what layers read, `(B, C, ...)` each."""
-    return {name: _statistics(features) for name, features in read.items()}
+def measure_statistics(read: Mapping[str, Tensor]) -> dict[str, Statistics]:
+    """Mean and biased variance over all axes but the channels, for the inputs of each layer.
 
-
-def _statistics(features: Tensor) -> Statistics:
-    features = upcast(features)  # as batch normalisation itself does
-    others = [axis for axis in range(features.ndim) if axis != 1]
-    return Statistics(features.mean(others), features.var(others, correction=0))
+    Args:
+        read: Inputs `(B, C, ...)` by layer name.
+    """
+    statistics = {}
+    for name, features in read.items():
+        features = upcast(features)  # as batch normalisation does
+        others = [axis for axis in range(features.ndim) if axis != 1]
+        statistics[name] = Statistics(features.mean(others), features.var(others, correction=0))
+    return statistics

@@ -1,7 +1,4 @@
-"""Arrays of numbers between two bounds, normalised by channel: images and signals.
-
-The two differ only in how many axes follow the channel and in what a wrong range usually means.
-"""
+"""Images and signals: arrays of numbers between two bounds, normalised by channel."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class Box:
     bounds: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Fill in the identity normalisation and check the rest."""
+        """Check the shape, and normalise by nothing if no mean and deviation are given."""
         object.__setattr__(self, "shape", tuple(self.shape))
         if len(self.shape) != len(self.axes.split(", ")) or min(self.shape) < 1:
             raise InvalidValue(f"expected a shape ({self.axes}), got {self.shape!r}")
@@ -72,16 +69,15 @@ class Box:
             raise InvalidValue(
                 f"expected inputs as floats, got {inputs.dtype}; {self.out_of_range}"
             )
-        if not bool(torch.isfinite(inputs).all()):
-            bad = int((~torch.isfinite(inputs)).flatten(1).any(1).nonzero()[0])
+        if not bool((finite := inputs.isfinite().flatten(1).all(1)).all()):
+            bad = int((~finite).nonzero()[0])
             raise InvalidValue(f"expected finite inputs, got NaN or infinity in input {bad}")
         low, high = self.bounds
         # Compared as tensors: a bound such as 0.7 is smaller in float32 than as a Python float.
         if bool(((inputs < low) | (inputs > high)).any()):
-            least, most = float(inputs.min()), float(inputs.max())
             raise InvalidValue(
-                f"expected inputs in [{low:g}, {high:g}], got values from {least:.3g} to "
-                f"{most:.3g}; {self.out_of_range}"
+                f"expected inputs in [{low:g}, {high:g}], got values from {inputs.min():.3g} to "
+                f"{inputs.max():.3g}; {self.out_of_range}"
             )
 
     def _by_channel(self, values: tuple[float, ...], inputs: Tensor) -> Tensor:
@@ -92,11 +88,10 @@ class Box:
 def _constant(
     values: tuple[float, ...], trailing: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Channel values, kept on the device: a copy to it could not be part of a CUDA graph."""
-    # Outside any transform, or the first one to ask would own the tensor and take it with it.
+    """Make channel values once per device: a CUDA graph cannot contain a copy to the device."""
+    # Made outside any transform: the cached tensor must outlive the transform that asks first.
     with torch.inference_mode(False), torch._C._DisableFuncTorch():
-        form = (-1, *(1,) * trailing)
-        return torch.tensor(values, dtype=dtype, device=device).reshape(form)
+        return torch.tensor(values, dtype=dtype, device=device).reshape(-1, *(1,) * trailing)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""Rows of a table: numbers beside categories."""
+"""Rows of a table, with columns of numbers and of categories."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -16,14 +16,14 @@ from seepage.core.errors import InvalidValue
 
 @dataclass(frozen=True, kw_only=True)
 class Continuous:
-    """A column of numbers, stored as their place between two bounds.
+    """A column of numbers, scaled to [0, 1] between two bounds.
 
     Args:
         name: What the column holds.
         low: The number stored as 0.
         high: The number stored as 1.
-        mean: Of the population, in the column's own unit; the network sees it as 0.
-        std: Its standard deviation, which the network sees as 1.
+        mean: Of the population, in the column's own unit; normalised to 0.
+        std: Standard deviation of the population; normalised to 1.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Continuous:
 
     @property
     def width(self) -> int:
-        """Entries of a row that it takes."""
+        """Number of entries in a row."""
         return 1
 
     def words(self, entries: Tensor) -> str:
@@ -49,11 +49,11 @@ class Continuous:
 
 @dataclass(frozen=True, kw_only=True)
 class Categorical:
-    """A column of categories, stored as one entry for each of which one is 1.
+    """A column of categories, stored as a one-hot vector.
 
     Args:
         name: What the column holds.
-        categories: What each entry stands for.
+        categories: Name of each category.
     """
 
     name: str
@@ -66,11 +66,11 @@ class Categorical:
 
     @property
     def width(self) -> int:
-        """Entries of a row that it takes."""
+        """Number of entries in a row."""
         return len(self.categories)
 
     def words(self, entries: Tensor) -> str:
-        """The category that weighs most."""
+        """The category with the largest entry."""
         return f"{self.name} {self.categories[int(entries.argmax())]}"
 
 
@@ -79,7 +79,7 @@ Column = Continuous | Categorical
 
 @dataclass(frozen=True)
 class Tabular:
-    """Rows `(D,)` of columns one after the other, every entry in [0, 1].
+    """Rows `(D,)`: the entries of all columns, each in [0, 1].
 
     Args:
         columns: In the order of the entries.
@@ -97,7 +97,7 @@ class Tabular:
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
-        """Check that there is something to hold."""
+        """Check that there is a column."""
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns:
             raise InvalidValue("expected at least one column, got none")
@@ -114,21 +114,19 @@ class Tabular:
 
     @cached_property
     def places(self) -> tuple[slice, ...]:
-        """Where each column stands in a row."""
-        ends = [0]
-        for column in self.columns:
-            ends.append(ends[-1] + column.width)
+        """The entries of each column in a row."""
+        ends = accumulate((column.width for column in self.columns), initial=0)
         return tuple(slice(a, b) for a, b in pairwise(ends))
 
     @property
     def deviations(self) -> tuple[float | None, ...]:
-        """Standard deviation of each column of numbers, as stored; None for categories."""
+        """Standard deviation of each column of numbers, scaled to [0, 1]; None for categories."""
         return tuple(
             c.std / (c.high - c.low) if isinstance(c, Continuous) else None for c in self.columns
         )
 
     def by_category(self, rows: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """The rows `(..., D)` with the entries of every column of categories changed."""
+        """Change the entries of every column of categories in rows `(..., D)`."""
         parts = [
             change(rows[..., place]) if isinstance(column, Categorical) else rows[..., place]
             for column, place in zip(self.columns, self.places, strict=True)
@@ -136,7 +134,7 @@ class Tabular:
         return torch.cat(parts, dim=-1)
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Standardise the numbers, and leave the categories as they are."""
+        """Standardise the numbers and keep the categories."""
         mean, std = _statistics(self, inputs.dtype, inputs.device)
         return (inputs - mean) / std
 
@@ -146,8 +144,8 @@ class Tabular:
         return inputs * std + mean
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Clamp the numbers, and choose the category that weighs most."""
-        return self.by_category(inputs, _heaviest).clamp(0, 1)
+        """Clamp the numbers, and choose the category with the largest entry."""
+        return self.by_category(inputs, _choose_category).clamp(0, 1)
 
     def sample(self, size: int, *, rng: Rng) -> Tensor:
         """Draw numbers and categories uniformly, `(size, D)`."""
@@ -171,12 +169,12 @@ class Tabular:
             raise InvalidValue("expected one category per column, stored as one 1 among 0s")
 
     def words(self, row: Tensor) -> tuple[str, ...]:
-        """One row `(D,)` as people read it, column by column in its own unit."""
+        """Describe one row `(D,)` in words, every column in its own unit."""
         named = zip(self.columns, self.places, strict=True)
         return tuple(column.words(row[place]) for column, place in named)
 
     def __repr__(self) -> str:
-        """Name the columns, with all that decides what the network sees."""
+        """Name the columns, with what decides how they are normalised."""
         said = (
             f"{c.name}[{c.width}]"
             if isinstance(c, Categorical)
@@ -186,14 +184,13 @@ class Tabular:
         return f"Tabular({', '.join(said)})"
 
 
-def _heaviest(entries: Tensor) -> Tensor:
-    chosen = torch.zeros_like(entries)
-    return chosen.scatter(-1, entries.argmax(-1, keepdim=True), 1)
+def _choose_category(entries: Tensor) -> Tensor:
+    return torch.zeros_like(entries).scatter(-1, entries.argmax(-1, keepdim=True), 1)
 
 
 @lru_cache(maxsize=64)
 def _statistics(table: Tabular, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every entry as stored; 0 and 1 for categories."""
+    """Mean and deviation of every entry; 0 and 1 for categories."""
     mean: list[float] = []
     std: list[float] = []
     for column in table.columns:
@@ -201,8 +198,8 @@ def _statistics(table: Tabular, dtype: torch.dtype, device: torch.device) -> tup
             mean.append((column.mean - column.low) / (column.high - column.low))
             std.append(column.std / (column.high - column.low))
         else:
-            mean.extend([0.0] * column.width)
-            std.extend([1.0] * column.width)
-    # Outside any transform, or the first one to ask would own the tensors and take them with it.
+            mean += [0.0] * column.width
+            std += [1.0] * column.width
+    # Made outside any transform: the cached tensors must outlive the transform that asks first.
     with torch.inference_mode(False), torch._C._DisableFuncTorch():
         return tuple(torch.tensor(v, dtype=dtype, device=device) for v in (mean, std))  # type: ignore[return-value]

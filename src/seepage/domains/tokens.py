@@ -1,4 +1,4 @@
-"""Sequences of tokens: numbers of words in a vocabulary, which have no size and no distance."""
+"""Sequences of tokens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Tokens:
     """Sequences `(L,)` of whole numbers below the size of the vocabulary, as int64.
 
     Args:
-        length: Tokens of one input.
-        vocabulary: Number of tokens there are.
-        names: What each token stands for, for people to read; without them, numbers are shown.
+        length: Number of tokens in one input.
+        vocabulary: Number of different tokens.
+        names: The word of each token, for display; without names, numbers are shown.
 
     Example:
         >>> greeting = Tokens(2, 3, names=("good", "night", "morrow"))
@@ -64,7 +64,7 @@ class Tokens:
         return inputs
 
     def project(self, inputs: Tensor) -> Tensor:
-        """The nearest valid numbers."""
+        """Round to the nearest tokens."""
         return inputs.round().clamp(*self.bounds).long()
 
     def sample(self, size: int, *, rng: Rng) -> Tensor:
@@ -85,10 +85,6 @@ class Tokens:
             )
 
     def words(self, tokens: Tensor) -> tuple[str, ...]:
-        """One input `(L,)` as people read it; a token that is none shows as a gap."""
-        return tuple(map(self._word, tokens.tolist()))
-
-    def _word(self, token: int) -> str:
-        if not 0 <= token < self.vocabulary:
-            return "_"
-        return self.names[token] if self.names else str(token)
+        """The words of one input `(L,)`; a number outside the vocabulary shows as "_"."""
+        shown = self.names or range(self.vocabulary)
+        return tuple(str(shown[t]) if 0 <= t < self.vocabulary else "_" for t in tokens.tolist())

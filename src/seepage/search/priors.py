@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from seepage.clients import batch_statistics
-from seepage.clients.gradient import measured
+from seepage.clients.gradient import batch_statistics, measure_statistics
 from seepage.core import Observation, Statistics, Task
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.task import batchnorm_layers
@@ -152,7 +151,7 @@ class BatchNormStatistics:
     def _measure(self, candidate: Candidate, observation: Observation) -> dict[str, Statistics]:
         wanted = set(self.reads(observation.task))
         if read := {name: t for name, t in candidate.layers.items() if name in wanted}:
-            return measured(read)
+            return measure_statistics(read)
         return batch_statistics(observation.task, observation.simulate.trained_on(candidate.inputs))
 
 
