@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BAD_USAGE, INTERRUPTED = 2, 130
 
-# Commands of packages that are not installed with this one, and how to install them.
+# Commands of other packages, and how to install them.
 _ELSEWHERE = {
     "reproduce": "pip install seepage-papers, or in a checkout: pip install -e papers",
 }
@@ -40,13 +40,13 @@ class _Commands(TyperGroup):
     """Our own commands, and those of installed packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List every command that can be called, our own first."""
+        """List every command, our own first."""
         found = entry_points(group=_GROUP)
         names = [*self.commands, *sorted(found.names)]
         is_clear = len(names) == len(self.commands) + len(found) == len(set(names))
         if is_clear and all(_load_command(entry) for entry in found):
             return names
-        # Something is wrong with a package: the catalogue warns, and leaves the command out.
+        # The catalogue warns of what is wrong with a package, and leaves the command out.
         return list(self._catalogue())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -129,13 +129,14 @@ def options(
     """Measures what a shared gradient gives away."""
 
 
-class Device(StrEnum):
-    """Device to run on."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
+Device = StrEnum("Device", ["auto", "cpu", "cuda"])
+Where = StrEnum("Where", ["local", "ray"])
+_CapturedForm = StrEnum("_CapturedForm", ["gradient", "difference", "weights_after"])
+Printed = StrEnum("Printed", ["text", "json"])
+Format = StrEnum("Format", ["html", "markdown", "csv", "json", "parquet"])
+Kind = StrEnum(
+    "Kind", ["attacks", "bounds", "risks", "defenses", "locals", "models", "data", "metrics"]
+)
 
 DeviceOption = Annotated[Device, typer.Option(help="Device to train and attack on.")]
 Workers = Annotated[
@@ -153,25 +154,11 @@ Plain = Annotated[
     bool, typer.Option("--plain", help="Print lines for a log instead of a progress bar.")
 ]
 Quiet = Annotated[bool, typer.Option(help="Show only the result, no progress.")]
+PrintedOption = Annotated[Printed, typer.Option("--format", help="Output format.")]
 NetworkOptions = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An argument of the model, as key=value; repeatable."),
 ]
-
-
-class Where(StrEnum):
-    """Where cases run."""
-
-    local = "local"
-    ray = "ray"
-
-
-class _CapturedForm(StrEnum):
-    """What a captured update is."""
-
-    gradient = "gradient"
-    difference = "difference"
-    weights_after = "weights_after"
 
 
 @app.command()
@@ -243,20 +230,25 @@ def audit(
     from rich.console import Console
 
     from seepage.audit.choices import Gate
-    from seepage.cli.capture_command import STEPS, CaptureRequest
+    from seepage.cli.capture_command import CaptureRequest
     from seepage.cli.run_audit import AuditRequest, run_request
+    from seepage.core.errors import InvalidValue
 
-    _require_capture(
-        capture,
-        model=model,
-        option=option,
-        truth=truth,
-        labels=labels,
-        form=form,
-        shape=shape,
-        batch_size=batch_size,
-        steps=steps,
-    )
+    of_capture: dict[str, Any] = {
+        "model": model,
+        "option": option,
+        "truth": truth,
+        "labels": labels,
+        "form": form and form.value,
+        "shape": shape,
+        "batch_size": batch_size,
+        "steps": steps,
+    }
+    extra = [name for name, value in of_capture.items() if value is not None]
+    if capture is None and extra:
+        raise InvalidValue(f"--{extra[0].replace('_', '-')} needs --capture, which is missing")
+    if capture is not None and model is None:
+        raise InvalidValue("--capture needs --model, the model that was trained; give both")
     _import_from_here()
     request = AuditRequest(
         spec=spec,
@@ -271,47 +263,14 @@ def audit(
         dry_run=dry_run,
         plain=plain,
         quiet=quiet,
-        capture=None
-        if capture is None
-        else CaptureRequest(
-            file=capture,
-            model=model or "",
-            options=tuple(option or ()),
-            truth=truth,
-            labels=labels,
-            form=None if form is None else form.value,
-            shape=shape,
-            batch_size=batch_size,
-            steps=STEPS if steps is None else steps,
-        ),
+        capture=None if capture is None else CaptureRequest(file=capture, **of_capture),
     )
     raise typer.Exit(run_request(request, Console()))
-
-
-def _require_capture(capture: Path | None, **given: object) -> None:
-    """Refuse options of a capture without one, and a capture without its model."""
-    from seepage.core.errors import InvalidValue
-
-    extra = [name for name, value in given.items() if value is not None]
-    if capture is None and extra:
-        raise InvalidValue(f"--{extra[0].replace('_', '-')} needs --capture, which is missing")
-    if capture is not None and given["model"] is None:
-        raise InvalidValue("--capture needs --model, the model that was trained; give both")
 
 
 def _import_from_here() -> None:
     """Let `package.module:factory` name modules in the current folder."""
     sys.path.insert(0, str(Path.cwd()))
-
-
-class Printed(StrEnum):
-    """How `inspect` and `vet` print."""
-
-    text = "text"
-    json = "json"
-
-
-PrintedOption = Annotated[Printed, typer.Option("--format", help="Output format.")]
 
 
 @app.command()
@@ -375,16 +334,6 @@ def vet(
     raise typer.Exit(vet_model(received, as_json=form is Printed.json, console=Console()))
 
 
-class Format(StrEnum):
-    """What `report` writes."""
-
-    html = "html"
-    markdown = "markdown"
-    csv = "csv"
-    json = "json"
-    parquet = "parquet"
-
-
 @app.command()
 def report(
     directories: Annotated[
@@ -411,19 +360,6 @@ def report(
     from seepage.cli.report_command import write_report
 
     write_report(directories, form=form.value, out=out, utility=utility, console=Console())
-
-
-class Kind(StrEnum):
-    """What `list` lists."""
-
-    attacks = "attacks"
-    bounds = "bounds"
-    risks = "risks"
-    defenses = "defenses"
-    locals = "locals"
-    models = "models"
-    data = "data"
-    metrics = "metrics"
 
 
 @app.command(name="list")

@@ -25,29 +25,17 @@ STEPS = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureRequest:
-    """The options of `seepage audit` that go with `--capture`.
-
-    Args:
-        file: The captured update.
-        model: A model name, or `package.module:factory`.
-        options: Arguments of the model, as `key=value`.
-        truth: A file with the private batch, for scoring alone.
-        labels: Known labels, separated by commas.
-        form: What the update is, in spite of what the file says.
-        shape: Of one input, if the file does not say.
-        batch_size: Number of inputs, if the file does not say.
-        steps: Of each search.
-    """
+    """The options of `seepage audit` that go with `--capture`, see its help."""
 
     file: Path
     model: str
-    options: Sequence[str] = ()
+    option: Sequence[str] | None = None
     truth: Path | None = None
     labels: str | None = None
     form: str | None = None
     shape: str | None = None
     batch_size: int | None = None
-    steps: int = STEPS
+    steps: int | None = None
 
 
 def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
@@ -59,7 +47,10 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     data = _list_data(request)
     # The choice of attacks must not depend on the truth.
     held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
-    network: dict[str, Any] = {"name": request.model, **dict(map(read_option, request.options))}
+    network: dict[str, Any] = {
+        "name": request.model,
+        **dict(map(read_option, request.option or ())),
+    }
     task = read_model(network, held)
     with explain_errors(task.name):
         _ = task.classes  # a network for other inputs says so here
@@ -69,7 +60,7 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
             f"{request.file} is {checked.words}, or audit it with --form {checked.found} to read "
             f"it as that, or with --form {checked.declared} to insist"
         )
-    found = check_applicability(held.captured.observe(task), steps=request.steps)
+    found = check_applicability(held.captured.observe(task), steps=request.steps or STEPS)
     for name, reason in found.refused.items():
         print_line(console, f"{name} does not apply: {reason}", style="dim")
     if not found.chosen:

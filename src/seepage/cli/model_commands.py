@@ -84,16 +84,7 @@ def inspect_models(
     as_json: bool,
     console: Console,
 ) -> None:
-    """Inspect each network and print what was found.
-
-    Args:
-        names: Model names, or `package.module:factory`.
-        options: Arguments of the factories, as `key=value`.
-        shape: Input shape, as `3x32x32` or `1x140`; None for CIFAR images.
-        numerical: Compute ranks instead of counting them.
-        as_json: Print one JSON list instead of tables.
-        console: Where to print.
-    """
+    """Inspect each network and print what was found; see the help of `seepage inspect`."""
     arguments = {"domain": _read_domain(shape), **dict(map(read_option, options))}
     found = []
     for name in names:
@@ -171,15 +162,12 @@ def _list_numbers(found: Inspection) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedModel:
-    """The options of `seepage vet`.
+    """The options of `seepage vet`, see its help.
 
     Args:
-        model: A model name, or `package.module:factory`.
-        options: Arguments of the factory, as `key=value`.
         weights: File of the received weights; None takes those the factory draws.
-        shape: Input shape, as `3x32x32` or `1x140`; None takes that of the data, or CIFAR images.
+        shape: Input shape; None takes that of the data, or CIFAR images.
         data: Name of a data set of the client's own; None checks the weights alone.
-        people: How many of its examples to use.
     """
 
     model: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -36,6 +36,7 @@ from seepage.report import (
 from seepage.report.words import label_defenses
 
 _SUFFIX = {"markdown": "md"}
+_TABLES: Mapping[str, Callable[..., str | bytes]] = {"csv": as_csv, "parquet": as_parquet}
 
 
 def _read_choices(path: Path, records: Sequence[Record]) -> list[Choice]:
@@ -133,10 +134,8 @@ def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str 
             return audit_page(audit, choices=costs)
         case "markdown":
             return audit_markdown(audit)
-        case "csv":
-            return as_csv([*result_rows(audit.records), *flat_bounds(audit.bounds)])
-        case "parquet":
-            return as_parquet([*result_rows(audit.records), *flat_bounds(audit.bounds)])
+        case "csv" | "parquet":
+            return _TABLES[form]([*result_rows(audit.records), *flat_bounds(audit.bounds)])
         case _:
             return as_json(
                 {
@@ -159,10 +158,8 @@ def _write_comparison(
             return comparison_page(before, after)
         case "markdown":
             return comparison_markdown(before.path.name, after.path.name, found)
-        case "csv":
-            return as_csv(change_rows(found))
-        case "parquet":
-            return as_parquet(change_rows(found))
+        case "csv" | "parquet":
+            return _TABLES[form](change_rows(found))
         case _:
             judged = _sentences(comparison_verdict(found))
             return as_json({"verdict": judged, "changes": change_rows(found)})

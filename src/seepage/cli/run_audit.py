@@ -59,21 +59,11 @@ _SECONDS_PER_LINE = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRequest:
-    """The options of `seepage audit`.
+    """The options of `seepage audit`, see its help.
 
     Args:
         spec: The file; None takes the bundled quickstart, or the spec of a resumed audit.
-        out: The directory.
-        device: Where the attacks run.
-        executor: "local" or "ray".
-        workers: Processes; None takes one, or what a cluster has.
-        gates: What must not leak.
-        resume: Go on with the audit in `out`, if there is one.
-        retry_failed: Run failed cases again.
-        overwrite: Replace the audit in `out`.
-        dry_run: Run nothing; list the cases and estimate the time.
-        plain: Print lines for a log instead of a bar.
-        quiet: Print only the result.
+        gates: What --fail-above says.
         command: Resumes after an interrupt; `seepage audit ... --resume` if None.
         capture: A captured update instead of a spec.
     """

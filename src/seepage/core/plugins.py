@@ -1,4 +1,4 @@
-"""Parts that other packages bring: found by their entry points, imported when they are named.
+"""Parts of other packages, found by their entry points and imported when they are used.
 
 A package adds an attack by a line in its `pyproject.toml`,
 
@@ -7,8 +7,8 @@ A package adds an attack by a line in its `pyproject.toml`,
 
 and specs can say `attacks = { name = "my_attack" }` wherever it is installed. The groups are
 `seepage.attacks`, `seepage.defenses`, `seepage.models`, `seepage.data`, `seepage.metrics`,
-`seepage.bounds`, `seepage.risks` and `seepage.commands`. What is not installed as a package is
-named by where it is, `name = "my_package.attacks:my_attack"`.
+`seepage.bounds`, `seepage.risks` and `seepage.commands`. A part that is not installed as a package
+is named by its path, `name = "my_package.attacks:my_attack"`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class _Plugin:
     Args:
         kind: What it is, e.g. "attack".
         name: What specs call it.
-        package: The distribution that brings it.
-        value: Where it is, as `package.module:attribute`.
+        package: The distribution that it comes with.
+        value: Its path, as `package.module:attribute`.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class _Plugin:
         return found
 
     def broken(self, why: str) -> BrokenPlugin:
-        """The error that says why this part cannot be used, and whose it is."""
+        """Make the error that says why this part cannot be used, and whose it is."""
         return BrokenPlugin(
             f"the {self.kind} {self.name!r} of the package {self.package!r} {why}; repair or "
             "uninstall that package"
@@ -85,16 +85,16 @@ class _Plugin:
 class Catalogue(Mapping[str, T_co], Generic[T_co]):
     """Parts by name: the built-in ones, then those of installed packages.
 
-    Looking a part up imports that part alone. Iterating imports all of them, and leaves out those
-    that cannot be imported, with a warning. A name that is taken already is not given to another
-    package, which is said in a warning too.
+    Looking a part up imports that part alone. Iterating imports all of them, and skips those that
+    cannot be imported, with a warning. If two packages register a name, a warning says which one is
+    used.
 
     Args:
         kind: What messages call a part, e.g. "attack".
         group: The entry points to look at.
         built_in: The parts that come with Seepage.
-        adapt: Makes a part of a name and what a package registered under it; by default that is
-            the part, and has to be callable.
+        adapt: Makes a part of a name and of what a package registered under it; by default the
+            part is what was registered, and has to be callable.
 
     Example:
         >>> ATTACKS = Catalogue("attack", "seepage.examples", {"guess": print})
@@ -110,7 +110,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
         *,
         adapt: Callable[[str, Any], T_co] | None = None,
     ) -> None:
-        """Copy the built-in parts; nothing is looked for yet."""
+        """Copy the built-in parts; packages are searched later."""
         self.kind = kind
         self.group = group
         self.built_in: Mapping[str, T_co] = MappingProxyType(dict(built_in))
@@ -137,7 +137,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
         return name in self.built_in or name in self.plugins()
 
     def __iter__(self) -> Iterator[str]:
-        """Every name that can be used, the built-in ones first."""
+        """Every usable name, the built-in ones first."""
         yield from self.built_in
         for name in self.plugins():
             try:
@@ -148,7 +148,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
                 yield name
 
     def __len__(self) -> int:
-        """How many names can be used."""
+        """Number of usable names."""
         return sum(1 for _ in self)
 
     def __repr__(self) -> str:
@@ -157,10 +157,10 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
 
     def plugins(self) -> Mapping[str, _Plugin]:
         """The parts of other packages, by name; none of them is imported."""
-        return _named(self.kind, self.group, self._taken, tuple(sys.path))
+        return _find_plugins(self.kind, self.group, self._taken, tuple(sys.path))
 
     def origin(self, name: str) -> str | None:
-        """The package that brings a part; None if it is built in."""
+        """The package that a part comes with; None if it is built in."""
         plugin = self.plugins().get(name)
         return None if plugin is None else plugin.package
 
@@ -179,7 +179,7 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
 
 
 def find_part(kind: str, name: str, known: Mapping[str, T]) -> T:
-    """What a spec names: a part that is known, or one given as `package.module:factory`.
+    """Find what a spec names: a part that is known, or one given as `package.module:factory`.
 
     Raises:
         UnknownName: The name is in no catalogue and is no path.
@@ -195,12 +195,7 @@ def find_part(kind: str, name: str, known: Mapping[str, T]) -> T:
 
 
 def first_line(part: object) -> str:
-    """What a part is, in the first line of its docstring.
-
-    Example:
-        >>> first_line(first_line)
-        'What a part is, in the first line of its docstring.'
-    """
+    """Return the first line of a part's docstring."""
     return (part.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -230,7 +225,7 @@ def import_factory(path: str, *, kind: str) -> Any:  # noqa: ANN401
         raise InvalidValue(
             f"expected {add_article(kind)} as 'package.module:factory', got {path!r}"
         )
-    module = _module(module_name, path)
+    module = _import_module(module_name, path)
     found = getattr(module, attribute, None)
     if found is None:
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -248,41 +243,41 @@ def add_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _module(name: str, path: str) -> ModuleType:
+def _import_module(name: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise InvalidValue(
-                f"no module {error.name!r} to import {path!r} from; run in the folder that holds "
-                "it, or install its package"
-            ) from error
-        raise InvalidValue(f"importing {name!r} raised {summarise_error(error)}") from error
     except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            raise InvalidValue(
+                f"no module {missing!r} to import {path!r} from; run in the folder that holds it, "
+                "or install its package"
+            ) from error
         raise InvalidValue(f"importing {name!r} raised {summarise_error(error)}") from error
 
 
 @cache
-def _named(
+def _find_plugins(
     kind: str, group: str, taken: frozenset[str], path: tuple[str, ...]
 ) -> Mapping[str, _Plugin]:
-    """The plugins of a group, each under a name that nothing else has."""
+    """Find the plugins of a group, each under a name that nothing else has."""
     found: dict[str, _Plugin] = {}
-    for package, name, value in _registered(path).get(group, ()):
-        holder = "Seepage" if name in taken else found[name].package if name in found else None
-        if holder is None:
+    for package, name, value in _find_entry_points(path).get(group, ()):
+        part = f"the package {package!r} registers the {kind} {name!r}"
+        if name not in taken and name not in found:
             found[name] = _Plugin(kind, name, package, value)
+        elif name in found and found[name].package == package:
+            _warn(f"{part} twice; the first is used")
         else:
-            has_it = "twice; the first" if holder == package else f"which {holder} has; that one"
-            comma = "" if holder == package else ","
-            _warn(f"the package {package!r} registers the {kind} {name!r}{comma} {has_it} is used")
+            holder = "Seepage" if name in taken else found[name].package
+            _warn(f"{part}, which {holder} has; that one is used")
     return MappingProxyType(found)
 
 
 @cache
-def _registered(path: tuple[str, ...]) -> Mapping[str, tuple[tuple[str, str, str], ...]]:
-    """Package, name and value of each of our entry points, by group, in the order of packages."""
-    # Only here: it takes longer to import than to use.
+def _find_entry_points(path: tuple[str, ...]) -> Mapping[str, tuple[tuple[str, str, str], ...]]:
+    """Find package, name and value of our entry points, by group, in the order of packages."""
+    # Imported here because the import takes longer than the call.
     from importlib.metadata import distributions
 
     packages: dict[str, list[tuple[str, str, str]]] = {}
@@ -301,7 +296,7 @@ def _registered(path: tuple[str, ...]) -> Mapping[str, tuple[tuple[str, str, str
 
 
 def _warn(sentence: str) -> None:
-    """Warn once; processes that work for another leave it to that one."""
+    """Warn once, and only in the main process."""
     if sentence in _warned or parent_process() is not None:
         return
     _warned.add(sentence)

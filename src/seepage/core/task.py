@@ -46,7 +46,7 @@ class Domain(Protocol):
         """Return the nearest valid inputs, in natural units."""
 
     def sample(self, size: int, *, rng: Rng) -> Tensor:
-        """Draw inputs uniformly within the bounds: the prior of someone who knows nothing."""
+        """Draw inputs uniformly within the bounds, the prior without any knowledge."""
 
     def check(self, inputs: Tensor) -> None:
         """Raise `InvalidValue` unless these are valid inputs `(B, *shape)`."""
@@ -85,8 +85,8 @@ class Task:
     both modes, so that a client's update can be recomputed.
 
     Args:
-        model: The network; it is copied, so later changes to it do not reach the task. What
-            torch.compile or data-parallel training wrapped around it is left out.
+        model: The network; it is copied, so later changes to it do not reach the task. Wrappers of
+            torch.compile and data-parallel training are left out.
         loss: One value per example, unreduced: `(B, K), (B,) -> (B,)`.
         domain: The space of the inputs.
         mode: How batch normalisation behaves.
@@ -99,7 +99,7 @@ class Task:
     mode: Mode = "eval"
     name: str = ""
     _owned: nn.Module | None = field(default=None, repr=False)
-    # By mode, and shared by all tasks of one model: each is a copy of it.
+    # Pure copies of the model by mode, shared by all tasks of one model.
     _networks: dict[Mode, nn.Module] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Task:
             object.__setattr__(self, "_networks", {})
         if not self.name:
             object.__setattr__(self, "name", type(self.model).__name__.lower())
-        # Made now: a copy made inside a torch.func transform would die with it.
+        # Computed now, since a copy made inside a torch.func transform ends with it.
         _ = self.parameters, self.network
 
     def __repr__(self) -> str:
@@ -146,30 +146,26 @@ class Task:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the layers, the loss, every tensor of the network and which of them learn."""
+        """A hash of the layers, the loss, every tensor of the network and which are trained."""
         return digest(*content(self.model), *content(self.loss))
 
     @cached_property
     def network(self) -> nn.Module:
         """The model made pure: nothing in it changes when it runs."""
         if self.mode not in self._networks:
-            self._networks[self.mode] = self._made_pure()
-        return self._networks[self.mode]
-
-    def _made_pure(self) -> nn.Module:
-        network = copy.deepcopy(self.model).eval()
-        if self.mode == "train":
-            for module in batchnorm_layers(network).values():
+            network = copy.deepcopy(self.model).eval()
+            for module in batchnorm_layers(network).values() if self.mode == "train" else ():
                 # Without running statistics torch normalises by the batch and updates nothing.
                 module.running_mean = module.running_var = module.num_batches_tracked = None
                 module.track_running_stats = False
-        return network
+            self._networks[self.mode] = network
+        return self._networks[self.mode]
 
     @cached_property
     def mixes_examples(self) -> bool:
-        """Whether batches are normalised by their own statistics, so that examples meet.
+        """Whether batches are normalised by their own statistics, which depend on all examples.
 
-        There torch's `vmap` differentiates twice to three digits only.
+        Second derivatives under torch's `vmap` then have three digits only.
         """
         return self.mode == "train" and bool(batchnorm_layers(self.model))
 
@@ -197,7 +193,7 @@ class Task:
         return outputs.shape[1]
 
     def move_inputs(self, inputs: Tensor) -> Tensor:
-        """Inputs on the device of the network and in its precision; tokens stay whole numbers."""
+        """Move inputs to the device and precision of the network; tokens stay integers."""
         reference = next(iter(self.parameters.values()))
         return inputs.to(reference if inputs.is_floating_point() else reference.device)
 
@@ -225,7 +221,7 @@ class Task:
             raise InvalidValue(
                 f"expected label probabilities (B, {self.classes}), got {tuple(labels.shape)}"
             )
-        if labels.ndim == 2 and not _probabilities(labels):
+        if labels.ndim == 2 and not _are_probabilities(labels):
             raise InvalidValue(
                 "expected label probabilities that are not negative and sum to 1 in every row"
             )
@@ -236,22 +232,22 @@ class Task:
             )
 
 
-def _probabilities(labels: Tensor) -> bool:
+def _are_probabilities(labels: Tensor) -> bool:
     sums = upcast(labels).sum(1)
-    # Each probability was rounded by itself: in bfloat16 a sum is off by a few thousandths.
+    # Each probability is rounded: in bfloat16 a sum is off by a few thousandths.
     rounding = max(1e-5, 2 * torch.finfo(labels.dtype).eps)
     return bool((labels >= 0).all()) and bool(((sums - 1).abs() <= rounding).all())
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network inside what torch.compile or data-parallel training wrapped around it.
+    """Return the network inside wrappers of torch.compile or data-parallel training.
 
     Example:
         >>> unwrap(nn.DataParallel(nn.Linear(2, 1)))
         Linear(in_features=2, out_features=1, bias=True)
     """
     while True:
-        # Asked by name: importing the class of compiled modules takes seconds.
+        # By name, because importing the class of compiled modules takes seconds.
         inner = model._modules.get(_COMPILED)
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inner = model.module
@@ -261,7 +257,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def name_unwrapped(name: str) -> str:
-    """The name of a parameter, had nothing in its network been compiled.
+    """Return the name of a parameter without the parts that torch.compile adds.
 
     Example:
         >>> name_unwrapped("_orig_mod.features._orig_mod.0.weight")
@@ -271,10 +267,9 @@ def name_unwrapped(name: str) -> str:
 
 
 def copy_unwrapped(model: nn.Module) -> nn.Module:
-    """A copy of a network without wrappers, neither around it nor around any of its parts.
+    """Copy a network without the wrappers around it or around any of its parts.
 
-    Compiled code does not run the hooks that attacks look inside with, and wrappers rename the
-    parameters.
+    Compiled code does not run the hooks that attacks use, and wrappers rename the parameters.
     """
     own = copy.deepcopy(unwrap(model))
     for parent in list(own.modules()):
