@@ -41,11 +41,11 @@ BAD = {
     ),
     "attack on texts for images": (
         spec(attacks='{ name = "dager" }'),
-        "attacks: dager is for texts, got images; what fits those: analytic_fc, class_fishing, ",
+        "attacks: dager is for texts, got images; attacks for those: analytic_fc, class_fishing, ",
     ),
     "attack on tables for images": (
         spec(attacks='{ name = "class_fishing", attack = { name = "tableak" } }'),
-        "attacks: tableak is for rows of tables, got images; what fits those: analytic_fc, ",
+        "attacks: tableak is for rows of tables, got images; attacks for those: analytic_fc, ",
     ),
     "search for texts": (
         spec(
@@ -53,7 +53,7 @@ BAD = {
             models='{ name = "gpt", width = 8 }',
             attacks='[{ name = "dager" }, { name = "dlg" }]',
         ),
-        "attacks: dlg computes with numbers, got texts; what fits those: dager",
+        "attacks: dlg computes with numbers, got texts; attacks for those: dager",
     ),
     "unknown bound": (
         spec(bounds='{ name = "CramerRoa" }'),

@@ -1,14 +1,14 @@
 """Which attacks apply to an update, and why the others do not; decided without the truth.
 
-A recipe states its own conditions with `applies_to`. Without them an attack is taken to fit every
-input made of numbers, and it runs only where a spec or a caller names it.
+A recipe states its own conditions with `applies_to`. Without them an attack is assumed to fit all
+inputs made of numbers, and it runs only if a spec or a caller names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -22,14 +22,9 @@ from seepage.probing.usable_update import require_continuous, require_usable
 Recipe = TypeVar("Recipe", bound=Callable[..., Attack])
 
 
-def _no_options(steps: int) -> Mapping[str, object]:
-    del steps
-    return {}
-
-
 @dataclass(frozen=True)
-class Conditions:
-    """When an attack applies to an update.
+class applies_to:  # noqa: N801
+    """When an attack applies to an update; used to decorate its recipe.
 
     Args:
         domain: The only kind of inputs it attacks; None for all inputs made of numbers.
@@ -38,24 +33,6 @@ class Conditions:
         needs_labels: Whether labels that are not known must be recovered first.
         rank: Attacks of a lower rank are tried first: 0 for closed forms, then searches.
         options: The recipe's options for a search of so many steps.
-    """
-
-    domain: type[Domain] | None = None
-    require: Callable[[Observation], None] | None = None
-    needs_labels: bool = False
-    rank: int = 0
-    options: Callable[[int], Mapping[str, object]] = _no_options
-
-
-def applies_to(
-    domain: type[Domain] | None = None,
-    *,
-    require: Callable[[Observation], None] | None = None,
-    needs_labels: bool = False,
-    rank: int = 0,
-    options: Callable[[int], Mapping[str, object]] = _no_options,
-) -> Callable[[Recipe], Recipe]:
-    """Attach `Conditions` to a recipe, whose arguments these are.
 
     Example:
         >>> from seepage.attacks import dager
@@ -63,27 +40,30 @@ def applies_to(
         'Tokens'
     """
 
-    def attach(recipe: Recipe) -> Recipe:
-        vars(recipe)["conditions"] = Conditions(domain, require, needs_labels, rank, options)
+    domain: type[Domain] | None = None
+    _: KW_ONLY
+    require: Callable[[Observation], None] | None = None
+    needs_labels: bool = False
+    rank: int = 0
+    options: Callable[[int], Mapping[str, object]] = lambda steps: {}
+
+    def __call__(self, recipe: Recipe) -> Recipe:
+        """Attach the conditions to a recipe."""
+        vars(recipe)["conditions"] = self
         return recipe
 
-    return attach
 
-
-def _read_conditions(recipe: Callable[..., Attack]) -> Conditions:
-    """The conditions that a recipe states, or the default ones."""
+def _read_conditions(recipe: Callable[..., Attack]) -> applies_to:
+    """Return the conditions that a recipe states, or the default ones."""
     conditions = getattr(recipe, "conditions", None)
-    return conditions if isinstance(conditions, Conditions) else Conditions()
+    return conditions if isinstance(conditions, applies_to) else applies_to()
 
 
 @dataclass(frozen=True)
 class ApplicableAttack:
-    """An attack that applies.
+    """An attack that applies: the name and options of its recipe.
 
-    Args:
-        name: The name of its recipe.
-        options: The options of its recipe.
-        infer_labels: Whether it needs labels that are not known, and recovers them first.
+    With `infer_labels` it needs labels that are not known, and recovers them first.
     """
 
     name: str
@@ -92,7 +72,7 @@ class ApplicableAttack:
 
     @property
     def attack(self) -> Attack:
-        """The attack itself."""
+        """Build the attack."""
         from seepage.attacks.labels.infer_labels import InferLabels
 
         made = _built_in()[self.name](**self.options)
@@ -153,7 +133,7 @@ def _built_in() -> Mapping[str, Callable[..., Attack]]:
 
 @contextmanager
 def _foreign_errors_as_reasons(observation: Observation) -> Iterator[None]:
-    """Turn whatever somebody else's network raises into a reason."""
+    """Turn whatever a user's network raises into a reason."""
     try:
         yield
     except SeepageError:
@@ -200,19 +180,15 @@ _NOUNS: Mapping[type, str] = {
 
 
 def attacks_on(domain: Domain) -> list[str]:
-    """The names of the built-in attacks that may apply to inputs of this kind.
+    """Return the names of the built-in attacks that may apply to inputs of this kind.
 
     Example:
         >>> attacks_on(Tokens(8, 50))
         ['dager']
     """
-    numbers = not isinstance(domain, Tokens)
     kinds = {name: _read_conditions(recipe).domain for name, recipe in _built_in().items()}
-    return [
-        name
-        for name, kind in kinds.items()
-        if (numbers if kind is None else isinstance(domain, kind))
-    ]
+    numbers = not isinstance(domain, Tokens)
+    return [n for n, kind in kinds.items() if (isinstance(domain, kind) if kind else numbers)]
 
 
 def require_kind(name: str, domain: Domain) -> None:
@@ -223,9 +199,7 @@ def require_kind(name: str, domain: Domain) -> None:
     fitting = attacks_on(domain)
     if name in fitting or name not in _built_in():
         return
-    kind, only = (
-        _NOUNS.get(type(domain), "other inputs"),
-        _read_conditions(_built_in()[name]).domain,
-    )
+    kind = _NOUNS.get(type(domain), "other inputs")
+    only = _read_conditions(_built_in()[name]).domain
     meant = "computes with numbers" if only is None else f"is for {_NOUNS[only]}"
-    raise NotApplicable(f"{name} {meant}, got {kind}; what fits those: {', '.join(fitting)}")
+    raise NotApplicable(f"{name} {meant}, got {kind}; attacks for those: {', '.join(fitting)}")
