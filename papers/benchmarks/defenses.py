@@ -144,7 +144,7 @@ def attacks(task: sp.Task, row: Row, scale: Scale) -> dict[str, tuple[sp.Threat,
                 strongest,
                 sp.attacks.adaptive(slow),
             ),
-            "joint, unaware": (strongest.unaware(), joint),
+            "joint, unaware": (strongest.forget_defense(), joint),
         }
     defense = row.defend(scale.attacked)
     found = {"layerwise, adapted": (strongest, sp.attacks.adaptive(layerwise))}

@@ -50,7 +50,7 @@ def attacked(
     client = sp.Client(sp.Gradient(), defense)
     known, ignored = (
         threat.observe(client, task, batch, rng=sp.rng(seed))
-        for threat in (KNOWING, KNOWING.unaware())
+        for threat in (KNOWING, KNOWING.forget_defense())
     )
     plan = adapt_to_defense(search, known)
     first = plan.attack(plan.observation, rng=sp.rng(1000 + seed))

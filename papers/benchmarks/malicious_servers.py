@@ -117,7 +117,7 @@ def defended() -> Iterator[dict[str, object]]:
     for defense, options, knows in runs:
         attack = sp.attacks.robbing_the_fed(bins=512, **options)
         client = sp.Client(sp.Gradient(), defense)
-        threat = CHEATING if knows else CHEATING.unaware()
+        threat = CHEATING if knows else CHEATING.forget_defense()
         psnr = [v for b in batches for v in attacked(attack, task, b, client, threat)[0]]
         yield {
             "defense": repr(defense),

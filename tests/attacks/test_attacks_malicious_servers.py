@@ -87,7 +87,7 @@ def test_what_dropout_took_is_filled_in_from_around_it(rate, known, unknown, cif
     attack = sp.attacks.robbing_the_fed(bins=2048)
     batch, planted = cifar.batch(16), attack.plant(sp.zoo.lenet(), rng=sp.rng(2))
     client, scores = sp.Client(sp.Gradient(), sp.Dropout(rate)), {}
-    for threat in (CHEATING, CHEATING.unaware()):
+    for threat in (CHEATING, CHEATING.forget_defense()):
         seen = threat.observe(client, planted, batch, rng=sp.rng(0))
         if threat.knows_defense:
             caught = seen.update.tensors["bins.weight"].any(1)

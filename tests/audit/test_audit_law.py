@@ -70,7 +70,7 @@ def test_every_defense_has_a_row():
 def test_of_nobody_less_is_reported_for_knowing_the_defense(defense, together, records):
     """Person by person and to the last digit, though single guesses are worse for it."""
     known = records(adaptive(SEARCH), KNOWING, defense, together)
-    ignored = records(SEARCH, KNOWING.unaware(), defense, together)
+    ignored = records(SEARCH, KNOWING.forget_defense(), defense, together)
     for metric, sign in (("psnr", 1), ("ssim", 1), ("mse", -1)):
         with_it, without = leaks(known, metric), leaks(ignored, metric)
         assert with_it.keys() == without.keys() == {0, 1}
@@ -88,7 +88,7 @@ def test_the_adapted_attack_alone_would_report_less_of_somebody(records):
 
 def test_only_who_knows_a_defense_and_adapts_to_it_is_run_unaware_as_well():
     plain, knowing = {"s": SEARCH}, {"a": adaptive(SEARCH)}
-    unaware, bare = KNOWING.unaware(), sp.Client(sp.Gradient())
+    unaware, bare = KNOWING.forget_defense(), sp.Client(sp.Gradient())
     assert adversaries([KNOWING], plain, PRUNING) == [(KNOWING, "s", SEARCH)]
     assert adversaries([KNOWING], knowing, bare) == [(KNOWING, "a", adaptive(SEARCH))]
     assert adversaries([unaware], knowing, PRUNING) == [(unaware, "a", adaptive(SEARCH))]
@@ -97,7 +97,7 @@ def test_only_who_knows_a_defense_and_adapts_to_it_is_run_unaware_as_well():
 
 def test_what_is_in_the_grid_already_is_not_run_twice():
     both = {"s": SEARCH, "a": adaptive(SEARCH)}
-    unaware = KNOWING.unaware()
+    unaware = KNOWING.forget_defense()
     assert adversaries([KNOWING], both, PRUNING)[2:] == [(unaware, "s", SEARCH)]
     assert len(adversaries([KNOWING, unaware], both, PRUNING)) == 4
     again = {"a": adaptive(SEARCH), "b": adaptive(SEARCH, sp.Prune(0.9))}
@@ -106,7 +106,7 @@ def test_what_is_in_the_grid_already_is_not_run_twice():
 
 
 def test_an_attack_that_refuses_without_its_defense_is_run_as_it_was_before_it_was_adapted():
-    pinned, unaware = {"p": adaptive(SEARCH, sp.Prune(0.9))}, KNOWING.unaware()
+    pinned, unaware = {"p": adaptive(SEARCH, sp.Prune(0.9))}, KNOWING.forget_defense()
     assert (unaware, "unaware p", SEARCH) in adversaries([KNOWING, unaware], pinned, PRUNING)
 
 

@@ -54,7 +54,7 @@ def adversaries(
     names = {stable_repr(attack): name for name, attack in named}
     every = {(threat, name): (threat, name, attack) for threat, name, attack in listed}
     for threat, name, attack in listed:
-        unaware, plain = threat.unaware(), without_adaptation(attack)
+        unaware, plain = threat.forget_defense(), without_adaptation(attack)
         # If the threat withholds the defense, an adapted attack is already the plain one, unless it
         # is adapted to a single defense and refuses.
         already = unaware in threats and attack == adaptive(plain)

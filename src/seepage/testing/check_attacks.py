@@ -80,7 +80,7 @@ def check_knowledge(
             without the defense and the mixing that is part of it.
     """
     informed, ignorant = (
-        known.observe(client, task, batch, rng=Rng(0)) for known in (threat, threat.unaware())
+        known.observe(client, task, batch, rng=Rng(0)) for known in (threat, threat.forget_defense())
     )
     with_it = float(_psnr(attack(informed, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())
     without = float(_psnr(attack(ignorant, rng=Rng(1)), batch, task).clamp(max=CEILING).mean())

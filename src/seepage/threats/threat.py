@@ -20,14 +20,14 @@ from seepage.defenses.mixing import mix
 
 
 @dataclass(frozen=True, eq=False)
-class _Goal:
-    """What is searched for.
+class _SearchTarget:
+    """What the adversary searches for: the private inputs or, if data was mixed, the encodings.
 
     Args:
-        labels: Of what is searched for, sorted.
-        mixing: What is known of the mixing: where encodings are searched for, with one row for each
-            label; where private inputs are, with one column for each.
-        simulated: The same, where private inputs are searched for and have to be mixed first.
+        labels: Labels of the target, sorted.
+        mixing: What is known of the mixing, one row per label for encodings, one column per label
+            for private inputs.
+        simulated: The mixing that a simulation must apply to private inputs.
     """
 
     labels: Tensor
@@ -35,39 +35,38 @@ class _Goal:
     simulated: Mixing | None = None
 
 
-def _goal(shared: SharedUpdate, batch: Batch, *, knows_mixing: bool) -> _Goal:
-    """Private inputs where their way into the update can be simulated, else the encodings.
+def _choose_target(shared: SharedUpdate, batch: Batch, *, knows_mixing: bool) -> _SearchTarget:
+    """Choose the private inputs if the client's mixing can be simulated, else the encodings.
 
-    Signs that were flipped at random are never known, so behind them it is the encodings.
+    Signs that were flipped at random are never known, so the target is then the encodings.
     """
-    mixing = _mixing(shared) if knows_mixing else None
+    mixing = _join_mixings(shared) if knows_mixing else None
     if mixing is not None and mixing.flipped_about is None:
-        order = _order(batch.labels)
+        order = _sort_labels(batch.labels)
         aligned = replace(mixing, coefficients=mixing.coefficients[:, order])
-        return _Goal(batch.labels[order], aligned, simulated=aligned)
+        return _SearchTarget(batch.labels[order], aligned, simulated=aligned)
     labels = torch.cat([prepared.target.labels for prepared in shared.prepared_batches])
-    order = _order(labels)
+    order = _sort_labels(labels)
     if mixing is not None:
         mixing = replace(mixing, coefficients=mixing.coefficients[order])
-    return _Goal(labels[order], mixing)
+    return _SearchTarget(labels[order], mixing)
 
 
-def _order(labels: Tensor) -> Tensor:
-    """The order that sorts labels, so that it says nothing about the order of the inputs."""
+def _sort_labels(labels: Tensor) -> Tensor:
+    """Return the order that sorts labels; it says nothing about the order of the inputs."""
     if labels.ndim == 1:
         return labels.argsort(stable=True)
     rows = sorted(range(len(labels)), key=lambda row: labels[row].tolist())
     return torch.tensor(rows, device=labels.device)
 
 
-def _mixing(shared: SharedUpdate) -> Mixing | None:
-    """The mixing of all the clients' data."""
+def _join_mixings(shared: SharedUpdate) -> Mixing | None:
+    """Join the mixings of all clients into one."""
     known = [prepared.mixing for prepared in shared.prepared_batches if prepared.mixing is not None]
     if not known:
         return None
-    parts = (mixing.coefficients for mixing in known)
-    whole: Tensor = torch.block_diag(*parts)  # type: ignore[no-untyped-call]
-    return replace(known[0], coefficients=whole)
+    joined: Tensor = torch.block_diag(*(m.coefficients for m in known))  # type: ignore[no-untyped-call]
+    return replace(known[0], coefficients=joined)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +74,9 @@ class Simulation:
     """What the client would share for a candidate, as far as the adversary knows the client.
 
     Args:
-        client: The client, with what is known of its defense.
-        task: What was broadcast.
-        mixing: How the client mixed its data, if the candidate stands for the data before that.
+        client: The client, with its defense as far as it is known.
+        task: The broadcast network.
+        mixing: How the client mixed its data, if candidates are the data before mixing.
     """
 
     client: Client
@@ -86,16 +85,14 @@ class Simulation:
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> Update:
         """Run the client's own code without its randomness, differentiable in the inputs."""
-        batch = self._mixed(Batch(inputs, labels))
+        batch = self._mix(Batch(inputs, labels))
         return self.client.expected(self.task, batch.inputs, batch.labels)
 
     def trained_on(self, inputs: Tensor) -> Tensor:
-        """What one client would run the network on for this candidate."""
+        """The inputs on which a client would run the network for this candidate."""
         unlabelled = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
-        batch = self._mixed(Batch(inputs, unlabelled))
-        return self.client.chain.prepare_expected(
-            PreparedBatch.plain(self.task, batch)
-        ).batch.inputs
+        plain = PreparedBatch.plain(self.task, self._mix(Batch(inputs, unlabelled)))
+        return self.client.chain.prepare_expected(plain).batch.inputs
 
     def with_client(self, client: Client) -> Simulation:
         """Return the simulation of another client."""
@@ -109,7 +106,7 @@ class Simulation:
         """Return the simulation with another mixing."""
         return replace(self, mixing=mixing)
 
-    def _mixed(self, batch: Batch) -> Batch:
+    def _mix(self, batch: Batch) -> Batch:
         if self.mixing is None:
             return batch
         return mix(batch, self.mixing, classes=self.task.classes)
@@ -124,17 +121,16 @@ class Threat:
     """What the server knows besides the update it receives, and whether it plays by the rules.
 
     Args:
-        knows_labels: The labels as a multiset: they are handed over sorted. Of data that was mixed
-            in a way the server does not know, these are the mixed ones.
-        knows_batch_size: How many people are in the batch.
+        knows_labels: The labels, sorted. If the server does not know how data was mixed, these are
+            the mixed labels.
+        knows_batch_size: The number of examples in the batch.
         knows_defense: The defense, so that its deterministic part is simulated.
         batchnorm: "running": the client normalises with the broadcast statistics. "exact": it
             normalises with its batch's statistics, and the server knows them. "unknown": it
-            normalises with its batch's statistics, and the server does not.
-        knows_mixing: Where data is mixed, who was mixed with whom and how much of each; never the
-            flipped signs.
-        server: "honest": it sends what it trains, and is curious. "malicious": it may send any
-            network it likes, which attacks that plant (`ActiveAttack`) need.
+            normalises with its batch's statistics, and the server does not know them.
+        knows_mixing: Which examples were mixed, and with what weights; never the flipped signs.
+        server: "honest": it follows the protocol but is curious. "malicious": it may send any
+            network, as an `ActiveAttack` needs.
 
     Example:
         >>> Threat.strongest().batchnorm, Threat.realistic().batchnorm
@@ -171,7 +167,7 @@ class Threat:
         return cls(knows_labels=True, batchnorm="unknown")
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Check the words, and that the knowledge is consistent."""
         if self.batchnorm not in ("exact", "running", "unknown"):
             raise InvalidValue(
                 f"expected batchnorm 'exact', 'running' or 'unknown', got {self.batchnorm!r}"
@@ -183,43 +179,43 @@ class Threat:
         if self.knows_mixing and not self.knows_defense:
             raise InvalidValue("knowing the mixing includes the defense; set knows_defense")
 
-    def unaware(self) -> Threat:
-        """The same server, did it not know the defense nor, as part of it, the mixing."""
+    def forget_defense(self) -> Threat:
+        """Return the same server without knowledge of the defense and its mixing."""
         return replace(self, knows_defense=False, knows_mixing=False)
 
     @property
     def mode(self) -> Mode:
-        """How the client runs the network: with the broadcast statistics, or its batch's."""
+        """How the client runs the network: "eval" if it uses the broadcast statistics."""
         return "eval" if self.batchnorm == "running" else "train"
 
     def observe(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
-        """Let the client share its update, and return all the adversary sees of it.
+        """Let the client share its update, and return what the adversary sees.
 
-        The client computes in the precision of the network. Where that is below float32, the
-        adversary gets the same numbers in float32, and simulates the client in float32.
+        The client computes in the precision of the network. Below float32, the adversary gets the
+        same numbers in float32, and simulates the client in float32.
 
         Args:
-            client: Who shares.
-            task: What was broadcast.
-            batch: What is private; nothing of it enters the result but what this threat grants.
-            rng: The client's randomness; the adversary's is another.
+            client: The client that shares.
+            task: The broadcast network.
+            batch: The private batch; only what this threat grants enters the result.
+            rng: The client's randomness; the adversary has another key.
         """
         task = client.broadcast(task.in_mode(self.mode))
-        # In full precision: rounding by a GPU would hide from the adversary what others see.
+        # In full precision: rounding by a GPU would hide what other adversaries see.
         with precision("float32"):
             shared = client.share(task, batch, rng=rng)
             statistics = self._statistics(client, shared)
         known = client if self.knows_defense else replace(client, defense=chain())
-        sought = _goal(shared, batch, knows_mixing=self.knows_mixing)
+        target = _choose_target(shared, batch, knows_mixing=self.knows_mixing)
         seen = task.upcast()
         return Observation(
             task=seen,
             update=shared.update,
-            simulate=Simulation(known, seen, sought.simulated),
-            batch_size=len(sought.labels) if self.knows_batch_size else None,
-            labels=upcast(sought.labels) if self.knows_labels else None,
+            simulate=Simulation(known, seen, target.simulated),
+            batch_size=len(target.labels) if self.knows_batch_size else None,
+            labels=upcast(target.labels) if self.knows_labels else None,
             statistics=statistics,
-            mixing=sought.mixing,
+            mixing=target.mixing,
         )
 
     def _statistics(self, client: Client, shared: SharedUpdate) -> Mapping[str, Statistics] | None:
@@ -227,7 +223,7 @@ class Threat:
             return None
         if len(shared.prepared_batches) > 1:
             raise InvalidValue(
-                f"batchnorm='exact' is of one client, but {client.defense} aggregates "
+                f"batchnorm='exact' needs a single client, but {client.defense} aggregates "
                 f"{len(shared.prepared_batches)}; use 'running' or 'unknown'"
             )
         (prepared,) = shared.prepared_batches
