@@ -1,4 +1,4 @@
-"""The comparison of two audits: who leaks more and who less, by setup and attack."""
+"""Compare two audits: who leaks more and who less, by setup and attack."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from seepage.report.leak import (
 )
 from seepage.report.words import Setup, count_noun, decibels, label_setups
 
-# Smaller differences are what another seed gives as well, in dB of PSNR.
+# Another seed alone can change the PSNR by less than this, in dB.
 NOTICED = 1.0
 
 
 class Direction(StrEnum):
-    """What became of a person."""
+    """How an attack on a person changed."""
 
     worse = "worse"
     better = "better"
@@ -41,8 +41,8 @@ class Change:
         victim: Data set and number of the person.
         setup: Defense, local computation and batch size.
         attack: The attack.
-        before: The strongest attempt of the first audit, None if it had none.
-        after: The same of the second.
+        before: The strongest attempt of the first audit, or None.
+        after: The strongest attempt of the second audit, or None.
     """
 
     victim: Victim
@@ -53,21 +53,21 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """How much more came back, in dB as far as they tell; zero where only one audit does."""
+        """How much more came back, in dB up to saturation; zero if only one audit has a result."""
         if self.before is None or self.after is None:
             return 0.0
         return min(self.after.psnr, SATURATED) - min(self.before.psnr, SATURATED)
 
     @property
     def weight(self) -> tuple[int, float]:
-        """What changes are ordered by: another reading first, then the difference."""
+        """The order of changes: by the change of reading, then by the difference."""
         if self.before is None or self.after is None:
             return 0, 0.0
         return abs(self.before.level.rank - self.after.level.rank), abs(self.difference)
 
     @property
     def direction(self) -> Direction:
-        """Whether that is worse or better for the person."""
+        """Whether the change is worse or better for the person."""
         if self.before is None:
             return Direction.appeared
         if self.after is None:
@@ -79,7 +79,7 @@ class Change:
 
 
 def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
-    """Every person of either audit in every setup against every attack, what got worst first."""
+    """List every person of either audit in every setup against every attack, worst first."""
     old, new = (keep_strongest(attempts(records), _key) for records in (before, after))
     found = [Change(*key, old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
     ordered = sorted(found, key=lambda change: change.weight, reverse=True)
@@ -87,19 +87,17 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
 
 
 def comparison_verdict(found: Sequence[Change]) -> Verdict:
-    """What changed, as sentences."""
+    """Write what changed as sentences."""
     worse = [change for change in found if change.direction is Direction.worse]
     better = [change for change in found if change.direction is Direction.better]
     both = [change for change in found if change.before and change.after]
     if not both:
         return Verdict(None, "The two audits have nothing in common to compare")
-    headline = (
-        f"{_people(worse)} {'leaks' if _count(worse) == 1 else 'leak'} more than before"
-        if worse
-        else f"{_people(better)} {'leaks' if _count(better) == 1 else 'leak'} less than before"
-        if better
-        else "Nothing changed"
-    )
+    headline = "Nothing changed"
+    if worse or better:
+        people = len({change.victim for change in worse or better})
+        verb, more = "leaks" if people == 1 else "leak", "more" if worse else "less"
+        headline = f"{count_noun(people, 'person', 'people')} {verb} {more} than before"
     labels = label_setups(change.setup for change in found)
     alone = len(found) - len(both)
     details = [
@@ -118,14 +116,6 @@ def comparison_verdict(found: Sequence[Change]) -> Verdict:
 
 def _key(attempt: Attempt) -> tuple[Victim, Setup, Component]:
     return attempt.victim, Setup.of(attempt.record), attempt.record.attack
-
-
-def _count(found: Sequence[Change]) -> int:
-    return len({change.victim for change in found})
-
-
-def _people(found: Sequence[Change]) -> str:
-    return count_noun(_count(found), "person", "people")
 
 
 def _tell(change: Change, labels: Mapping[Setup, str]) -> str:

@@ -1,4 +1,4 @@
-"""Truth beside reconstruction, as one picture."""
+"""Contact sheets: truth beside reconstruction, as one picture."""
 
 from __future__ import annotations
 
@@ -46,13 +46,7 @@ class SheetBlock:
 
 
 def draw(blocks: Sequence[SheetBlock], *, tile: int = TILE, across: int = ACROSS) -> Pillow.Image:
-    """Lay the blocks out, so many in a row.
-
-    Args:
-        blocks: At least one.
-        tile: Side of a picture in pixels.
-        across: Blocks in a row.
-    """
+    """Draw one or more blocks, `across` in a row, with pictures of `tile` by `tile` pixels."""
     from PIL import Image, ImageDraw
 
     rows = [blocks[i : i + across] for i in range(0, len(blocks), across)]
@@ -85,29 +79,27 @@ def _draw_block(
             if picture is None:
                 pen.rectangle((x, top, x + tile - 1, top + tile - 1), outline=FAINT)
             else:
-                sheet.paste(_tile(picture, tile), (x, top))
+                sheet.paste(_draw_tile(picture, tile), (x, top))
             pen.text((x + tile / 2, top + tile + 3), caption, fill=FAINT, font=small, anchor="ma")
         top += tile + LINE + GAP
 
 
-def _tile(picture: Tensor, size: int) -> Pillow.Image:
-    """An image `(C, H, W)` at the size of a tile; a signal `(C, L)` as one line per channel."""
-    return _pixels(picture, size) if picture.ndim == 3 else _lines(picture, size)
-
-
-def _pixels(picture: Tensor, size: int) -> Pillow.Image:
+def _draw_tile(picture: Tensor, size: int) -> Pillow.Image:
+    """Draw an image `(C, H, W)` at the size of a tile, or a signal as one line per channel."""
     from PIL import Image
 
+    if picture.ndim != 3:
+        return _draw_lines(picture, size)
     colours = picture.expand(3, -1, -1) if picture.shape[0] == 1 else picture[:3]
     levels = (colours.clamp(0, 1).permute(1, 2, 0) * 255).round().byte()
     larger = min(picture.shape[1:]) > size
-    # Small images keep their pixels as they are; of large ones every pixel counts.
+    # Small images keep sharp pixels; large ones are averaged.
     how = Image.Resampling.BOX if larger else Image.Resampling.NEAREST
     return Image.fromarray(levels.numpy()).resize((size, size), how)
 
 
-def _lines(signal: Tensor, size: int) -> Pillow.Image:
-    """Between its own extremes, on a frame."""
+def _draw_lines(signal: Tensor, size: int) -> Pillow.Image:
+    """Draw a signal `(C, L)` between its extremes, in a frame."""
     from PIL import Image, ImageDraw
 
     tile = Image.new("RGB", (size, size), PAPER)
@@ -126,15 +118,16 @@ SHOWN = 8
 
 
 def save_contact_sheet(outcomes: Sequence[Outcome], path: Path) -> bool:
-    """Draw every case whose inputs are images, and tell whether there was any."""
-    blocks = _blocks([o for o in outcomes if _images(o)])
+    """Draw every case whose inputs are images; return whether there was any."""
+    inputs = [(o, o.guess if o.truth is None else o.truth) for o in outcomes]
+    blocks = _make_blocks([o for o, shown in inputs if shown is not None and shown.ndim == 4])
     if blocks:
         draw(blocks).save(path)
     return bool(blocks)
 
 
 def truth_strip(outcomes: Sequence[Outcome], *, shown: int = SHOWN) -> Strip | None:
-    """The private inputs of the first people, by their number; None where nobody has them."""
+    """The private inputs of the first people, with their numbers; None if there are none."""
     known = [o for o in outcomes if o.truth is not None]
     people = [f"#{person}" for o in known for person in o.record.people]
     truth = [image for o in known if o.truth is not None for image in o.truth]
@@ -142,7 +135,7 @@ def truth_strip(outcomes: Sequence[Outcome], *, shown: int = SHOWN) -> Strip | N
 
 
 def guess_strip(label: str, outcomes: Sequence[Outcome], *, shown: int = SHOWN) -> Strip:
-    """What came back of the first people, by its PSNR."""
+    """What came back of the first people, with its PSNR."""
     pictures: list[Tensor | None] = []
     captions: list[str] = []
     for outcome in outcomes:
@@ -156,12 +149,7 @@ def guess_strip(label: str, outcomes: Sequence[Outcome], *, shown: int = SHOWN) 
     return Strip(label, tuple(pictures[:shown]), tuple(captions[:shown]))
 
 
-def _images(outcome: Outcome) -> bool:
-    shown = outcome.guess if outcome.truth is None else outcome.truth
-    return shown is not None and shown.ndim == 4
-
-
-def _blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
+def _make_blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
     groups: dict[tuple[str, ...], dict[Defense, list[Outcome]]] = {}
     for outcome in outcomes:
         r = outcome.record
@@ -170,15 +158,14 @@ def _blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
         full = (r.data, str(r.attack), r.model, *client, f"seed {r.seed}")
         groups.setdefault((heading, *full), {}).setdefault(r.defense, []).append(outcome)
     headings = [heading for heading, *_ in groups]
-    # Where two short headings would read the same, the full one is shown.
-    shown = [h if headings.count(h) == 1 else ", ".join(full) for h, *full in groups]
-    return [_block(name, group) for name, group in zip(shown, groups.values(), strict=True)]
-
-
-def _block(heading: str, by_defense: dict[Defense, list[Outcome]]) -> SheetBlock:
-    truth = truth_strip(next(iter(by_defense.values())))
-    guesses = [
-        guess_strip(defense_words(defense).replace(" + ", " +\n"), group)
-        for defense, group in by_defense.items()
-    ]
-    return SheetBlock(heading, tuple(guesses if truth is None else [truth, *guesses]))
+    blocks = []
+    for (heading, *full), by_defense in groups.items():
+        truth = truth_strip(next(iter(by_defense.values())))
+        guesses = [
+            guess_strip(defense_words(defense).replace(" + ", " +\n"), group)
+            for defense, group in by_defense.items()
+        ]
+        # If two short headings are the same, show the full ones.
+        title = heading if headings.count(heading) == 1 else ", ".join(full)
+        blocks.append(SheetBlock(title, tuple(guesses if truth is None else [truth, *guesses])))
+    return blocks

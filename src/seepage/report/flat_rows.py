@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from seepage.audit.record import Record
 from seepage.core.errors import MissingExtra
-from seepage.report.leak import Attempt, attempts, unscored
+from seepage.report.leak import attempts, unscored
 from seepage.report.words import Setup, defense_words, local_words, threat_words
 
 if TYPE_CHECKING:
@@ -22,16 +22,26 @@ FlatRow = Mapping[str, Cell]
 
 
 def result_rows(records: Sequence[Record]) -> list[FlatRow]:
-    """One row per person and attack in the order of the audit, then without truth, then failed."""
+    """One row per person and attack: scored ones first, then without truth, then failed."""
     metrics = list(dict.fromkeys(name for record in records for name in record.scores))
-    scored = [_score_row(attempt, metrics) for attempt in attempts(records)]
+    scored = [
+        {
+            **_describe(attempt.record, attempt.victim[1]),
+            "level": str(attempt.level),
+            **{metric: attempt.score(metric) for metric in metrics},
+            **{f"{n}_psnr": s["psnr"][attempt.index] for n, s in attempt.record.baselines.items()},
+            **_effort(attempt.record),
+            "error": None,
+        }
+        for attempt in attempts(records)
+    ]
     blind = [
-        {**_describe(record), "person": person, **_effort(record), "error": None}
+        {**_describe(record, person), **_effort(record), "error": None}
         for record in unscored(records)
         for person in record.people
     ]
     failed = [
-        {**_describe(record), "person": person, "error": record.error}
+        {**_describe(record, person), "error": record.error}
         for record in records
         if record.error is not None
         for person in record.people
@@ -41,7 +51,27 @@ def result_rows(records: Sequence[Record]) -> list[FlatRow]:
 
 def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
     """One row per person and bound."""
-    return [row for record in records for row in _bound_rows(record)]
+    rows: list[FlatRow] = []
+    for record in records:
+        bound = record.bound
+        assert bound is not None
+        values: Sequence[float | None] = bound.values or [None] * record.batch_size
+        rows += [
+            {
+                **_describe(record, person),
+                "attack": None,
+                "attack_name": None,
+                "threat": None,
+                "bound": str(record.attack),
+                "side": bound.side,
+                "bounded": bound.metric,
+                "value": None if bound.remark else value,
+                "remark": bound.remark,
+                "error": record.error,
+            }
+            for person, value in zip(record.people, values, strict=True)
+        ]
+    return rows
 
 
 def change_rows(found: Sequence[Change]) -> list[FlatRow]:
@@ -64,7 +94,7 @@ def change_rows(found: Sequence[Change]) -> list[FlatRow]:
 
 
 def labelled_record(record: Record) -> dict[str, Any]:
-    """The plain form of a record, with its labels in words beside the values."""
+    """The plain form of a record, with labels in words beside the values."""
     labels = {
         "local": local_words(record.local),
         "defense": defense_words(record.defense),
@@ -84,33 +114,17 @@ def _describe_setup(setup: Setup) -> dict[str, Cell]:
     }
 
 
-def _describe(record: Record) -> dict[str, Cell]:
+def _describe(record: Record, person: int) -> dict[str, Cell]:
     """The first columns: labels, names and the batch size."""
     return {
         "data": record.data,
-        "person": None,
+        "person": person,
         "model": record.model,
         **_describe_setup(Setup.of(record)),
         "threat": threat_words(record.threat),
         "attack": str(record.attack),
         "attack_name": record.attack.name,
         "seed": record.seed,
-    }
-
-
-def _score_row(attempt: Attempt, metrics: Sequence[str]) -> FlatRow:
-    record = attempt.record
-    baselines = {
-        f"{name}_psnr": scores["psnr"][attempt.index] for name, scores in record.baselines.items()
-    }
-    return {
-        **_describe(record),
-        "person": attempt.victim[1],
-        "level": str(attempt.level),
-        **{metric: attempt.score(metric) for metric in metrics},
-        **baselines,
-        **_effort(record),
-        "error": None,
     }
 
 
@@ -123,31 +137,10 @@ def _effort(record: Record) -> FlatRow:
     }
 
 
-def _bound_rows(record: Record) -> list[FlatRow]:
-    bound = record.bound
-    assert bound is not None
-    values: Sequence[float | None] = bound.values or [None] * record.batch_size
-    about: dict[str, Cell] = {"attack": None, "attack_name": None, "threat": None}
-    return [
-        {
-            **_describe(record),
-            **about,
-            "bound": str(record.attack),
-            "person": person,
-            "side": bound.side,
-            "bounded": bound.metric,
-            "value": None if bound.remark else value,
-            "remark": bound.remark,
-            "error": record.error,
-        }
-        for person, value in zip(record.people, values, strict=True)
-    ]
-
-
 def as_csv(rows: Sequence[FlatRow]) -> str:
-    """Rows as CSV, every column that any row has.
+    """Write rows as CSV, with every column that any row has.
 
-    Text that a spreadsheet would run as a formula is quoted with an apostrophe.
+    Text that a spreadsheet would run as a formula begins with an apostrophe.
 
     Example:
         >>> print(as_csv([{"a": 1}, {"a": 2.5, "b": "=x"}]), end="")
@@ -163,7 +156,7 @@ def as_csv(rows: Sequence[FlatRow]) -> str:
 
 
 def as_json(content: Mapping[str, object]) -> str:
-    """Plain data as JSON, where infinity is the word "inf" as in every record.
+    """Write plain data as JSON, with infinity as the word "inf" as in every record.
 
     Example:
         >>> print(as_json({"psnr": [math.inf, 1.5]}), end="")
@@ -178,11 +171,7 @@ def as_json(content: Mapping[str, object]) -> str:
 
 
 def as_parquet(rows: Sequence[FlatRow]) -> bytes:
-    """Rows as Parquet, infinity kept.
-
-    Raises:
-        MissingExtra: If pyarrow is not installed.
-    """
+    """Write rows as Parquet; raises MissingExtra without pyarrow."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -190,9 +179,8 @@ def as_parquet(rows: Sequence[FlatRow]) -> bytes:
         raise MissingExtra(
             "--format parquet needs pyarrow: pip install 'seepage[parquet]', or use --format csv"
         ) from error
-    names = _columns(rows)
     kept = io.BytesIO()
-    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in _columns(rows)})
     pyarrow.parquet.write_table(table, kept)
     return kept.getvalue()
 

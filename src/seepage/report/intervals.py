@@ -1,4 +1,4 @@
-"""How sure a few people make us of many."""
+"""Confidence intervals over people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCKS, BLOCK = 10, 100
 
 @dataclass(frozen=True)
 class Interval:
-    """A median, or a mean, and the interval that holds it with 95 % confidence."""
+    """A median or a mean, and its 95 % confidence interval."""
 
     low: float
     middle: float
@@ -22,11 +22,7 @@ class Interval:
 
 
 def median_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
-    """Percentile bootstrap of the median over people.
-
-    Args:
-        values: One per person; infinity (an exact guess) is allowed.
-        seed: Of the resampling.
+    """Percentile bootstrap of the median over people; infinity (an exact guess) is allowed.
 
     Example:
         >>> median_interval([3.0, 3.0, 3.0])
@@ -39,11 +35,7 @@ def median_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
 
 
 def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
-    """Percentile bootstrap of the mean over people, of which papers print the mean.
-
-    Args:
-        values: One per person, all finite.
-        seed: Of the resampling.
+    """Percentile bootstrap of the mean over people, which papers print; values must be finite.
 
     Example:
         >>> mean_interval([1.0, 1.0, 4.0]).middle
@@ -57,19 +49,19 @@ def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
 
 def _bootstrap(values: Sequence[float], statistic: Callable[..., Any], seed: int) -> Interval:
     people, rng = np.asarray(values, dtype=float), np.random.default_rng(seed)
-    # In blocks, so that many people need no more memory than a few.
+    # In blocks, to save memory with many people.
     draws = (rng.integers(len(people), size=(BLOCK, len(people))) for _ in range(BLOCKS))
     found = np.concatenate([statistic(people[draw], axis=1) for draw in draws])
     tail = (1 - CONFIDENCE) / 2
-    # Observed values only: between two exact guesses there is nothing to interpolate.
+    # Take observed values only: infinities cannot be interpolated.
     low, high = np.quantile(found, [tail, 1 - tail], method="inverted_cdf")
     return Interval(float(low), float(statistic(people)), float(high))
 
 
 def share_not_ruled_out(people: int) -> float:
-    """The share of a population that may still be recognisable when none of `people` was.
+    """The share of a population that may still be recognisable if none of `people` was.
 
-    The exact binomial bound for zero events, `1 - (1 - confidence)^(1 / people)`.
+    This is the exact binomial bound for zero events, `1 - (1 - confidence)^(1 / people)`.
 
     Example:
         >>> round(share_not_ruled_out(8), 3)

@@ -51,7 +51,7 @@ _DP_SGD = ("ClipEach", "Mean", "AddGaussian")
 
 
 def defense_words(defense: Defense) -> str:
-    """The short label of a defense; a defense of a plugin reads like the call that makes it.
+    """The short label of a defense; a plugin's defense reads like the call that makes it.
 
     Example:
         >>> defense_words(()), defense_words((Component("Prune", {"ratio": 0.9}),))
@@ -69,8 +69,10 @@ def defense_words(defense: Defense) -> str:
             norm = clip.arguments["max_norm"]
             sigma = noise.arguments["std"] * mean.arguments["over"] / norm
             label = f"DP-SGD C={norm:g} \N{GREEK SMALL LETTER SIGMA}={sigma:g}"
-            around = defense[:start], defense[start + 3 :]
-            before, after = (list(map(_label_link, links)) for links in around)
+            before, after = (
+                map(_label_link, defense[:start]),
+                map(_label_link, defense[start + 3 :]),
+            )
             return " + ".join([*before, label, *after])
     return " + ".join(map(_label_link, defense)) or "no defense"
 
@@ -83,11 +85,10 @@ def _label_link(link: Component) -> str:
         label = template.format(**link.arguments)
     except (KeyError, ValueError):  # a plugin's defense of the same name
         return str(link)
-    shown = {name for name in link.arguments if f"{{{name}" in template}
     more = [
         f"{name}={value}"
         for name, value in link.arguments.items()
-        if name not in shown and value != _DEFAULTS.get(name)
+        if f"{{{name}" not in template and value != _DEFAULTS.get(name)
     ]
     return " ".join([label, *more])
 
@@ -155,7 +156,7 @@ def threat_words(threat: Component | None) -> str:
 
 
 def threat_label(threat: Component) -> str:
-    """What the adversary knew besides the update, in as few words as a table has room for.
+    """What the adversary knew besides the update, short enough for a table.
 
     Example:
         >>> threat_label(Component("Threat", {"knows_labels": True, "knows_defense": False}))
@@ -167,13 +168,7 @@ def threat_label(threat: Component) -> str:
 
 @dataclass(frozen=True)
 class Setup:
-    """What cases share that may be read together: nothing is merged across these.
-
-    Args:
-        defense: What the client did before sharing.
-        local: What it computed.
-        batch_size: Number of people in the batch.
-    """
+    """Defense, local computation and batch size; cases that differ in these are kept apart."""
 
     defense: Defense
     local: Component
@@ -232,15 +227,15 @@ def short_names(names: Iterable[T]) -> dict[T, str]:
         >>> short_names(["mlp(hidden=(8,))", "mlp(hidden=(9,))"])["mlp(hidden=(8,))"]
         'mlp(hidden=(8,))'
     """
-    return tell_apart(names, lambda n: n.name if isinstance(n, Component) else _head(str(n)), str)
 
+    def shorten(name: T) -> str:
+        return name.name if isinstance(name, Component) else str(name).partition("(")[0]
 
-def _head(name: str) -> str:
-    return name.partition("(")[0]
+    return tell_apart(names, shorten, str)
 
 
 def decibels(value: float | None, *, unit: bool = True) -> str:
-    """A PSNR; infinite means exact, and minus infinity that there is none.
+    """Write a PSNR; infinity means exact, and None or minus infinity that there is none.
 
     Example:
         >>> decibels(31.25), decibels(math.inf), decibels(None)
@@ -252,7 +247,7 @@ def decibels(value: float | None, *, unit: bool = True) -> str:
 
 
 def list_words(words: Sequence[str], last: str = "and") -> str:
-    """Words in a row, as a sentence has them.
+    """Join words as a sentence does.
 
     Example:
         >>> list_words(["clipping", "noise", "pruning"])
@@ -262,7 +257,7 @@ def list_words(words: Sequence[str], last: str = "and") -> str:
 
 
 def count_noun(count: int, one: str, many: str | None = None) -> str:
-    """A number with its noun.
+    """Write a number with its noun.
 
     Example:
         >>> count_noun(1, "case"), count_noun(2, "case"), count_noun(3, "person", "people")
