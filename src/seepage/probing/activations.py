@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 
-class Activation(Protocol):
-    """An element-wise map alpha, undone as far as it can be."""
+class Activation(ABC):
+    """An element-wise map alpha and its inverse, as far as there is one.
 
-    @property
-    def range(self) -> tuple[float, float]:
-        """Bounds of what it gives."""
+    `range` holds the bounds of its values.
+    """
 
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+
+    @abstractmethod
     def __call__(self, z: Tensor) -> Tensor:
         """alpha(z)."""
 
+    @abstractmethod
     def inverse(self, x: Tensor) -> Tensor:
-        """The z with alpha(z) = x; for x that alpha never gives, the z that comes nearest."""
+        """The z with alpha(z) = x, or the nearest z if alpha never takes the value x."""
 
-    def known(self, x: Tensor) -> Tensor:
-        """Where `inverse` is the only z that alpha maps to x."""
-
+    @abstractmethod
     def derivative(self, z: Tensor) -> Tensor:
         """alpha'(z)."""
 
+    def known(self, x: Tensor) -> Tensor:
+        """Where `inverse` is the only z that alpha maps to x; by default everywhere."""
+        return torch.ones_like(x, dtype=torch.bool)
+
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Activation):
     """alpha(z) = z."""
-
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     def __call__(self, z: Tensor) -> Tensor:
         """Return z."""
@@ -47,17 +51,13 @@ class Identity:
         """Return x."""
         return x
 
-    def known(self, x: Tensor) -> Tensor:
-        """Everywhere."""
-        return torch.ones_like(x, dtype=torch.bool)
-
     def derivative(self, z: Tensor) -> Tensor:
-        """One."""
+        """Return one."""
         return torch.ones_like(z)
 
 
 @dataclass(frozen=True)
-class Tanh:
+class Tanh(Activation):
     """alpha(z) = tanh z.
 
     Example:
@@ -73,19 +73,15 @@ class Tanh:
 
     def inverse(self, x: Tensor) -> Tensor:
         """Return artanh x."""
-        return torch.atanh(_inside(x, -1.0, 1.0))
-
-    def known(self, x: Tensor) -> Tensor:
-        """Everywhere."""
-        return torch.ones_like(x, dtype=torch.bool)
+        return torch.atanh(_clamp_inside(x, -1.0, 1.0))
 
     def derivative(self, z: Tensor) -> Tensor:
-        """1 - tanh^2 z."""
+        """Return 1 - tanh^2 z."""
         return 1 - torch.tanh(z).square()
 
 
 @dataclass(frozen=True)
-class Sigmoid:
+class Sigmoid(Activation):
     """alpha(z) = 1 / (1 + exp(-z))."""
 
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -96,30 +92,21 @@ class Sigmoid:
 
     def inverse(self, x: Tensor) -> Tensor:
         """Return log(x / (1 - x))."""
-        return torch.logit(_inside(x, 0.0, 1.0))
-
-    def known(self, x: Tensor) -> Tensor:
-        """Everywhere."""
-        return torch.ones_like(x, dtype=torch.bool)
+        return torch.logit(_clamp_inside(x, 0.0, 1.0))
 
     def derivative(self, z: Tensor) -> Tensor:
-        """sigma(z) (1 - sigma(z))."""
+        """Return sigma(z) (1 - sigma(z))."""
         return torch.sigmoid(z) * torch.sigmoid(-z)
 
 
 @dataclass(frozen=True)
-class LeakyReLU:
-    """alpha(z) = z where z > 0, else slope * z.
-
-    Args:
-        slope: Not zero; `ReLU` is another matter, for it forgets.
+class LeakyReLU(Activation):
+    """alpha(z) = z where z > 0, else slope * z, with a slope that is not zero.
 
     Example:
         >>> LeakyReLU(0.1).inverse(torch.tensor([2.0, -0.2])).tolist()
         [2.0, -2.0]
     """
-
-    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
     slope: float
 
@@ -131,17 +118,13 @@ class LeakyReLU:
         """Return x or x / slope."""
         return torch.where(x > 0, x, x / self.slope)
 
-    def known(self, x: Tensor) -> Tensor:
-        """Everywhere."""
-        return torch.ones_like(x, dtype=torch.bool)
-
     def derivative(self, z: Tensor) -> Tensor:
-        """One or the slope."""
+        """Return one or the slope."""
         return torch.where(z > 0, torch.ones_like(z), self.slope)
 
 
 @dataclass(frozen=True)
-class ReLU:
+class ReLU(Activation):
     """alpha(z) = max(z, 0): a zero says only that z was not positive.
 
     Example:
@@ -156,7 +139,7 @@ class ReLU:
         return z.clamp(min=0)
 
     def inverse(self, x: Tensor) -> Tensor:
-        """Return x where it is positive, and zero, the nearest guess, where it is not."""
+        """Return x where it is positive, else zero, the nearest guess."""
         return x.clamp(min=0)
 
     def known(self, x: Tensor) -> Tensor:
@@ -164,20 +147,22 @@ class ReLU:
         return x > _ROUNDING * x.abs().max()
 
     def derivative(self, z: Tensor) -> Tensor:
-        """One or zero."""
+        """Return one or zero."""
         return (z > 0).to(z)
 
+
+_Alpha = TypeVar("_Alpha", bound=Callable[[Tensor], Tensor])
 
 # Features are computed from an update in single precision.
 _ROUNDING = 1e-6
 
 
-def _inside(x: Tensor, low: float, high: float) -> Tensor:
+def _clamp_inside(x: Tensor, low: float, high: float) -> Tensor:
     return x.clamp(low + _ROUNDING, high - _ROUNDING)
 
 
 def recognise_activation(z: Tensor, x: Tensor) -> Activation | None:
-    """The activation with alpha(z) = x to double precision, if it is one of these.
+    """Find the invertible activation with alpha(z) = x to double precision; None if none fits.
 
     Example:
         >>> z = torch.tensor([[-1.0, 2.0]], dtype=torch.float64)
@@ -187,10 +172,18 @@ def recognise_activation(z: Tensor, x: Tensor) -> Activation | None:
     z, x = z.flatten(1), x.flatten(1)
     if z.shape != x.shape:
         return None
-    lowest = z.argmin()
-    slope = float(x.flatten()[lowest] / z.flatten()[lowest])
+    slope = _lowest_slope(z, x)
     options: list[Activation] = [Identity(), Tanh(), Sigmoid(), ReLU()]
-    options += [LeakyReLU(slope)] if slope > 0 else []
+    return _first_fitting(options + ([LeakyReLU(slope)] if slope > 0 else []), z, x)
+
+
+def _lowest_slope(z: Tensor, x: Tensor) -> float:
+    """The ratio x / z at the lowest z."""
+    lowest = z.argmin()
+    return float(x.flatten()[lowest] / z.flatten()[lowest])
+
+
+def _first_fitting(options: Iterable[_Alpha], z: Tensor, x: Tensor) -> _Alpha | None:
     fitting = (alpha for alpha in options if torch.allclose(alpha(z), x, rtol=1e-9, atol=1e-12))
     return next(fitting, None)
 
@@ -211,11 +204,11 @@ _FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class HeadActivation:
-    """An element-wise function sigma and its slope.
+    """An element-wise function sigma and its derivative.
 
     Args:
-        name: Which one; "leaky_relu" has a slope of its own.
-        slope: Of "leaky_relu" below zero.
+        name: Which one.
+        slope: The slope of "leaky_relu" below zero.
 
     Example:
         >>> HeadActivation("leaky_relu", 0.5)(torch.tensor([-2.0, 3.0])).tolist()
@@ -240,17 +233,17 @@ class HeadActivation:
 
     @property
     def rectifies(self) -> bool:
-        """Whether it is zero for all negative numbers and leaves the others as they are."""
+        """Whether it is max(z, 0)."""
         return self.name == "relu"
 
     @property
     def homogeneous(self) -> bool:
-        """Whether sigma(s z) = s sigma(z) for s > 0, so that lengths do not show in it."""
+        """Whether sigma(s z) = s sigma(z) for s > 0, so that it does not show lengths."""
         return self.name in ("relu", "leaky_relu", "identity")
 
 
 def recognise_head_activation(z: Tensor, x: Tensor) -> HeadActivation | None:
-    """The activation with sigma(z) = x to double precision, if it is one of these.
+    """Find the activation with sigma(z) = x to double precision; None if none fits.
 
     Example:
         >>> z = torch.linspace(-3, 3, 9, dtype=torch.float64)
@@ -259,8 +252,5 @@ def recognise_head_activation(z: Tensor, x: Tensor) -> HeadActivation | None:
     """
     if z.shape != x.shape:
         return None
-    lowest = z.argmin()
-    options = [HeadActivation(name) for name in _FUNCTIONS]
-    options.append(HeadActivation("leaky_relu", float(x.flatten()[lowest] / z.flatten()[lowest])))
-    fitting = (a for a in options if torch.allclose(a(z), x, rtol=1e-9, atol=1e-12))
-    return next(fitting, None)
+    leaky = HeadActivation("leaky_relu", _lowest_slope(z, x))
+    return _first_fitting([*(HeadActivation(name) for name in _FUNCTIONS), leaky], z, x)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from seepage.core.errors import NotApplicable
 
 
 def input_layer(task: Task) -> str | None:
-    """Name of the biased linear layer whose input is the flattened network input, if there is one.
+    """Name of the linear layer with a bias that reads the flattened network input; None if none.
 
     Example:
         >>> from seepage.zoo import mlp
@@ -26,22 +27,21 @@ def input_layer(task: Task) -> str | None:
 
 
 def input_readers(task: Task) -> list[str]:
-    """Names of all linear layers whose input is the flattened network input, biased or not.
+    """Names of all linear layers that read the flattened network input, with or without a bias.
 
-    Found by running a noise input and looking for layers that receive exactly that, so it works
-    for any module, not only for `nn.Sequential`.
+    They are found by running noise and comparing what layers read, so any module will do.
     """
     probe = noise(task)
-    # A layer that reads slices of the input at several positions has fewer columns.
-    flat = probe.flatten(1)
-    return [name for name, inputs in calls(task, nn.Linear, probe) if _same(inputs, flat)]
+    return [
+        n for n, inputs in calls(task, nn.Linear, probe) if torch.equal(inputs, probe.flatten(1))
+    ]
 
 
 def convolutional_reader(task: Task) -> str | None:
-    """Name of the convolution that reads the input as it is, if there is one."""
+    """Name of the convolution that reads the network input; None if there is none."""
     probe = noise(task)
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return next((name for name, inputs in calls(task, kinds, probe) if _same(inputs, probe)), None)
+    read = calls(task, (nn.Conv1d, nn.Conv2d, nn.Conv3d), probe)
+    return next((name for name, inputs in read if torch.equal(inputs, probe)), None)
 
 
 def reads_one_vector(task: Task, name: str) -> bool:
@@ -56,28 +56,21 @@ def calls(
     """Every call of such a layer in the order of the forward pass: its name, and what it read."""
     seen: list[tuple[str, Tensor]] = []
 
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda _, arguments: seen.append((name, arguments[0].clone()))
+    def keep(name: str, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        seen.append((name, arguments[0].clone()))
 
     network = task.in_mode("eval").network
-    layers = {name: m for name, m in network.named_modules() if isinstance(m, kinds)}
-    handles = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
-    try:
-        with torch.no_grad():
-            network(normalised)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, layer in network.named_modules():
+            if isinstance(layer, kinds):
+                hooks.enter_context(layer.register_forward_pre_hook(partial(keep, name)))
+        network(normalised)
     return seen
-
-
-def _same(inputs: Tensor, wanted: Tensor) -> bool:
-    return inputs.shape == wanted.shape and torch.equal(inputs, wanted)
 
 
 def noise(task: Task) -> Tensor:
     """Two normalised inputs of noise to run a network on."""
-    # Two examples: with one, a layer applied at every position would look like one applied once.
+    # With one example a layer applied at every position would look like one applied once.
     return task.domain.normalise(task.move_inputs(task.domain.sample(2, rng=Rng(0))))
 
 
@@ -86,7 +79,7 @@ _PROBES = 8
 
 @dataclass(frozen=True)
 class Rectified:
-    """The layer z = W x + b whose silent neurons (z < 0) pass no gradient, and the one above it.
+    """The layer z = W x + b whose silent neurons (z < 0) pass no gradient, and the layer above.
 
     Args:
         layer: Name of the layer that reads the flattened input.
@@ -111,25 +104,20 @@ def watching(network: nn.Module) -> Iterator[Mapping[str, _Pass]]:
     """Collect what every fully connected layer reads and returns inside the block, by name."""
     passes: dict[str, _Pass] = {}
 
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
-        def hook(_: nn.Module, read: tuple[Tensor, ...], returned: Tensor) -> Tensor:
-            passes[name] = _Pass(read[0], returned)
-            # A copy goes on, lest a ReLU in place overwrite what was returned.
-            return returned.clone()
+    def keep(name: str, _: nn.Module, read: tuple[Tensor, ...], returned: Tensor) -> Tensor:
+        passes[name] = _Pass(read[0], returned)
+        # The next layer gets a copy, since a ReLU may work in place.
+        return returned.clone()
 
-        return hook
-
-    layers = {n: m for n, m in network.named_modules() if isinstance(m, nn.Linear)}
-    handles = [layer.register_forward_hook(watch(name)) for name, layer in layers.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, layer in network.named_modules():
+            if isinstance(layer, nn.Linear):
+                hooks.enter_context(layer.register_forward_hook(partial(keep, name)))
         yield passes
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def rectified_layer(task: Task) -> Rectified:
-    """Probe the network with noise, or raise `NotApplicable` if it has no such layer."""
+    """Find the layer by running noise; raise `NotApplicable` if there is none."""
     name = input_layer(task)
     if name is None:
         raise NotApplicable(
@@ -150,7 +138,7 @@ def rectified_layer(task: Task) -> Rectified:
     if dz is None or bool(dz[z < 0].any()) or not bool(dz[z > 0].any()):
         raise NotApplicable(
             f"the first layer {name!r} of {task.name} is not followed by a ReLU, so no neuron "
-            "falls silent and nothing tells the examples of a batch apart; use gradient matching"
+            "falls silent and the examples of a batch cannot be separated; use gradient matching"
         )
     weights = dict(task.network.named_parameters())
     for other, da in above.items():

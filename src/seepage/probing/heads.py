@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -14,8 +13,8 @@ from seepage.core import Observation, Task
 from seepage.core.errors import NotApplicable
 from seepage.core.rng import Rng
 from seepage.probing.activations import HeadActivation, recognise_head_activation
-from seepage.probing.first_layer import input_readers, noise
-from seepage.probing.hooks import Visit, visits
+from seepage.probing.first_layer import input_readers, noise, watching
+from seepage.probing.hooks import visits
 from seepage.probing.usable_update import require_continuous, require_usable
 
 PROBES = 16
@@ -23,14 +22,14 @@ PROBES = 16
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """The classifier head, and what it does on the adversary's own noise.
+    """The classifier head, with what it reads and returns when the network runs on noise.
 
     Args:
         weight: Name of its matrix, `(K, d)`.
-        bias: Name of its bias `(K,)`, or None if there is none that is trained.
-        offset: What is added to the logits and not trained, `(K,)`.
-        features: What it reads when the network runs on noise, `(M, d)`.
-        logits: What it gives then, `(M, K)`.
+        bias: Name of its bias `(K,)`; None if it has no trained bias.
+        offset: The part of the logits that is added and not trained, `(K,)`.
+        features: What it reads, `(M, d)`.
+        logits: What it returns, `(M, K)`.
     """
 
     weight: str
@@ -40,17 +39,16 @@ class Head:
     logits: Tensor = field(repr=False)
 
     def without_bias(self, task: Task) -> Head:
-        """The same head with its bias as a fixed offset."""
+        """Turn the bias into a fixed offset."""
         if self.bias is None:
             return self
         return replace(self, bias=None, offset=task.parameters[self.bias])
 
 
 def classifier_head(task: Task) -> Head:
-    """Return the linear layer whose outputs are what the network returns.
+    """Find the linear layer whose outputs are what the network returns.
 
-    Found by running noise and comparing what layers give with what the network gives, so it works
-    for any module, not only for `nn.Sequential`.
+    It is found by running noise and comparing outputs, so any module will do.
 
     Example:
         >>> from seepage.zoo import lenet
@@ -60,8 +58,10 @@ def classifier_head(task: Task) -> Head:
     Raises:
         NotApplicable: There is no such layer, or its weight is not trained.
     """
-    seen, logits = _probed(task)
-    heads = [name for name, (_, given) in seen.items() if torch.equal(given, logits)]
+    probes = task.move_inputs(task.domain.sample(PROBES, rng=Rng(0).fork("probes")))
+    with watching(task.network) as passes, torch.no_grad():
+        logits = task.outputs(task.parameters, probes)
+    heads = [name for name, one in passes.items() if torch.equal(one.returned, logits)]
     if not heads:
         raise NotApplicable(
             f"expected {task.name} to end in a linear layer, whose gradient holds the labels, got "
@@ -71,45 +71,24 @@ def classifier_head(task: Task) -> Head:
     weight, bias = f"{prefix}weight", f"{prefix}bias"
     if weight not in task.parameters:
         raise NotApplicable(
-            f"expected the classifier head of {task.name} to be trained, got {weight!r} frozen, so "
-            "that the update does not hold it; use Threat(knows_labels=True)"
+            f"expected the classifier head of {task.name} to be trained, but {weight!r} is frozen "
+            "and not in the update; use Threat(knows_labels=True)"
         )
     trained = bias in task.parameters
     frozen = None if trained else dict(task.model.named_parameters()).get(bias)
     offset = logits.new_zeros(logits.shape[1]) if frozen is None else frozen.detach()
-    return Head(weight, bias if trained else None, offset, seen[heads[-1]][0], logits)
-
-
-def _probed(task: Task) -> tuple[dict[str, tuple[Tensor, Tensor]], Tensor]:
-    """Input and output of every linear layer on noise, and the output of the network."""
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        def hook(_: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-            seen[name] = (arguments[0].detach(), output.detach())
-
-        return hook
-
-    linear = {n: m for n, m in task.network.named_modules() if isinstance(m, nn.Linear)}
-    handles = [module.register_forward_hook(watch(name)) for name, module in linear.items()]
-    noise = task.move_inputs(task.domain.sample(PROBES, rng=Rng(0).fork("probes")))
-    try:
-        with torch.no_grad():
-            return seen, task.outputs(task.parameters, noise)
-    finally:
-        for handle in handles:
-            handle.remove()
+    return Head(weight, bias if trained else None, offset, passes[heads[-1]].read, logits)
 
 
 NOTHING = (
-    "the gradient of the last layer is zero, so it gives nothing away: the network is sure of "
-    "everybody, or no neuron of the layer before answers; attack a network that still learns"
+    "the gradient of the last layer is zero, so it gives nothing away: the network is sure of all "
+    "examples, or no neuron of the layer before is active; attack a network that still learns"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class TwoLayerHead:
-    """What the server knows of the head, and what the update says of it, in float64.
+    """The parameters of the last two layers and their gradients, in float64.
 
     With the features Z `(B, d)` that the head reads, S = sigma(Z W^T + c) and R = dL/dlogits
     `(B, K)`:
@@ -117,11 +96,11 @@ class TwoLayerHead:
         dL/dA = R^T S,   dL/dW = ((R A) * sigma'(Z W^T + c))^T Z
 
     Args:
-        layer: Name of the first of the two, whose inputs are sought.
+        layer: Name of the first layer, whose inputs are to be recovered.
         weight: W, `(m, d)`.
-        bias: c, `(m,)`, zero where there is none.
+        bias: c, `(m,)`, zero if there is none.
         above: A, `(K, m)`.
-        offset: b, `(K,)`, zero where there is none.
+        offset: b, `(K,)`, zero if there is none.
         activation: sigma.
         first: dL/dW, `(m, d)`, or None if it is not in the update.
         last: dL/dA, `(K, m)`.
@@ -146,8 +125,8 @@ class TwoLayerHead:
 def two_layer_head(observation: Observation) -> TwoLayerHead:
     """Find the last two fully connected layers and the activation between them.
 
-    The network runs once for all updates, in double precision, on noise; layers are known by what
-    they read and give, so it works for any module.
+    The network runs once for all updates, in double precision, on noise. Layers are recognised by
+    what they read and return, so any module will do.
 
     Raises:
         NotApplicable: The network does not end like this, or the update does not hold it.
@@ -155,12 +134,14 @@ def two_layer_head(observation: Observation) -> TwoLayerHead:
     task = observation.task
     require_usable(observation.update, task)
     require_continuous(task)
-    place = _place(task)
+    if task.model not in _places:
+        _places[task.model] = _find_place(task)
+    place = _places[task.model]
     gradient = observation.update.descent().tensors
     if f"{place.last}.weight" not in gradient:
         raise NotApplicable(
             f"the last layer {place.last!r} of {task.name} is frozen, so the update does not hold "
-            "the gradient that features are read from"
+            "the gradient that features are recovered from"
         )
     tensors = {name: p.detach() for name, p in task.model.named_parameters()}
     weight = tensors[f"{place.first}.weight"].double()
@@ -181,7 +162,7 @@ def two_layer_head(observation: Observation) -> TwoLayerHead:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the head of a network is: its layers' names, what lies between, what it reads."""
+    """The names of the last two layers, the activation between, and what the first one reads."""
 
     first: str
     last: str
@@ -189,19 +170,11 @@ class _Place:
     reads_input: bool
 
 
-# Copying and running a network takes longer than all the rest does for one update of it.
+# Copying and running the network takes longer than the rest of an attack on one update.
 _places: WeakKeyDictionary[nn.Module, _Place] = WeakKeyDictionary()
 
 
-def _place(task: Task) -> _Place:
-    if task.model not in _places:
-        first, last, activation = _located(task)
-        reads_input = first.name in input_readers(task)
-        _places[task.model] = _Place(first.name, last.name, activation, reads_input)
-    return _places[task.model]
-
-
-def _located(task: Task) -> tuple[Visit, Visit, HeadActivation]:
+def _find_place(task: Task) -> _Place:
     network = copy.deepcopy(task.in_mode("eval").network).double()
     seen, logits = visits(network, noise(task).double())
     linear = [visit for visit in seen if isinstance(visit.module, nn.Linear)]
@@ -212,19 +185,18 @@ def _located(task: Task) -> tuple[Visit, Visit, HeadActivation]:
             "wide_head_resnet18 or two_layer"
         )
     first, last = linear[-2:]
-    activation = (
-        recognise_head_activation(first.outputs, last.inputs) if first.inputs.ndim == 2 else None
-    )
+    flat = first.inputs.ndim == 2
+    activation = recognise_head_activation(first.outputs, last.inputs) if flat else None
     if activation is None:
         raise NotApplicable(
-            f"what lies between {first.name!r} and {last.name!r} of {task.name} is none of the "
+            f"the part between {first.name!r} and {last.name!r} of {task.name} is none of the "
             "element-wise activations that feature recovery knows; use gradient matching"
         )
-    return first, last, activation
+    return _Place(first.name, last.name, activation, first.name in input_readers(task))
 
 
 def head_of(task: Task, *, needed_by: object) -> tuple[str, nn.Linear]:
-    """The last fully connected layer, by name.
+    """The last fully connected layer and its name.
 
     Example:
         >>> from seepage import zoo
@@ -235,18 +207,15 @@ def head_of(task: Task, *, needed_by: object) -> tuple[str, nn.Linear]:
     linear = [(name, module) for name, module in named if isinstance(module, nn.Linear)]
     if not linear or not linear[-1][0]:
         raise NotApplicable(
-            f"{needed_by} works at the last of several layers, a fully connected one, which "
-            f"{task.name} has not"
+            f"{needed_by} needs a network of several layers that ends in a fully connected one, "
+            f"unlike {task.name}"
         )
     return linear[-1]
 
 
 def representation(task: Task, inputs: Tensor, head: nn.Linear) -> Tensor:
-    """What the head is given for these inputs, `(B, D)`, differentiable in them."""
+    """What the head reads for these inputs, `(B, D)`, differentiable in them."""
     seen: list[Tensor] = []
-    handle = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    try:
+    with head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0])):
         task.outputs(task.parameters, inputs)
-    finally:
-        handle.remove()
     return seen[-1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +15,10 @@ from seepage.core import Rng, Task
 
 @contextmanager
 def layer_inputs(network: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """Keep the inputs of layers, by name and in the order they run, while the context lasts.
+    """Collect the inputs of layers inside the block, by name and in the order they run.
 
     Args:
-        network: What will run; of a layer that runs more than once the first time counts.
+        network: The network; if a layer runs more than once, its first run counts.
         layers: Names, as in `network.named_modules()`.
 
     Example:
@@ -30,32 +31,25 @@ def layer_inputs(network: nn.Module, layers: Sequence[str]) -> Iterator[dict[str
     """
     read: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        def hook(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            read.setdefault(name, arguments[0])
-
-        return hook
+    def keep(name: str, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        read.setdefault(name, arguments[0])
 
     modules = dict(network.named_modules())
-    handles = [modules[name].register_forward_pre_hook(keep(name)) for name in layers]
-    try:
+    with ExitStack() as hooks:
+        for name in layers:
+            hooks.enter_context(modules[name].register_forward_pre_hook(partial(keep, name)))
         yield read
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 _PROBES = 4
 
 
 def running_order(task: Task, names: Iterable[str]) -> list[str]:
-    """Names of modules in the order one pass runs them, as often as it does.
-
-    The network runs on the adversary's own noise.
+    """Names of modules in the order in which a pass over noise runs them, with repeats.
 
     Args:
-        task: Whose network it is.
-        names: Of the modules to watch, as `named_modules` spells them.
+        task: The task with the network.
+        names: Names of the modules to watch, as in `named_modules`.
 
     Example:
         >>> from seepage.zoo import lenet
@@ -63,18 +57,13 @@ def running_order(task: Task, names: Iterable[str]) -> list[str]:
         ['conv1', 'head']
     """
     order: list[str] = []
-    handles = [
-        task.network.get_submodule(name).register_forward_pre_hook(
-            lambda *_, name=name: order.append(name)
-        )
-        for name in names
-    ]
-    try:
-        with torch.no_grad():
-            task.outputs(task.parameters, task.move_inputs(task.domain.sample(_PROBES, rng=Rng(0))))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name in names:
+            module = task.network.get_submodule(name)
+            hooks.enter_context(
+                module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+            )
+        task.outputs(task.parameters, task.move_inputs(task.domain.sample(_PROBES, rng=Rng(0))))
     return order
 
 
@@ -83,10 +72,10 @@ class Visit:
     """One call of a module that has no modules inside.
 
     Args:
-        name: Of the module in its network.
-        module: Itself.
+        name: The name of the module in its network.
+        module: The module.
         inputs: What it read, `(B, ...)`.
-        outputs: What it gave, `(B, ...)`.
+        outputs: What it returned, `(B, ...)`.
     """
 
     name: str
@@ -104,27 +93,21 @@ def visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tensor]:
     seen: list[Visit] = []
     read: list[Tensor] = []
 
-    def before(module: nn.Module, arguments: tuple[object, ...]) -> None:
-        read.append(_copied(arguments[0] if arguments else None))
+    def before(_: nn.Module, arguments: tuple[object, ...]) -> None:
+        read.append(_copy_tensor(arguments[0] if arguments else None))
 
-    def after(name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
-        def hook(module: nn.Module, arguments: tuple[object, ...], outputs: object) -> None:
-            seen.append(Visit(name, module, read.pop(), _copied(outputs)))
+    def after(name: str, module: nn.Module, _: tuple[object, ...], outputs: object) -> None:
+        seen.append(Visit(name, module, read.pop(), _copy_tensor(outputs)))
 
-        return hook
-
-    innermost = {n: m for n, m in network.named_modules() if not any(m.children())}
-    handles = [m.register_forward_pre_hook(before) for m in innermost.values()]
-    handles += [m.register_forward_hook(after(n)) for n, m in innermost.items()]
-    try:
-        with torch.no_grad():
-            outputs = network(probe)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in network.named_modules():
+            if not any(module.children()):
+                hooks.enter_context(module.register_forward_pre_hook(before))
+                hooks.enter_context(module.register_forward_hook(partial(after, name)))
+        outputs = network(probe)
     return seen, outputs
 
 
-def _copied(value: object) -> Tensor:
-    """A tensor as it was, for the next module may work in place; what is none, as an empty one."""
+def _copy_tensor(value: object) -> Tensor:
+    """Copy a tensor, since the next module may work in place; anything else becomes empty."""
     return value.clone() if isinstance(value, Tensor) else torch.empty(0, 0)

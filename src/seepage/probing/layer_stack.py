@@ -25,15 +25,15 @@ class Layer:
     stride and padding are empty.
 
     Args:
-        name: Of the module, which prefixes its parameters in an update.
+        name: Name of the module, which prefixes its parameters in an update.
         input_shape: `(C, ...)`, without the batch axis.
         output_shape: `(O, ...)`.
         kernel: Width of the kernel along each axis.
-        stride: Along each axis.
+        stride: Stride along each axis.
         padding: Zeros on either side of each axis.
         weight: `(O, C, *kernel)`.
         bias: `(O,)`, or None.
-        activation: What follows it, element by element.
+        activation: The element-wise activation after it.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Layer:
 
     @property
     def parameters(self) -> tuple[str, str]:
-        """What an update calls the weight and the bias."""
+        """Names of the weight and the bias in an update."""
         prefix = f"{self.name}." if self.name else ""
         return f"{prefix}weight", f"{prefix}bias"
 
@@ -95,13 +95,13 @@ Axes = tuple[int, ...]
 
 _PROBES = 4
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
-# What messages need not name.
+# Modules that messages need not name.
 _HARMLESS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Tanh, nn.Sigmoid, nn.ReLU, nn.LeakyReLU)
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Layers in the order in which they run, each reading what the one before it gives.
+    """Layers in the order in which they run, each reading the output of the one before.
 
     Args:
         layers: From the input to the logits, in double precision.
@@ -118,9 +118,9 @@ class Stack:
 
 
 def read_stack(task: Task) -> Stack:
-    """The network as a stack, found by watching it run; other networks are rejected.
+    """Read the network as a stack by watching it run; reject other networks.
 
-    Layers and activations are recognised by what they compute, so any module will do whose forward
+    Layers and activations are recognised by what they compute. So any module will do whose forward
     pass is a chain of convolutions over one or two axes and of fully connected layers, with an
     element-wise activation after each.
 
