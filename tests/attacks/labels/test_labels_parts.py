@@ -73,7 +73,7 @@ def test_the_jacobian_is_the_derivative():
     features, labels = supposed(equations, [0, 3, 5])
 
     def explained(features):
-        return equations.target - equations.residual(features, labels)
+        return equations.gradient - equations.residual(features, labels)
 
     exact = torch.autograd.functional.jacobian(explained, features)
     assert torch.allclose(equations.jacobian(features, labels), exact, atol=1e-10)

@@ -211,40 +211,22 @@ def _normalise_counts(estimate: Tensor, size: int) -> Tensor:
     return kept * size / kept.sum()
 
 
-@dataclass(frozen=True, eq=False)
-class _LabelEquations:
+class _LabelEquations(Evidence):
     """B dL/dW = sum over examples of (softmax(W h) - e_y) h^T, for h in the row space of dL/dW.
+
+    All tensors are in coordinates of that space, `(K, r)`, and `gradient` is B dL/dW.
 
     Each class is one row of equations. On a trained network rows differ in size by many decades:
     an example that the network knows well is invisible in large rows and clear in small ones. So
     rows are judged relative to their own size, by
 
         cost = sum_k 1/2 log(|residual_k|^2 + accuracy_k^2)
-
-    Args:
-        weight: W in coordinates, `(K, r)`.
-        offset: Added to the logits, `(K,)`.
-        target: B dL/dW in coordinates, `(K, r)`.
-        anchor: In coordinates, `(r,)`.
-        precision: Relative accuracy of the target.
-        rounding: Absolute accuracy of its rows.
     """
-
-    weight: Tensor
-    offset: Tensor
-    target: Tensor
-    anchor: Tensor
-    precision: float
-    rounding: float
-
-    def predictions(self, features: Tensor) -> Tensor:
-        """Softmax(W h), `(A, K)`."""
-        return torch.softmax(features @ self.weight.T + self.offset, dim=-1)
 
     def residual(self, features: Tensor, labels: Tensor) -> Tensor:
         """What examples with features `(A, r)` and labels `(A,)` leave unexplained, `(K, r)`."""
         each = self.predictions(features) - self._one_hot(labels)
-        return self.target - each.T @ features
+        return self.gradient - each.T @ features
 
     def accuracy(self, features: Tensor, labels: Tensor) -> Tensor:
         """Accuracy of each row, `(K,)`.
@@ -255,7 +237,7 @@ class _LabelEquations:
         lengths = vector_norm(features, dim=1)
         own: Tensor = self.precision / 2 * (lengths[:, None] * self._one_hot(labels)).sum(0)
         tiny = torch.finfo(own.dtype).tiny
-        sizes: Tensor = vector_norm(self.target, dim=1)
+        sizes: Tensor = vector_norm(self.gradient, dim=1)
         return 8 * self.precision * sizes + self.rounding + own + tiny
 
     def cost(self, residual: Tensor, accuracy: Tensor) -> Tensor:
@@ -263,7 +245,7 @@ class _LabelEquations:
         return (residual.square().sum(-1) + accuracy.square()).log() / 2
 
     def jacobian(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Derivative of the explained target by the features, `(K, r, A, r)`."""
+        """Derivative of the explained gradient by the features, `(K, r, A, r)`."""
         predictions = self.predictions(features)
         spread = self.weight[None] - (predictions @ self.weight)[:, None]
         slopes = predictions[:, :, None] * spread
@@ -293,8 +275,9 @@ def write_equations(evidence: Evidence, size: int) -> _LabelEquations:
     return _LabelEquations(
         weight=evidence.weight @ basis.T,
         offset=evidence.offset,
-        target=size * evidence.gradient @ basis.T,
+        gradient=size * evidence.gradient @ basis.T,
         anchor=basis @ evidence.anchor,
+        biased=evidence.biased,
         precision=evidence.precision,
         rounding=size * evidence.rounding * len(basis) ** 0.5,
     )
@@ -344,7 +327,7 @@ def peel(equations: _LabelEquations, *, limit: int) -> _Explanation:
         equations: What is to be explained.
         limit: Most examples to look for.
     """
-    path = [_explain(equations, equations.target[:0], torch.zeros(0, dtype=torch.long))]
+    path = [_explain(equations, equations.gradient[:0], torch.zeros(0, dtype=torch.long))]
     while len(path) <= limit and not path[-1].solved:
         proposals = _propose_example(equations, path[-1].features, path[-1].labels)
         more = [_explain(equations, _refine(equations, f, y), y) for f, y in proposals]

@@ -151,10 +151,6 @@ class AnalyticFC:
     `features` solves for one input. The first layer or a fully connected layer above it needs a
     bias. For a batch each row holds a mixture of the inputs, and the rows of the B largest bias
     gradients are returned. The guess is clamped to the domain, in which the truth lies.
-
-    References:
-        Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting); Phong et
-        al., 2018 (phong2018privacy)
     """
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
@@ -227,6 +223,7 @@ def analytic_fc() -> Attack:
         AnalyticFC()
 
     References:
-        Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting)
+        Geiping et al., 2020, Propositions 1 and 2, Corollary 1 (geiping2020inverting); Phong et
+        al., 2018 (phong2018privacy)
     """
     return AnalyticFC()

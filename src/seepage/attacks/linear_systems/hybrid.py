@@ -244,9 +244,6 @@ class Hybrid:
         constraint: "hard" returns to the solutions of u x = v after every step; "soft" adds
             mu3 ||u x - v||^2 to the objective; "auto" is hard where u and v hold no error, because
             every layer above had one solution only, and soft elsewhere.
-
-    References:
-        Chen and Campbell, 2022, Algorithm 1 and Eq. 11 (chen2022analysing)
     """
 
     corrections: tuple[Correction, ...]
@@ -366,7 +363,7 @@ def hybrid(
         are worse than R-GAP's on "cnn3-v4".
 
     References:
-        Chen and Campbell, 2022, Algorithm 1 (chen2022analysing)
+        Chen and Campbell, 2022, Algorithm 1 and Eq. 11 (chen2022analysing)
     """
     if len(steps) != len(_CORRECTIONS):
         raise InvalidValue(f"expected {len(_CORRECTIONS)} numbers of steps, got {steps!r}")

@@ -342,9 +342,6 @@ class RGAP:
     The input of each layer solves u x = v, whose rows are the layer's forward pass and its weight
     gradient. The solution of least norm is taken. The certificate says `unique` where every layer
     has one solution only. Behind a ReLU only the rows of positive outputs are known.
-
-    References:
-        Zhu and Blaschko, 2021 (zhu2021recursive)
     """
 
     damping: float = 0.0

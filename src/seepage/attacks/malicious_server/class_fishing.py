@@ -20,7 +20,7 @@ _ABSENT = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class ClassFishing:
-    """Silences every class but one, so that the update is that of a batch of one.
+    """Silences every class but one; see `class_fishing`.
 
         W_k = 0, b_k = margin for k != c;   W_c, b_c as they are
 
@@ -32,18 +32,10 @@ class ClassFishing:
     dL/db_c = p_c - y_c is -1 for an example of class c, whatever the input. If several examples
     share the class, their mean comes back.
 
-    Args:
-        attack: What attacks the update of one example.
-        target: The class c to fish for.
-        margin: Bias of all other classes.
-
     Deviations:
         The paper matches the gradient below the classifier; here the classifier's gradient is
         restored as well. After several local steps the silenced rows have moved, and other classes
         show in the update.
-
-    References:
-        Wen et al., 2022 (wen2022fishing)
     """
 
     attack: Attack

@@ -152,12 +152,6 @@ class IdentityConvolutions:
 
     For one example, and for chains of layers; batch normalisation must run with the broadcast
     statistics. The planted network classifies nothing.
-
-    Args:
-        attack: What attacks the update; the default reads what was passed on.
-
-    References:
-        Geiping et al., 2020, Sec. 5.4 and Proposition 1 (geiping2020inverting)
     """
 
     attack: Attack = field(default_factory=ReadPassed)
@@ -252,6 +246,6 @@ def identity_convolutions(*, attack: Attack | None = None) -> ActiveAttack:
         attack: What attacks the update; if not given, what was passed on is read in closed form.
 
     References:
-        Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
+        Geiping et al., 2020, Sec. 5.4 and Proposition 1 (geiping2020inverting)
     """
     return IdentityConvolutions(attack=require_passive(attack or ReadPassed()))

@@ -16,21 +16,11 @@ from seepage.search.many import attack_many
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFlip:
-    """Permutes rows of the last layer, which makes small gradients of a trained network large.
+    """Permutes rows of the last layer, which makes small gradients large; see `label_flip`.
 
     The gradient of an example that a trained network knows is nearly zero. With the rows permuted
     its prediction is wrong, and the gradient as large as that of an untrained network. Then an
     attack of an honest server follows.
-
-    Args:
-        attack: What attacks the update.
-        rows: The two rows to swap; empty moves every row to the next class, which hits every label.
-
-    Deviations:
-        The paper swaps two rows, for which one label of the client must be known.
-
-    References:
-        Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
     """
 
     attack: Attack
@@ -72,7 +62,10 @@ def label_flip(*, attack: Attack | None = None, rows: Sequence[int] = ()) -> Act
 
     Args:
         attack: What attacks the update; `inverting_gradients()` if not given.
-        rows: Two rows to swap; none moves every row to the next class.
+        rows: Two rows to swap; empty moves every row to the next class, which hits every label.
+
+    Deviations:
+        The paper swaps two rows, for which one label of the client must be known.
 
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)

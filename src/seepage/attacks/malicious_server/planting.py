@@ -90,12 +90,6 @@ class PlantedLayer:
     """Plants a fully connected layer with a bias before the network, which gives its input away.
 
     The layer is the identity, so the network computes what it computed before.
-
-    Args:
-        attack: What attacks the update.
-
-    References:
-        Geiping et al., 2020, Sec. 4.3 and Proposition 1 (geiping2020inverting)
     """
 
     attack: Attack
@@ -127,6 +121,6 @@ def first_layer_fc(*, attack: Attack | None = None) -> ActiveAttack:
         attack: What attacks the update; `analytic_fc()` if not given.
 
     References:
-        Geiping et al., 2020, Sec. 4.3 (geiping2020inverting)
+        Geiping et al., 2020, Sec. 4.3 and Proposition 1 (geiping2020inverting)
     """
     return PlantedLayer(attack=require_passive(attack or analytic_fc()))

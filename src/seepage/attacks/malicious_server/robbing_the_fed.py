@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -102,9 +102,6 @@ class Law:
         mean: Of the functional, in natural units; the default is the brightness of photographs,
             measured on CIFAR-10's training images.
         std: Its standard deviation.
-
-    References:
-        Fowl et al., 2022 (fowl2022robbing)
     """
 
     shape: Shape = "normal"
@@ -192,9 +189,6 @@ class RobbingTheFed:
         replaces the input by the output of the bins, or adds it later in the network; here the
         detour is added to the input, so that the network stays the same up to the gain. The lowest
         edge is the lowest value of any input, so that every input is in a bin.
-
-    References:
-        Fowl et al., 2022 (fowl2022robbing)
     """
 
     bins: int = 128
@@ -208,10 +202,9 @@ class RobbingTheFed:
         """Check the options."""
         if self.bins < 2:
             raise InvalidValue(f"expected at least 2 bins, got {self.bins!r}")
-        if self.variant not in ("cumulative", "sparse"):
-            raise UnknownName("variant", self.variant, ("cumulative", "sparse"))
-        if self.functional not in ("mean", "random"):
-            raise UnknownName("functional", self.functional, ("mean", "random"))
+        for name, known in (("variant", get_args(Variant)), ("functional", get_args(Functional))):
+            if getattr(self, name) not in known:
+                raise UnknownName(name, getattr(self, name), known)
         if self.functional == "random" and not isinstance(self.edges, Public):
             raise InvalidValue(
                 "the law of a random functional has to be measured; name public data such as "
@@ -380,7 +373,7 @@ def robbing_the_fed(
         public: Name of a data set to measure the law on instead.
         split: Of that data set.
         gain: How far the detour moves the input at most, roughly, in normalised units.
-        column: Size of the entries of c. Larger entries give the bins a larger gradient, which
+        column: Size of the decoder's entries. Larger ones give the bins a larger gradient, which
             stands out from noise and from the rounding of local steps; with too large ones a local
             step moves inputs to other bins.
 
