@@ -1,4 +1,4 @@
-"""Records to what people read: a table, a contact sheet, a page, and files for other programs."""
+"""Reports of audits: tables, contact sheets, HTML pages, and files for other programs."""
 
 from seepage.report.change import Change, Direction, changes, comparison_verdict
 from seepage.report.contact_sheet import save_contact_sheet
@@ -29,15 +29,18 @@ from seepage.report.leak import (
     strongest,
     unscored,
 )
-from seepage.report.markdown import (
+from seepage.report.page.audit_page import audit_page
+from seepage.report.page.comparison_page import comparison_page
+from seepage.report.summary import Row, summarise
+from seepage.report.tables import (
     audit_markdown,
+    bound_table,
+    change_table,
     comparison_markdown,
+    leak_table,
     markdown_table,
     markdown_words,
 )
-from seepage.report.page import audit_page, comparison_page
-from seepage.report.summary import Row, summarise
-from seepage.report.terminal_tables import bound_table, change_table, leak_table
 from seepage.report.verdict import audit_verdict, missing, verdict
 from seepage.report.words import decibels, defense_words
 
