@@ -104,7 +104,7 @@ def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader,
     return token[0], tuple(prefix)
 
 
-def read_by(task: Task, reader: Reader, texts: Tensor) -> Tensor:
+def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
     """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
     parts = torch.split(texts, TOGETHER)
     return torch.cat([_run_until(task, part, reader[0])[reader[0]] for part in parts])
@@ -139,7 +139,7 @@ def _run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]
     return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
 
 
-def read_labels(observation: Observation, features: Tensor, logits: Tensor) -> Tensor:
+def _read_labels(observation: Observation, features: Tensor, logits: Tensor) -> Tensor:
     """Return for each text the label whose gradient at the logits agrees best with the head's.
 
     The gradient of the head is dW = U^T F, with the known features F of the texts `(B, d)`, so
@@ -173,7 +173,7 @@ class _Check:
 
     def measure(self, task: Task, texts: Tensor) -> Tensor:
         """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
-        return share_outside(self.basis, read_by(task, self.reader, texts))
+        return share_outside(self.basis, run_reader(task, self.reader, texts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,7 @@ class _Dager:
         found, outside, complete = self._grow_texts(task, rest, candidates, at_least=size or 1)
         size = size or len(found)
         texts = found[:size]
-        labels = read_labels(observation, *_run_head(task, texts))
+        labels = _read_labels(observation, *_run_head(task, texts))
         inside = int((outside < self.tolerance).sum())
         seconds = time.perf_counter() - began
         certificate = certify_solved(

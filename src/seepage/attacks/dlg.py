@@ -96,8 +96,7 @@ def dlg(
     References:
         Zhu et al., 2019, Algorithm 1 (zhu2019deep)
     """
-    search = _least_squares(iterations, restarts, line_search, seek_labels=True)
-    return GradientMatching(search, engine)
+    return _match_squares(iterations, restarts, line_search, engine, seek_labels=True)
 
 
 def idlg(
@@ -114,14 +113,14 @@ def idlg(
     References:
         Zhao et al., 2020 (zhao2020idlg)
     """
-    search = _least_squares(iterations, restarts, line_search, seek_labels=False)
-    return InferLabels(GradientMatching(search, engine), rule=IDLG())
+    matching = _match_squares(iterations, restarts, line_search, engine, seek_labels=False)
+    return InferLabels(matching, rule=IDLG())
 
 
-def _least_squares(
-    iterations: int, restarts: int, line_search: bool, *, seek_labels: bool
-) -> Search:
-    return Search(
+def _match_squares(
+    iterations: int, restarts: int, line_search: bool, engine: Engine, *, seek_labels: bool
+) -> GradientMatching:
+    search = Search(
         terms=(L2(),),
         optimiser=LBFGS(line_search=line_search),
         schedule=Constant(),
@@ -130,6 +129,7 @@ def _least_squares(
         boxed=False,
         seek_labels=seek_labels,
     )
+    return GradientMatching(search, engine)
 
 
 def learn_from_gradients(

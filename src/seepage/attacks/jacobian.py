@@ -76,7 +76,7 @@ class Jacobian:
         Args:
             counted: Called with the number of columns done, again and again.
         """
-        held = self.unknowns * self.equations <= count_fitting(self.at)
+        held = self.unknowns * self.equations <= _count_fitting(self.at)
         columns = self.at.new_empty(self.unknowns, self.equations if held else self.unknowns)
         done = 0
         for some in self.axes():
@@ -138,14 +138,14 @@ class Jacobian:
     def _at_once(self) -> int:
         """How many rows fit, computed once: the free memory of a GPU changes on the way."""
         longest = max(self.equations, self.unknowns)
-        return max(1, count_fitting(self.at) // PASSING // longest)
+        return max(1, _count_fitting(self.at) // PASSING // longest)
 
 
-def count_fitting(like: Tensor) -> int:
+def _count_fitting(like: Tensor) -> int:
     """Count the numbers like these that may be held: 2^28, or half of what is free on a GPU.
 
     Example:
-        >>> count_fitting(torch.zeros(1)) == 2**28
+        >>> _count_fitting(torch.zeros(1)) == 2**28
         True
     """
     if like.device.type != "cuda":

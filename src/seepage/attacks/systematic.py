@@ -45,16 +45,12 @@ class Systematic:
 
     Args:
         search: The search. A term of batch statistics is left out on networks that have none.
-        engine: How it is computed.
-        features: Recovers the inputs of a layer first; None matches no features. Examples whose
-            features left no trace are matched by their gradient alone.
-        feature_weight: Weight of the term that matches features.
-        span_from: The batch size from which features are matched by their span instead of one by
-            one.
-        prior: The network that makes the images; None searches pixels.
         given: Largest residual of recovered features from which everything above their layer is
             computed, instead of simulated from candidates (`cut_network`); examples must be told
             apart. None gives nothing.
+
+    The other arguments are those of `systematic`. Examples whose features left no trace are matched
+    by their gradient alone.
     """
 
     search: Search
@@ -119,10 +115,14 @@ class Systematic:
             found.update(zip(places, guesses, strict=True))
         # The seconds include the recovery of features, which the search does not measure.
         share = (time.perf_counter() - began) / max(len(observations), 1)
-        return [
-            _finish_guess(found[place], observation, seconds=share)
-            for place, observation in enumerate(observations)
-        ]
+        for place, guess in found.items():
+            if not isinstance(guess, SeepageError):
+                # The search may have seen the known labels in another form.
+                known = observations[place].labels
+                labels = guess.labels if known is None else known
+                trace = replace(guess.trace, seconds=share)
+                found[place] = replace(guess, labels=labels, trace=trace)
+        return [found[place] for place in range(len(observations))]
 
     def _prepare(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
         """Return the search to run, and the observation to run it on."""
@@ -172,16 +172,6 @@ class Systematic:
             comparison=kind,
             ordered=ordered,
         )
-
-
-def _finish_guess(
-    guess: Reconstruction | SeepageError, observation: Observation, *, seconds: float
-) -> Reconstruction | SeepageError:
-    """Add the time, and the known labels, which the search may have seen in another form."""
-    if isinstance(guess, SeepageError):
-        return guess
-    labels = guess.labels if observation.labels is None else observation.labels
-    return replace(guess, labels=labels, trace=replace(guess.trace, seconds=seconds))
 
 
 def _recover_features(method: FeatureRecovery, observation: Observation, rng: Rng) -> Features:

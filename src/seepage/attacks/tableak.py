@@ -58,7 +58,7 @@ def pool_members(members: Tensor) -> Tensor:
     return members.quantile(0.5, dim=0)
 
 
-def confidence(members: Tensor, domain: Tabular) -> Tensor:
+def measure_confidence(members: Tensor, domain: Tabular) -> Tensor:
     """Return how far members agree on each column, from 0 for not at all to 1: `(B, F)`.
 
         categories: 1 - H(p) / log K,       p the mean of the members' probabilities
@@ -75,7 +75,7 @@ def confidence(members: Tensor, domain: Tabular) -> Tensor:
     Example:
         >>> table = Tabular((Categorical(name="vote", categories=("no", "yes")),))
         >>> agreed, split = [[[0.0, 1.0]]] * 2, [[[0.0, 1.0]], [[1.0, 0.0]]]
-        >>> [confidence(torch.tensor(m), table).item() for m in (agreed, split)]
+        >>> [measure_confidence(torch.tensor(m), table).item() for m in (agreed, split)]
         [1.0, 0.0]
 
     Deviations:
@@ -132,7 +132,7 @@ class _PooledEnsemble:
         return replace(
             best,
             inputs=inputs,
-            confidence=confidence(ordered, domain),
+            confidence=measure_confidence(ordered, domain),
             certificate=Certificate(residual(observation, inputs, labels)),
         )
 

@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import seepage as sp
-from seepage.attacks.tableak import align_members, confidence, pool_members
+from seepage.attacks.tableak import align_members, measure_confidence, pool_members
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Categorical, Continuous, Tabular
 from seepage.scoring import FeatureAccuracy, baseline_scores, pair
@@ -74,7 +74,7 @@ def test_pooling_is_the_median(members):
 
 def test_confidence_is_the_entropy_of_what_members_say():
     members = softmax_categories(sp.rng(3).normal((7, 2, 4)) * torch.tensor([3, 3, 3, 0.2]), SMALL)
-    sure = confidence(members, SMALL).double().numpy()
+    sure = measure_confidence(members, SMALL).double().numpy()
     plain = members.double().numpy()
     entropy = scipy.stats.entropy(plain[..., :3].mean(0), axis=-1) / np.log(3)
     np.testing.assert_allclose(sure[:, 0], 1 - entropy, atol=1e-6)

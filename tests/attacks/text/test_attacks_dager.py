@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.dager import find_readers, read_by, row_span, share_outside
+from seepage.attacks.dager import find_readers, row_span, run_reader, share_outside
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
 from seepage.zoo.gpt import TransformerBlock
@@ -70,7 +70,7 @@ def test_the_readers_are_the_first_attention_and_what_is_above_it():
     texts = HAMLET.inputs[:2]
     norm = task.model.blocks[0].norm1
     expected = norm(task.model.tokens(texts) + task.model.positions.weight)
-    torch.testing.assert_close(read_by(task, token, texts), expected.detach())
+    torch.testing.assert_close(run_reader(task, token, texts), expected.detach())
 
 
 @pytest.mark.parametrize("people", [1, 2, 4])
