@@ -23,7 +23,7 @@ from seepage.utility import (
     train,
 )
 from seepage.utility import per_example as local
-from seepage.utility.per_example import per_example_gradients, track_statistics
+from seepage.utility.per_example import TrackStatistics, per_example_gradients
 
 DEFENSES = [
     sp.chain(),
@@ -127,7 +127,7 @@ def test_the_fast_gradient_is_that_of_the_client(small):
         sp.zoo.cnn(variant="cnn2-v1", domain=small[0].domain),
     ):
         batch = data if task.domain.shape[0] == 3 else small[1]
-        fast = track_statistics(sp.Gradient(reduction="sum"), task.model)
+        fast = TrackStatistics(sp.Gradient(reduction="sum"), task.model)
         for layer in task.model.modules():
             layer.train("norm" in type(layer).__name__.lower())
         ours = fast(task, batch.inputs, batch.labels).flat()
@@ -139,7 +139,7 @@ def test_the_fast_gradient_is_that_of_the_client(small):
 def test_gradients_of_each_example_come_in_chunks(small, chunk, monkeypatch):
     task, data, _ = small
     monkeypatch.setattr(local, "CHUNK", chunk)
-    fast = track_statistics(sp.Gradient(), task.model)
+    fast = TrackStatistics(sp.Gradient(), task.model)
     ours = fast(task, data.inputs, data.labels, granularity="per_example")
     theirs = sp.Gradient()(task, data.inputs, data.labels, granularity="per_example")
     assert torch.allclose(ours.flat(), theirs.flat(), atol=1e-6)
@@ -187,7 +187,7 @@ def test_what_is_changed_in_place_is_differentiated_apart(inplace):
     photos = pictures(3)
     task = sp.Task(InPlace(inplace=inplace), cross_entropy, sp.domains.Image((3, 8, 8)))
     assert (per_example_gradients(task, photos.inputs, photos.labels) is None) == inplace
-    fast = track_statistics(sp.Gradient(), task.model)
+    fast = TrackStatistics(sp.Gradient(), task.model)
     ours = fast(task, photos.inputs, photos.labels, granularity="per_example")
     theirs = sp.Gradient()(task, photos.inputs, photos.labels, granularity="per_example")
     assert torch.allclose(ours.flat(), theirs.flat(), atol=1e-6)

@@ -1,4 +1,8 @@
-"""Bounds from differential privacy: how often, and how closely, any attack can reconstruct."""
+"""Bounds from differential privacy: how often, and how closely, any attack can reconstruct.
+
+Throughout, `noise_multiplier` is sigma, the noise in units of the clipping norm, and `steps` is T,
+the number of shared updates. kappa is the probability that an attack succeeds without any update.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +39,6 @@ def gaussian_blow_up(kappa: float, *, noise_multiplier: float, steps: int = 1) -
     probability kappa without the example has, with it, the probability
 
         B(kappa) = Phi(Phi^-1(kappa) + mu)
-
-    Args:
-        kappa: Probability of the event without the example.
-        noise_multiplier: sigma, the noise in units of the clipping norm.
-        steps: T, the number of shared updates.
 
     Example:
         >>> round(gaussian_blow_up(0.1, noise_multiplier=1.0), 4)
@@ -202,11 +201,6 @@ def gaussian_renyi_robustness(kappa: float, *, noise_multiplier: float, steps: i
 
         gamma = exp(-(sqrt(log(1 / kappa)) - sqrt(rho))^2)
 
-    Args:
-        kappa: Probability of success without any update.
-        noise_multiplier: sigma, the noise in units of the clipping norm.
-        steps: T, the number of shared updates.
-
     Example:
         >>> kappa = 1e-3
         >>> gaussian_renyi_robustness(kappa, noise_multiplier=1.0) > gaussian_blow_up(
@@ -234,10 +228,7 @@ def expected_error(candidates: Tensor, *, noise_multiplier: float, steps: int = 
 
     Unlike Cramér-Rao bounds, it also holds for attacks with a prior, even with this very prior.
 
-    Args:
-        candidates: Inputs that the adversary considers equally likely, `(N, ...)`.
-        noise_multiplier: sigma, the noise in units of the clipping norm.
-        steps: T, the number of shared updates.
+    The adversary considers the candidates `(N, ...)` equally likely.
 
     Example:
         >>> expected_error(torch.eye(4), noise_multiplier=0.0)
@@ -267,15 +258,11 @@ ASSUMPTIONS = (
 def renyi_rmse(*, noise_multiplier: float, width: float = 1.0) -> float:
     """Lower bound on the RMSE per entry of every unbiased attack on one step of DP-SGD.
 
-    An entry can be replaced by a value at least w / 2 away. That moves the sum of clipped gradients
-    by at most 2 C, so the divergence of order 2 is at most 4 / sigma^2. Hammersley, Chapman and
-    Robbins then give
+    An entry with a range of `width` w can be replaced by a value at least w / 2 away. That moves
+    the sum of clipped gradients by at most 2 C, so the divergence of order 2 is at most
+    4 / sigma^2. Hammersley, Chapman and Robbins then give
 
         MSE >= (w / 2)^2 / (e^(4 / sigma^2) - 1)
-
-    Args:
-        noise_multiplier: sigma, the noise in units of the clipping norm.
-        width: w, the width of the range of an entry.
 
     Example:
         >>> round(renyi_rmse(noise_multiplier=2.0), 4)

@@ -124,9 +124,7 @@ def _remove_dropout(
     """
     granted = ("which entries were dropped",)
     if before and isinstance(before[-1], Dropout):
-        dropped = before[-1]
-        scale = 1 / (1 - dropped.rate) if dropped.rescale else 1.0
-        return before[:-1], after, scale * math.sqrt(1 - dropped.rate), granted
+        return before[:-1], after, before[-1].factor * math.sqrt(1 - before[-1].rate), granted
     if noisy and after and isinstance(after[0], Dropout):
         return before, after[1:], math.sqrt(1 - after[0].rate), granted
     return before, after, 1.0, ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,8 +19,34 @@ from seepage.core.plugins import Catalogue
 from seepage.core.rng import require_key
 
 
+class RiskScore:
+    """Abstract: one number per example that ranks who is at risk, without an attack."""
+
+    name: ClassVar[str]
+    higher_leaks_more: ClassVar[bool]
+
+    def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
+        """Score each example, `(B,)`, in double precision; arguments as for `Bound`."""
+        require_key(rng)
+        exact, inputs = task.to(dtype=torch.float64), batch.inputs.double()
+
+        def differentiate(example: int) -> Jacobian:
+            def update(flat: Tensor) -> Tensor:
+                rows = [*inputs[:example], flat.reshape(inputs.shape[1:]), *inputs[example + 1 :]]
+                return client.expected(exact, torch.stack(rows), batch.labels).flat()
+
+            return Jacobian(update, inputs[example].flatten(), vectorised=not exact.mixes_examples)
+
+        found = [self.score(differentiate(i), rng.fork(i)) for i in range(len(batch))]
+        return torch.tensor(found, dtype=torch.float64)
+
+    def score(self, jacobian: Jacobian, rng: Rng) -> float:
+        """Score one example by J `(P, d)`: the expected update, differentiated in its input."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True)
-class InversionInfluence:
+class InversionInfluence(RiskScore):
     """How far the best guess moves when the update changes by standard normal noise delta.
 
         ||(J^T J + eps I)^-1 J^T delta|| / sqrt(d),   eps = damping * lambda_max(J^T J)
@@ -50,21 +76,18 @@ class InversionInfluence:
             raise InvalidValue(f"expected damping > 0, got {self.damping!r}")
         _require_counts(self.iterations, self.draws)
 
-    def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """Solve a damped system for each example and change."""
-        return _score_each(client, task, batch, rng, self._influence)
-
-    def _influence(self, jacobian: Jacobian, rng: Rng) -> float:
+    def score(self, jacobian: Jacobian, rng: Rng) -> float:
+        """Solve a damped system for each change."""
         top = _largest_eigenvalue(jacobian, iterations=self.iterations, rng=rng.fork("power"))
         if top == 0:
             return math.inf
-        pulled = jacobian.adjoint(_draw_changes(jacobian, self.draws, rng))
+        pulled = _pull_changes(jacobian, self.draws, rng)
         moved = _solve(jacobian, pulled, damping=self.damping * top, iterations=self.iterations)
-        return _root_mean_square(moved)
+        return float(moved.square().mean().sqrt())
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfluenceFloor:
+class InfluenceFloor(RiskScore):
     """A cheap lower bound of inversion influence: one product per change and a power iteration.
 
         ||J^T delta|| / (lambda_max(J^T J) sqrt(d))
@@ -87,36 +110,13 @@ class InfluenceFloor:
         """Check the numbers."""
         _require_counts(self.iterations, self.draws)
 
-    def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """Compute a few products for each example."""
-        return _score_each(client, task, batch, rng, self._floor)
-
-    def _floor(self, jacobian: Jacobian, rng: Rng) -> float:
+    def score(self, jacobian: Jacobian, rng: Rng) -> float:
+        """Compute a few products."""
         top = _largest_eigenvalue(jacobian, iterations=self.iterations, rng=rng.fork("power"))
         if top == 0:
             return math.inf
-        return _root_mean_square(jacobian.adjoint(_draw_changes(jacobian, self.draws, rng)) / top)
-
-
-def _score_each(
-    client: Client, task: Task, batch: Batch, rng: Rng, score: Callable[[Jacobian, Rng], float]
-) -> Tensor:
-    """Score the derivative `(P, d)` of the expected update in each example's input.
-
-    It is taken in double precision, with all other inputs fixed.
-    """
-    require_key(rng)
-    exact, inputs = task.to(dtype=torch.float64), batch.inputs.double()
-
-    def differentiate(example: int) -> Jacobian:
-        def update(flat: Tensor) -> Tensor:
-            rows = [*inputs[:example], flat.reshape(inputs.shape[1:]), *inputs[example + 1 :]]
-            return client.expected(exact, torch.stack(rows), batch.labels).flat()
-
-        return Jacobian(update, inputs[example].flatten(), vectorised=not exact.mixes_examples)
-
-    found = [score(differentiate(example), rng.fork(example)) for example in range(len(batch))]
-    return torch.tensor(found, dtype=torch.float64)
+        moved = _pull_changes(jacobian, self.draws, rng) / top
+        return float(moved.square().mean().sqrt())
 
 
 def _largest_eigenvalue(jacobian: Jacobian, *, iterations: int, rng: Rng) -> float:
@@ -131,12 +131,10 @@ def _largest_eigenvalue(jacobian: Jacobian, *, iterations: int, rng: Rng) -> flo
     return value
 
 
-def _draw_changes(jacobian: Jacobian, draws: int, rng: Rng) -> Tensor:
-    return rng.fork("delta").normal((draws, jacobian.equations), like=jacobian.at)
-
-
-def _root_mean_square(moved: Tensor) -> float:
-    return float(moved.square().mean().sqrt())
+def _pull_changes(jacobian: Jacobian, draws: int, rng: Rng) -> Tensor:
+    """Compute J^T delta for random changes delta, `(draws, d)`."""
+    changes = rng.fork("delta").normal((draws, jacobian.equations), like=jacobian.at)
+    return jacobian.adjoint(changes)
 
 
 def _solve(jacobian: Jacobian, wanted: Tensor, *, damping: float, iterations: int) -> Tensor:
@@ -165,7 +163,7 @@ def _require_counts(iterations: int, draws: int) -> None:
 
 
 @dataclass(frozen=True)
-class GradientNorm:
+class GradientNorm(RiskScore):
     """The norm of the update that each example would share alone: ||g_b||.
 
     Example:
@@ -189,7 +187,7 @@ class GradientNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JacobianNorm:
+class JacobianNorm(RiskScore):
     """How strongly the update depends on each example's input: ||J_b||_F, J_b = d update / d x_b.
 
     Args:
@@ -205,32 +203,13 @@ class JacobianNorm:
 
     probes: int = 16
 
-    def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """Compute a few products for each example."""
-        return _score_each(client, task, batch, rng, self._estimate_norm)
-
-    def _estimate_norm(self, jacobian: Jacobian, rng: Rng) -> float:
+    def score(self, jacobian: Jacobian, rng: Rng) -> float:
+        """Compute a few products."""
         signs = draw_signs((self.probes, jacobian.unknowns), jacobian.at, rng)
         return float(jacobian.squares(signs).mean()) ** 0.5
 
 
-@runtime_checkable
-class _RiskScore(Protocol):
-    """One number per example that ranks who is at risk, without an attack: a frozen value."""
-
-    @property
-    def name(self) -> str:
-        """The key in tables."""
-
-    @property
-    def higher_leaks_more(self) -> bool:
-        """Direction."""
-
-    def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
-        """Score each example, `(B,)`, by the client's expected update; arguments as for `Bound`."""
-
-
 _ALL = (GradientNorm, JacobianNorm, InversionInfluence, InfluenceFloor)
-RISKS: Catalogue[Callable[..., _RiskScore]] = Catalogue(
+RISKS: Catalogue[Callable[..., RiskScore]] = Catalogue(
     "risk score", "seepage.risks", {kind.name: kind for kind in _ALL}
 )

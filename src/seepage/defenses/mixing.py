@@ -21,7 +21,33 @@ TRIALS = 1000
 
 
 @dataclass(frozen=True, repr=False)
-class MixUp(OnInputs):
+class _MixInputs(OnInputs):
+    """Abstract: mix k inputs of a batch with random coefficients."""
+
+    stage: ClassVar[Stage] = "mixing"
+
+    k: int
+    bound: float = field(default=0.65, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.k < 2:
+            raise InvalidValue(f"expected k >= 2 inputs in a mixture, got {self.k!r}")
+        if not 1 / self.k < self.bound <= 1:
+            raise InvalidValue(
+                f"expected a bound in (1/k, 1], since {self.k} coefficients sum to 1, got "
+                f"{self.bound!r}"
+            )
+
+    def _mix(self, prepared: PreparedBatch, rng: Rng) -> tuple[Batch, Mixing]:
+        batch = prepared.batch
+        drawn = draw_coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
+        mixing = Mixing(drawn.to(batch.inputs.device))
+        return mix(batch, mixing, classes=prepared.task.classes), mixing
+
+
+@dataclass(frozen=True, repr=False)
+class MixUp(_MixInputs):
     """Train on mixtures of k private inputs, with their labels mixed alike.
 
         e_i = sum_j W_ij x_j,   W_i ~ Dirichlet(3, 1, ..., 1) given that no entry exceeds the bound
@@ -42,39 +68,21 @@ class MixUp(OnInputs):
         k and the bound; the Dirichlet law is that of their code
     """
 
-    stage: ClassVar[Stage] = "mixing"
-
-    k: int
-    bound: float = field(default=0.65, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        if self.k < 2:
-            raise InvalidValue(f"expected k >= 2 inputs in a mixture, got {self.k!r}")
-        if not 1 / self.k < self.bound <= 1:
-            raise InvalidValue(
-                f"expected a bound in (1/k, 1], since {self.k} coefficients sum to 1, got "
-                f"{self.bound!r}"
-            )
-
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Mix the batch with fresh coefficients."""
-        batch = prepared.batch
-        drawn = draw_coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
-        mixing = Mixing(drawn.to(batch.inputs.device))
-        mixtures = mix(batch, mixing, classes=prepared.task.classes)
+        mixtures, mixing = self._mix(prepared, rng)
         return replace(prepared, batch=mixtures, target=mixtures, mixing=mixing)
 
 
 @dataclass(frozen=True, repr=False)
-class InstaHide(OnInputs):
+class InstaHide(_MixInputs):
     """Mix as `MixUp` does, then flip the sign of every entry at random.
 
         e_i = c + s * (sum_j W_ij x_j - c),   s uniform in {-1, 1} for every entry of every mixture
 
     c is the middle of the inputs' range, so an encoding is a valid input. Partners come from the
-    client's own data; the paper calls this Intra-InstaHide. A server that knows the mixing
-    can solve for the inputs: see `seepage.attacks.unmix`.
+    client's own data; the paper calls this Intra-InstaHide. A server that knows the mixing can
+    solve for the inputs: see `seepage.attacks.unmix`.
 
     Args:
         k: Number of inputs in each mixture.
@@ -84,28 +92,15 @@ class InstaHide(OnInputs):
         Huang et al., 2020 (huang2020instahide); Huang et al., 2021, Sec. A.3 (huang2021evaluating)
     """
 
-    stage: ClassVar[Stage] = "mixing"
-
-    k: int
-    bound: float = field(default=0.65, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        self._mix_up()
-
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Mix, then flip signs."""
-        mixed = self._mix_up().prepare(prepared, rng=rng.fork("mixing"))
-        mixtures = mixed.batch.inputs
+        mixtures, mixing = self._mix(prepared, rng.fork("mixing"))
         centre = sum(prepared.task.domain.bounds) / 2
-        coins = rng.fork("signs").uniform(mixtures.shape, like=mixtures)
-        flipped = torch.where(coins < 0.5, 2 * centre - mixtures, mixtures)
-        encodings = replace(mixed.batch, inputs=flipped)
-        mixing = None if mixed.mixing is None else replace(mixed.mixing, flipped_about=centre)
-        return replace(mixed, batch=encodings, target=encodings, mixing=mixing)
-
-    def _mix_up(self) -> MixUp:
-        return MixUp(self.k, bound=self.bound)
+        coins = rng.fork("signs").uniform(mixtures.inputs.shape, like=mixtures.inputs)
+        flipped = torch.where(coins < 0.5, 2 * centre - mixtures.inputs, mixtures.inputs)
+        encodings = replace(mixtures, inputs=flipped)
+        mixing = replace(mixing, flipped_about=centre)
+        return replace(prepared, batch=encodings, target=encodings, mixing=mixing)
 
 
 def mix(batch: Batch, mixing: Mixing, *, classes: int) -> Batch:

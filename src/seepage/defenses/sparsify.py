@@ -111,13 +111,14 @@ class Dropout(OnAggregate):
         """Drop entries chosen by `rng`."""
         flat = update.flat()
         kept = (rng.uniform(flat.shape, like=flat.double()) >= self.rate).to(flat.dtype)
-        return update.unflatten(flat * kept * self._factor)
+        return update.unflatten(flat * kept * self.factor)
 
     def expected(self, update: Update) -> Update:
         """Compute the mean over masks: the update, times 1 - rate unless rescaled."""
-        scale = self._factor * (1 - self.rate)
+        scale = self.factor * (1 - self.rate)
         return update.map(lambda t: t * scale)
 
     @property
-    def _factor(self) -> float:
+    def factor(self) -> float:
+        """Factor of the surviving entries."""
         return 1 / (1 - self.rate) if self.rescale else 1.0

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from seepage.clients.gradient import Gradient, Reduction
+from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Task, Update
 from seepage.core.task import batchnorm_layers
 from seepage.core.update import Granularity
@@ -148,46 +148,17 @@ CHUNK = 512
 CHUNK_SEPARATE = 64
 
 
-def track_statistics(local: LocalComputation, model: nn.Module) -> LocalComputation:
-    """Wrap a computation: the same update, and `model` keeps the running statistics."""
-    if isinstance(local, Gradient):
-        return _EagerGradient(local.reduction, model)
-    return _TrackedComputation(local, model)
-
-
 @dataclass(frozen=True, eq=False)
-class _EagerGradient:
-    """`Gradient` by ordinary automatic differentiation, which is faster than `torch.func`.
+class TrackStatistics:
+    """A computation that also keeps the running statistics of batch normalisation.
 
-    Normalisation layers update their running statistics as it runs.
+    `Gradient` runs by ordinary automatic differentiation, which is faster than `torch.func` and
+    updates the statistics as it runs. Any other computation takes one more pass over the data.
 
     Args:
-        reduction: Reduction of the losses.
-        model: Keeps the running statistics, even if a defense trains a copy of the network.
+        local: The computation.
+        model: Keeps the statistics, even if a defense trains a copy of the network.
     """
-
-    produces: ClassVar[tuple[Granularity, ...]] = Gradient.produces
-
-    reduction: Reduction
-    model: nn.Module
-
-    def __call__(
-        self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"
-    ) -> Update:
-        """Differentiate the loss, the whole batch at once or chunk by chunk."""
-        if granularity == "per_example":
-            return _differentiate_each(task, inputs, labels)
-        named = {n: p for n, p in task.model.named_parameters() if p.requires_grad}
-        losses = task.loss(task.model(task.domain.normalise(inputs)), labels)
-        reduced = losses.mean() if self.reduction == "mean" else losses.sum()
-        gradient = torch.autograd.grad(reduced, list(named.values()), materialize_grads=True)
-        _copy_statistics(task.model, self.model)
-        return Update(dict(zip(named, gradient, strict=True)))
-
-
-@dataclass(frozen=True, eq=False)
-class _TrackedComputation:
-    """Any other computation, with one more pass over the data for the running statistics."""
 
     local: LocalComputation
     model: nn.Module
@@ -200,12 +171,21 @@ class _TrackedComputation:
     def __call__(
         self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"
     ) -> Update:
-        """Compute the update, then the statistics at the broadcast parameters."""
-        update = self.local(task, inputs, labels, granularity=granularity)
-        if batchnorm_layers(self.model):
-            with torch.no_grad():
-                task.model(task.domain.normalise(inputs))
-            _copy_statistics(task.model, self.model)
+        """Compute the same update, and the statistics at the broadcast parameters."""
+        if not isinstance(self.local, Gradient):
+            update = self.local(task, inputs, labels, granularity=granularity)
+            if batchnorm_layers(self.model):
+                with torch.no_grad():
+                    task.model(task.domain.normalise(inputs))
+        elif granularity == "per_example":
+            return _differentiate_each(task, inputs, labels)
+        else:
+            named = {n: p for n, p in task.model.named_parameters() if p.requires_grad}
+            losses = task.loss(task.model(task.domain.normalise(inputs)), labels)
+            reduced = losses.mean() if self.local.reduction == "mean" else losses.sum()
+            gradient = torch.autograd.grad(reduced, list(named.values()), materialize_grads=True)
+            update = Update(dict(zip(named, gradient, strict=True)))
+        _copy_statistics(task.model, self.model)
         return update
 
 

@@ -26,7 +26,7 @@ from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.chain import chain
 from seepage.defenses.clip import epsilon, noise_multiplier
 from seepage.defenses.mixing import InstaHide
-from seepage.utility.per_example import track_statistics
+from seepage.utility.per_example import TrackStatistics
 from seepage.utility.quality import Quality, Utility, evaluate
 from seepage.utility.training_plan import Sampler, TrainingPlan
 from seepage.zoo.resnet import random_weights
@@ -223,7 +223,7 @@ class _TrainingRun:
                 "make the two equal"
             )
         model = _TrainedModel(client.broadcast(task), plan)
-        local = track_statistics(plan.local, model.task.model)
+        local = TrackStatistics(plan.local, model.task.model)
         sampler = plan.build_sampler(data.labels.cpu(), rng=rng.fork("deal"))
         key = rng.fork("clients").on(data.inputs.device)
         run = cls(plan, replace(client, local=local), model, data, sampler, key)

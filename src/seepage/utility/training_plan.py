@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -100,6 +100,10 @@ class Training:
         sampling
     """
 
+    local: ClassVar[LocalComputation] = Gradient()
+    # There is one client, whose batch a defense may split among several.
+    cohort: ClassVar[None] = None
+
     epochs: int | None = None
     steps: int | None = None
     batch_size: int = 128
@@ -120,16 +124,6 @@ class Training:
         _require_descent(self)
         if self.sampling not in ("shuffled", "poisson"):
             raise InvalidValue(f"expected sampling 'shuffled' or 'poisson', got {self.sampling!r}")
-
-    @property
-    def local(self) -> LocalComputation:
-        """The client computes the gradient of its batch."""
-        return Gradient()
-
-    @property
-    def cohort(self) -> int | None:
-        """None: there is one client, whose batch a defense may split among several."""
-        return None
 
     def count_steps(self, examples: int) -> int:
         """Count the updates on this many examples."""
