@@ -143,7 +143,7 @@ def test_a_head_that_is_too_narrow_is_told_how_wide_it_must_be():
 def test_equal_inputs_are_not_told_apart_and_the_sentence_says_so():
     one = PHOTOS.batch(2)
     twice = sp.Batch(one.inputs[[0, 0, 1]], one.labels[[0, 0, 1]])
-    with pytest.raises(NotApplicable, match="rank 2 for 3 people: some features are equal"):
+    with pytest.raises(NotApplicable, match="rank 2 for 3 examples: some features are equal"):
         sp.attacks.exact_features().recover(observe(two_layer(), twice), rng=sp.rng(1))
     others = observe(two_layer(), twice, knows_batch_size=False)
     found = sp.attacks.exact_features().recover(others, rng=sp.rng(1))
@@ -186,7 +186,7 @@ def sequential(*layers):
     [
         (sequential(nn.Linear(192, 4)), "to end in two fully connected layers"),
         (sequential(nn.Linear(192, 64), nn.Softmax(1), nn.Linear(64, 4)), "none of the element"),
-        (sequential(nn.Linear(192, 64), nn.Linear(64, 4)), "nothing bends"),
+        (sequential(nn.Linear(192, 64), nn.Linear(64, 4)), "no activation between"),
     ],
 )
 def test_other_heads_are_refused_in_a_sentence(task, sentence):

@@ -85,7 +85,7 @@ def test_the_rank_tells_how_many_people_there_are(victim, images):
 def test_people_who_are_not_told_apart_are_said_to_be(victim, images):
     hasty = sp.attacks.exact_features(rounds=1, steps=1, starts=1)
     hasty = replace(hasty, search=replace(hasty.search, starts=2))
-    with pytest.warns(NotToldApartWarning, match="not all of 16 people were told apart"):
+    with pytest.warns(NotToldApartWarning, match="not all of 16 examples were told apart"):
         hasty.recover(observe(victim.task, images.batch(16)), rng=sp.rng(1))
 
 
@@ -107,7 +107,7 @@ def sure(victim, images):
 def test_the_others_come_back_beside_somebody_the_network_is_sure_of(sure):
     task, batch = sure
     seen = observe(task, batch)
-    with pytest.raises(NotApplicable, match=r"rank 3 for 4 people: .*sure of some people"):
+    with pytest.raises(NotApplicable, match=r"rank 3 for 4 examples: .*sure of some examples"):
         sp.attacks.exact_features().recover(seen, rng=sp.rng(1))
     uncounted = replace(seen, batch_size=None, labels=None)
     found = sp.attacks.exact_features().recover(uncounted, rng=sp.rng(1))

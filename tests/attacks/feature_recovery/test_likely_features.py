@@ -121,7 +121,7 @@ def test_what_a_defense_leaves_tells_what_everybody_sends_back(task, labels, def
 @pytest.mark.parametrize("defense", [sp.Prune(0.5), sp.Dropout(0.5)], ids=repr)
 def test_where_entries_are_missing_equations_are_refused_and_likelihood_is_named(task, defense):
     seen = observe(task, pictures([1, 5, 7]), defense)
-    with pytest.raises(NotApplicable, match=r"'fc.weight' are missing.*use likely_features"):
+    with pytest.raises(NotApplicable, match=r"'fc.weight' are missing.*use estimated_features"):
         softmax_features().recover(seen, rng=sp.rng(1))
 
 
@@ -287,13 +287,15 @@ def test_labels_may_be_probabilities(task):
 def test_what_it_cannot_work_with_is_refused(task):
     batch = pictures([2, 4])
     recover = estimated_features().recover
-    with pytest.raises(MissingKnowledge, match=r"likely_features.*labels"):
+    with pytest.raises(MissingKnowledge, match=r"estimated_features.*labels"):
         recover(observe(task, batch, knows_labels=False), rng=sp.rng(1))
 
     def squared(logits, labels):
         return (logits - one_hot(labels, 10)).square().sum(1)
 
-    with pytest.raises(NotApplicable, match="likely_features reads the gradient of cross-entropy"):
+    with pytest.raises(
+        NotApplicable, match="estimated_features reads the gradient of cross-entropy"
+    ):
         recover(observe(replace(task, loss=squared), batch), rng=sp.rng(1))
     for noise in (0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidValue, match=f"noise > 0, got {noise!r}"):

@@ -106,7 +106,7 @@ def test_neither_clipping_nor_a_sum_hides_them(task):
 
 def test_noise_is_said_to_hide_them(task):
     seen = observe(task, pictures([1, 5, 7]), sp.AddGaussian(0.1))
-    with pytest.warns(NotToldApartWarning, match="not all of 3 people"):
+    with pytest.warns(NotToldApartWarning, match="not all of 3 examples"):
         found = softmax_features(starts=3).recover(seen, rng=sp.rng(1))
     assert found.residual > 1e-3
     # Which is all that is left: a little noise blurs features of people who were told apart.
@@ -118,7 +118,7 @@ def test_noise_is_said_to_hide_them(task):
 
 def test_what_cannot_be_told_apart_is_refused(task):
     recover = softmax_features().recover
-    with pytest.raises(NotApplicable, match=r"10 people in 10 classes.*at most 9 can"):
+    with pytest.raises(NotApplicable, match=r"10 examples in 10 classes.*at most 9 can"):
         recover(observe(task, pictures(list(range(10)))), rng=sp.rng(1))
     twins = pictures([2, 2])
     twins = sp.Batch(twins.inputs[:1].expand(2, -1, -1, -1), twins.labels)
@@ -164,7 +164,7 @@ def test_the_first_that_applies_is_taken_and_all_reasons_are_given(task):
     batch = pictures([1, 5])
     seen = observe(task, batch)
     assert float(errors(both.recover(seen, rng=sp.rng(1)), seen, batch).max()) < 5e-3
-    with pytest.raises(NotApplicable, match=r"(?s)ExactFeatures: .*SoftmaxFeatures: 10 people"):
+    with pytest.raises(NotApplicable, match=r"(?s)ExactFeatures: .*SoftmaxFeatures: 10 examples"):
         both.recover(observe(task, pictures(list(range(10)))), rng=sp.rng(1))
     with pytest.raises(InvalidValue, match="one method or more"):
         Fallback(())

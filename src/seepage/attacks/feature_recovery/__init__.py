@@ -1,4 +1,4 @@
-"""Inputs of a layer inside the network, from the update alone."""
+"""Recover the inputs of a layer inside the network, from the update alone."""
 
 from seepage.attacks.feature_recovery.cocktail_party import CocktailParty, cocktail_party
 from seepage.attacks.feature_recovery.estimated_features import (

@@ -40,10 +40,11 @@ class Contrast:
         L(A) = sum_i E ||s_i||  -  log |det A|  +  penalty(A)
 
     Minimised over the lengths of the rows of A, the first two terms are
-    sum_i log E ||s_i|| - log |det A|. Up to a constant this is
-    - sum_i J(s_i) - log det corr(s) / 2:
-    the negentropy J of each source, for a Laplacian's entropy, and the decorrelation of all. Their
-    sum is the mutual information of the sources. If s are differences of neighbours,
+
+        sum_i log E ||s_i|| - log |det A|  =  - sum_i J(s_i) - log det corr(s) / 2 + constant:
+
+    the negentropy J of each source, with the entropy of a Laplacian, and the decorrelation of all.
+    Their sum is the mutual information of the sources. If s are differences of neighbours,
     E ||s_i|| is a total variation.
 
     Args:

@@ -12,21 +12,25 @@ from seepage.probing.heads import TwoLayerHead
 
 _SWEEPS = 40
 _STALLED = 0.99
+# Singular values of rounding stay within this many times their median, even if entries, and their
+# rounding with them, differ in size.
+_ABOVE_NOISE = 16.0
+# Rounding to single precision, 6e-8 of every entry, adds up to at most this share of the largest.
+_SINGLE = 1e-7
+# If the next singular value is larger than this, the directions in a span are not reliable.
+_CLEAN = 1e-2
 
 
 def complete_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
-    """The matrix of this rank that agrees with all entries that are not zero, as far as found.
+    """Fill in the zeros of a matrix of low rank; also return the norm of the error elsewhere.
 
-    Rows that are zero altogether come from neurons that are silent for everybody and stay so. For
-    the others the two factors of the matrix are solved for in turn, from the entries that are seen;
-    the strongest parts first, for the weakest are below what the missing entries of those hide.
+    Rows of zeros belong to neurons that are silent for all examples and stay zero. For the other
+    rows, the two factors of the matrix are solved for in turn from the entries that are seen. The
+    strongest parts come first: missing entries of these hide the weakest.
 
     Args:
         matrix: dL/dW `(m, d)` with entries missing.
-        rank: The number of people, at most m and d.
-
-    Returns:
-        The matrix, and the norm of what it leaves of the entries that are seen.
+        rank: The number of examples, at most m and d.
 
     Example:
         >>> whole = torch.outer(torch.arange(1.0, 9), torch.tensor([1.0, 2.0, 3.0])).double()
@@ -48,43 +52,28 @@ def complete_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
         more = min(max(basis.shape[1], 1), rank - basis.shape[1])
         strongest = torch.linalg.eigh(rest.T @ rest).eigenvectors[:, -more:]
         basis = torch.linalg.qr(torch.cat([basis, strongest], dim=1)).Q
-        left, basis = _alternated(seen, rows, basis)
-        rest = rows - seen * (left @ basis.T)
+        left, before = _solve_rows(seen, rows, basis), float("inf")
+        for _ in range(_SWEEPS):
+            basis = torch.linalg.qr(_solve_rows(seen.T, rows.T, left)).Q
+            left = _solve_rows(seen, rows, basis)
+            rest = rows - seen * (left @ basis.T)
+            after = float(rest.norm())
+            if after > _STALLED * before:
+                break
+            before = after
     whole = matrix.clone()
     whole[live] = left @ basis.T
     return whole, float(rest.norm())
 
 
-def _alternated(seen: Tensor, rows: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Both factors, solved for in turn until that no longer helps."""
-    left, before = _solved(seen, rows, basis), float("inf")
-    for _ in range(_SWEEPS):
-        basis = torch.linalg.qr(_solved(seen.T, rows.T, left)).Q
-        left = _solved(seen, rows, basis)
-        after = float((rows - seen * (left @ basis.T)).norm())
-        if after > _STALLED * before:
-            break
-        before = after
-    return left, basis
-
-
-def _solved(seen: Tensor, rows: Tensor, basis: Tensor) -> Tensor:
-    """For every row the combination of the basis `(d, B)` that fits what is seen of it best."""
+def _solve_rows(seen: Tensor, rows: Tensor, basis: Tensor) -> Tensor:
+    """For every row, the combination of the basis `(d, B)` that fits its seen entries best."""
     pairs = torch.einsum("da,db->dab", basis, basis).flatten(1)
     normal = (seen @ pairs).reshape(len(seen), *(basis.shape[1],) * 2)
-    # A row of which less is seen than there are unknowns is given the smallest solution.
+    # The ridge gives a row with fewer seen entries than unknowns the smallest solution.
     ridge = 1e-12 * normal.diagonal(dim1=1, dim2=2).mean() * torch.eye(basis.shape[1]).to(normal)
     solved: Tensor = torch.linalg.solve_ex(normal + ridge, (rows @ basis)[..., None])[0]
     return torch.nan_to_num(solved[..., 0])
-
-
-# Singular values of rounding stay within so many times their median, also where entries differ in
-# size, and rounding with them.
-_ABOVE_NOISE = 16.0
-# Rounding to single precision, 6e-8 of every entry, adds up to this of the largest one at most.
-_SINGLE = 1e-7
-# Below this gap to the next singular value the directions in a span are not to be relied on.
-_CLEAN = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +83,8 @@ class FeatureSpan:
     Args:
         left: `(m, B)`, orthonormal columns.
         mixtures: `(B, d)`, orthogonal rows.
-        noise: The next singular value, or what filling in left over, over the last that counts.
-        filled: Whether entries of the gradient were missing and had to be filled in.
+        noise: The next singular value, or the error of filling in, relative to the last one used.
+        filled: Whether missing entries of the gradient were filled in.
     """
 
     left: Tensor
@@ -104,13 +93,13 @@ class FeatureSpan:
     filled: bool = False
 
     @property
-    def people(self) -> int:
-        """The number of features."""
+    def batch_size(self) -> int:
+        """The number of features B."""
         return len(self.mixtures)
 
     @property
     def clean(self) -> bool:
-        """Whether the features lie in it but for rounding."""
+        """Whether the features lie in the span, up to rounding."""
         return self.noise < _CLEAN
 
     @property
@@ -120,39 +109,43 @@ class FeatureSpan:
         return units.T
 
 
-def feature_span(head: TwoLayerHead, people: int | None) -> FeatureSpan | None:
-    """The span of as many features as there are people, or as the rank says if that is unknown.
+def feature_span(head: TwoLayerHead, batch_size: int | None) -> FeatureSpan | None:
+    """Find the span of the features; if the batch size is unknown, it is the rank.
 
     Returns:
-        None where the gradient of the first layer is not in the update, or is zero.
+        None if the gradient of the first layer is not in the update, or is zero.
 
     Raises:
-        MissingKnowledge: Noise hides the number of people, and it is not known.
-        NotApplicable: Fewer features left a trace than there are people.
+        MissingKnowledge: The batch size is unknown and noise hides the rank.
+        NotApplicable: The rank is smaller than the batch size.
 
     References:
         Huang et al., 2021, Lemma B.1 (huang2021evaluating)
     """
     if head.first is None or not bool(head.first.any()):
-        if people is None:
+        if batch_size is None:
             raise MissingKnowledge(
                 "batch size", needed_by="feature recovery", hint="use knows_batch_size=True"
             )
         return None
-    _require_room(head, people)
-    rest = 0.0
-    whole = head.first
+    if batch_size is not None and batch_size > min(head.weight.shape):
+        raise NotApplicable(
+            f"{batch_size} features through a layer of {len(head.weight)} neurons that read "
+            f"{head.weight.shape[1]} numbers cannot be told apart; at least {batch_size} of both "
+            "are needed"
+        )
+    whole, rest = head.first, 0.0
     values, right = _singular(whole)
-    rank, noisy = _rank(values)
-    # Zeros of a gradient that has a rank as it is are its own, and none to be filled in.
-    if people is not None and (noisy or rank > people) and _standing_out(values) > people:
-        whole, rest = complete_matrix(head.first, people)
+    rank, noisy = _numerical_rank(values)
+    # A gradient that has a rank is complete; its zeros are not to be filled in.
+    if batch_size is not None and (noisy or rank > batch_size) and _above(values) > batch_size:
+        whole, rest = complete_matrix(head.first, batch_size)
         if whole is not head.first:
             values, right = _singular(whole)
-            rank, noisy = _rank(values)
-    if people is None and _is_single(head.first):
-        rank = min(rank, _standing_out(values))
-    count = _count(people, rank, noisy, head)
+            rank, noisy = _numerical_rank(values)
+    if batch_size is None and torch.equal(head.first.float().double(), head.first):
+        rank = min(rank, _above(values))
+    count = _choose_count(batch_size, rank, noisy, head)
     after = float(values[count]) if count < len(values) else 0.0
     noise = max(after, rest) / float(values[count - 1].clamp_min(1e-300))
     values, right = values[:count, None], right[:count]
@@ -162,44 +155,31 @@ def feature_span(head: TwoLayerHead, people: int | None) -> FeatureSpan | None:
 
 
 def _singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values and right vectors (rows) of a tall matrix, by way of its triangular factor.
+    """Singular values and right vectors (rows) of a tall matrix, from its triangular factor.
 
-    The left vectors are not needed, so they are not computed. The small matrix is decomposed on the
-    CPU, which is much faster at it than a GPU.
+    The left vectors are not needed and not computed. The CPU is much faster than a GPU at
+    decomposing the small factor.
     """
     factor = torch.linalg.qr(matrix, mode="r").R
     _, values, right = torch.linalg.svd(factor.cpu(), full_matrices=False)
     return values.to(matrix.device), right.to(matrix.device)
 
 
-def _rank(values: Tensor) -> tuple[int, bool]:
-    """How many singular values stand out, and whether more than rounding lies below them."""
+def _numerical_rank(values: Tensor) -> tuple[int, bool]:
+    """Count the singular values that stand out, and tell whether the rest is more than rounding."""
     floor = max(_ABOVE_NOISE * float(values.median()), 4e-16 * float(values[0]))
     rank = int((values > floor).sum())
     # More than rounding in float32: noise, pruning or local steps.
     return rank, float(values.median()) > 1e-6 * float(values[0]) or rank == 0
 
 
-def _standing_out(values: Tensor) -> int:
-    """How many singular values are above what single precision leaves of the largest."""
+def _above(values: Tensor) -> int:
+    """Count the singular values above the single precision of the largest."""
     return int((values > _SINGLE * values[0]).sum())
 
 
-def _is_single(matrix: Tensor) -> bool:
-    return torch.equal(matrix.float().double(), matrix)
-
-
-def _require_room(head: TwoLayerHead, people: int | None) -> None:
-    if people is not None and people > min(head.weight.shape):
-        raise NotApplicable(
-            f"{people} features through a layer of {len(head.weight)} neurons that read "
-            f"{head.weight.shape[1]} numbers cannot be told apart; at least {people} of both are "
-            "needed"
-        )
-
-
-def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> int:
-    if people is None:
+def _choose_count(known: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> int:
+    if known is None:
         if noisy:
             raise MissingKnowledge(
                 "batch size",
@@ -207,17 +187,17 @@ def _count(people: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> in
                 hint="use knows_batch_size=True",
             )
         return rank
-    if not noisy and rank < people:
+    if not noisy and rank < known:
         raise NotApplicable(
-            f"the gradient of {head.layer!r} has rank {rank} for {people} people: some features "
-            "are equal, or the network is so sure of some people that their gradient is lost in "
+            f"the gradient of {head.layer!r} has rank {rank} for {known} examples: some features "
+            "are equal, or the network is so sure of some examples that their gradient is lost in "
             "rounding; withhold the batch size to recover the others"
         )
-    return people
+    return known
 
 
 def find_shared_column(head: TwoLayerHead) -> Tensor | None:
-    """Which neurons `(m,)` have one column of A in common, if most do."""
+    """Which neurons `(m,)` share one column of A, if more than half of them do."""
     columns = head.above.T
     common: Tensor = (columns == columns.median(0).values).all(1)
     return common if 2 * int(common.sum()) > len(common) > 1 else None

@@ -15,7 +15,7 @@ from seepage.core.errors import InvalidValue, NotApplicable
 
 
 class NotToldApartWarning(UserWarning):
-    """The span of the features is exact, but not everybody in it was found."""
+    """The span of the features is exact, but some example in it was not found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,15 +23,13 @@ class Features:
     """Inputs of one fully connected layer, as far as an update gives them away.
 
     Args:
-        layer: Name of the layer, as `named_modules` spells it, whose inputs these are.
+        layer: Name of the layer, as in `named_modules`.
         values: `(B, d)`, one row for each input, in no particular order unless `in_order`.
-        span: `(d, k)`, orthonormal columns that span the inputs, also where single ones were not
-            told apart.
-        scaled: Whether the rows have their true length and sign, or a direction alone.
+        span: `(d, k)`, orthonormal columns that span the inputs, even if not all were told apart.
+        scaled: Whether the rows have their true length and sign, or only a direction.
         residual: Relative difference between what the features explain and what was observed.
-        told_apart: Whether nothing but noise is left unexplained. Where more is, some of the
-            features may be of nobody.
-        in_order: Whether feature i is that of an input with the i-th known label.
+        told_apart: Whether only noise is left unexplained. Otherwise some features may be wrong.
+        in_order: Whether feature i belongs to an input with the i-th known label.
     """
 
     layer: str
@@ -45,22 +43,23 @@ class Features:
 
 @runtime_checkable
 class FeatureRecovery(Protocol):
-    """A way to find the inputs of a layer in an update."""
+    """A method that finds the inputs of a layer in an update."""
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
-        """Find them."""
+        """Find the features."""
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """Tries ways to recover features in turn, and takes the first that explains the update.
+    """Tries methods in turn and takes the first whose features explain the update.
 
-    Where none does to rounding, it is the one that leaves least unexplained: a head may fit a
-    method whose equations it hardly tells apart, and wrong features mislead more than none.
+    If none explains it up to rounding, the one with the smallest residual is taken. A method may
+    apply to a head although its equations are nearly singular there, and wrong features mislead
+    more than none.
 
     Args:
         methods: In the order in which they are tried.
-        enough: The relative residual below which the others are not tried.
+        enough: Relative residual below which the other methods are not tried.
 
     Example:
         >>> from seepage.attacks.feature_recovery import exact_features, softmax_features
@@ -72,7 +71,7 @@ class Fallback:
     enough: float = field(default=1e-6, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check that there is one."""
+        """Check that there is a method."""
         if not self.methods:
             raise InvalidValue("expected one method or more, got none")
 
@@ -80,7 +79,7 @@ class Fallback:
         """Find the features.
 
         Raises:
-            NotApplicable: No method applies; the reasons of all are given.
+            NotApplicable: No method applies; the message gives all reasons.
         """
         reasons: list[str] = []
         best, heard = None, []
@@ -98,7 +97,7 @@ class Fallback:
                 break
         if best is None:
             raise NotApplicable("; ".join(reasons))
-        # What the others said is not about what is returned.
+        # Warnings of the other methods do not concern these features.
         for warning in heard:
             warnings.warn(warning.message, stacklevel=2)
         return best
@@ -107,23 +106,22 @@ class Fallback:
 def make_reconstruction(
     observation: Observation, features: Features, labels: Tensor, began: float
 ) -> Reconstruction:
-    """Features that are the normalised inputs, as a guess with its certificate.
+    """Turn features that are normalised inputs into a guess with its certificate.
 
     Args:
         observation: What they were recovered from.
-        features: One for each person.
-        labels: In their order.
-        began: When, by `time.perf_counter`.
+        features: One for each label, in the same order.
+        labels: `(B,)`.
+        began: Start time, by `time.perf_counter`.
     """
     inputs = read_inputs(observation.task, features)
     certificate = Certificate(residual(observation, inputs, labels))
-    seconds = time.perf_counter() - began
-    left = (features.residual,)
+    seconds, left = time.perf_counter() - began, (features.residual,)
     trace = Trace(left, left, seconds=seconds, device=str(inputs.device))
     return Reconstruction(inputs, labels, trace, certificate)
 
 
 def read_inputs(task: Task, features: Features) -> Tensor:
-    """Features that are normalised inputs, in natural units and within the domain."""
+    """Convert features that are normalised inputs to natural units, within the domain."""
     normalised = features.values.reshape(-1, *task.domain.shape)
     return task.domain.project(task.domain.denormalise(normalised))

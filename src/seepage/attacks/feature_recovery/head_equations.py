@@ -1,4 +1,4 @@
-"""The equations dL/dA = R^T sigma(Z W^T + c): K of them for each neuron, as far as seen."""
+"""The equations dL/dA = R^T sigma(Z W^T + c): K for each neuron, one per entry of dL/dA."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ from seepage.core.task import Loss
 from seepage.probing.activations import HeadActivation
 from seepage.probing.heads import TwoLayerHead, two_layer_head
 
+_GRID = 200
+_TURNS = 50
+_ROUNDING = 1e-10
+_GOLDEN = (5**0.5 - 1) / 2
+_INNER = 15
+
 
 @dataclass(frozen=True, eq=False)
 class HeadEquations:
-    """For features in n coordinates: the residual, and its derivative in both directions.
+    """The equations for features in n coordinates.
 
-    An entry that is exactly zero was pruned or dropped, or comes from a neuron that is silent for
-    everybody; it is left out, so that pruning makes fewer equations and none of them wrong.
+    An entry of dL/dA that is exactly zero was pruned or dropped, or belongs to a neuron that is
+    silent for all examples. It is left out, so pruning removes equations but makes none wrong.
 
     Args:
         weight: `(m, n)`: W itself, or W V for features in the span of the columns of V.
@@ -42,7 +48,7 @@ class HeadEquations:
     seen: Tensor
 
     def within(self, span: Tensor) -> HeadEquations:
-        """The same for coordinates in a span `(n, k)`."""
+        """The same equations for coordinates in a span `(n, k)`."""
         return replace(self, weight=self.weight @ span)
 
     def hidden(self, features: Tensor) -> Tensor:
@@ -50,15 +56,15 @@ class HeadEquations:
         return features @ self.weight.T + self.bias
 
     def residual(self, hidden: Tensor, shares: Tensor) -> Tensor:
-        """R^T S less what was observed, where that is seen, `(K, m)`."""
+        """R^T sigma(hidden) - dL/dA, `(K, m)`; zero for entries that are not seen."""
         return self.seen * (shares.T @ self.activation(hidden) - self.wanted)
 
     def shares(self, hidden: Tensor) -> Tensor:
-        """The R `(B, K)` that explains most, which is linear."""
+        """Solve for the R `(B, K)` that explains most, a linear problem."""
         passed = self.activation(hidden)
         normal = torch.einsum("im,km,jm->kij", passed, self.seen, passed)
         right = torch.einsum("im,km->ki", passed, self.wanted)
-        # Enough for the rows of a class of which nothing is seen, and for equal features.
+        # Enough for a class with no seen entry, and for equal features.
         least = torch.finfo(passed.dtype).eps * normal.diagonal(dim1=1, dim2=2).mean(1) + 1e-30
         identity = torch.eye(len(passed), dtype=passed.dtype, device=passed.device)
         ridge = least[:, None, None] * identity
@@ -72,38 +78,32 @@ class HeadEquations:
         return float(left / self.wanted.norm())
 
 
-def equations(head: TwoLayerHead) -> HeadEquations:
-    """Those of a head's last layer."""
+def read_equations(head: TwoLayerHead) -> HeadEquations:
+    """The equations of a head's last layer."""
     seen = (head.last != 0).to(head.last)
     return HeadEquations(head.weight, head.bias, head.activation, head.last, seen)
-
-
-_GRID = 200
-_TURNS = 50
-_ROUNDING = 1e-10
-_GOLDEN = (5**0.5 - 1) / 2
 
 
 def restore_lengths(
     head: TwoLayerHead, equations: HeadEquations, features: Tensor, observation: Observation
 ) -> tuple[Tensor, bool]:
-    """The features at their true length, and whether that could be found.
+    """Scale features to their true length; also tell whether it could be found.
 
-    Behind an activation with sigma(s z) = s sigma(z) the equations give only s_i R_i. The loss
-    knows more: R_i is its gradient at the logits s_i A sigma(W z_i) + b, for one label. So
+    If sigma(s z) = s sigma(z), the equations give only s_i R_i. The loss gives more: R_i is its
+    gradient at the logits s_i A sigma(W z_i) + b, for one label. So
 
         s_i, y_i = argmax cos(dL/dlogits(s A sigma(W z_i) + b, y), s_i R_i)
 
-    which does not depend on the scale of the update, so that clipping and step sizes do not matter.
+    The scale of the update cancels, so clipping and step sizes do not matter.
     """
     hidden = equations.hidden(features)
     if not head.activation.homogeneous or bool(head.bias.any()):
         return features, True
     shares = equations.shares(hidden)
     logits = head.activation(hidden) @ head.above.T
-    classes, people = len(head.above), len(features)
-    # Everybody with every label, label by label.
-    labels = torch.arange(classes, device=logits.device).repeat_interleave(people)
+    classes, size = len(head.above), len(features)
+    # All examples with the first label, then all with the second, and so on.
+    labels = torch.arange(classes, device=logits.device).repeat_interleave(size)
     mismatch = _Mismatch(
         observation.task.loss,
         logits.repeat(classes, 1),
@@ -111,9 +111,9 @@ def restore_lengths(
         labels,
         shares.repeat(classes, 1),
     )
-    scales = mismatch.least()
-    best = mismatch(scales).reshape(classes, people).min(0)
-    chosen = best.indices * people + torch.arange(people, device=logits.device)
+    scales = mismatch.minimise()
+    best = mismatch(scales).reshape(classes, size).min(0)
+    chosen = best.indices * size + torch.arange(size, device=logits.device)
     # A saturated loss has the same gradient at every length.
     nearby = torch.minimum(mismatch(1.05 * scales), mismatch(scales / 1.05))[chosen]
     told = nearby > 3 * best.values.clamp_min(_ROUNDING)
@@ -131,7 +131,7 @@ class _Mismatch:
     shares: Tensor
 
     def __call__(self, scales: Tensor) -> Tensor:
-        """Of scales `(..., N)`, in one pass."""
+        """The mismatch at scales `(..., N)`, in one pass."""
         at = (scales[..., None] * self.logits + self.offset).reshape(-1, self.logits.shape[1])
         repeats = len(at) // len(self.labels)
         with torch.enable_grad():
@@ -141,8 +141,8 @@ class _Mismatch:
         cosine = torch.cosine_similarity(slopes, self.shares.repeat(repeats, 1), dim=1)
         return 1 - cosine.reshape(scales.shape)
 
-    def least(self) -> Tensor:
-        """The scales `(N,)` with the least mismatch: a grid, then golden section."""
+    def minimise(self) -> Tensor:
+        """Find the scales `(N,)` with the least mismatch: a grid, then golden section."""
         size = self.logits.abs().amax(1).clamp_min(1e-300)
         grid = torch.linspace(-12, 7, _GRID, dtype=size.dtype, device=size.device)
         centre = grid[self(grid.exp()[:, None] / size).argmin(0)]
@@ -158,9 +158,9 @@ class _Mismatch:
 def guess_lengths(
     head: TwoLayerHead, equations: HeadEquations, directions: Tensor, observation: Observation
 ) -> Tensor:
-    """Directions of unknown sign `(B, d)` with signs and lengths that fit the equations.
+    """Give directions `(B, d)` the signs and lengths that fit the equations best.
 
-    Behind an activation that tells lengths apart, all are given the one that fits best.
+    If the activation is not homogeneous, all directions get the same size.
     """
     if head.activation.homogeneous:
         both = torch.cat([directions, -directions])
@@ -177,24 +177,16 @@ def guess_lengths(
     return torch.where(largest > 0, -best, best)
 
 
-_INNER = 15
-
-
 def refine(equations: HeadEquations, features: Tensor, *, steps: int) -> Tensor:
-    """Levenberg-Marquardt from these features `(B, n)`; never ends at a worse fit.
+    """Run Levenberg-Marquardt from these features `(B, n)`; the fit never gets worse.
 
-    The derivative is analytic and the damped normal equations are solved by conjugate gradients,
-    so that no matrix of unknowns times equations is made:
+    The derivative is analytic, and conjugate gradients solve the damped normal equations. So no
+    matrix of unknowns times equations is formed:
 
         dr = dR^T S + R^T (sigma'(H) * dZ W^T),   H = Z W^T + c
 
     R, the gradient at the logits, is unknown as well. It is part of every step and is solved for
     exactly between steps.
-
-    Args:
-        equations: What must hold.
-        features: The start.
-        steps: At most.
 
     References:
         Levenberg, 1944 (levenberg1944method)
@@ -205,8 +197,7 @@ def refine(equations: HeadEquations, features: Tensor, *, steps: int) -> Tensor:
     value, damping = float(residual.square().sum()), 1e-3
     floor = 1e-24 * float(equations.wanted.square().sum())
     for number in range(steps):
-        move = _move(equations, features, hidden, shares, residual, damping)
-        there = features + move
+        there = features + _move(equations, features, hidden, shares, residual, damping)
         hidden_there = equations.hidden(there)
         shares_there = equations.shares(hidden_there)
         residual_there = equations.residual(hidden_there, shares_there)
@@ -235,18 +226,18 @@ def _move(
 ) -> Tensor:
     """The step of the features, `(B, n)`."""
     passed, slope = equations.activation(hidden), equations.activation.derivative(hidden)
-    # A neuron that is silent for everybody has no part in a step.
+    # A neuron that is silent for all examples plays no part in a step.
     live = (slope != 0).any(0) | (passed != 0).any(0)
     passed, slope, residual = passed[:, live], slope[:, live], residual[:, live]
     weight, seen = equations.weight[live], equations.seen[:, live]
-    # Steps are counted in units of what they move, lest the damping mean different things.
+    # Features and shares have different sizes; in these units one damping suits both.
     unit = features.square().mean().sqrt().clamp_min(1e-12), shares.square().mean().sqrt()
 
-    def forward(step: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(step: _Step) -> Tensor:
         moved, shared = step[0] * unit[0], step[1] * unit[1]
         return seen * (shared.T @ passed + shares.T @ (slope * (moved @ weight.T)))
 
-    def backward(error: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(error: Tensor) -> _Step:
         return (slope * (shares @ error)) @ weight * unit[0], passed @ error.T * unit[1]
 
     downhill = backward(-residual)
@@ -255,44 +246,45 @@ def _move(
     return _conjugate_gradients(forward, backward, downhill, damped)[0] * unit[0]
 
 
-Step = tuple[Tensor, Tensor]
+_Step = tuple[Tensor, Tensor]
 
 
 def _conjugate_gradients(
-    forward: Callable[[Step], Tensor],
-    backward: Callable[[Tensor], Step],
-    right: Step,
+    forward: Callable[[_Step], Tensor],
+    backward: Callable[[Tensor], _Step],
+    right: _Step,
     damped: float,
-) -> Step:
-    """Solve (J^T J + damped) x = right for a while."""
-    x: Step = (torch.zeros_like(right[0]), torch.zeros_like(right[1]))
+) -> _Step:
+    """Solve (J^T J + damped) x = right, in a limited number of iterations."""
+    x: _Step = (torch.zeros_like(right[0]), torch.zeros_like(right[1]))
     rest, direction = right, right
     size = first = _inner(right, right)
     for _ in range(_INNER):
-        ahead = backward(forward(direction))
-        ahead = (ahead[0] + damped * direction[0], ahead[1] + damped * direction[1])
+        ahead = _add(backward(forward(direction)), damped, direction)
         length = size / _inner(direction, ahead)
-        x = (x[0] + length * direction[0], x[1] + length * direction[1])
-        rest = (rest[0] - length * ahead[0], rest[1] - length * ahead[1])
+        x, rest = _add(x, length, direction), _add(rest, -length, ahead)
         before, size = size, _inner(rest, rest)
         if not float(size) > 1e-10 * float(first):
             break
-        turn = size / before
-        direction = (rest[0] + turn * direction[0], rest[1] + turn * direction[1])
+        direction = _add(rest, size / before, direction)
     return x
 
 
-def _inner(a: Step, b: Step) -> Tensor:
+def _add(a: _Step, factor: Tensor | float, b: _Step) -> _Step:
+    return a[0] + factor * b[0], a[1] + factor * b[1]
+
+
+def _inner(a: _Step, b: _Step) -> Tensor:
     return (a[0] * b[0]).sum() + (a[1] * b[1]).sum()
 
 
 def reconstruct_inputs(
     recover: Callable[..., Features], observation: Observation, *, rng: Rng
 ) -> Reconstruction:
-    """Recover, and read features as inputs; labels are those that explain everybody's share.
+    """Recover features that are inputs, and choose the labels that explain their gradients.
 
     Raises:
-        NotApplicable: They are features of a deeper network, which are no inputs.
+        NotApplicable: The head reads features of a deeper network instead of inputs.
     """
     require_key(rng)
     began = time.perf_counter()
@@ -304,15 +296,9 @@ def reconstruct_inputs(
             "for the features, or systematic(features=...) for the images"
         )
     features = recover(observation, rng=rng)
-    gradients = _gradients(head, features.values.double())
+    hidden = head.hidden(features.values.double())
+    shares = read_equations(head).shares(hidden)
+    gradients = (shares @ head.above) * head.activation.derivative(hidden)
     inputs = read_inputs(task, features)
     labels = read_labels(task, head.layer, inputs, gradients, observation.labels)
     return make_reconstruction(observation, features, labels, began)
-
-
-def _gradients(head: TwoLayerHead, features: Tensor) -> Tensor:
-    """What everybody sends down to the hidden layer, `(B, m)`."""
-    hidden = head.hidden(features)
-    shares = equations(head).shares(hidden)
-    sent: Tensor = (shares @ head.above) * head.activation.derivative(hidden)
-    return sent

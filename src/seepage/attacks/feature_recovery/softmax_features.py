@@ -1,4 +1,4 @@
-"""Features of an ordinary classifier, where there are fewer people than classes."""
+"""Features of an ordinary classifier, if the batch has fewer examples than classes."""
 
 from __future__ import annotations
 
@@ -30,25 +30,38 @@ from seepage.probing.first_layer import input_readers
 from seepage.probing.heads import Head, classifier_head
 from seepage.probing.usable_update import require_continuous, require_usable
 
+# Rounding relative to the largest singular value: in single precision, and in double.
+_ROUNDING = {True: 4e-7, False: 1e-12}
+# Root mean square residual of columns of length one: all examples are told apart below the first
+# value, and noise or a dead end leaves more than the second. Starts whose residuals differ by less
+# than the third have reached the same noise.
+_EXPLAINED, _LEFT, _SETTLED = 3e-6, 1e-3, 1e-3
+# Noise leaves at most this many times more of the equations than of the span.
+_BLURRED = 10
+# The share of entries that may be missing.
+_MISSING = 0.25
+# How far starts spread from the logits of noise.
+_SPREADS = (0.1, 0.3, 1.0)
+
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxEquations:
     """a R^T U = dL/dA and a R^T 1 = dL/db, where R = softmax(U A^T + b) - Y.
 
-    The rows of dL/dA span the features U as long as there are fewer people than classes, so with
-    an orthonormal basis V of that span U = M V^T. The unknowns are M `(B, B)` and the scale a, one
-    over the batch size unless something scaled the update; there are K - 1 independent equations
-    for each of the B columns, and as many for the bias.
+    With fewer examples than classes, the rows of dL/dA span the features U, so U = M V^T with an
+    orthonormal basis V of that span. The unknowns are M `(B, B)` and the scale a, which is one over
+    the batch size unless the update was rescaled. There are K - 1 independent equations for each of
+    the B columns, and as many for the bias.
 
-    Every column is divided by its length: the last ones, in which people of one label differ, are
-    small, and would be taken for rounding.
+    Every column is divided by its length. The last columns, in which examples of one label differ,
+    are small and would otherwise be taken for rounding.
 
     Args:
         weight: A V, `(K, B)`.
         offset: b, `(K,)`.
         labels: Y, `(B, K)`, in the order of the features.
         wanted: dL/dA V, `(K, B)`.
-        bias: dL/db, `(K,)`; None where the update does not hold it.
+        bias: dL/db, `(K,)`; None if the update does not hold it.
     """
 
     weight: Tensor
@@ -58,22 +71,23 @@ class SoftmaxEquations:
     bias: Tensor | None
 
     def __call__(self, unknowns: Tensor) -> Tensor:
-        """What is left of every equation; unknowns are M, row by row, and log a."""
+        """The residual of every equation; the unknowns are M, row by row, and log a."""
         mixed, scale = self.split(unknowns)
-        shares = self.chances(mixed) - self.labels
+        shares = self._probabilities(mixed) - self.labels
         left = [(scale * shares.T @ mixed - self.wanted) / self._lengths]
         if self.bias is not None:
             left.append((scale * shares.sum(0) - self.bias)[:, None] / self.bias.norm())
         return torch.cat([part.flatten() for part in left])
 
     def derivative(self, unknowns: Tensor) -> Tensor:
-        """Of every equation by every unknown."""
+        """The derivative of every equation by every unknown."""
         mixed, scale = self.split(unknowns)
-        chances = self.chances(mixed)
-        shares, people = chances - self.labels, len(mixed)
+        probabilities = self._probabilities(mixed)
+        shares = probabilities - self.labels
         # By M_ic of R_ik, (B, K, B).
-        turned = chances[:, :, None] * (self.weight - (chances @ self.weight)[:, None, :])
-        identity = torch.eye(people, dtype=mixed.dtype, device=mixed.device)
+        averages = (probabilities @ self.weight)[:, None, :]
+        turned = probabilities[:, :, None] * (self.weight - averages)
+        identity = torch.eye(len(mixed), dtype=mixed.dtype, device=mixed.device)
         products = torch.einsum("ikc,ia->kaic", turned, mixed)
         products += torch.einsum("ik,ac->kaic", shares, identity)
         by_mixed = scale * products / self._lengths[:, None, None]
@@ -97,10 +111,10 @@ class SoftmaxEquations:
 
     def split(self, unknowns: Tensor) -> tuple[Tensor, Tensor]:
         """M and a."""
-        people = self.labels.shape[0]
-        return unknowns[:-1].reshape(people, people), unknowns[-1].exp()
+        size = len(self.labels)
+        return unknowns[:-1].reshape(size, size), unknowns[-1].exp()
 
-    def chances(self, mixed: Tensor) -> Tensor:
+    def _probabilities(self, mixed: Tensor) -> Tensor:
         """softmax(M (A V)^T + b), `(B, K)`."""
         return torch.softmax(mixed @ self.weight.T + self.offset, 1)
 
@@ -111,73 +125,50 @@ class SoftmaxEquations:
 
 
 def layer_name(head: Head) -> str:
-    """The name of the last layer, as `named_modules` spells it."""
+    """The name of the last layer, as in `named_modules`."""
     return head.weight.removesuffix("weight").removesuffix(".")
 
 
 def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, Tensor]:
-    """The last layer, and the known labels as probabilities `(B, K)`.
+    """Find the last layer, and the known labels as probabilities `(B, K)`.
 
     Raises:
         MissingKnowledge: Labels are unknown.
         NotApplicable: There is no such layer, or the loss is not its cross-entropy.
     """
-    require_usable(observation.update, observation.task)
-    require_continuous(observation.task)
-    labels = _probabilities(observation, needed_by)
-    _require_softmax(observation, labels, needed_by)
-    return classifier_head(observation.task), labels
-
-
-def find_missing(gradient: Tensor) -> Tensor:
-    """Which entries of the last layer's gradient a defense has taken away, `(K, d)`.
-
-    Entries are products of features and of softmax shares, and shares hardly vanish, so that a
-    column of zeros may be that of a dead feature. Any other zero was put there, and then columns
-    of zeros may have been put there as well.
-    """
-    there = gradient != 0
-    return ~there & bool((~there & there.any(0)).any())
-
-
-def _probabilities(observation: Observation, needed_by: str) -> Tensor:
-    labels = observation.labels
+    task, labels = observation.task, observation.labels
+    require_usable(observation.update, task)
+    require_continuous(task)
     if labels is None:
         raise MissingKnowledge(
             "labels",
             needed_by=needed_by,
             hint="use knows_labels=True, or InferLabels to recover them",
         )
-    return one_hot(labels, observation.task.classes) if labels.ndim == 1 else labels
-
-
-def _require_softmax(observation: Observation, labels: Tensor, needed_by: str) -> None:
-    """Refuse another loss than cross-entropy, told by its gradient for the labels of the batch."""
-    task, known = observation.task, observation.labels
-    assert known is not None
+    probabilities = one_hot(labels, task.classes) if labels.ndim == 1 else labels
+    # Recognise cross-entropy by its gradient for the labels of the batch.
     reference = next(iter(task.parameters.values()))
     shape = len(labels), task.classes
     logits = Rng(0).fork("logits").normal(shape, like=reference).requires_grad_()
-    (found,) = torch.autograd.grad(task.loss(logits, known).sum(), logits)
-    expected = logits.softmax(1) - labels
-    if not torch.allclose(found, expected.to(found), atol=1e-2 if found.itemsize < 4 else 1e-4):
+    (found,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
+    expected = (logits.softmax(1) - probabilities).to(found)
+    if not torch.allclose(found, expected, atol=1e-2 if found.itemsize < 4 else 1e-4):
         raise NotApplicable(
             f"{needed_by} reads the gradient of cross-entropy, and the loss of {task.name} "
             "has another one; use systematic without features"
         )
+    return classifier_head(task), probabilities
 
 
-# What rounding leaves of the largest singular value.
-_ROUNDING = {True: 4e-7, False: 1e-12}
-# What is left of columns of length one, by root mean square: where everybody was told apart, and
-# where noise or a dead end leaves more. Starts that reach the same noise differ by less than that.
-_EXPLAINED, _LEFT, _SETTLED = 3e-6, 1e-3, 1e-3
-# Noise leaves this many times more of the equations than of the span, at most.
-_BLURRED = 10
-# The share of entries that may be missing.
-_MISSING = 0.25
-# How far starts spread from the logits of noise.
-_SPREADS = (0.1, 0.3, 1.0)
+def find_missing(gradient: Tensor) -> Tensor:
+    """Which entries of the last layer's gradient a defense removed, `(K, d)`.
+
+    An entry is a sum of products of features and softmax shares, and shares are hardly ever zero.
+    So a column of zeros may be that of a dead feature, but any other zero was set by a defense. If
+    there are such zeros, the columns of zeros may have been set by it as well.
+    """
+    there = gradient != 0
+    return ~there & bool((~there & there.any(0)).any())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,15 +177,14 @@ class SoftmaxFeatures:
 
         dL/dA = a sum_i r_i u_i^T,   r_i = softmax(A u_i + b) - e_{y_i}
 
-    The features u_i lie in the span of the rows, and r_i is known as soon as u_i is. For B people
-    in K classes these are (K - 1) B equations in B^2 unknowns: enough while B < K, and the more to
-    spare the smaller B is.
-    Labels may repeat. Nothing is asked of the network below: every classifier that ends in a linear
-    layer and a softmax gives its features away like this.
+    The features u_i lie in the span of the rows, and u_i determines r_i. For B examples in K
+    classes these are (K - 1) B equations in B^2 unknowns: enough if B < K, with more to spare for
+    smaller B. Labels may repeat. The network below does not matter: every classifier that ends in a
+    linear layer and a softmax gives its features away like this.
 
     Args:
-        steps: Of least squares, from each start.
-        starts: At most; more are tried only while the equations do not hold.
+        steps: Steps of least squares from each start.
+        starts: Largest number of starts; more are tried only while the equations do not hold.
 
     References:
         Huang et al., 2021, Lemma B.1 (huang2021evaluating), for the span. The method is ours.
@@ -212,16 +202,16 @@ class SoftmaxFeatures:
         require_key(rng)
         head, labels = read_classifier(observation, needed_by="softmax_features")
         with precision("float32"):
-            wanted, basis, noise = _equations(head, observation, labels)
-            best, left = self._best(wanted, head, rng)
+            wanted, basis, noise = _read_equations(head, observation, labels)
+            best, left = self._solve(wanted, head, rng)
         mixed, _ = wanted.split(best)
         dtype = next(iter(observation.task.parameters.values())).dtype
         layer = layer_name(head)
         if left > _LEFT:
             warnings.warn(
-                f"not all of {len(labels)} people were told apart: their features leave "
+                f"not all of {len(labels)} examples were told apart: their features leave "
                 f"{left:.2g} of the gradient of {layer!r} unexplained; more starts may find the "
-                "others, and noise or local steps hide them",
+                "others, unless noise or local steps hide them",
                 NotToldApartWarning,
                 stacklevel=2,
             )
@@ -232,7 +222,7 @@ class SoftmaxFeatures:
         )
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """The inputs, where the classifier reads them: multinomial logistic regression."""
+        """Recover the inputs, if the classifier reads them: multinomial logistic regression."""
         require_key(rng)
         began = time.perf_counter()
         require_usable(observation.update, observation.task)
@@ -241,9 +231,9 @@ class SoftmaxFeatures:
         assert observation.labels is not None
         return make_reconstruction(observation, features, observation.labels, began)
 
-    def _best(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> tuple[Tensor, float]:
+    def _solve(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> tuple[Tensor, float]:
         best, least = None, float("inf")
-        for number, start in enumerate(self._starts(wanted, head, rng)):
+        for number, start in enumerate(self._draw_starts(wanted, head, rng)):
             found, value = least_squares(wanted, start, steps=self.steps)
             left = (value / (len(wanted.labels) + 1)) ** 0.5
             settled = left > _LEFT and abs(left - least) < _SETTLED * least
@@ -255,7 +245,7 @@ class SoftmaxFeatures:
         assert best is not None
         return best, least
 
-    def _starts(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> Iterator[Tensor]:
+    def _draw_starts(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> Iterator[Tensor]:
         usual = head.logits.to(wanted.wanted).mean(0)
         for number in range(self.starts):
             key = rng.fork("start", number)
@@ -273,60 +263,60 @@ def _require_input_at_the_end(task: Task) -> None:
         )
 
 
-def _equations(
+def _read_equations(
     head: Head, observation: Observation, labels: Tensor
 ) -> tuple[SoftmaxEquations, Tensor, float]:
-    """The equations of the last layer, the span of the features, and what lies beside it."""
+    """The equations of the last layer, the span of the features, and the noise beside it."""
     gradient, tensors = observation.update.descent().tensors, observation.task.parameters
     seen = gradient[head.weight].double()
-    people, classes = labels.shape
-    if people > min(classes - 1, seen.shape[1]):
+    size, classes = labels.shape
+    if size > min(classes - 1, seen.shape[1]):
         raise NotApplicable(
-            f"{people} people in {classes} classes, of whom the last layer reads {seen.shape[1]} "
-            f"numbers, cannot be told apart; at most {min(classes - 1, seen.shape[1])} can"
+            f"{size} examples in {classes} classes with {seen.shape[1]} features each cannot be "
+            f"told apart; at most {min(classes - 1, seen.shape[1])} can"
         )
-    # A few may be accidents, of classes that the network rules out.
+    # A few zeros may be accidents, of classes that the network rules out.
     if float(find_missing(seen).double().mean()) > _MISSING:
         raise NotApplicable(
-            f"entries of the gradient of {head.weight!r} are missing, as behind pruning or "
-            "dropout; use likely_features, which estimates features from the others"
+            f"entries of the gradient of {head.weight!r} are missing, as after pruning or "
+            "dropout; use estimated_features, which estimates features from the others"
         )
     _, values, right = torch.linalg.svd(seen.cpu(), full_matrices=False)
     single = torch.equal(seen.float().double(), seen)
-    if not values[people - 1] > _ROUNDING[single] * values[0]:
+    if not values[size - 1] > _ROUNDING[single] * values[0]:
         raise NotApplicable(
-            f"the gradient of {head.weight!r} has a rank below {people}, the number of people: "
-            "some features are equal, or the network is so sure of some people that their gradient "
-            "is lost in rounding"
+            f"the gradient of {head.weight!r} has a rank below {size}, the number of examples: "
+            "some features are equal, or the network is so sure of some examples that their "
+            "gradient is lost in rounding"
         )
-    basis = right[:people].T.to(seen)
+    basis = right[:size].T.to(seen)
     offset = (tensors[head.bias] if head.bias is not None else head.offset).double()
     bias = None if head.bias is None else gradient[head.bias].double()
-    if bias is not None and not bool(bias.any()):  # a defense took it away
+    if bias is not None and not bool(bias.any()):  # a defense removed it
         bias = None
     weight = tensors[head.weight].double()
     wanted = SoftmaxEquations(weight @ basis, offset, labels.to(seen), seen @ basis, bias)
-    beside = float(values[people]) if people < len(values) else 0.0
-    return wanted, basis, beside / float(values[people - 1])
+    beside = float(values[size]) if size < len(values) else 0.0
+    return wanted, basis, beside / float(values[size - 1])
 
 
 def _require_fewer_inputs_than_classes(observation: Observation) -> None:
     require_several(observation)
     _require_input_at_the_end(observation.task)
     if len(recover_labels(observation)) >= observation.task.classes:
-        raise NotApplicable("there are as many people as classes, or more")
+        raise NotApplicable("there are as many examples as classes, or more")
 
 
 @applies_to(require=_require_fewer_inputs_than_classes, needs_labels=True)
 def softmax_features(*, steps: int = 200, starts: int = 24) -> SoftmaxFeatures:
-    """What the last layer of an ordinary classifier reads, for fewer people than classes.
+    """Recover what the last layer of a classifier reads, for fewer examples than classes.
 
-    As an attack it returns inputs where that layer reads them, as in logistic regression;
-    `recover` gives the features of any network that ends in a linear layer and a softmax.
+    As an attack it returns inputs if that layer reads them, as in logistic regression; `recover`
+    gives the features of any network that ends in a linear layer and a softmax.
 
     Args:
-        steps: Of least squares, from each start.
-        starts: Of least squares, at most.
+        steps: Steps of least squares from each start.
+        starts: Largest number of starts.
 
     Example:
         >>> softmax_features(starts=5).starts

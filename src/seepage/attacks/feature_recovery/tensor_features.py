@@ -16,8 +16,8 @@ from torch import Tensor
 from seepage.attacks.feature_recovery.feature_span import find_shared_column
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.head_equations import (
-    equations,
     guess_lengths,
+    read_equations,
     reconstruct_inputs,
 )
 from seepage.core import Observation, Reconstruction, Rng
@@ -27,14 +27,21 @@ from seepage.core.rng import require_key
 from seepage.probing.heads import NOTHING, TwoLayerHead, two_layer_head
 
 _NODES = 200
-# Of an activation's size; quadrature leaves 1e-3 of a kink, and exactly nothing of a wrong parity.
+# Relative to an activation's size; quadrature errs by 1e-3 at a kink, and is exact about parity.
 _NEGLIGIBLE = 1e-2
+_DRAWS = 32
+_SWEEPS = 50
+_ENTRIES = 200_000
+# The 99.9 % point of sqrt(N) times the Kolmogorov-Smirnov distance.
+_SUSPICIOUS = 1.95
+# Squared length of a row relative to the largest: what single precision leaves of a sum of classes.
+_NOTHING = 1e-12
 
 
 def gaussian_derivative(activation: Callable[[Tensor], Tensor], order: int) -> float:
     """E[sigma^(k)(x)] = E[sigma(x) He_k(x)] for x ~ N(0, 1), by Gauss-Hermite quadrature.
 
-    The second form is Stein's lemma and asks for no derivative.
+    The second form is Stein's lemma and needs no derivative.
 
     Example:
         >>> round(gaussian_derivative(torch.relu, 1), 6)
@@ -54,23 +61,16 @@ def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return nodes, weights
 
 
-@dataclass(frozen=True)
-class _HermiteOrders:
-    """Hermite orders to use: `matrix` for the span (2 or 3), `tensor` for the parts (3 or 4)."""
-
-    matrix: int
-    tensor: int
-
-
-def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> _HermiteOrders:
+def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> tuple[int, int]:
     """The lowest orders k2 >= 2 and k3 >= 3 whose Gaussian derivative is not zero.
 
-    ReLU and its like are a line and an even function, so they have 2 and 4; tanh and sigmoid are
-    odd up to a constant and have 3 and 3.
+    The matrix moments, which give the span, use k2; the tensor moments, which give the parts, k3.
+    ReLU and similar functions are a line plus an even function and have 2 and 4. Tanh and sigmoid
+    are odd up to a constant and have 3 and 3.
 
     Example:
         >>> hermite_orders(torch.relu, "relu"), hermite_orders(torch.tanh, "tanh")
-        (HermiteOrders(matrix=2, tensor=4), HermiteOrders(matrix=3, tensor=3))
+        ((2, 4), (3, 3))
 
     References:
         Liu et al., 2024, Assumption B.1 (liu2024systematic)
@@ -87,11 +87,11 @@ def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> _Hermit
             f"the tensor method needs Gaussian derivatives of order 2 or 3 and of order 3 or 4, "
             f"and {name} has {named} of the orders 2 to 4; use exact_features()"
         )
-    return _HermiteOrders(matrix=2 if usable[2] else 3, tensor=3 if usable[3] else 4)
+    return 2 if usable[2] else 3, 3 if usable[3] else 4
 
 
 def matrix_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
-    """(1/m) sum_j g_j H2(w_j), or of H3(w_j)(I, I, a), `(n, n)`.
+    """(1/m) sum_j g_j H2(w_j), or the same of H3(w_j)(I, I, a), `(n, n)`.
 
     Args:
         weight: `(m, n)`, standard normal rows.
@@ -103,40 +103,34 @@ def matrix_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> 
     if order == 2:
         return (weight * values[:, None]).T @ weight / len(weight) - values.mean() * identity
     turned = values * (weight @ along)
-    first = values @ weight / len(weight)
     square = (weight * turned[:, None]).T @ weight / len(weight)
-    mixed = torch.outer(first, along)
+    mixed = torch.outer(values @ weight / len(weight), along)
     return square - turned.mean() * identity - mixed - mixed.T
 
 
 def tensor_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
-    """(1/m) sum_j g_j H3(w_j), or of H4(w_j)(I, I, I, a), `(n, n, n)`; for few dimensions n."""
+    """(1/m) sum_j g_j H3(w_j), or the same of H4(w_j)(I, I, I, a), `(n, n, n)`; for small n."""
     identity = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
     g = values if order == 3 else values * (weight @ along)
     cube = torch.einsum("j,ja,jb,jc->abc", g, weight, weight, weight) / len(weight)
-    moment = cube - _symmetric(g @ weight / len(weight), identity)
+    moment = cube - _symmetrise(g @ weight / len(weight), identity)
     if order == 3:
         return moment
     square = (weight * values[:, None]).T @ weight / len(weight)
-    return moment - _symmetric(along, square - values.mean() * identity)
+    return moment - _symmetrise(along, square - values.mean() * identity)
 
 
-def _symmetric(vector: Tensor, matrix: Tensor) -> Tensor:
+def _symmetrise(vector: Tensor, matrix: Tensor) -> Tensor:
     """v_a M_bc + v_b M_ac + v_c M_ab for a symmetric M."""
     product = torch.einsum("a,bc->abc", vector, matrix)
     return product + product.transpose(0, 1) + product.permute(2, 1, 0)
 
 
-_DRAWS = 32
-_SWEEPS = 50
-
-
 def diagonalise_jointly(matrices: Tensor, *, rng: Rng) -> Tensor:
-    """Unit vectors u_i `(B, B)`, one per row, with M_n close to sum_i c_ni u_i u_i^T for all n.
+    """Find unit vectors u_i, rows of `(B, B)`, with M_n close to sum_i c_ni u_i u_i^T for all n.
 
-    For two random combinations M, M' of the matrices, the u_i are eigenvectors of M M'^-1. Of
-    several draws the one that explains most starts alternating least squares, which then uses
-    all matrices at once.
+    For two random combinations M, M' of the matrices, the u_i are eigenvectors of M M'^-1. The draw
+    that explains most starts alternating least squares, which uses all matrices at once.
 
     Args:
         matrices: `(N, B, B)`, symmetric: slices of a tensor, or one matrix per class.
@@ -153,20 +147,15 @@ def diagonalise_jointly(matrices: Tensor, *, rng: Rng) -> Tensor:
     References:
         Kuleshov et al., 2015, Algorithm 1 (kuleshov2015tensor)
     """
-    size = matrices.shape[1]
-    if size == 1:
-        return torch.ones(1, 1, dtype=matrices.dtype, device=matrices.device)
+    device = matrices.device
+    if matrices.shape[1] == 1:
+        return torch.ones(1, 1, dtype=matrices.dtype, device=device)
     # Hundreds of short operations on small matrices are faster on the CPU than on a GPU.
-    found = _diagonalise(matrices.cpu(), rng)
-    return found.to(matrices.device)
-
-
-def _diagonalise(matrices: Tensor, rng: Rng) -> Tensor:
+    matrices = matrices.cpu()
     draws = rng.normal((_DRAWS, 2, len(matrices)), like=matrices)
     pairs = torch.einsum("dpn,nab->dpab", draws, matrices)
     solved = torch.linalg.solve_ex(pairs[:, 1], pairs[:, 0])[0].mT
-    vectors = torch.linalg.eig(torch.nan_to_num(solved)).eigenvectors.real.mT
-    options = _unit(vectors)
+    options = _normalise(torch.linalg.eig(torch.nan_to_num(solved)).eigenvectors.real.mT)
     parts = options[_unexplained(matrices, options).argmin()]
     least = _unexplained(matrices, parts)
     for _ in range(_SWEEPS):
@@ -175,87 +164,61 @@ def _diagonalise(matrices: Tensor, rng: Rng) -> Tensor:
         if not after < least:
             break
         parts, least = better, after
-    return parts
+    return parts.to(device)
 
 
-def _amounts(matrices: Tensor, parts: Tensor) -> Tensor:
-    """The c `(..., B, N)` that fit parts `(..., B, B)` best."""
-    gram = _gram(parts)
-    ridge = 1e-12 * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    solved: Tensor = torch.linalg.solve_ex(gram + ridge, _against(matrices, parts))[0]
-    return solved
+def _fit_amounts(matrices: Tensor, parts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Fit the c `(..., B, N)` to parts `(..., B, B)`.
 
-
-def _gram(parts: Tensor) -> Tensor:
-    """Inner products of the u_i u_i^T, `(..., B, B)`."""
-    return (parts @ parts.mT).square()
-
-
-def _against(matrices: Tensor, parts: Tensor) -> Tensor:
-    """u_i^T M_n u_i, `(..., B, N)`."""
+    Also return the inner products of the u_i u_i^T, `(..., B, B)`, and u_i^T M_n u_i,
+    `(..., B, N)`.
+    """
+    gram = (parts @ parts.mT).square()
     squares = (parts[..., :, None] * parts[..., None, :]).flatten(-2)
-    return squares @ matrices.flatten(1).T
+    against = squares @ matrices.flatten(1).T
+    ridge = 1e-12 * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return torch.linalg.solve_ex(gram + ridge, against)[0], gram, against
 
 
 def _unexplained(matrices: Tensor, parts: Tensor) -> Tensor:
     """sum_n || M_n - sum_i c_ni u_i u_i^T ||^2, `(...)`, multiplied out; infinite if not finite."""
-    amounts = _amounts(matrices, parts)
-    crossed = _gram(parts) @ amounts - 2 * _against(matrices, parts)
-    left = matrices.square().sum() + (amounts * crossed).sum((-2, -1))
+    amounts, gram, against = _fit_amounts(matrices, parts)
+    left = matrices.square().sum() + (amounts * (gram @ amounts - 2 * against)).sum((-2, -1))
     return torch.nan_to_num(left, nan=torch.inf)
 
 
 def _sweep(matrices: Tensor, parts: Tensor) -> Tensor:
-    """Alternating least squares: one side anew, given the other and the amounts."""
-    amounts = _amounts(matrices, parts)
+    """Alternating least squares: solve for one side, given the other and the amounts."""
+    amounts = _fit_amounts(matrices, parts)[0]
     normal = (amounts @ amounts.T) * (parts @ parts.T)
     ridge = 1e-12 * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)
     weighted = (amounts @ matrices.flatten(1)).reshape(-1, *matrices.shape[1:])
     right = (weighted @ parts[..., None])[..., 0]
-    return _unit(torch.linalg.solve_ex(normal + ridge, right)[0])
+    return _normalise(torch.linalg.solve_ex(normal + ridge, right)[0])
 
 
-def _unit(rows: Tensor) -> Tensor:
+def _normalise(rows: Tensor) -> Tensor:
     unit: Tensor = rows / rows.norm(dim=-1, keepdim=True).clamp_min(1e-300)
     return unit
-
-
-_ENTRIES = 200_000
-# The 99.9 % point of sqrt(N) times the Kolmogorov-Smirnov distance.
-_SUSPICIOUS = 1.95
 
 
 class NotGaussianWarning(UserWarning):
     """The weights that the tensor method reads moments from do not look Gaussian."""
 
 
-@dataclass(frozen=True, eq=False)
-class _GaussianNeurons:
-    """The neurons to use.
+def gaussian_neurons(head: TwoLayerHead) -> tuple[Tensor, float]:
+    """Find the randomly drawn neurons `(v,)`, and the standard deviation of their weights.
 
-    Args:
-        chosen: Their numbers, `(v,)`.
-        deviation: Of their weights.
-        statistic: sqrt(N) times the Kolmogorov-Smirnov distance from a Gaussian; below 1.95 for
-            999 of 1000 layers that are.
-    """
-
-    chosen: Tensor
-    deviation: float
-    statistic: float
-
-
-def gaussian_neurons(head: TwoLayerHead) -> _GaussianNeurons:
-    """The neurons that the head was given at random; warn unless their weights look Gaussian.
-
-    Those of the paper have one column of A in common, which training would have moved apart. Where
-    no such column holds for most neurons, it is the largest group whose weights have one size: a
-    row of d standard normal numbers has a root mean square within a few 1 / sqrt(2 d) of one.
+    The paper's neurons share one column of A, which training would have moved apart. If most
+    neurons share no column, take the largest group whose weights have one size: a row of d
+    standard normal numbers has a root mean square within a few 1 / sqrt(2 d) of one. Warn if the
+    weights do not look Gaussian: sqrt(N) times the Kolmogorov-Smirnov distance is below 1.95 for
+    999 of 1000 Gaussian layers.
 
     References:
         Liu et al., 2024, appendix F (liu2024systematic) on the columns of A
     """
-    chosen = torch.nonzero(_alike(head))[:, 0]
+    chosen = torch.nonzero(_alike_neurons(head))[:, 0]
     weight = head.weight[chosen]
     deviation = float(weight.square().mean().sqrt())
     statistic = _distance_from_normal(weight.flatten() / deviation)
@@ -267,10 +230,10 @@ def gaussian_neurons(head: TwoLayerHead) -> _GaussianNeurons:
             NotGaussianWarning,
             stacklevel=2,
         )
-    return _GaussianNeurons(chosen, deviation, statistic)
+    return chosen, deviation
 
 
-def _alike(head: TwoLayerHead) -> Tensor:
+def _alike_neurons(head: TwoLayerHead) -> Tensor:
     """Which neurons belong to the largest group, `(m,)`."""
     common = find_shared_column(head)
     if common is not None:
@@ -278,13 +241,13 @@ def _alike(head: TwoLayerHead) -> Tensor:
     size = head.weight.square().mean(1).sqrt()
     usual = float(size.median())
     if usual == 0:
-        raise NotApplicable(f"half of the neurons of {head.layer!r} have no weight at all")
+        raise NotApplicable(f"half of the neurons of {head.layer!r} have zero weights")
     near: Tensor = (size / usual - 1).abs() < 6 / (2 * head.weight.shape[1]) ** 0.5
     return near
 
 
 def _distance_from_normal(values: Tensor) -> float:
-    """sqrt(N) sup_x |F_N(x) - Phi(x)|, where the values are: no copy to the host, no scipy."""
+    """sqrt(N) sup_x |F_N(x) - Phi(x)|, on the device of the values and without scipy."""
     stride = max(1, len(values) // _ENTRIES)
     some = values[::stride].sort().values
     below = torch.special.ndtr(some)
@@ -293,30 +256,21 @@ def _distance_from_normal(values: Tensor) -> float:
     return float(distance * math.sqrt(len(some)))
 
 
-# Of the square of a row, relative to the largest: what single precision leaves of a sum of classes.
-_NOTHING = 1e-12
-
-
 @dataclass(frozen=True, kw_only=True)
 class TensorFeatures:
-    """The paper's method, on the gradient of the last layer alone.
+    """The paper's method, which uses only the gradient of the last layer; see `tensor_features`.
 
     For w ~ N(0, I) Stein's lemma turns moments of g_k(w) = dL/dA_k(w) = sum_i R_ik sigma(w . z_i)
-    into sums over people:
+    into sums over examples:
 
         P_k = (1/m) sum_j g_kj H2(w_j)   is about  sum_i nu_i R_ik z_i z_i^T
         T_k = (1/m) sum_j g_kj H3(w_j)   is about  sum_i lambda_i R_ik z_i (x) z_i (x) z_i
 
-    The span V is that of the largest singular vectors of all P_k side by side; the slices of
-    T_k(V, V, V), and V^T P_k V, are diagonalised together. Both are linear in g, so that rotated
-    classes serve as well as the K there are, and as many as g has rank do. HermiteOrders follow the
-    activation's Gaussian derivatives (`hermite_orders`). The method gives directions; signs and
-    lengths are guessed from the loss.
-
-    Args:
-        reduced: Take the part of g_k that a line explains away before the moments. That does not
-            change what they are about, for Hermite polynomials are orthogonal, and makes them less
-            noisy; the paper does not do it.
+    The largest singular vectors of all P_k side by side span the features. With a basis V of that
+    span, the slices of T_k(V, V, V) and the V^T P_k V are diagonalised together. Both moments are
+    linear in g, so the classes may be rotated, and only as many as g has rank are needed. The
+    orders follow the activation's Gaussian derivatives (`hermite_orders`). The method gives
+    directions; signs and lengths are guessed from the loss.
 
     References:
         Liu et al., 2024, appendix B (liu2024systematic); Wang et al., 2023
@@ -329,41 +283,47 @@ class TensorFeatures:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""
         require_key(rng)
-        people = observation.batch_size
-        if people is None:
+        size = observation.batch_size
+        if size is None:
             raise MissingKnowledge("batch size", needed_by=self, hint="use knows_batch_size=True")
         with precision("float32"):
             head = two_layer_head(observation)
             orders = hermite_orders(head.activation, head.activation.name)
-            neurons = gaussian_neurons(head)
-            _require_width(head, len(neurons.chosen), people)
-            # Moments are off by sqrt(d / m), so that single precision has digits to spare.
-            weight = (head.weight[neurons.chosen] / neurons.deviation).float()
-            values = head.last[:, neurons.chosen]
+            chosen, deviation = gaussian_neurons(head)
+            _require_width(head, len(chosen), size)
+            # Moments err by sqrt(d / m), so single precision is enough.
+            weight = (head.weight[chosen] / deviation).float()
+            values = head.last[:, chosen]
             if not bool(values.any()):
                 raise NotApplicable(NOTHING)
             values = _rotate_classes(values / values.norm()).float()
-            along = _along(weight, values)
+            # In theory any unit vector a will do, but one nearly orthogonal to the features drowns
+            # in noise. This one is what the first-order moments of all classes share most.
+            along = torch.linalg.svd(values @ weight, full_matrices=False).Vh[0]
             if self.reduced:
-                values = _without_line(weight, values)
-            span = _span(weight, values, orders.matrix, along, people)
+                values = _remove_linear_part(weight, values)
+            span = _find_span(weight, values, orders[0], along, size)
             within = span.T @ along
-            slices = _slices(weight @ span, values, orders, within / within.norm())
+            slices = _moment_slices(weight @ span, values, orders, within / within.norm())
             parts = diagonalise_jointly(slices.double(), rng=rng.fork("parts"))
             span = span.double()
-        return _found(head, parts @ span.T, span, observation)
+        wanted = read_equations(head)
+        features = guess_lengths(head, wanted, parts @ span.T, observation)
+        dtype = next(iter(observation.task.parameters.values())).dtype
+        residual = wanted.misfit(features)
+        return Features(head.layer, features.to(dtype), span.to(dtype), False, residual)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """The inputs, where the head reads them."""
+        """Recover the inputs, if the head reads them."""
         return reconstruct_inputs(self.recover, observation, rng=rng)
 
 
-def _require_width(head: TwoLayerHead, neurons: int, people: int) -> None:
+def _require_width(head: TwoLayerHead, neurons: int, examples: int) -> None:
     inputs = head.weight.shape[1]
-    if people > inputs:
+    if examples > inputs:
         raise NotApplicable(
-            f"{people} features of {inputs} numbers are not independent; the tensor method needs "
-            "fewer people than numbers"
+            f"{examples} features of {inputs} numbers are not independent; the tensor method needs "
+            "fewer examples than numbers"
         )
     if neurons < inputs:
         raise NotApplicable(
@@ -374,69 +334,51 @@ def _require_width(head: TwoLayerHead, neurons: int, people: int) -> None:
 
 
 def _rotate_classes(values: Tensor) -> Tensor:
-    """Rows `(K, m)` turned so that those beyond their rank are zero, and left out.
+    """Rotate rows `(K, m)` so that those beyond their rank are zero, and drop these.
 
-    Sums over classes of the square of anything linear in a row stay as they are.
+    Sums over classes of the square of anything linear in a row do not change.
     """
     squares, turns = torch.linalg.eigh(values @ values.T)
-    kept = squares > _NOTHING * squares[-1]
-    rotated: Tensor = turns[:, kept].T @ values
+    rotated: Tensor = turns[:, squares > _NOTHING * squares[-1]].T @ values
     return rotated
 
 
-def _without_line(weight: Tensor, values: Tensor) -> Tensor:
+def _remove_linear_part(weight: Tensor, values: Tensor) -> Tensor:
     regressors = torch.cat([weight, weight.new_ones(len(weight), 1)], dim=1)
     slopes = torch.linalg.solve(regressors.T @ regressors, regressors.T @ values.T)
     rest: Tensor = values - (regressors @ slopes).T
     return rest
 
 
-def _along(weight: Tensor, values: Tensor) -> Tensor:
-    """The unit vector a: what the first-order moments of all classes have most in common.
-
-    Any would do in theory; one that is nearly orthogonal to the features drowns in noise.
-    """
-    vector: Tensor = torch.linalg.svd(values @ weight, full_matrices=False).Vh[0]
-    return vector
-
-
-def _span(weight: Tensor, values: Tensor, order: int, along: Tensor, people: int) -> Tensor:
+def _find_span(weight: Tensor, values: Tensor, order: int, along: Tensor, size: int) -> Tensor:
     """Orthonormal columns `(d, B)`: the largest eigenvectors of sum_k P_k^2."""
     total = weight.new_zeros(weight.shape[1], weight.shape[1])
     for row in values:
         moment = matrix_moment(weight, row, order, along)
         total += moment @ moment
-    largest: Tensor = torch.linalg.eigh(total).eigenvectors[:, -people:]
+    largest: Tensor = torch.linalg.eigh(total).eigenvectors[:, -size:]
     return largest
 
 
-def _slices(weight: Tensor, values: Tensor, orders: _HermiteOrders, along: Tensor) -> Tensor:
+def _moment_slices(
+    weight: Tensor, values: Tensor, orders: tuple[int, int], along: Tensor
+) -> Tensor:
     """All matrices `(N, B, B)` that the features diagonalise, in the coordinates of the span."""
-    matrices = [matrix_moment(weight, row, orders.matrix, along) for row in values]
-    tensors = [tensor_moment(weight, row, orders.tensor, along) for row in values]
+    matrices = [matrix_moment(weight, row, orders[0], along) for row in values]
+    tensors = [tensor_moment(weight, row, orders[1], along) for row in values]
     return torch.cat([torch.stack(matrices), torch.cat(tensors)])
 
 
-def _found(
-    head: TwoLayerHead, directions: Tensor, span: Tensor, observation: Observation
-) -> Features:
-    """The directions with the sign and length that fit best, of which nothing is certain."""
-    wanted = equations(head)
-    values = guess_lengths(head, wanted, directions, observation)
-    dtype = next(iter(observation.task.parameters.values())).dtype
-    residual = wanted.misfit(values)
-    return Features(head.layer, values.to(dtype), span.to(dtype), False, residual)
-
-
 def tensor_features(*, reduced: bool = False) -> TensorFeatures:
-    """What a wide Gaussian head reads, by Hermite moments of its last gradient.
+    """Recover what a wide Gaussian head reads, by Hermite moments of its last gradient.
 
-    As an attack it returns inputs where the head reads them; `recover` gives the features of any
+    As an attack it returns inputs if the head reads them; `recover` gives the features of any
     network with such a head.
 
     Args:
-        reduced: Take the constant and linear part of the gradient away before the moments, which
-            is ours: it keeps what they mean and lowers their noise.
+        reduced: Subtract the constant and linear part of g before taking moments. Hermite
+            polynomials are orthogonal, so this keeps what the moments mean and lowers their noise.
+            The paper does not do it.
 
     Example:
         >>> tensor_features()
