@@ -182,9 +182,9 @@ class Wavers:
 @pytest.mark.parametrize(
     ("metric", "law"),
     [
-        (Reduces(), "one number per person"),
+        (Reduces(), "one number per example"),
         (PointsTheWrongWay(), "the truth leaks most"),
-        (ComparesPeople(), "nobody's score depends on another's"),
+        (ComparesPeople(), "no example's score depends on another's"),
         (AddsUp(), "scores follow a permutation"),
         (Clamps(), "arguments are not changed"),
         (Wavers(), "it is deterministic"),

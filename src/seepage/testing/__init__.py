@@ -8,10 +8,16 @@ Example:
 import warnings
 from collections.abc import Callable
 
-from seepage.testing.check_attacks import check_active_attack, check_attack, check_knowledge
-from seepage.testing.check_defenses import check_aggregation, check_defense, check_input_defense
-from seepage.testing.check_metrics import check_metric
-from seepage.testing.contract import ContractError
+from seepage.testing.contract import (
+    ContractError,
+    check_active_attack,
+    check_aggregation,
+    check_attack,
+    check_defense,
+    check_input_defense,
+    check_knowledge,
+    check_metric,
+)
 
 __all__ = [
     "ContractError",
