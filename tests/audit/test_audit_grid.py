@@ -272,3 +272,10 @@ def test_a_record_is_strict_json_even_where_the_guess_is_perfect():
 def test_a_case_says_what_it_is_in_one_line():
     case = one_case(constant(0.0), size=2, defense=sp.Clip(1.0))
     assert str(case) == "it on photos #0, 1 behind Clip(1.0)"
+
+
+def test_the_old_names_of_targets_still_work_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="victims is now select_targets"):
+        assert sp.audit.victims is select_targets
+    with pytest.raises(AttributeError, match="no attribute 'villains'"):
+        _ = sp.audit.villains

@@ -186,7 +186,7 @@ BAD = {
     ),
     "word for people": (
         spec(data='{ name = "photos", people = "all" }'),
-        "data: expected people as how many or as a list of their numbers, got 'all'",
+        "data: expected people >= 1, or a list of their numbers, got 'all'",
     ),
     "unknown split": (spec(data='{ name = "photos", split = "val" }'), "expected split 'test'"),
     "data without a name": (spec(data="{ people = 2 }"), "expected a table with a name"),

@@ -1,5 +1,8 @@
 """The grid, the record and where records are kept; the executor is passed in."""
 
+import warnings
+from typing import Any
+
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.case import BoundCase, Case
 from seepage.audit.choices import (
@@ -15,8 +18,6 @@ from seepage.audit.choices import (
 )
 from seepage.audit.database import Planned
 from seepage.audit.grid import Audit, estimate
-from seepage.audit.pool import Pool
-from seepage.audit.ray_cluster import RayCluster
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
 from seepage.audit.run_spec import ProgressListener, find_breaches, run
@@ -24,6 +25,7 @@ from seepage.audit.spec import Part, Spec, build_spec, load_spec
 from seepage.audit.spec_text import QUICKSTART, SpecSource
 from seepage.audit.store import AuditStore, environment
 from seepage.audit.targets import Target, select_targets
+from seepage.audit.workers import Pool, RayCluster
 
 __all__ = [
     "QUICKSTART",
@@ -66,3 +68,14 @@ __all__ = [
     "side_by_side",
     "strongest",
 ]
+
+_RENAMED = {"Victims": "Target", "victims": "select_targets"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    """Return what an older version called by another name, with a warning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"seepage.audit.{name} is now {_RENAMED[name]}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return globals()[_RENAMED[name]]

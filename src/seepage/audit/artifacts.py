@@ -45,11 +45,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A folder of safetensors files.
-
-    Args:
-        folder: Where; made when the first file is written.
-    """
+    """A folder of safetensors files, made when the first file is written."""
 
     folder: Path
 
@@ -98,10 +94,7 @@ def is_whole(path: Path) -> bool:
 def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
     """Write a file, whole and on disk when this returns, or not at all.
 
-    Args:
-        path: Where.
-        data: Its content.
-        partial: Name of the unfinished file, in the same folder.
+    Until it is whole it is called `partial`, in the same folder.
     """
     try:
         with partial.open("wb") as file:

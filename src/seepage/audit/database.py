@@ -36,13 +36,7 @@ CREATE TABLE files (path TEXT PRIMARY KEY) STRICT;
 
 @dataclass(frozen=True)
 class Planned:
-    """A case the audit is to run.
-
-    Args:
-        id: Hash of its identity.
-        description: One line.
-        identity: Everything that decides its result, by name.
-    """
+    """A case to run: the hash of its identity, one line about it, and the identity by name."""
 
     id: str
     description: str
@@ -151,12 +145,14 @@ class Database:
     def add(self, record: Record) -> None:
         """Store a record, unless the case has one."""
         text = json.dumps(record.plain(), allow_nan=False)
-        with _explain_errors(self.path), self._transaction():
+        with _explain_errors(self.path):
             self._sqlite.execute("INSERT OR IGNORE INTO records VALUES (?, ?)", (record.case, text))
 
     def forget(self, cases: Iterable[str]) -> None:
         """Drop the records of these cases, which will run again."""
-        with _explain_errors(self.path), self._transaction():
+        # Leaving the connection's block commits, or rolls back after an error.
+        with _explain_errors(self.path), self._sqlite:
+            self._sqlite.execute("BEGIN IMMEDIATE")
             self._sqlite.executemany("DELETE FROM records WHERE id = ?", [(c,) for c in cases])
 
     def empty(self) -> None:
@@ -194,17 +190,6 @@ class Database:
     def _rows(self, query: str) -> list[Any]:
         with _explain_errors(self.path):
             return self._sqlite.execute(query).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._sqlite.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._sqlite.execute("COMMIT")
-        except BaseException:
-            if self._sqlite.in_transaction:
-                self._sqlite.execute("ROLLBACK")
-            raise
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean
@@ -146,25 +147,6 @@ class _Enough(BaseException):
     """Stops an attack that has shown how fast it is; `except Exception` does not catch it."""
 
 
-@dataclass
-class _Stopwatch:
-    """Times the steps of an attack, and stops it."""
-
-    first: tuple[int, float] | None = None
-    seconds: float | None = None
-
-    def heard(self, step: int, steps: int, objective: float) -> None:
-        del objective
-        now = time.perf_counter()
-        if self.first is None:
-            self.first = step, now
-            return
-        began, at = self.first
-        if step - began >= min(STEPS, steps - began):
-            self.seconds = (now - at) / (step - began) * steps
-            raise _Enough
-
-
 def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> float:
     """Estimate the seconds that these cases take one after the other in this process.
 
@@ -190,11 +172,18 @@ def _kind(case: AnyCase) -> tuple[str, ...]:
 
 
 def _measure(case: AnyCase) -> float:
-    watch = _Stopwatch()
-    began = time.perf_counter()
-    try:
-        with listen(watch.heard):
-            run_case(case)
-    except _Enough:
-        pass
-    return watch.seconds or time.perf_counter() - began
+    """Time a few steps of an attack and extrapolate; time anything else whole."""
+    began, first, seconds = time.perf_counter(), None, 0.0
+
+    def stop(step: int, steps: int, _: float) -> None:
+        nonlocal first, seconds
+        now = time.perf_counter()
+        first = first or (step, now)
+        taken = step - first[0]
+        if taken and taken >= min(STEPS, steps - first[0]):
+            seconds = (now - first[1]) / taken * steps
+            raise _Enough
+
+    with listen(stop), suppress(_Enough):
+        run_case(case)
+    return seconds or time.perf_counter() - began

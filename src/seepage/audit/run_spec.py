@@ -15,13 +15,12 @@ import torch
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Breach, Gate
 from seepage.audit.database import DATABASE
-from seepage.audit.pool import Pool
-from seepage.audit.ray_cluster import RayCluster
 from seepage.audit.record import Record
 from seepage.audit.run_case import AnyCase, Executor, serial, side_by_side
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.store import CHECKPOINTS, AuditStore, environment
+from seepage.audit.workers import Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import DataNotFound, InvalidValue
 

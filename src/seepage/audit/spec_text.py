@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,134 +90,73 @@ def _key(key: str) -> str:
 
 Place = tuple[str | int, ...]
 
-_BLANK = re.compile(r"(?:\s|#[^\n]*)*")
-_STRING = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'",
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+# Strings and comments, whose brackets do not count.
+_IGNORED = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|"
+    r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|#[^\n]*",
     re.DOTALL,
 )
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_SCALAR = re.compile(r"[^,\]}\n#]+")
 
 
-def lines(text: str) -> dict[Place, int]:
-    r"""Find the line of every key, table and element of a list.
+def find_line(text: str, place: Place) -> int | None:
+    r"""Find the line of a place, or of the last part of the way to it that is written down.
+
+    The place begins in the first line with which the text so far, its open brackets closed, has it.
 
     Args:
         text: Valid TOML.
+        place: Keys, and numbers of elements in lists.
 
     Example:
-        >>> found = lines('seeds = [0]\n[[scenario]]\nattacks = [\n  { name = "dlg" },\n]')
-        >>> found["scenario", 0], found["scenario", 0, "attacks", 0, "name"]
+        >>> text = 'seeds = [0]\n[[scenario]]\nattacks = [\n  { name = "dlg" },\n]'
+        >>> find_line(text, ("scenario", 0)), find_line(text, ("scenario", 0, "attacks", 0, "name"))
         (2, 4)
     """
-    found: dict[Place, int] = {}
-    for place, line in _Scanner(text).statements():
-        # A table that is not written down itself begins where its first entry begins.
-        for end in range(1, len(place) + 1):
-            found.setdefault(place[:end], line)
-    return found
+    found, lines = _follow(tomllib.loads(text), place), text.splitlines()
+    if not found:
+        return None
 
+    @cache
+    def parse(count: int) -> Any:  # noqa: ANN401
+        return _parse_beginning("\n".join(lines[:count]))
 
-def nearest(known: dict[Place, int], place: Place) -> int | None:
-    """Find the line of a place, or of the last part of the way to it that is written down."""
-    found: Place = ()
-    line = None
-    for part in place:
-        if (*found, part) in known:
-            found = (*found, part)
-            line = known[found]
-        elif isinstance(part, str):
-            break
-        # A single table in place of a list of tables has no number.
+    def has_place(count: int) -> bool:
+        while (parsed := parse(count)) is None:
+            count -= 1
+        return _follow(parsed, found) == found
+
+    line = bisect_left(range(len(lines)), True, key=has_place)
+    # A string of several lines is not valid until its last one.
+    while parse(line - 1) is None:
+        line -= 1
     return line
 
 
-def _numbered(key: Iterable[str | int], repeated: dict[Place, int]) -> Place:
-    """Add the number of the latest entry after each list of tables in a header's key."""
-    place: Place = ()
-    for part in key:
-        place = (*place, part)
-        place = (*place, repeated[place]) if place in repeated else place
-    return place
+def _follow(value: Any, place: Place) -> Place:  # noqa: ANN401
+    """Follow a place into parsed TOML as far as it exists."""
+    found: Place = ()
+    for part in place:
+        is_key = isinstance(part, str)
+        if isinstance(value, dict if is_key else list) and (
+            part in value if is_key else part < len(value)
+        ):
+            value, found = value[part], (*found, part)
+        elif is_key:
+            break
+        # A single table in place of a list of tables has no number.
+    return found
 
 
-class _Scanner:
-    """Walks once over a text that is known to be valid."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-
-    def statements(self) -> Iterator[tuple[Place, int]]:
-        table: Place = ()
-        repeated: dict[Place, int] = {}
-        while self._more():
-            line = self._line()
-            if self._take("[["):
-                *above, last = self._key()
-                name = (*_numbered(above, repeated), last)
-                repeated[name] = repeated.get(name, -1) + 1
-                table = (*name, repeated[name])
-                self._take("]]")
-                yield table, line
-            elif self._take("["):
-                table = _numbered(self._key(), repeated)
-                self._take("]")
-                yield table, line
-            else:
-                yield from self._assignment(table)
-
-    def _assignment(self, table: Place) -> Iterator[tuple[Place, int]]:
-        line = self._line()
-        place = (*table, *self._key())
-        yield place, line
-        self._take("=")
-        yield from self._value(place)
-
-    def _value(self, place: Place) -> Iterator[tuple[Place, int]]:
-        if self._take("["):
-            number = 0
-            while not self._take("]"):
-                yield (*place, number), self._line()
-                yield from self._value((*place, number))
-                self._take(",")
-                number += 1
-        elif self._take("{"):
-            while not self._take("}"):
-                yield from self._assignment(place)
-                self._take(",")
-        else:
-            self._match(_STRING) or self._match(_SCALAR)
-
-    def _key(self) -> Place:
-        parts = [self._part()]
-        while self._take("."):
-            parts.append(self._part())
-        return tuple(parts)
-
-    def _part(self) -> str:
-        self._more()
-        return self._match(_BARE) or self._match(_STRING)[1:-1]
-
-    def _more(self) -> bool:
-        self._match(_BLANK)
-        return self._at < len(self._text)
-
-    def _take(self, word: str) -> bool:
-        self._more()
-        there = self._text.startswith(word, self._at)
-        self._at += len(word) * there
-        return there
-
-    def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._at)
-        if found:
-            self._at = found.end()
-        return found[0] if found else ""
-
-    def _line(self) -> int:
-        self._more()
-        return self._text.count("\n", 0, self._at) + 1
+def _parse_beginning(text: str) -> dict[str, Any] | None:
+    """Parse the beginning of a text after closing its brackets; None if it ends in a string."""
+    closing = ""
+    for bracket in re.findall(r"[][{}]", _IGNORED.sub("", text)):
+        closing = {"[": "]", "{": "}"}[bracket] + closing if bracket in "[{" else closing[1:]
+    try:
+        return tomllib.loads(f"{text}\n{closing}")
+    except tomllib.TOMLDecodeError:
+        return None
 
 
 _SECTIONS = ("scenario", "data", "models", "locals", "defenses", "threats", "attacks", "bounds")
@@ -226,7 +168,7 @@ def locate_error(source: SpecSource) -> Iterator[None]:
     try:
         yield
     except SeepageError as error:
-        line = nearest(lines(source.text), error.place)
+        line = find_line(source.text, error.place)
         file = source.name if line is None else f"{source.name}, line {line}"
         sentence = ": ".join([file, *_sections(error.place), str(error)])
         error.args = (sentence,)

@@ -47,7 +47,7 @@ _SQLITE = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal"))
 # Checkpoints are named by fingerprints, which are not known when the audit begins.
 _CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|{re.escape(PARTIAL)})")
 
-# A change of the key implies a change of the value, which is the one to report.
+# A part that changes because another one did, and which; only the other one is reported.
 _IMPLIED_BY: Mapping[str, tuple[str, ...]] = defaultdict(
     tuple,
     people=("data",),
@@ -98,17 +98,10 @@ def _quote(values: Sequence[str]) -> str:
 
 
 class DirectoryLock:
-    """A lock on a directory, held until this process releases it or dies.
-
-    Args:
-        folder: The directory to hold.
-
-    Raises:
-        InvalidValue: If another process holds it.
-    """
+    """A lock on a directory, held until this process releases it or dies."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock, or refuse at once."""
+        """Take the lock; raise `InvalidValue` if another process holds it."""
         import fcntl
 
         self._handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -140,15 +133,6 @@ def _require_unlocked(folder: Path) -> None:
         raise _in_use(folder, handle) from None
     finally:
         os.close(handle)
-
-
-def _is_lock(path: Path) -> bool:
-    """Whether a file is a lock of ours; it is empty until its owner has written the process id."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        owner = file.read(64)
-    return not owner or _OWNER.fullmatch(owner) is not None
 
 
 def _in_use(folder: Path, handle: int) -> InvalidValue:
@@ -195,8 +179,11 @@ def _is_leftover(place: Path) -> bool:
     """Whether an audit that was killed at its beginning may have left this file."""
     if place.is_symlink():
         return False
-    if place.name == LOCK:
-        return _is_lock(place)
+    if place.name == LOCK and place.is_file():
+        with place.open("rb") as file:
+            owner = file.read(64)
+        # The file is empty until its owner has written the process id.
+        return not owner or _OWNER.fullmatch(owner) is not None
     # It may be gone by now, if the audit that makes it is still alive.
     return place.name == TEMPORARY and (place.is_file() or not place.exists())
 
@@ -290,10 +277,10 @@ class AuditStore:
         cases: Sequence[AnyCase],
         overwrite: bool = False,
     ) -> AuditStore:
-        """Begin an audit.
+        """Begin an audit in a new or empty directory.
 
         Args:
-            path: The directory; new or empty, unless `overwrite`.
+            path: The directory.
             title: What the audit is called.
             spec: Text of its spec.
             environment: As plain data.
@@ -307,15 +294,19 @@ class AuditStore:
         # Every file that this audit may write is listed before any of them exists.
         files = [*_BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in artifacts)]
         with _explain_errors(path):
+            begun = InvalidValue(
+                f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
+                "another --out"
+            )
             if _holds_audit(path) and not overwrite:
                 _require_unlocked(path)
-                raise _already_begun(path)
+                raise begun
             path.mkdir(parents=True, exist_ok=True)
             with _take_lock(path) as lock:
                 # Again, since another process may have begun here in the meantime.
                 if _holds_audit(path):
                     if not overwrite:
-                        raise _already_begun(path)
+                        raise begun
                     _remove_files(path)
                 Database.create(path / DATABASE, about=about, planned=planned.values(), files=files)
                 store = cls(path, lock)
@@ -417,13 +408,6 @@ class AuditStore:
 def _plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
     """List cases by id, in order; those with the same identity are one."""
     return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
-
-
-def _already_begun(path: Path) -> InvalidValue:
-    return InvalidValue(
-        f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose another "
-        "--out"
-    )
 
 
 @contextmanager

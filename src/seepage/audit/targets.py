@@ -67,14 +67,7 @@ class CapturedUpdate:
 
 @dataclass(frozen=True, eq=False)
 class _ScoredGuess:
-    """A guess in the order of the examples, with its scores.
-
-    Args:
-        people: Numbers of the examples.
-        guess: `(B, ...)`.
-        scores: Metric to one value per example; empty if the truth is not known.
-        baselines: The same for each guess that needs no update.
-    """
+    """A guess `(B, ...)` in the order of the examples, with scores if the truth is known."""
 
     people: tuple[int, ...]
     guess: Tensor
@@ -218,14 +211,10 @@ def select_targets(
     """
     counted = isinstance(people, int)
     numbers = tuple(range(start, start + people) if isinstance(people, int) else people)
-    if not all(type(number) is int for number in numbers):
-        raise InvalidValue(
-            f"expected people as how many or as a list of their numbers, got {people!r}"
-        )
+    if not numbers or not all(type(number) is int for number in numbers):
+        raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
     if batch_size < 1:
         raise InvalidValue(f"expected batch_size >= 1, got {batch_size!r}")
-    if not numbers:
-        raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
     if len(numbers) % batch_size:
         raise InvalidValue(
             f"expected people to be a multiple of batch_size, got {len(numbers)} people in batches "

@@ -325,13 +325,20 @@ def vet(
     """
     from rich.console import Console
 
-    from seepage.cli.model_commands import ReceivedModel, vet_model
+    from seepage.cli.model_commands import vet_model
 
     _import_from_here()
-    received = ReceivedModel(
-        model=model, options=option or [], weights=weights, shape=shape, data=data, people=people
+    code = vet_model(
+        model,
+        options=option or [],
+        weights=weights,
+        shape=shape,
+        data=data,
+        people=people,
+        as_json=form is Printed.json,
+        console=Console(),
     )
-    raise typer.Exit(vet_model(received, as_json=form is Printed.json, console=Console()))
+    raise typer.Exit(code)
 
 
 @app.command()

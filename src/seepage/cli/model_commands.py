@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,6 @@ from seepage.audit.spec_entries import explain_errors
 from seepage.cli.report_command import print_line
 from seepage.core import Domain
 from seepage.core.errors import InvalidValue
-from seepage.data.dataset import Dataset
 from seepage.data.load import load
 from seepage.domains import CIFAR10, Image, Signal
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
@@ -160,46 +159,38 @@ def _list_numbers(found: Inspection) -> dict[str, object]:
     return plain
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReceivedModel:
-    """The options of `seepage vet`, see its help.
+def vet_model(
+    model: str,
+    *,
+    options: Sequence[str],
+    weights: Path | None,
+    shape: str | None,
+    data: str | None,
+    people: int,
+    as_json: bool,
+    console: Console,
+) -> int:
+    """Vet a network and print the verdict; see the help of `seepage vet`.
 
-    Args:
-        weights: File of the received weights; None takes those the factory draws.
-        shape: Input shape; None takes that of the data, or CIFAR images.
-        data: Name of a data set of the client's own; None checks the weights alone.
+    Returns:
+        The exit code.
     """
-
-    model: str
-    options: Sequence[str] = ()
-    weights: Path | None = None
-    shape: str | None = None
-    data: str | None = None
-    people: int = 16
-
-
-def vet_model(received: ReceivedModel, *, as_json: bool, console: Console) -> int:
-    """Vet a network, print the verdict and return the exit code."""
-    dataset = None if received.data is None else load(received.data)
-    own = None if dataset is None else dataset.batch(min(received.people, len(dataset)))
-    with explain_errors(received.model):
-        task = build(received.model, options=_choose_arguments(received, dataset))
-        if received.weights is not None:
-            task = load_weights(task, received.weights)
-        verdict = vet(task, own)
+    arguments: dict[str, object] = {"domain": _read_domain(shape)}
+    own = None
+    if data is not None:
+        dataset = load(data)
+        own = dataset.batch(min(people, len(dataset)))
+        if shape is None:
+            arguments = {"domain": dataset.domain, "classes": dataset.classes}
+    with explain_errors(model):
+        task = build(model, options=arguments | dict(map(read_option, options)))
+        verdict = vet(task if weights is None else load_weights(task, weights), own)
     if as_json:
         plain = {"judgement": verdict.judgement, **asdict(verdict)}
         print_line(console, json.dumps(plain, indent=1))
     else:
         _print_judgement(verdict, console)
     return EXIT[verdict.judgement]
-
-
-def _choose_arguments(received: ReceivedModel, dataset: Dataset | None) -> dict[str, object]:
-    fitted: dict[str, object] = {"domain": _read_domain(received.shape)}
-    if dataset is not None and received.shape is None:
-        fitted = {"domain": dataset.domain, "classes": dataset.classes}
-    return fitted | dict(map(read_option, received.options))
 
 
 def _print_judgement(verdict: VettingVerdict, console: Console) -> None:

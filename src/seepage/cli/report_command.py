@@ -8,35 +8,20 @@ from pathlib import Path
 
 from rich.console import Console
 
+from seepage import report
+from seepage.audit.artifacts import write_whole
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Choice, leakages
 from seepage.audit.record import Record
 from seepage.audit.store import PAGE
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
-from seepage.report import (
-    Change,
-    Verdict,
-    as_csv,
-    as_json,
-    as_parquet,
-    audit_markdown,
-    audit_page,
-    audit_verdict,
-    change_rows,
-    change_table,
-    changes,
-    comparison_markdown,
-    comparison_page,
-    comparison_verdict,
-    flat_bounds,
-    labelled_record,
-    missing,
-    result_rows,
-)
 from seepage.report.words import label_defenses
 
 _SUFFIX = {"markdown": "md"}
-_TABLES: Mapping[str, Callable[..., str | bytes]] = {"csv": as_csv, "parquet": as_parquet}
+_TABLES: Mapping[str, Callable[..., str | bytes]] = {
+    "csv": report.as_csv,
+    "parquet": report.as_parquet,
+}
 
 
 def _read_choices(path: Path, records: Sequence[Record]) -> list[Choice]:
@@ -100,12 +85,12 @@ def write_report(
     target = out or paths[-1] / f"{name}.{_SUFFIX.get(form, form)}"
     if len(audits) == 1:
         write(target, _write_audit(audits[0], form, costs))
-        _print_verdict(audit_verdict(audits[0]), audits, console)
+        _print_verdict(report.audit_verdict(audits[0]), audits, console)
     else:
-        found = changes(audits[0].records, audits[1].records)
+        found = report.changes(audits[0].records, audits[1].records)
         write(target, _write_comparison(*audits, found=found, form=form))
-        _print_verdict(comparison_verdict(found), audits, console)
-        drawn = change_table(found)
+        _print_verdict(report.comparison_verdict(found), audits, console)
+        drawn = report.change_table(found)
         if drawn.row_count:
             console.print(drawn)
     print_line(console, f"report: {target}")
@@ -113,15 +98,14 @@ def write_report(
 
 def save_page(audit: AuditResult) -> None:
     """Write the page of an audit into its directory."""
-    write(audit.path / PAGE, audit_page(audit))
+    write(audit.path / PAGE, report.audit_page(audit))
 
 
 def write(path: Path, content: str | bytes) -> None:
     """Write a file, complete or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
+    data = content if isinstance(content, bytes) else content.encode()
     try:
-        partial.write_bytes(content if isinstance(content, bytes) else content.encode())
-        partial.replace(path)
+        write_whole(path, data, partial=path.with_name(f".{path.name}.partial"))
     except OSError as error:
         raise UnreadableFile(
             f"cannot write the report to {str(path)!r}: {error.strerror}; choose another --out"
@@ -131,53 +115,55 @@ def write(path: Path, content: str | bytes) -> None:
 def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | bytes:
     match form:
         case "html":
-            return audit_page(audit, choices=costs)
+            return report.audit_page(audit, choices=costs)
         case "markdown":
-            return audit_markdown(audit)
+            return report.audit_markdown(audit)
         case "csv" | "parquet":
-            return _TABLES[form]([*result_rows(audit.records), *flat_bounds(audit.bounds)])
+            return _TABLES[form](
+                [*report.result_rows(audit.records), *report.flat_bounds(audit.bounds)]
+            )
         case _:
-            return as_json(
+            return report.as_json(
                 {
                     "title": audit.title,
-                    "verdict": _sentences(audit_verdict(audit)),
-                    "missing": missing(audit),
+                    "verdict": _sentences(report.audit_verdict(audit)),
+                    "missing": report.missing(audit),
                     "environment": audit.environment,
                     "spec": audit.spec,
-                    "records": [labelled_record(record) for record in audit.records],
-                    "bounds": [labelled_record(record) for record in audit.bounds],
+                    "records": [report.labelled_record(record) for record in audit.records],
+                    "bounds": [report.labelled_record(record) for record in audit.bounds],
                 }
             )
 
 
 def _write_comparison(
-    before: AuditResult, after: AuditResult, *, found: Sequence[Change], form: str
+    before: AuditResult, after: AuditResult, *, found: Sequence[report.Change], form: str
 ) -> str | bytes:
     match form:
         case "html":
-            return comparison_page(before, after)
+            return report.comparison_page(before, after)
         case "markdown":
-            return comparison_markdown(before.path.name, after.path.name, found)
+            return report.comparison_markdown(before.path.name, after.path.name, found)
         case "csv" | "parquet":
-            return _TABLES[form](change_rows(found))
+            return _TABLES[form](report.change_rows(found))
         case _:
-            judged = _sentences(comparison_verdict(found))
-            return as_json({"verdict": judged, "changes": change_rows(found)})
+            judged = _sentences(report.comparison_verdict(found))
+            return report.as_json({"verdict": judged, "changes": report.change_rows(found)})
 
 
-def _sentences(judged: Verdict) -> list[str]:
+def _sentences(judged: report.Verdict) -> list[str]:
     return [f"{judged.headline}.", *judged.alarms, *judged.details]
 
 
-def _print_verdict(judged: Verdict, audits: Sequence[AuditResult], console: Console) -> None:
+def _print_verdict(judged: report.Verdict, audits: Sequence[AuditResult], console: Console) -> None:
     print_line(console, f"{judged.headline}.", style="bold")
     print_alarms(judged, console)
-    for line in (*judged.details, *(missing(audit) for audit in audits)):
+    for line in (*judged.details, *(report.missing(audit) for audit in audits)):
         if line:
             print_line(console, line)
 
 
-def print_alarms(judged: Verdict, console: Console) -> None:
+def print_alarms(judged: report.Verdict, console: Console) -> None:
     """Print what a sound audit cannot show, such as an attack better than a bound."""
     for alarm in judged.alarms:
         print_line(console, alarm, style="bold red")

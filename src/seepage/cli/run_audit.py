@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from seepage import report
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Breach, Gate
 from seepage.audit.database import DATABASE
@@ -33,21 +34,6 @@ from seepage.cli.capture_command import CaptureRequest, capture_spec
 from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen
-from seepage.report import (
-    amounts,
-    attempts,
-    audit_verdict,
-    bound_table,
-    decibels,
-    defense_words,
-    headrooms,
-    leak_table,
-    most,
-    save_contact_sheet,
-    silences,
-    summarise,
-    unscored,
-)
 from seepage.report.words import count_noun
 
 DONE, CASE_FAILED, LEAKED = 0, 1, 3
@@ -126,7 +112,7 @@ class AuditProgress:
         if done:
             are = count_noun(len(done), "case is", "cases are")
             self._shown.print(f"{are} done, {total - len(done)} to run")
-        self._worst = most(amount for record in done for amount in amounts(record))
+        self._worst = report.most(amount for record in done for amount in report.amounts(record))
         self._total, self._done, self._printed_at = total, len(done), time.monotonic()
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -150,18 +136,18 @@ class AuditProgress:
 
     def finished(self, record: Record) -> None:
         """Count a case; a log gets a line for it."""
-        found = amounts(record)
-        self._worst = most([self._worst, *found])
+        found = report.amounts(record)
+        self._worst = report.most([self._worst, *found])
         self._done += 1
         self._bar.update(self._task, completed=self._done, note=f"worst {self._worst.words()}")
         if self._plain:
             best = record.error or (
-                _describe_bound(record) if record.bound else most(found).words()
+                _describe_bound(record) if record.bound else report.most(found).words()
             )
             people = ", ".join(f"#{person}" for person in record.people)
             self._print_log(
                 f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
-                f"behind {defense_words(record.defense)}: {best}"
+                f"behind {report.defense_words(record.defense)}: {best}"
             )
 
     def _show_step(self, step: int, steps: int, objective: float) -> None:
@@ -176,10 +162,10 @@ class AuditProgress:
 
 
 def _describe_bound(record: Record) -> str:
-    [headroom] = headrooms([], [record])
+    [headroom] = report.headrooms([], [record])
     if not headroom.speaks:
         return f"says nothing: {'; '.join(headroom.remarks)}"
-    return f"at most {decibels(max(person.ceiling for person in headroom.people))}"
+    return f"at most {report.decibels(max(person.ceiling for person in headroom.people))}"
 
 
 def run_request(request: AuditRequest, console: Console) -> int:
@@ -244,7 +230,7 @@ def _write_pages(found: AuditResult) -> None:
     """Write the contact sheet and the report into the directory of an audit."""
     sheet = found.path / SHEET
     try:
-        save_contact_sheet(list(found.outcomes()), sheet)
+        report.save_contact_sheet(list(found.outcomes()), sheet)
     except OSError as error:
         raise UnreadableFile(
             f"cannot draw {str(sheet)!r}: {error.strerror or error}; the records are stored"
@@ -286,17 +272,17 @@ def write_duration(seconds: float) -> str:
 
 
 def _print_result(found: AuditResult, console: Console) -> None:
-    console.print(leak_table(summarise(found.records), width=console.width))
-    if unscored(found.records):
-        judged = audit_verdict(found)
+    console.print(report.leak_table(report.summarise(found.records), width=console.width))
+    if report.unscored(found.records):
+        judged = report.audit_verdict(found)
         for sentence in (f"{judged.headline}.", *judged.details):
             print_line(console, sentence)
     if found.bounds:
-        told = headrooms(attempts(found.records), found.bounds)
-        console.print(bound_table(told))
-        for sentence in silences(told):
+        told = report.headrooms(report.attempts(found.records), found.bounds)
+        console.print(report.bound_table(told))
+        for sentence in report.silences(told):
             print_line(console, sentence)
-        print_alarms(audit_verdict(found), console)
+        print_alarms(report.audit_verdict(found), console)
     every = (*found.records, *found.bounds)
     reasons = [f"failed: {record.error}" for record in every if record.error]
     damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
@@ -325,6 +311,6 @@ def _describe_leak(leak: Breach) -> str:
     record, gate = leak.record, leak.gate
     return (
         f"leaked: {record.data} #{leak.person} through {record.attack} on {record.model} behind "
-        f"{defense_words(record.defense)}, {gate.metric} {leak.value:.4g} "
+        f"{report.defense_words(record.defense)}, {gate.metric} {leak.value:.4g} "
         f"(gate {gate.threshold:g})"
     )

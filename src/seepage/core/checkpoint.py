@@ -112,14 +112,13 @@ def until_done() -> Iterator[None]:
     """
     done: list[tuple[Checkpoints, str]] = []
     token = _done.set(done)
-    interrupted = True
     try:
         yield
-        interrupted = False
-    except Exception:
-        interrupted = False
+    except BaseException as error:
+        if not isinstance(error, Exception):  # an interrupt, after which the work is resumed
+            done.clear()
         raise
     finally:
         _done.reset(token)
-        for saved, fingerprint in () if interrupted else done:
+        for saved, fingerprint in done:
             saved.discard(fingerprint)

@@ -45,14 +45,7 @@ class PluginWarning(UserWarning):
 
 @dataclass(frozen=True)
 class _Plugin:
-    """A part of another package, not yet imported.
-
-    Args:
-        kind: What it is, e.g. "attack".
-        name: What specs call it.
-        package: The distribution that it comes with.
-        value: Its path, as `package.module:attribute`.
-    """
+    """A part of another package at the path `value`, not yet imported."""
 
     kind: str
     name: str
