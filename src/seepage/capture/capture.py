@@ -83,13 +83,9 @@ class Capture:
         form: Form,
         setting: Setting | None = None,
     ) -> Capture:
-        """Capture an update together with the network that was broadcast.
+        """Capture an update together with the network before training, whose tensors are copied.
 
-        Args:
-            model: The network before the client trained; its tensors are copied.
-            update: Tensors by parameter name, or a whole state dict after training.
-            form: What the update is.
-            setting: How it was computed.
+        The update has a tensor for each parameter, or is a whole state dict after training.
         """
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
         state = model.state_dict()

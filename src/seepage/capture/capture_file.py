@@ -226,11 +226,7 @@ def dump(capture: Capture) -> bytes:
 
 
 def parse(data: bytes, *, name: str = "capture") -> Capture:
-    """Read the bytes that `dump` writes.
-
-    Args:
-        data: Bytes from any source.
-        name: What error messages call them.
+    """Read the bytes that `dump` writes; error messages call them `name`.
 
     Example:
         >>> import torch

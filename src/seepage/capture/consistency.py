@@ -26,13 +26,7 @@ _BALANCED = 0.05
 
 @dataclass(frozen=True)
 class Consistency:
-    """What a capture is by its numbers.
-
-    Args:
-        declared: The form that the capture states.
-        found: The form that the numbers look like; None if they do not tell.
-        words: One sentence.
-    """
+    """The form that a capture declares, the one its numbers show (if they do), and a sentence."""
 
     declared: Form
     found: Form | None

@@ -97,14 +97,7 @@ def numerical_rank(system: LinearSystem) -> int:
 
 @dataclass(frozen=True)
 class _LayerRank:
-    """The linear system of one convolution.
-
-    Args:
-        name: Name of the module.
-        unknowns: Entries n of the layer's input.
-        equations: Rows of u: one for each output and for each weight.
-        rank: Number of independent equations.
-    """
+    """The linear system u of one convolution: one equation per output and per weight."""
 
     name: str
     unknowns: int
@@ -232,10 +225,8 @@ def hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
         outputs: Units n2 of the next layer.
 
     Example:
-        >>> hidden_units_needed(1, inputs=3072, outputs=10), hidden_units_needed(
-        ...     8, inputs=1024, outputs=10
-        ... )
-        (1, 9)
+        >>> [hidden_units_needed(size, inputs=1024, outputs=10) for size in (1, 8)]
+        [1, 9]
 
     References:
         Qian and Hansen, 2020, Propositions 1 and 2 (qian2020what)
@@ -303,13 +294,7 @@ BATCHES = (1, 8, 32)
 
 @dataclass(frozen=True)
 class Count:
-    """How wide the first layer must be for a batch, and whether it is.
-
-    Args:
-        batch: Number of private inputs.
-        needed: Hidden units or filters needed; None if no number is enough.
-        enough: Whether there are as many equations as unknowns.
-    """
+    """How wide the first layer must be for a batch (None: no width is enough), and if it is."""
 
     batch: int
     needed: int | None
@@ -318,14 +303,7 @@ class Count:
 
 @dataclass(frozen=True)
 class FirstLayerCount:
-    """The layer that reads the input.
-
-    Args:
-        name: Name of the module.
-        kind: The unit of its width: "hidden units" or "filters".
-        width: Number of hidden units or filters.
-        counts: One entry for each batch size.
-    """
+    """The layer that reads the input, with its width in `kind`: "hidden units" or "filters"."""
 
     name: str
     kind: str

@@ -81,15 +81,8 @@ DEAD = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """A layer as a matrix.
-
-    Args:
-        name: Name of the module.
-        convolutional: Whether it is a convolution.
-        matrix: `(rows, entries)`, without the dead rows.
-        bias: The bias of those rows, or None.
-    """
+class _LayerRows:
+    """The weights of a layer as a matrix `(rows, entries)`, and the bias, without dead rows."""
 
     name: str
     convolutional: bool
@@ -97,7 +90,7 @@ class _Rows:
     bias: Tensor | None
 
 
-def _weight_rows(task: Task) -> Iterator[_Rows]:
+def _weight_rows(task: Task) -> Iterator[_LayerRows]:
     """Every linear layer and convolution of a network."""
     for name, module in task.model.named_modules():
         if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
@@ -105,7 +98,7 @@ def _weight_rows(task: Task) -> Iterator[_Rows]:
             norms = matrix.norm(dim=1)
             alive = norms > DEAD * norms.max()
             bias = None if module.bias is None else module.bias.detach()[alive]
-            yield _Rows(name, isinstance(module, CONVOLUTIONS), matrix[alive], bias)
+            yield _LayerRows(name, isinstance(module, CONVOLUTIONS), matrix[alive], bias)
 
 
 # Logarithm of how much more likely one class is than another before the input is read.

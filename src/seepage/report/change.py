@@ -35,15 +35,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Change:
-    """One person in one setup against one attack, before and after.
-
-    Args:
-        victim: Data set and number of the person.
-        setup: Defense, local computation and batch size.
-        attack: The attack.
-        before: The strongest attempt of the first audit, or None.
-        after: The strongest attempt of the second audit, or None.
-    """
+    """One person in one setup against one attack: the strongest attempt of either audit."""
 
     victim: Victim
     setup: Setup

@@ -170,11 +170,7 @@ def bound_table(found: Sequence[Headroom]) -> Table:
 
 
 def change_table(found: Sequence[Change]) -> Table:
-    """One line per person, defense and attack that changed, the worst first; at most `SHOWN`.
-
-    Args:
-        found: From `changes`.
-    """
+    """One line per person, defense and attack that changed, the worst first; at most `SHOWN`."""
     changed = [change for change in found if change.direction in STYLES]
     left = len(changed) - SHOWN
     table = _start_table("What changed, worst first", f"and {left} more" if left > 0 else None)

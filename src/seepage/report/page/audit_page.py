@@ -46,9 +46,7 @@ POINTS = 80
 def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     """Write one self-contained HTML page; the audit may still be running, or be broken.
 
-    Args:
-        audit: From `load_audit`.
-        choices: What each defense costs, if utility was measured.
+    The `choices` say what each defense costs, if utility was measured.
     """
     records = audit.records
     tried = attempts(records)
@@ -88,16 +86,12 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     )
 
 
+# The objective at the start and after each step; empty if it was not kept.
 Objective = Callable[[Attempt], Sequence[float]]
 
 
 def _convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> Section | None:
-    """One chart per attack of objective against step; None if no curve was kept.
-
-    Args:
-        tried: Every attempt of the audit.
-        objective: The objective at the start and after each step; empty if it was not kept.
-    """
+    """One chart per attack of objective against step; None if no curve was kept."""
     searched = [attempt for attempt in tried if attempt.record.effort.get("steps")]
     short = short_names(attempt.record.attack for attempt in searched)
     groups = group_by_attack(searched)
@@ -146,11 +140,9 @@ def _make_curve(attempt: Attempt, values: Sequence[float]) -> Curve:
 
 
 def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> Section | None:
-    """Draw every choice and the Pareto front; None if no utility was measured.
+    """Draw one choice per defense and the Pareto front; None if no utility was measured.
 
-    Args:
-        choices: One per defense.
-        utility: What utility is, with its unit.
+    The words for `utility` include its unit.
     """
     if not choices:
         return None

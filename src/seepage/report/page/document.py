@@ -27,12 +27,10 @@ class Markup(str):
 
 
 def element(name: str, attributes: Attributes | None = None, *children: str | None) -> Markup:
-    """Write one element.
+    """Write one element, with its attributes and children.
 
-    Args:
-        name: The tag.
-        attributes: True writes an attribute without a value; None and False leave it out.
-        children: Markup stays as it is, other text is escaped, None is left out.
+    True writes an attribute without a value; None and False leave it out. Children that are not
+    markup are escaped; None is left out.
 
     Example:
         >>> element("p", {"class": "note", "hidden": True}, "a < b ", element("b", None, "c"))
@@ -66,13 +64,9 @@ def table(
     rows: list[list[str]],
     attributes: Attributes | None = None,
 ) -> Markup:
-    """Write a table in which the first cell of each row is its header.
+    """Write a table; `header` has the title of each column and the style class of its cells.
 
-    Args:
-        caption: What the table shows.
-        header: The title of each column, and the class of its cells.
-        rows: One cell per column.
-        attributes: Attributes of the table.
+    The first cell of each row is its header.
     """
     columns = list(header.items()) if isinstance(header, Mapping) else header
     classes = [kind for _, kind in columns]
@@ -134,13 +128,9 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-s
 def document(
     title: str, *, first: Markup, sections: Sequence[Section], private: bool = True
 ) -> str:
-    """Write a whole page.
+    """Write a whole page: `first`, the contents, then the sections.
 
-    Args:
-        title: Title of the window.
-        first: What stands above the list of contents.
-        sections: The sections, in order.
-        private: Whether to warn that the page contains private inputs.
+    A `private` page warns that it contains private inputs.
     """
     head = element(
         "head",

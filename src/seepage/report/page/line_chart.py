@@ -64,16 +64,12 @@ Strip = tuple[Markup, str, Markup]
 
 def draw_strips(strips: Iterable[Strip], *, scale: Markup, label: str) -> Markup:
     """Draw strips above one axis, `scale`; `label` tells screen readers what the chart shows."""
+    parts = [((name, faint(note)), track) for name, note, track in strips]
     rows = [
-        _draw_strip(track, element("div", {"class": "strip-label"}, name, faint(note)))
-        for name, note, track in strips
+        element("div", {"class": "strip"}, element("div", {"class": "strip-label"}, *words), track)
+        for words, track in [*parts, ((), scale)]
     ]
-    rows.append(_draw_strip(scale, element("div", {"class": "strip-label"})))
     return element("figure", {"class": "chart", "role": "group", "aria-label": label}, *rows)
-
-
-def _draw_strip(track: Markup, label: Markup) -> Markup:
-    return element("div", {"class": "strip"}, label, track)
 
 
 def draw_dot(attempt: Attempt, axis: Axis, *, height: float, radius: int) -> Markup:
@@ -130,15 +126,7 @@ class LabelBox:
 
 @dataclass(frozen=True)
 class Name:
-    """A name beside its mark.
-
-    Args:
-        text: The name.
-        at: Where the mark is.
-        box: Where the name is.
-        dot: Radius of the mark.
-        closest: Whether no other mark is closer to the name.
-    """
+    """A name in its box, beside a mark of radius `dot`; `closest` if no other mark is closer."""
 
     text: str
     at: Spot
@@ -170,13 +158,8 @@ def place_names(
 ) -> list[Name]:
     """Place every name near its mark so that no two names or marks overlap.
 
-    A name with no free place near its mark is left out.
-
-    Args:
-        marks: The marks, by name.
-        inside: Where names may be.
-        dot: Radius of a mark.
-        around: What else names must not cover.
+    Marks have the radius `dot`. Names stay `inside` and do not cover what is `around`. A name with
+    no free place near its mark is left out.
 
     Example:
         >>> marks = {"one": (50.0, 50.0), "two": (50.0, 51.0)}
@@ -190,8 +173,8 @@ def place_names(
     # Crowded marks first, while there is room near them.
     for text in sorted(marks, key=lambda name: _distance_to_next(name, marks)):
         free = [
-            Name(text, marks[text], box, dot, _closest(marks[text], box, marks.values()))
-            for box in _boxes(text, *marks[text])
+            Name(text, marks[text], box, dot, _is_closest(marks[text], box, marks.values()))
+            for box in _list_boxes(text, *marks[text])
             if inside.holds(box) and not any(box.meets(other) for other in taken)
         ]
         if not free:
@@ -204,7 +187,7 @@ def place_names(
     return names
 
 
-def _closest(at: Spot, box: LabelBox, spots: Iterable[Spot]) -> bool:
+def _is_closest(at: Spot, box: LabelBox, spots: Iterable[Spot]) -> bool:
     own = math.dist(at, box.nearest(at))
     return all(own <= math.dist(spot, box.nearest(spot)) for spot in spots)
 
@@ -218,7 +201,7 @@ def boxes_along(lines: Iterable[tuple[Spot, Spot]]) -> Iterator[LabelBox]:
             yield LabelBox.about((x, y), 2.0)
 
 
-def _boxes(text: str, x: float, y: float) -> Iterator[LabelBox]:
+def _list_boxes(text: str, x: float, y: float) -> Iterator[LabelBox]:
     """Places for a name around its mark, the nearest first."""
     width = LETTER * len(text) + 2
     for radius in _RADII:
@@ -288,25 +271,26 @@ def line_chart(
         "svg",
         {"viewBox": "0 0 100 100", "preserveAspectRatio": "none", "width": "100%",
          "height": "100%", "overflow": "visible"},
-        *(_curve(curve, across, up) for curve in curves),
+        *(_draw_curve(curve, across, up) for curve in curves),
     )  # fmt: skip
     plot = element(
         "svg",
         {"class": "plot", "tabindex": 0, "role": "img", "aria-label": label},
-        *(_rule(up.place(value)) for value, _ in labels.ticks_up),
+        *(_draw_rule(up.place(value)) for value, _ in labels.ticks_up),
         stretched,
-        *(_mark(mark, across, up) for mark in marks),
-        *(_leader(*name.leader, width) for name in names if name.apart),
-        *(_name(name, width) for name in names),
+        *(_draw_mark(mark, across, up) for mark in marks),
+        *(_draw_leader(*name.leader, width) for name in names if name.apart),
+        *(_draw_name(name, width) for name in names),
     )
     drawn = element(
         "figure",
         {"class": "chart lines", "role": "group", "aria-label": label,
          "style": f"width:calc({width}px + 3rem)" if names else None},
         element("div", {"class": "up-title"}, labels.up),
-        element("div", {"class": "ticks-up"}, *_ticks(labels.ticks_up, up, "bottom")),
+        element("div", {"class": "ticks-up"}, *_draw_ticks(labels.ticks_up, up, "bottom")),
         plot,
-        element("div", {"class": "ticks-across"}, *_ticks(labels.ticks_across, across, "left")),
+        element("div", {"class": "ticks-across"},
+                *_draw_ticks(labels.ticks_across, across, "left")),
         element("div", {"class": "across-title"}, labels.across),
     )  # fmt: skip
     return make_scrollable(label, drawn) if names else drawn
@@ -330,37 +314,37 @@ def _place_names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, li
     return min(placed, key=lambda pair: (-len(pair[1]), sum(name.apart for name in pair[1])))
 
 
-def _ticks(ticks: Sequence[tuple[float, str]], axis: Axis, side: str) -> list[Markup]:
+def _draw_ticks(ticks: Sequence[tuple[float, str]], axis: Axis, side: str) -> list[Markup]:
     return [
         element("span", {"style": f"{side}:{axis.place(value)}%"}, text) for value, text in ticks
     ]
 
 
-def _rule(height: float) -> Markup:
+def _draw_rule(height: float) -> Markup:
     level = f"{100 - height}%"
     return element("line", {"class": "rule", "x1": "0%", "x2": "100%", "y1": level, "y2": level})
 
 
-def _curve(curve: Curve, across: Axis, up: Axis) -> Markup:
+def _draw_curve(curve: Curve, across: Axis, up: Axis) -> Markup:
     places = ((across.place(x), 100 - up.place(y)) for x, y in curve.points)
     points = " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
     told = {"data-tip": curve.tip, "data-key": curve.key} if curve.tip else {}
     return element("polyline", {"class": f"curve {curve.kind}", "points": points, **told})
 
 
-def _mark(mark: Mark, across: Axis, up: Axis) -> Markup:
+def _draw_mark(mark: Mark, across: Axis, up: Axis) -> Markup:
     x, y = across.place(mark.x), 100 - up.place(mark.y)
     return element("circle", {"class": f"dot {mark.kind}", "cx": f"{x}%", "cy": f"{y}%", "r": DOT,
                               "data-tip": mark.tip, "data-key": mark.label})  # fmt: skip
 
 
-def _name(name: Name, width: int) -> Markup:
+def _draw_name(name: Name, width: int) -> Markup:
     box = name.box
     x, y = _share(((box.left + box.right) / 2, box.bottom - 3.5), width)
     return element("text", {"class": "name", "x": x, "y": y, "text-anchor": "middle"}, name.text)
 
 
-def _leader(start: Spot, end: Spot, width: int) -> Markup:
+def _draw_leader(start: Spot, end: Spot, width: int) -> Markup:
     (x1, y1), (x2, y2) = _share(start, width), _share(end, width)
     return element("line", {"class": "leader", "x1": x1, "y1": y1, "x2": x2, "y2": y2})
 

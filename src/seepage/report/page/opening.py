@@ -12,14 +12,7 @@ from seepage.report.words import count_noun, list_words, short_names, threat_wor
 
 
 def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: str | None) -> Markup:
-    """Write the verdict and, beside it, the truth and the closest guess.
-
-    Args:
-        title: What the page is about.
-        judged: The verdict.
-        pictures: From `people_section.pair`, or None if nothing was kept.
-        missing: What the audit lacks, or None if it is complete.
-    """
+    """Write the verdict, what the audit lacks and, beside it, the pictures if they were kept."""
     return element(
         "header",
         {"class": f"opening {level_class(judged.level)}"},

@@ -55,17 +55,12 @@ PEOPLE = 24
 BYTES = 4_000_000
 
 Shown = Tensor | tuple[str, ...]
+# The private input of an attempt, or what came back; None if it was not kept.
 Look = Callable[[Attempt], Shown | None]
 
 
 def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Section:
-    """Truth, then what came back with each defense, for the worst-off people.
-
-    Args:
-        tried: Every attempt of the audit.
-        truth: The private input of an attempt, or None if it was not kept.
-        guess: What the attempt made of it, or None if it was not kept.
-    """
+    """Truth, then what came back with each defense, for the worst-off people."""
     groups = group_by_setup(tried)
     labels = label_setups(groups)
     guesses = {labels[setup]: strongest(group) for setup, group in groups.items()}
@@ -106,12 +101,7 @@ def pair(attempt: Attempt, *, truth: Look, guess: Look) -> Markup | None:
 def unscored_section(
     records: Sequence[Record], *, guess: Callable[[Record], Tensor | None]
 ) -> Section | None:
-    """Pictures of the guesses without a truth, the best explanation first; None if there is none.
-
-    Args:
-        records: All records of the audit.
-        guess: What came back, or None if it was not kept.
-    """
+    """Pictures of the guesses without a truth, the best explanation first; None without any."""
     blind = sorted(unscored(records), key=residual_of)
     if not blind:
         return None
@@ -229,10 +219,9 @@ def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
     """Draw an image `(C, H, W)` as pixels, words as text, and other tensors as lines.
 
     Args:
-        values: One person's input or a guess at it, in natural units, or in words.
+        values: One person's input or a guess at it, in natural units or in words.
         alt: What it shows, for screen readers.
-        over: The truth under a guess. Lines are drawn over it, to the same scale; words that
-            differ from its words are marked.
+        over: The truth under a guess: lines are drawn over it, and words that differ are marked.
     """
     if not isinstance(values, Tensor):
         return _draw_words(values, over=over if isinstance(over, tuple) else values)
