@@ -1,4 +1,4 @@
-"""The Lanczos process: Krylov spaces of a symmetric matrix of which only products are known."""
+"""The Lanczos process: Krylov spaces of a symmetric matrix that is only known by its products."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from torch import Tensor
 
 from seepage.core.progress import report
 
-# Share of the largest entry of T below which a new direction is rounding and nothing new.
-EXHAUSTED = 1e-12
+# A new direction shorter than this share of the largest entry of T is all rounding.
+_EXHAUSTED = 1e-12
+# Convergence is checked ten times over the steps.
+_CHECKS = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Krylov:
-    """Orthonormal bases V of b, A b, A^2 b, ... side by side, and A in them: T = V^T A V.
+    """Orthonormal bases V of b, A b, A^2 b, ... for several b, and T = V^T A V.
 
     Args:
         basis: V for each of k starts b, `(k, j, n)`.
-        diagonal: Of T, `(k, j)`.
-        beside: The entries next to it, `(k, j)`; the last leads out of the space. Zero where
-            nothing does, from where on V is zero too.
+        diagonal: The diagonal of T, `(k, j)`.
+        beside: The entries next to the diagonal, `(k, j)`; the last one leads out of the space. It
+            is zero if the space cannot grow, and V is zero from there on.
     """
 
     basis: Tensor
@@ -41,7 +43,7 @@ class Krylov:
         return bool((self.beside[:, -1] == 0).all())
 
     def matrices(self) -> Tensor:
-        """T `(k, j, j)`; one of a space that cannot grow repeats its first entry."""
+        """T `(k, j, j)`; beyond a space that cannot grow, the first diagonal entry repeats."""
         off = self.beside[:, :-1]
         outside = torch.cat([torch.ones_like(self.diagonal[:, :1]), off], 1) == 0
         main = torch.where(outside.cumsum(1) > 0, self.diagonal[:, :1], self.diagonal)
@@ -49,12 +51,12 @@ class Krylov:
 
 
 def krylov(products: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int) -> Iterator[Krylov]:
-    """Grow the spaces by the Lanczos process, a dimension at a time, until none can grow.
+    """Grow the spaces by the Lanczos process, one dimension at a time, until none can grow.
 
     Args:
         products: A d for every row d of `(k, n)`.
         starts: The rows b, `(k, n)`.
-        steps: Dimension at which they stop growing; no more than n.
+        steps: The largest dimension; at most n.
 
     Example:
         >>> matrix = torch.diag(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
@@ -73,16 +75,16 @@ def krylov(products: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int) 
     image = starts
     for taken in range(1, steps + 1):
         lengths = image.norm(dim=1, keepdim=True)
-        # A direction that is nothing new was set to zero, and stays so.
+        # A space that cannot grow has zeros from here on.
         basis[:, taken - 1] = torch.where(lengths == 0, 0.0, image / lengths)
         known, newest = basis[:, :taken], basis[:, taken - 1]
         image = products(newest)
         diagonal[:, taken - 1] = (image * newest).sum(1)
-        # Against the whole basis, and twice: rounding would let found directions come back.
+        # Orthogonalise twice against the whole basis, since rounding brings directions back.
         for _ in range(2):
             overlap = torch.einsum("kjn,kn->kj", known, image)
             image = image - torch.einsum("kjn,kj->kn", known, overlap)
-        spent = image.norm(dim=1) <= EXHAUSTED * diagonal.amax(1)
+        spent = image.norm(dim=1) <= _EXHAUSTED * diagonal.amax(1)
         image = torch.where(spent[:, None], 0.0, image)
         beside[:, taken - 1] = image.norm(dim=1)
         space = Krylov(known, diagonal[:, :taken], beside[:, :taken])
@@ -91,20 +93,16 @@ def krylov(products: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int) 
             return
 
 
-# After which share of the steps it is asked whether the solutions settled.
-ASKED = 10
-
-
 @dataclass(frozen=True, eq=False)
 class _Solutions:
-    """What A^-1 b is in Krylov spaces.
+    """A^-1 b in Krylov spaces.
 
     Args:
-        solutions: `(k, n)`, one for each start.
-        least: The smallest Ritz value of all, an upper bound on the smallest eigenvalue.
-        most: The largest.
+        solutions: One for each start, `(k, n)`.
+        least: The smallest Ritz value, an upper bound on the smallest eigenvalue.
+        most: The largest Ritz value.
         steps: Products taken with each start.
-        settled: Whether they were enough for the tolerance.
+        settled: Whether the tolerance was reached.
     """
 
     solutions: Tensor
@@ -117,26 +115,23 @@ class _Solutions:
 def lanczos(
     products: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int, tolerance: float
 ) -> _Solutions:
-    """Solve A x = b for every row b by the Lanczos process, all of them side by side.
+    """Solve A x = b for every row b side by side, by the Lanczos process.
 
         x = |b| V T^-1 e_1,   V^T A V = T,   V a basis of b, A b, A^2 b, ...
 
-    For a positive definite A the form b^T x grows towards b^T A^-1 b and never passes it.
+    For a positive definite A the form b^T x grows towards b^T A^-1 b from below.
 
     Args:
         products: A d for every row d of `(k, n)`.
         starts: The rows b, `(k, n)`.
-        steps: Dimension at which V stops growing; no more than n.
-        tolerance: Relative change of the forms over a tenth of the steps that ends it before.
+        steps: The largest dimension of V; at most n.
+        tolerance: Stop when the forms change relatively by less over a tenth of the steps.
 
     Example:
         >>> matrix = torch.diag(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
-        >>> lanczos(
-        ...     lambda rows: rows @ matrix,
-        ...     torch.ones(1, 3, dtype=torch.float64),
-        ...     steps=3,
-        ...     tolerance=1e-9,
-        ... ).solutions.round(decimals=6)
+        >>> ones = torch.ones(1, 3, dtype=torch.float64)
+        >>> found = lanczos(lambda rows: rows @ matrix, ones, steps=3, tolerance=1e-9)
+        >>> found.solutions.round(decimals=6)
         tensor([[1.0000, 0.5000, 0.2500]], dtype=torch.float64)
 
     References:
@@ -146,7 +141,7 @@ def lanczos(
     form, settled = starts.new_zeros(len(starts)), False
     for space in krylov(products, starts, steps=steps):
         report(space.steps, steps, float(space.beside[:, -1].max()))
-        if space.steps == steps or space.steps % max(1, steps // ASKED) == 0 or space.ended:
+        if space.steps == steps or space.steps % max(1, steps // _CHECKS) == 0 or space.ended:
             before, form = form, _weights(space)[:, 0]
             settled = bool((form - before <= tolerance * form).all()) or space.ended
             if settled:

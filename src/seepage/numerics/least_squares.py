@@ -13,11 +13,11 @@ _EXACT = 1e-22
 
 
 class _LinearOperator(Protocol):
-    """A matrix of which only products are known, for many right-hand sides at once."""
+    """A matrix that is only known by its products, for many right-hand sides at once."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of equations and of unknowns."""
+        """Numbers of equations and unknowns."""
 
     def apply(self, x: Tensor) -> Tensor:
         """The product with unknowns `(..., n)`."""
@@ -30,23 +30,23 @@ class Residual(Protocol):
     """Equations in unknowns `(n,)`."""
 
     def __call__(self, unknowns: Tensor) -> Tensor:
-        """What is left of each equation, `(e,)`."""
+        """The residual of each equation, `(e,)`."""
 
     def derivative(self, unknowns: Tensor) -> Tensor:
-        """Of each equation by each unknown, `(e, n)`."""
+        """The derivative of each equation by each unknown, `(e, n)`."""
 
 
 def least_squares(residual: Residual, start: Tensor, *, steps: int) -> tuple[Tensor, float]:
-    """Levenberg-Marquardt; the unknowns, and the sum of squares they leave.
+    """Minimise by Levenberg-Marquardt; return the unknowns and their sum of squares.
 
-    One singular value decomposition of the derivative serves every damping that is tried at a
-    step. It loses half as many digits as the normal equations do, and people whose gradients
-    nearly agree are told apart by the last ones.
+    One singular value decomposition of the derivative serves all dampings tried at a step. It loses
+    half as many digits as the normal equations, and separating examples whose gradients nearly
+    agree needs the last digits.
 
     Args:
         residual: The equations.
-        start: Of the unknowns, `(n,)`.
-        steps: At most.
+        start: The first unknowns, `(n,)`.
+        steps: The most steps to take.
 
     References:
         Levenberg, 1944 (levenberg1944method); Marquardt, 1963 (marquardt1963algorithm)
@@ -88,15 +88,15 @@ def minimum_norm(
 ) -> Tensor:
     """The x of least norm among those that minimise ||u x - v||^2 + damping^2 ||x||^2.
 
-    From zero, every iterate lies in the row space of u, where the solution of least norm is. Of
-    several systems, those that are solved wait for the others.
+    Starting from zero, every iterate lies in the row space of u, as does the solution of least
+    norm. Several systems are solved side by side.
 
     Args:
         system: u.
         target: v, `(..., |z| + |w|)`.
-        damping: Tikhonov's, for a v with noise in it.
+        damping: Tikhonov damping, for a noisy v.
         tolerance: Stop when the gradient of the objective has fallen by this factor.
-        iterations: Stop after so many.
+        iterations: The most iterations.
 
     References:
         Hestenes and Stiefel, 1952, Sec. 10 (hestenes1952methods)
@@ -104,7 +104,7 @@ def minimum_norm(
     nothing = target.new_zeros(*target.shape[:-1], system.shape[1])
     state = _begin(system, target, damping, nothing, tolerance)
     for iteration in range(iterations):
-        # Not every time, for a GPU must be waited for; what is solved stays as it is.
+        # Rarely, since it waits for the GPU; solved systems do not change any more.
         if iteration % _LOOK_EVERY == 0 and not bool((state.power > state.enough).any()):
             break
         state = _advance(system, state, damping)
@@ -116,13 +116,14 @@ def nearest_solution(
 ) -> Tensor:
     """Move x towards the nearest solution of u x = v, by a fixed number of iterations.
 
-    What is added lies in the row space of u, so the part of x that the system does not see stays.
+    The part of x outside the row space of u stays. The control flow does not depend on values, so
+    it can be captured as a CUDA graph.
 
     Args:
         system: u.
         target: v, `(..., |z| + |w|)`.
-        x: Where to start, `(..., n)`.
-        iterations: How many; nothing on the way depends on values, so it can be captured.
+        x: The start, `(..., n)`.
+        iterations: How many.
     """
     state = _begin(system, target, 0.0, x, torch.finfo(x.dtype).eps)
     for _ in range(iterations):
@@ -150,7 +151,7 @@ def _begin(
 def _advance(system: _LinearOperator, state: _State, damping: float) -> _State:
     image = system.apply(state.direction)
     curvature = _squared(image) + damping**2 * _squared(state.direction)
-    # Beyond rounding the recurrence only amplifies it, so what is solved stays as it is.
+    # A solved system does not move, since the recurrence would only amplify rounding.
     pace = _ratio(state.power, curvature).masked_fill(state.power <= state.enough, 0.0)
     x, rest = state.x + pace * state.direction, state.rest - pace * image
     gradient = system.adjoint(rest) - damping**2 * x
@@ -160,7 +161,7 @@ def _advance(system: _LinearOperator, state: _State, damping: float) -> _State:
 
 
 def _squared(vectors: Tensor) -> Tensor:
-    """Their squared lengths, `(..., 1)`."""
+    """Squared lengths, `(..., 1)`."""
     return vectors.square().sum(-1, keepdim=True)
 
 

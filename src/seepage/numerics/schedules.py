@@ -1,4 +1,4 @@
-"""Schedules of step sizes and learning rates: a factor for each step."""
+"""Schedules: a factor of the step size or learning rate for each step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Schedule(Protocol):
     """A factor for the step size or the learning rate."""
 
     def __call__(self, step: int, steps: int) -> float:
-        """Factor at a step (counted from 0) of a run of `steps`."""
+        """Return the factor at a step (counted from 0) of a run of `steps`."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Constant:
     """
 
     def __call__(self, step: int, steps: int) -> float:
-        """One."""
+        """Return one."""
         return 1.0
 
 
@@ -46,7 +46,7 @@ class StepDecay:
     milestones: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
 
     def __call__(self, step: int, steps: int) -> float:
-        """Count the milestones so far."""
+        """Count the milestones passed."""
         return float(self.factor ** sum(step >= share * steps for share in self.milestones))
 
 
@@ -58,7 +58,7 @@ class Drops:
 
     Args:
         at: Shares of the training after which the learning rate drops.
-        factor: What it is multiplied by at each.
+        factor: The factor of each drop.
 
     Example:
         >>> [round(Drops()(epoch, 200), 3) for epoch in (0, 50, 199)]
@@ -72,7 +72,7 @@ class Drops:
     factor: float = 0.1
 
     def __call__(self, step: int, steps: int) -> float:
-        """Count the drops so far."""
+        """Count the drops passed."""
         return StepDecay(factor=self.factor, milestones=self.at)(step, steps)
 
 
@@ -98,7 +98,7 @@ class CosineDecay:
             raise InvalidValue(f"expected 0 <= floor <= 1, got {self.floor!r}")
 
     def __call__(self, step: int, steps: int) -> float:
-        """Read the wave."""
+        """Evaluate the wave."""
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
@@ -107,7 +107,7 @@ class WarmUp:
     """Rise linearly during the first steps, then follow another schedule over the rest.
 
     Args:
-        schedule: What follows; it sees a run without the warm-up.
+        schedule: The schedule that follows; its run does not count the warm-up.
         steps: Length of the rise; the last of these steps has the full size.
 
     Example:
@@ -127,7 +127,7 @@ class WarmUp:
             raise InvalidValue(f"expected steps >= 1, got {self.steps!r}")
 
     def __call__(self, step: int, steps: int) -> float:
-        """Rise, then delegate."""
+        """Rise, then follow the schedule."""
         rest = max(steps - self.steps, 1)
         if step < self.steps:
             return (step + 1) / self.steps * self.schedule(0, rest)
@@ -136,7 +136,7 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class OneCycle:
-    """Rise to the learning rate along a straight line, then fall to zero along another.
+    """Rise linearly to the full learning rate, then fall linearly to zero.
 
     Args:
         rise: Share of the steps that rise.
@@ -157,6 +157,6 @@ class OneCycle:
             raise InvalidValue(f"expected 0 <= rise < 1, got {self.rise!r}")
 
     def __call__(self, step: int, steps: int) -> float:
-        """Read the two lines; the first step already moves."""
+        """Evaluate the two lines; the factor of the first step is not zero."""
         top = self.rise * steps
         return min((step + 1) / max(top, 1.0), (steps - step) / (steps - top + 1), 1.0)

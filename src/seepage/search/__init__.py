@@ -3,12 +3,7 @@
 from seepage.numerics.schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.search.engine import Engine
 from seepage.search.feature_matching import FeatureMatching
-from seepage.search.fidelity import (
-    L2,
-    Cosine,
-    GaussianLikelihood,
-    LayerwiseCosine,
-)
+from seepage.search.fidelity import L2, Cosine, GaussianLikelihood, LayerwiseCosine
 from seepage.search.generator import Generator, SoftmaxCategories
 from seepage.search.lbfgs import LBFGS
 from seepage.search.matching import GradientMatching, together

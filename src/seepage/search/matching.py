@@ -104,10 +104,7 @@ class GradientMatching:
 
 
 def together(
-    attacks: Sequence[GradientMatching],
-    observations: Sequence[Observation],
-    *,
-    rngs: Sequence[Rng],
+    attacks: Sequence[GradientMatching], observations: Sequence[Observation], *, rngs: Sequence[Rng]
 ) -> list[Reconstruction]:
     """Attack several observations side by side, each by its own search.
 

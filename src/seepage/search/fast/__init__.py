@@ -3,9 +3,4 @@
 from seepage.search.fast.case_simulation import case_simulation, use_known_statistics
 from seepage.search.fast.row_simulation import Strategy, row_simulation
 
-__all__ = [
-    "Strategy",
-    "case_simulation",
-    "row_simulation",
-    "use_known_statistics",
-]
+__all__ = ["Strategy", "case_simulation", "row_simulation", "use_known_statistics"]

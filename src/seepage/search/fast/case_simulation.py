@@ -22,6 +22,7 @@ from seepage.search.fast.row_simulation import (
     SharedWeights,
     Strategy,
     Vectorised,
+    join_updates,
     row_simulation,
     shared_simulation,
 )
@@ -42,31 +43,7 @@ class _ByCase:
         """Split the rows by case, simulate, and join the updates."""
         count = len(self.simulations)
         parts = zip(self.simulations, normalised.chunk(count), labels.chunk(count), strict=True)
-        return _join_updates([simulate(x, y) for simulate, x, y in parts])
-
-
-@dataclass(frozen=True, eq=False)
-class DefendedByCase:
-    """Simulate all rows in one pass through one network, then apply the defense of each case."""
-
-    simulations: Sequence[SharedWeights]
-
-    def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Simulate the updates of all rows."""
-        return self._defend(self.simulations[0].gradients(normalised, labels))
-
-    def reading(
-        self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Simulate the updates, and return what layers read on the way."""
-        undefended, read = self.simulations[0].undefended(normalised, labels, layers)
-        return self._defend(undefended), read
-
-    def _defend(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        parts = {name: tensor.chunk(len(self.simulations)) for name, tensor in gradients.items()}
-        cases = [{name: parts[name][i] for name in parts} for i in range(len(self.simulations))]
-        pairs = zip(self.simulations, cases, strict=True)
-        return _join_updates([shared.defended(gradients) for shared, gradients in pairs])
+        return join_updates([simulate(x, y) for simulate, x, y in parts])
 
 
 def case_simulation(
@@ -83,13 +60,13 @@ def case_simulation(
         return row_simulation(cases[0], rows=rows, strategy=strategy)
     shared = _share_network(cases, rows=rows, strategy=strategy)
     if shared is not None:
-        return DefendedByCase(shared)
+        return shared
     return _ByCase([row_simulation(case, rows=rows, strategy=strategy) for case in cases])
 
 
 def _share_network(
     cases: Sequence[Observation], *, rows: int, strategy: Strategy
-) -> list[SharedWeights] | None:
+) -> SharedWeights | None:
     """Simulate all cases with the network of the first; None if they cannot share it.
 
     One client of each kind of defense is tried.
@@ -102,7 +79,7 @@ def _share_network(
     shared = [one for one in tried if isinstance(one, SharedWeights)]
     if len(shared) < len(tried):
         return None
-    return [replace(shared[0], simulation=simulation) for simulation in simulations]
+    return replace(shared[0], simulations=tuple(simulations))
 
 
 def _kind(simulation: Simulate) -> tuple[object, ...]:
@@ -125,10 +102,6 @@ def _has_own_network(case: Observation) -> bool:
     return case.simulate.client is not None and case.simulate.task is not case.task
 
 
-def _join_updates(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat([update[name] for update in updates]) for name in updates[0]}
-
-
 def use_known_statistics(simulate: RowSimulation, cases: Sequence[Observation]) -> RowSimulation:
     """Normalise by the known batch statistics of each case.
 
@@ -144,9 +117,6 @@ def use_known_statistics(simulate: RowSimulation, cases: Sequence[Observation]) 
     if isinstance(simulate, _ByCase):
         pairs = zip(simulate.simulations, cases, strict=True)
         return _ByCase([use_known_statistics(one, [case]) for one, case in pairs])
-    if isinstance(simulate, DefendedByCase):
-        first, *rest = simulate.simulations
-        return DefendedByCase([_give_statistics(first, cases), *rest])
     if isinstance(simulate, InTurn | Vectorised):
         shared = shared_simulation(simulate.observation)
         simulate = simulate if isinstance(shared, str) else shared
@@ -160,7 +130,7 @@ def _give_statistics(shared: SharedWeights, cases: Sequence[Observation]) -> Sha
     known = [case.statistics for case in cases if case.statistics is not None]
     if len(known) < len(cases):
         return shared
-    network, task = copy.deepcopy(shared.network), shared.simulation.task
+    network, task = copy.deepcopy(shared.network), shared.simulations[0].task
     runs = Counter(running_order(task, batchnorm_layers(task.network)))
     for name, layer in network.named_modules():
         if isinstance(layer, RowBatchNorm) and layer.inverse is None and runs[name] == 1:

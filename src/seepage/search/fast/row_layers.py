@@ -124,12 +124,7 @@ def batchnorm_eval(
 class _AffineForward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context,
-        inputs: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        inverse: Tensor,
-        offset: Tensor,
+        ctx: _Context, inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
     ) -> Tensor:
         scale = per_channel(weight * inverse, inputs)
         ctx.save_for_backward(inputs, scale, inverse, offset)

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -30,6 +30,7 @@ from seepage.search.fast.row_kernels import (
 from seepage.search.fast.row_layers import make_row_layer
 
 if TYPE_CHECKING:
+    from seepage.defenses.chain import Chain
     from seepage.search.objective import RowSimulation
 
 
@@ -38,40 +39,34 @@ class SharedWeights:
     """Simulate FedSGD clients of all rows in one pass; made by `shared_simulation`.
 
     Args:
-        simulation: The client.
-        network: Its network, with row layers.
+        simulations: The client of each case, or one for all; they differ only in their defense.
+        network: Their network, with row layers.
         mean: Whether the loss is a mean over the batch, not a sum.
         broadcast: Whether the network is the one that was broadcast, which terms ask about.
     """
 
-    simulation: Simulate
+    simulations: tuple[Simulate, ...]
     network: nn.Module
     mean: bool
     broadcast: bool
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Simulate the updates of all rows."""
-        return self.defended(self.gradients(normalised, labels))
+        return self.reading(normalised, labels, ())[0]
 
     def reading(
         self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Simulate the updates, and return what layers read on the way, `(R, B, ...)` each."""
-        gradients, read = self.undefended(normalised, labels, layers)
-        return self.defended(gradients), read
-
-    def undefended(
-        self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Gradients of all rows, and what layers read on the way."""
         present = dict(self.network.named_modules()) if self.broadcast else {}
         with layer_inputs(self.network, [name for name in layers if name in present]) as read:
-            gradients = self.gradients(normalised, labels)
-        return gradients, {name: split_rows(t, len(normalised)) for name, t in read.items()}
+            gradients = self._gradients(normalised, labels)
+        rows = {name: split_rows(t, len(normalised)) for name, t in read.items()}
+        return self._defend(gradients), rows
 
-    def gradients(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def _gradients(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """One forward and backward pass over the inputs of all rows."""
-        task = self.simulation.task
+        task = self.simulations[0].task
         normalised, labels = self._mix(normalised, labels)
         rows, size = normalised.shape[:2]
         leaves = {
@@ -89,25 +84,34 @@ class SharedWeights:
 
     def _mix(self, normalised: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mix the examples of every row, if the client does."""
-        mixing = self.simulation.mixing
+        mixing, task = self.simulations[0].mixing, self.simulations[0].task
         if mixing is None:
             return normalised, labels
         # Coefficients sum to one, so a mixture of normalised inputs is the normalised mixture.
         weights = mixing.coefficients.to(normalised)
-        known = labels if labels.ndim == 3 else one_hot(labels, self.simulation.task.classes)
+        known = labels if labels.ndim == 3 else one_hot(labels, task.classes)
         return torch.einsum("eb,rb...->re...", weights, normalised), weights @ known.to(weights)
 
-    def defended(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Apply the expected defense to the gradient of every row."""
-        client = self.simulation.client
-        assert client is not None
-        defense = client.chain
+    def _defend(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Apply the expected defense of its case to the gradient of every row."""
 
-        def one(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        def defend_row(defense: Chain, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             return dict(defense.expected(Update(tensors)).tensors)
 
-        defended: dict[str, Tensor] = vmap(one)(gradients)
-        return defended
+        count, defended = len(self.simulations), []
+        for case, simulation in enumerate(self.simulations):
+            assert simulation.client is not None
+            # The derivative of a chunk copies, so a single case is not split.
+            parts = {name: t.chunk(count)[case] for name, t in gradients.items() if count > 1}
+            defended.append(vmap(partial(defend_row, simulation.client.chain))(parts or gradients))
+        return join_updates(defended)
+
+
+def join_updates(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the rows of several updates; a single one is not copied."""
+    if len(updates) == 1:
+        return updates[0]
+    return {name: torch.cat([update[name] for update in updates]) for name in updates[0]}
 
 
 def shared_simulation(observation: Observation) -> SharedWeights | str:
@@ -124,7 +128,7 @@ def shared_simulation(observation: Observation) -> SharedWeights | str:
     network = _use_row_layers(simulation.task)
     if isinstance(network, str):
         return network
-    shared = SharedWeights(simulation, network, mean, simulation.task is observation.task)
+    shared = SharedWeights((simulation,), network, mean, simulation.task is observation.task)
     return _find_disagreement(simulation, observation, mean=mean) or shared
 
 
@@ -163,7 +167,7 @@ def _find_disagreement(simulation: Simulate, observation: Observation, *, mean: 
                 continue
             network = _use_row_layers(judge.task)
             assert isinstance(network, nn.Module)
-            shared = SharedWeights(judge, network, mean, broadcast=False)
+            shared = SharedWeights((judge,), network, mean, broadcast=False)
             try:
                 fast = shared(inputs, labels.expand(2, *labels.shape))
             except Exception:  # noqa: BLE001 - the rows then run another way
