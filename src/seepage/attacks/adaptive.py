@@ -278,7 +278,7 @@ def adaptive(attack: Attack, defense: Protection | None = None) -> Attack:
     A threat with `knows_defense` has every attack simulate the deterministic part of the defense.
     Random or data-dependent choices of the defense can often be read off the update itself:
     `INVERTERS` has a function for each such defense. An inverter can be wrong about some inputs,
-    and without the truth nobody knows which guess is nearer. So an audit also runs the attack
+    and without the truth it is unknown which guess is nearer. So an audit also runs the attack
     without knowledge of the defense: knowing it never lowers the leakage that is reported.
 
     Args:

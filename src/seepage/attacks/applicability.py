@@ -157,8 +157,7 @@ def require_searchable(observation: Observation) -> None:
     task = observation.task
     require_continuous(task)
     labels = recover_labels(observation)
-    reference = next(iter(task.parameters.values()))
-    start = task.domain.sample(len(labels), rng=Rng(0)).to(reference).requires_grad_()
+    start = task.move_inputs(task.domain.sample(len(labels), rng=Rng(0))).requires_grad_()
     simulated = observation.simulate(start, labels).flat()
     distance = (simulated - observation.update.flat()).square().sum()
     slope = None

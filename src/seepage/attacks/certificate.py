@@ -96,7 +96,7 @@ class _Agreement:
 
     Args:
         residual: The largest relative difference ||g_l(x, y) - g_l*|| / ||g_l*|| of a tensor l that
-            tells anything, or that of the whole update where this is larger.
+            tells anything, or that of the whole update if that is larger.
         lengths: ||g_l*|| of the tensors that tell anything. The others are zero, or rounding
             changes them by more than 1e-3 of their length.
         error: Root of the summed squares of all relative differences and relative rounding.

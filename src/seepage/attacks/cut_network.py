@@ -62,10 +62,9 @@ def order_by_labels(labels: Tensor, features: Features, observation: Observation
         observation: What they were recovered from.
     """
     task, gradient = observation.task, observation.update.descent().tensors
-    reference = next(iter(task.parameters.values()))
-    values = features.values.to(reference)
+    values = task.move_inputs(features.values)
     if not features.scaled:
-        noise = task.domain.sample(_HEAD_PROBES, rng=Rng(0)).to(reference)
+        noise = task.move_inputs(task.domain.sample(_HEAD_PROBES, rng=Rng(0)))
         lengths = features_at(task, features.layer, noise).detach().norm(dim=1)
         values = values * lengths.median() / values.norm(dim=1, keepdim=True)
     sent = gradient[_weight_name(features)].double() @ torch.linalg.pinv(values.double())
@@ -116,7 +115,7 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
     task = _cut_task(observation.task, features.layer)
     if task is None:
         return None
-    values = features.values.to(next(iter(task.parameters.values())))
+    values = task.move_inputs(features.values)
     outputs, read, returned = _run_upper(observation.task, features.layer, values)
     loss = observation.task.loss(outputs, labels).sum()
     slopes, back = torch.autograd.grad(loss, (read, returned))

@@ -259,8 +259,7 @@ class _Dager:
         Raises:
             NotApplicable: The span holds half of the vocabulary or more, so it tells nothing.
         """
-        device = next(iter(task.parameters.values())).device
-        everywhere = torch.arange(vocabulary, device=device)[:, None]
+        everywhere = task.move_inputs(torch.arange(vocabulary))[:, None]
         outside = check.measure(task, everywhere.expand(-1, task.domain.shape[0]))
         if float((outside < self.tolerance).double().mean()) > 0.5:
             raise NotApplicable(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
@@ -134,14 +135,11 @@ def merge_epochs(epochs: Tensor) -> Tensor:
         >>> merge_epochs(torch.tensor([[[0.0], [1.0]], [[0.8], [0.2]]])).flatten().tolist()
         [0.10000000149011612, 0.8999999761581421]
     """
-    from scipy.optimize import linear_sum_assignment
-
     first = epochs[0].flatten(1)
     ordered = [epochs[0]]
     for other in epochs[1:]:
         distances = torch.cdist(first.double(), other.flatten(1).double()).square()
-        _, chosen = linear_sum_assignment(distances.cpu().numpy())
-        ordered.append(other[torch.as_tensor(chosen, device=other.device)])
+        ordered.append(other[match_one_to_one(-distances)])
     return torch.stack(ordered).mean(0)
 
 

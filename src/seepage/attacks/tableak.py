@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import residual
+from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.core.rng import require_key
@@ -38,8 +39,6 @@ def align_members(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
     References:
         Vero et al., 2023, Sec. 4.2 (vero2023tableak); Kuhn, 1955 (kuhn1955hungarian)
     """
-    from scipy.optimize import linear_sum_assignment
-
     codes = labels[:, None] if labels.ndim == 1 else labels
     forbidden = (codes[:, None] != codes[None]).any(-1).cpu()
     kept = members[reference].double().cpu()
@@ -48,8 +47,7 @@ def align_members(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
         costs = (kept[:, None] - member.double().cpu()[None]).square().sum(-1)
         # More than any assignment within labels can cost.
         costs = costs.masked_fill(forbidden, float(costs.sum()) + 1)
-        _, columns = linear_sum_assignment(costs.numpy())
-        ordered.append(member[torch.as_tensor(columns, device=member.device)])
+        ordered.append(member[match_one_to_one(-costs).to(member.device)])
     return torch.stack(ordered)
 
 

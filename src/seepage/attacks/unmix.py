@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.certificate import EXPLAINED, residual
+from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.core import Attack, Mixing, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 from seepage.search.many import attack_many
@@ -348,18 +349,14 @@ class Unmixed:
 
 def _unmix_guess(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:
     """Return the inputs in the encodings, or the guess as it is."""
-    from scipy.optimize import linear_sum_assignment
-
     mixing, known = observation.mixing, observation.labels
     if mixing is None or mixing.flipped_about is None or known is None or not _can_unmix(mixing):
         return guess
     found = known if guess.labels is None else guess.labels
     if found.shape != known.shape or residual(observation, guess.inputs, found) > EXPLAINED:
         return guess
-    distances = torch.cdist(known.double(), found.to(known).double()).cpu().numpy()
-    order = torch.as_tensor(linear_sum_assignment(distances)[1], device=found.device)
-    domain = observation.task.domain
-    signs = rng.fork("signs")
+    order = match_one_to_one(-torch.cdist(known.double(), found.to(known).double()))
+    domain, signs = observation.task.domain, rng.fork("signs")
     inputs = unmix(guess.inputs[order], mixing, rng=signs, bounds=domain.bounds)
     inverse = torch.linalg.pinv(mixing.coefficients.to(known))
     labels = (inverse @ known).argmax(1)
