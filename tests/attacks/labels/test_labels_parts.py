@@ -8,10 +8,10 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.labels.count_labels import (
-    _cost_with,
+    _cost_of_adding,
     count_visible,
-    nearest_counts,
     peel,
+    round_counts,
     write_equations,
 )
 from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
@@ -42,7 +42,7 @@ def supposed(equations, labels):
 @pytest.mark.parametrize("seed", range(12))
 def test_rounding_finds_the_nearest_counts(seed):
     estimate = 2 * sp.rng(seed).normal((4,)).double() + 1
-    ours = nearest_counts(estimate, 5)
+    ours = round_counts(estimate, 5)
     every = [torch.tensor(n) for n in product(range(6), repeat=4) if sum(n) == 5]
     best = min((n - estimate).square().sum() for n in every)
     assert ours.sum() == 5
@@ -85,7 +85,7 @@ def test_the_cost_of_one_more_example_is_that_of_all_together():
     features, labels = supposed(equations, [0, 3])
     more = sp.rng(3).normal((4, 3)).double()
     left, accuracy = equations.residual(features, labels), equations.accuracy(features, labels)
-    quick = _cost_with(equations, left, accuracy, more)
+    quick = _cost_of_adding(equations, left, accuracy, more)
     for feature, label in product(range(4), range(6)):
         together = torch.cat([features, more[feature][None]]), torch.tensor([0, 3, label])
         slow = equations.cost(equations.residual(*together), equations.accuracy(*together)).sum()

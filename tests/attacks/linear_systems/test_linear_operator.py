@@ -219,7 +219,7 @@ def test_systems_side_by_side_are_solved_as_one_by_one(layer):
         LinearSystem(layer, noise(*layer.output_shape, seed=s), noise(*layer.output_shape) > -s)
         for s in range(3)
     ]
-    together = LinearSystem.of_all(systems)
+    together = LinearSystem.stack(systems)
     targets, x = noise(3, together.shape[0], seed=7), noise(3, layer.inputs, seed=8)
 
     def alone(function):

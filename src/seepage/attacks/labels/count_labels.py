@@ -58,7 +58,7 @@ def count_classes(observation: Observation) -> Tensor:
     if size == 1:
         return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
     counts, explained = fit_prototypes(evidence, size)
-    return nearest_counts(counts, size) if explained else _count_by_peeling(evidence, size)
+    return round_counts(counts, size) if explained else _count_by_peeling(evidence, size)
 
 
 def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
@@ -78,10 +78,10 @@ def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
 
 def _calibrate_counts(signal: Tensor, size: int) -> Tensor:
     """The whole counts nearest to n = B/K - B dL/db, from B dL/db."""
-    return nearest_counts(size / len(signal) - signal, size)
+    return round_counts(size / len(signal) - signal, size)
 
 
-def nearest_counts(estimate: Tensor, total: int) -> Tensor:
+def round_counts(estimate: Tensor, total: int) -> Tensor:
     """The non-negative integers with this sum that are nearest to an estimate, `(K,)`.
 
         argmin ||n - estimate||^2   over   n in {0, 1, ...}^K, sum n = total
@@ -90,7 +90,7 @@ def nearest_counts(estimate: Tensor, total: int) -> Tensor:
     cost. The first class wins a tie.
 
     Example:
-        >>> nearest_counts(torch.tensor([1.6, -0.3, 0.7]), 2).tolist()
+        >>> round_counts(torch.tensor([1.6, -0.3, 0.7]), 2).tolist()
         [1, 0, 1]
     """
     counts = estimate.clamp_min(0).round()
@@ -150,7 +150,7 @@ def _scale_by_size(
         return None
     # A mean does not grow with the batch, and a sum grows in proportion.
     power = log2(four.factor / two.factor)
-    return lambda size: evidence.divided_by(two.factor * (size / 2) ** power)
+    return lambda size: evidence.divide_by(two.factor * (size / 2) ** power)
 
 
 def _gives_whole_counts(evidence: Evidence, size: int) -> bool:
@@ -194,7 +194,7 @@ def fit_prototypes(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
         own = torch.where(present[:, None], sums / estimate[:, None], features)
         features = (features + own) / 2
         counts = (counts + _normalise_counts(estimate, size)) / 2
-    whole = nearest_counts(estimate, size).to(estimate)
+    whole = round_counts(estimate, size).to(estimate)
     predictions = evidence.predictions(features)
     residuals = predictions - torch.eye(evidence.classes, dtype=predictions.dtype)
     gradient = residuals.T @ (whole[:, None] * features) / size
@@ -393,8 +393,8 @@ def _propose_example(
 ) -> list[tuple[Tensor, Tensor]]:
     """The most promising ways to add one example: features and labels of all examples."""
     left, accuracy = equations.residual(features, labels), equations.accuracy(features, labels)
-    mixtures = _mixtures(equations, left, accuracy)
-    cost = _cost_with(equations, left, accuracy, mixtures)
+    mixtures = _extract_mixtures(equations, left, accuracy)
+    cost = _cost_of_adding(equations, left, accuracy, mixtures)
     order = cost.flatten().argsort(stable=True)[:_TRIALS]
     return [
         (torch.cat([features, mixtures[f][None]]), torch.cat([labels, labels.new_tensor([label])]))
@@ -402,7 +402,7 @@ def _propose_example(
     ]
 
 
-def _mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Tensor:
+def _extract_mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Tensor:
     """Features that would leave such rows, `(F, r)`, from rows of every size."""
     lengths = vector_norm(left, dim=1)
     rows = left[(lengths > 3 * accuracy).nonzero().flatten()]
@@ -413,7 +413,7 @@ def _mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Ten
     return found[found.isfinite().all(1)]
 
 
-def _cost_with(
+def _cost_of_adding(
     equations: _LabelEquations, left: Tensor, accuracy: Tensor, features: Tensor
 ) -> Tensor:
     """Cost with one more example, for each of these features and each label, `(F, K)`.

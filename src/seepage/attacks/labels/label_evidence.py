@@ -64,7 +64,7 @@ class Evidence:
         """Softmax(W h), `(A, K)`, of features `(A, d)`."""
         return torch.softmax(features @ self.weight.T + self.offset, dim=-1)
 
-    def divided_by(self, factor: float) -> Evidence:
+    def divide_by(self, factor: float) -> Evidence:
         """The evidence in a unit that is `factor` times as large."""
         return replace(self, gradient=self.gradient / factor, rounding=self.rounding / abs(factor))
 
@@ -159,7 +159,7 @@ class _Gain:
 
     def undo(self, evidence: Evidence) -> Evidence:
         """The evidence in units of a mean gradient, no more precise than this gain."""
-        scaled = evidence.divided_by(self.factor)
+        scaled = evidence.divide_by(self.factor)
         return replace(scaled, precision=max(scaled.precision, self.error))
 
 

@@ -75,13 +75,13 @@ def features(observation: Observation, *, layer: str) -> Tensor:
             f"expected {layer!r} of {task.name} to be a fully connected layer that reads one "
             "vector per example; choose another layer, or use gradient matching"
         )
-    weight, bias = _layer_gradients(update, layer)
+    weight, bias = _find_gradients(update, layer)
     if bias is not None:
-        return layer_input(weight, bias, name=layer)
+        return solve_layer_input(weight, bias, name=layer)
     return _features_below_bias(task, update, layer).to(weight.dtype)
 
 
-def _layer_gradients(update: Update, name: str) -> tuple[Tensor, Tensor | None]:
+def _find_gradients(update: Update, name: str) -> tuple[Tensor, Tensor | None]:
     """The gradients dL/dA and, if the update holds it, dL/db."""
     of_weight, of_bias = _layer_parameters(name)
     weight = update.tensors.get(of_weight)
@@ -96,7 +96,7 @@ def _layer_parameters(name: str) -> tuple[str, str]:
     return f"{prefix}weight", f"{prefix}bias"
 
 
-def layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
+def solve_layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
     """Solve dL/dA = (dL/dz) v^T for v by least squares.
 
     Args:
@@ -105,7 +105,8 @@ def layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
         name: Of the layer, for messages.
 
     Example:
-        >>> layer_input(torch.tensor([[2.0, 4.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0]), name="")
+        >>> weight, delta = torch.tensor([[2.0, 4.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0])
+        >>> solve_layer_input(weight, delta, name="first")
         tensor([1., 2.])
     """
     largest = delta.abs().max()
@@ -124,7 +125,7 @@ def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
     exact = update.map(Tensor.double)
     below: list[Layer] = []
     for above in layers[[layer.name for layer in layers].index(name) :]:
-        weight, delta = _layer_gradients(exact, above.name)
+        weight, delta = _find_gradients(exact, above.name)
         if above.convolutional or delta is not None:
             break
         below.append(above)
@@ -133,13 +134,13 @@ def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
             f"expected a bias in {name!r} of {task.name}, or in a fully connected layer that only "
             "fully connected layers separate from it, got none; use gradient matching"
         )
-    vector = layer_input(weight, delta, name=above.name)
+    vector = solve_layer_input(weight, delta, name=above.name)
     for layer in reversed(below):
         slope = layer.activation.derivative(layer.activation.inverse(vector))
         # Where the activation lost z, as a ReLU does, its slope is unknown.
         seen = layer.activation.known(vector)
         delta = torch.where(seen, slope * (above.weight.T @ delta), 0.0)
-        vector = layer_input(_layer_gradients(exact, layer.name)[0], delta, name=layer.name)
+        vector = solve_layer_input(_find_gradients(exact, layer.name)[0], delta, name=layer.name)
         above = layer
     return vector
 
@@ -164,7 +165,7 @@ class AnalyticFC:
         if size == 1:
             vectors, labels = features(observation, layer=layer), observation.labels
         else:
-            vectors, labels = _strongest_rows(observation, layer, size), None
+            vectors, labels = _pick_strongest_rows(observation, layer, size), None
         normalised = vectors.reshape(size, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
         trace = Trace(seconds=time.perf_counter() - began, device=str(vectors.device))
@@ -189,8 +190,8 @@ def _find_reader(task: Task, *, biased: bool) -> str:
     return layer
 
 
-def _strongest_rows(observation: Observation, layer: str, size: int) -> Tensor:
-    weight, bias = _layer_gradients(observation.update, layer)
+def _pick_strongest_rows(observation: Observation, layer: str, size: int) -> Tensor:
+    weight, bias = _find_gradients(observation.update, layer)
     if bias is None:
         raise NotApplicable(f"the bias of {layer!r} is frozen, so the update does not hold it")
     if size > len(bias):

@@ -62,7 +62,7 @@ class LinearSystem:
         return self.layer.outputs + self.layer.weight.numel(), self.layer.inputs
 
     @classmethod
-    def of_all(cls, systems: Sequence[LinearSystem]) -> LinearSystem:
+    def stack(cls, systems: Sequence[LinearSystem]) -> LinearSystem:
         """Stack systems of one layer along a new first axis."""
         known = [system.known for system in systems if system.known is not None]
         deltas = torch.stack([system.delta for system in systems])

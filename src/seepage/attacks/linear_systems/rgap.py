@@ -156,7 +156,7 @@ def _solve_layer(
         system = LinearSystem(layer, delta, above.where)
         systems.append(system)
         targets.append(system.right_hand_side(above.z, gradient[weight].to(delta)))
-    joint = LinearSystem.of_all(systems)
+    joint = LinearSystem.stack(systems)
     if layer.convolutional:
         solutions = minimum_norm(joint, torch.stack(targets), damping=damping)
     else:
@@ -168,7 +168,7 @@ def _solve_layer(
     return [Step(index, system, v, x, above.exact, one) for system, v, x, above, one in each]
 
 
-def head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> list[Tensor]:
+def solve_head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> list[Tensor]:
     """Every dL/dz of a last fully connected layer that its weight gradient allows.
 
     The weight gradient of one example is dz x^T. It gives a unit vector a and a vector c with
@@ -281,15 +281,11 @@ def recover_inputs(
         for case, seen in enumerate(observations)
     ]
     seconds = (time.perf_counter() - began) / len(observations)
-    return [
-        _certify_guess(
-            seen,
-            stack,
-            step,
-            replace((traces or {}).get(case, Trace(device=str(step.x.device))), seconds=seconds),
-        )
-        for case, (seen, step) in enumerate(zip(observations, best, strict=True))
+    effort = [
+        replace((traces or {}).get(case, Trace(device=str(step.x.device))), seconds=seconds)
+        for case, step in enumerate(best)
     ]
+    return [_certify_guess(*each, stack) for each in zip(observations, best, effort, strict=True)]
 
 
 def _read_head_deltas(observation: Observation, stack: Stack) -> list[Tensor]:
@@ -305,7 +301,7 @@ def _read_head_deltas(observation: Observation, stack: Stack) -> list[Tensor]:
             hint="use Threat(knows_labels=True)",
         )
     loss, labels = observation.task.loss, observation.labels
-    return head_deltas(head, gradients[weight].to(head.weight), loss, labels)
+    return solve_head_deltas(head, gradients[weight].to(head.weight), loss, labels)
 
 
 def _choose_best(observation: Observation, steps: Sequence[Step]) -> Step:
@@ -316,7 +312,7 @@ def _choose_best(observation: Observation, steps: Sequence[Step]) -> Step:
 
 
 def _certify_guess(
-    observation: Observation, stack: Stack, step: Step, trace: Trace
+    observation: Observation, step: Step, trace: Trace, stack: Stack
 ) -> Reconstruction:
     """The guess, with a certificate where the labels are known."""
     found, labels = _to_inputs(observation, step.x), observation.labels

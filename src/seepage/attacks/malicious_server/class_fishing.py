@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.malicious_server.planting import passive_or_search, set_parameters
+from seepage.attacks.malicious_server.planting import default_to_search, set_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.rng import require_key
@@ -51,7 +51,7 @@ class ClassFishing:
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
         """Silence all classes but the target; nothing is random."""
-        weight, bias = _head_parameters(task)
+        weight, bias = _find_head(task)
         if self.target >= task.classes:
             raise InvalidValue(f"expected a target in 0..{task.classes - 1}, got {self.target}")
         values = task.parameters
@@ -74,7 +74,7 @@ class ClassFishing:
     def _isolate(self, observation: Observation, labels: Tensor) -> Update:
         """The update that one example of the class would have shared."""
         task, update = observation.task, observation.update
-        weight, bias = _head_parameters(task)
+        weight, bias = _find_head(task)
         share = update.tensors[bias]
         if float(share[self.target].abs()) <= _ABSENT * float(share.abs().max()):
             raise NotApplicable(
@@ -97,7 +97,7 @@ class ClassFishing:
         return whole
 
 
-def _head_parameters(task: Task) -> tuple[str, str]:
+def _find_head(task: Task) -> tuple[str, str]:
     head = classifier_head(task)
     if head.bias is None:
         raise NotApplicable(
@@ -119,4 +119,4 @@ def class_fishing(
     References:
         Wen et al., 2022 (wen2022fishing)
     """
-    return ClassFishing(attack=passive_or_search(attack), target=target, margin=margin)
+    return ClassFishing(attack=default_to_search(attack), target=target, margin=margin)

@@ -62,30 +62,33 @@ def find_passed_entries(task: Task) -> _PassedEntries:
     """
     shape = tuple(task.domain.shape)
     levels = torch.linspace(0, 1, _LEVELS, dtype=torch.float64)
-    layer, responses = _respond(task, levels.reshape(-1, *(1 for _ in shape)).expand(-1, *shape))
+    blank = levels.reshape(-1, *(1 for _ in shape)).expand(-1, *shape)
+    layer, responses = _read_first_layer(task, blank)
     responses = responses.T.contiguous()
     range_ = responses[:, -1] - responses[:, 0]
     alive = range_ > _SILENT * range_.abs().max()
     responses = responses[alive].cummax(1).values
-    index = torch.stack([_locate(task, axis, alive, responses) for axis in range(len(shape))], 1)
+    index = torch.stack(
+        [_locate_features(task, axis, alive, responses) for axis in range(len(shape))], 1
+    )
     # On noise, a feature that pools nothing has the value of the entry at its place.
     shares = Rng(0).fork("carried").uniform(shape).double()
-    said = _invert(responses, _respond(task, shares[None])[1][0][alive])
+    said = _invert_responses(responses, _read_first_layer(task, shares[None])[1][0][alive])
     single = (said - shares.to(said)[tuple(index.T)]).abs() < _EXACT
     return _PassedEntries(layer, alive.nonzero()[single, 0], responses[single], index[single])
 
 
-def _locate(task: Task, axis: int, alive: Tensor, responses: Tensor) -> Tensor:
+def _locate_features(task: Task, axis: int, alive: Tensor, responses: Tensor) -> Tensor:
     """The position along an axis that each feature comes from, found by ramps."""
     shape = tuple(task.domain.shape)
     ramp = torch.linspace(0, 1, shape[axis], dtype=torch.float64)
     ramp = ramp.reshape(*(-1 if a == axis else 1 for a in range(len(shape)))).expand(shape)
-    _, shown = _respond(task, torch.stack([ramp, 1 - ramp]))
-    up, down = (_invert(responses, one[alive]) for one in shown)
+    _, shown = _read_first_layer(task, torch.stack([ramp, 1 - ramp]))
+    up, down = (_invert_responses(responses, one[alive]) for one in shown)
     return ((up + 1 - down) / 2 * (shape[axis] - 1)).round().long()
 
 
-def _respond(task: Task, shares: Tensor) -> tuple[str, Tensor]:
+def _read_first_layer(task: Task, shares: Tensor) -> tuple[str, Tensor]:
     """The first fully connected layer and what it reads of inputs given as shares of the range."""
     low, high = task.domain.bounds
     double = task.in_mode("eval").to(dtype=torch.float64)
@@ -97,7 +100,7 @@ def _respond(task: Task, shares: Tensor) -> tuple[str, Tensor]:
     return read[0]
 
 
-def _invert(responses: Tensor, read: Tensor) -> Tensor:
+def _invert_responses(responses: Tensor, read: Tensor) -> Tensor:
     """The share of the range at which each feature responds with the value read."""
     read = read.to(responses).unsqueeze(1)
     above = torch.searchsorted(responses, read).clamp(1, responses.shape[1] - 1)
@@ -133,7 +136,7 @@ class ReadPassed:
         passed = find_passed_entries(task)
         read = features(observation, layer=passed.layer)
         low, high = task.domain.bounds
-        values = low + (high - low) * _invert(passed.responses, read[passed.alive])
+        values = low + (high - low) * _invert_responses(passed.responses, read[passed.alive])
         filled = fill_holes(tuple(task.domain.shape), passed.index, values)
         inputs = task.domain.project(filled[None].to(read))
         trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from seepage.attacks.malicious_server.planting import passive_or_search, set_parameters
+from seepage.attacks.malicious_server.planting import default_to_search, set_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue, SeepageError
 from seepage.probing.heads import classifier_head
@@ -70,4 +70,4 @@ def label_flip(*, attack: Attack | None = None, rows: Sequence[int] = ()) -> Act
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
     """
-    return LabelFlip(attack=passive_or_search(attack), rows=rows)
+    return LabelFlip(attack=default_to_search(attack), rows=rows)

@@ -48,7 +48,7 @@ def require_passive(attack: Attack) -> Attack:
     return attack
 
 
-def passive_or_search(attack: Attack | None) -> Attack:
+def default_to_search(attack: Attack | None) -> Attack:
     """The attack, which must be passive; `inverting_gradients()` if not given."""
     from seepage.attacks.inverting_gradients import inverting_gradients
 

@@ -221,7 +221,7 @@ class RobbingTheFed:
         functional = torch.full((entries,), 1 / entries, dtype=torch.float64)
         if self.functional == "random":
             functional = rng.fork("functional").normal((entries,)).double() / entries
-        edges = self._edges(functional, task)
+        edges = self._compute_edges(functional, task)
         weight, offset = _normalise_functional(functional, task)
         # Short rows before long columns: local steps then show in float32, and inputs keep bins.
         short = self._width
@@ -238,7 +238,7 @@ class RobbingTheFed:
             task, lambda network: Imprint(bins, opens, decoder, network), note="with an imprint"
         )
 
-    def _edges(self, functional: Tensor, task: Task) -> Tensor:
+    def _compute_edges(self, functional: Tensor, task: Task) -> Tensor:
         """All K + 1 edges, from the lowest to the highest value of the functional."""
         least, most = _functional_range(functional, task)
         levels = torch.arange(1, self.bins, dtype=torch.float64) / self.bins
@@ -270,8 +270,8 @@ class RobbingTheFed:
             bias = _restore_biases(bias, weight, rows, self._width / 2 - offset)
         candidates = torch.nan_to_num(weight / bias[:, None], posinf=0.0, neginf=0.0)
         # A filled row may lie outside its bin, and bins without an input are exactly zero.
-        inside = bias != 0 if holes else self._inside(candidates, task)
-        kept = _strongest(bias.abs(), inside, observation.batch_size)
+        inside = bias != 0 if holes else self._fall_in_bins(candidates, task)
+        kept = _pick_bins(bias.abs(), inside, observation.batch_size)
         normalised = candidates[kept].reshape(-1, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
         seconds = time.perf_counter() - began
@@ -282,7 +282,7 @@ class RobbingTheFed:
         """Width of a bin in the units of its own output."""
         return self.gain / (self.bins * self.column)
 
-    def _inside(self, candidates: Tensor, task: Task) -> Tensor:
+    def _fall_in_bins(self, candidates: Tensor, task: Task) -> Tensor:
         """Whether each candidate would itself fall into its bin."""
         weight, bias = (task.parameters[name].double() for name in _find_bins(task))
         place = (candidates.double() * weight).sum(1) + bias
@@ -339,7 +339,7 @@ def _normalise_functional(functional: Tensor, task: Task) -> tuple[Tensor, Tenso
     return functional * (one - zero), functional @ zero
 
 
-def _strongest(strength: Tensor, inside: Tensor, size: int | None) -> Tensor:
+def _pick_bins(strength: Tensor, inside: Tensor, size: int | None) -> Tensor:
     """The bins that hold an input, the strongest first; if none does, the strongest bin."""
     usable = inside & (strength > 0)
     order = (strength * usable if bool(usable.any()) else strength).argsort(descending=True)
