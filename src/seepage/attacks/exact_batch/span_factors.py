@@ -241,19 +241,13 @@ def success_probability(
 ) -> float:
     """Probability that kernel sampling finds all examples.
 
-    For every example, at least one of N draws of B - 1 neurons must be silent:
+    For every example, at least one of N = `samples` draws of B - 1 neurons must be silent:
 
         Prob(determined) (1 - (1 - s^(B-1))^N)^B
 
     The number of draws needed grows as s^-B: 2^18 draws are enough for 16 examples but not for 20.
     The estimate assumes that every input leaves half of the neurons silent. An input that leaves
-    fewer silent is much harder to find.
-
-    Args:
-        neurons: Number m of neurons that at least one example activates.
-        batch_size: B.
-        samples: Number N of draws.
-        silent: Share s of neurons that one input leaves silent.
+    fewer silent is much harder to find. The arguments are those of `determined_probability`.
 
     Example:
         >>> round(success_probability(neurons=256, batch_size=16, samples=2**18), 3)
@@ -282,11 +276,8 @@ def sparse_probability(
 
         Prob(determined) / (1 + exp(h - m / B)),   h = 8.5 + 1.5 B / r
 
-    Args:
-        neurons: Number m of neurons that at least one example activates.
-        batch_size: B.
-        sent: The rank r of what is sent down to the batch; None if no examples are alike.
-        silent: Share of neurons that one input leaves silent.
+    r = `sent` is the rank of what is sent down to the batch; None means that no examples are alike.
+    The other arguments are those of `determined_probability`.
 
     Example:
         >>> round(sparse_probability(neurons=1024, batch_size=64), 3)

@@ -167,6 +167,7 @@ class Mixture:
 def read_mixture(observation: Observation, layer: str | None) -> Mixture:
     """Read the mixture at a layer; None takes the first that reads one vector of each example."""
     task, gradient = observation.task, observation.update.descent().tensors
+    require_usable(observation.update, task)
     name, probes = _find_layer(task, layer)
     prefix = f"{name}." if name else ""
     weight, bias = gradient.get(f"{prefix}weight"), gradient.get(f"{prefix}bias")
@@ -311,9 +312,6 @@ class CocktailParty:
     As an attack it returns the inputs of a network that begins with a fully connected layer. As a
     `FeatureRecovery` it returns those of any fully connected layer. It needs neither labels nor a
     ReLU. If nothing was added to the update, the batch size is its rank.
-
-    References:
-        Kariyappa et al., 2023 (kariyappa2023cocktail); Hyvarinen, 1999 (hyvarinen1999fast)
     """
 
     layer: str | None = None
@@ -335,7 +333,9 @@ class CocktailParty:
         require_key(rng)
         began = time.perf_counter()
         task = observation.task
-        mixture = self._read_mixture(observation)
+        # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
+        with precision("float32"):
+            mixture = read_mixture(observation, self.layer)
         if not mixture.of_inputs:
             raise NotApplicable(
                 f"the layer {mixture.layer!r} of {task.name} does not read its input, so features "
@@ -353,17 +353,12 @@ class CocktailParty:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Separate the inputs of the layer."""
         require_key(rng)
-        mixture = self._read_mixture(observation)
+        with precision("float32"):
+            mixture = read_mixture(observation, self.layer)
         unmixing, _ = self._separate(mixture, rng)
         found = (unmixing @ mixture.mixtures).to(next(iter(observation.update)).dtype)
         span = torch.linalg.qr(mixture.mixtures.T).Q.to(found.dtype)
         return Features(mixture.layer, found, span, mixture.total is not None, mixture.residual)
-
-    def _read_mixture(self, observation: Observation) -> Mixture:
-        require_usable(observation.update, observation.task)
-        # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
-        with precision("float32"):
-            return read_mixture(observation, self.layer)
 
     def _separate(self, mixture: Mixture, rng: Rng) -> tuple[Tensor, Trace]:
         """Find the matrix A with X = A M."""
@@ -430,7 +425,7 @@ def cocktail_party(
         bias gradient gives sign and size, and pixels must lie in their range.
 
     References:
-        Kariyappa et al., 2023 (kariyappa2023cocktail)
+        Kariyappa et al., 2023 (kariyappa2023cocktail); Hyvarinen, 1999 (hyvarinen1999fast)
     """
     return CocktailParty(
         layer=layer, restarts=restarts, steps=steps, bounds=bounds, contrast=contrast

@@ -33,7 +33,7 @@ _SCALE_KEPT = (AddGaussian, AddLaplace, Prune, TopK)
 
 @dataclass(frozen=True, kw_only=True)
 class EstimatedFeatures:
-    """Estimates what the last layer of a classifier reads from what is left of its gradient.
+    """Estimates what the last layer of a classifier reads; see `estimated_features`.
 
         min_{U, a}  sum_known (a (R^T U)_kj - G_kj)^2 / (noise g)^2  +  sum_ij (U_ij - m_j)^2 / s^2
                     +  (log a - log a_0)^2 / t^2,   R = softmax(U A^T + b) - Y
@@ -46,9 +46,6 @@ class EstimatedFeatures:
     which a may differ by t: hardly at all, unless something rescales the update.
 
     An example sends R back through the network, and R is estimated far better than single features.
-
-    References:
-        Liu and Nocedal, 1989 (liu1989limited), for the search. The method is ours.
     """
 
     noise: float = 1e-2
@@ -64,101 +61,62 @@ class EstimatedFeatures:
         """Estimate the features, in the order of the labels."""
         require_key(rng)
         head, labels = read_classifier(observation, needed_by="estimated_features")
-        posterior = _read_posterior(head, observation, labels, self.noise)
-        values, left = posterior.find_mode(steps=self.steps, rng=rng)
+        values, left = self._find_mode(head, observation, labels, rng)
         values = values.to(next(iter(observation.task.parameters.values())))
         span = torch.linalg.qr(values.T).Q
         return Features(layer_name(head), values, span, True, left, in_order=True)
 
-
-@dataclass(frozen=True, eq=False)
-class _Posterior:
-    """The posterior of features `(B, d)` given the known part of the gradient, in float64.
-
-    Args:
-        weight: A, `(K, d)`.
-        offset: b, `(K,)`.
-        labels: Y, `(B, K)`.
-        wanted: dL/dA beside dL/db, `(K, d + 1)`; the last column is zero without a bias.
-        there: Which of its entries are known.
-        noise: Standard deviation of each column's entries, `(d + 1,)`.
-        mean: m, `(d,)`.
-        size: s.
-        log_scale: log a_0.
-        scale_spread: t.
-    """
-
-    weight: Tensor
-    offset: Tensor
-    labels: Tensor
-    wanted: Tensor
-    there: Tensor
-    noise: Tensor
-    mean: Tensor
-    size: Tensor
-    log_scale: float
-    scale_spread: float
-
-    def find_mode(self, *, steps: int, rng: Rng) -> tuple[Tensor, float]:
+    def _find_mode(
+        self, head: Head, observation: Observation, labels: Tensor, rng: Rng
+    ) -> tuple[Tensor, float]:
         """Find the most likely features, and the share of the known entries they do not explain."""
-        drawn = rng.fork("spread").normal((len(self.labels), len(self.mean)), like=self.mean)
-        values = (self.mean + _SPREAD * self.size * drawn).requires_grad_()
-        scale = values.new_tensor(self.log_scale).requires_grad_()
+        gradient, tensors = observation.update.descent().tensors, observation.task.parameters
+        # A last layer is small, so launching work on a GPU costs more than it saves.
+        seen = gradient[head.weight].detach().double().cpu()
+        bias, offset = seen.new_zeros(len(seen)), head.offset
+        if head.bias is not None:
+            bias, offset = gradient[head.bias].detach().double().cpu(), tensors[head.bias]
+        # dL/dA beside dL/db, (K, d + 1), and which of its entries are known.
+        wanted = torch.cat([seen, bias[:, None]], 1)
+        there = torch.cat([~find_missing(seen), (bias != 0)[:, None]], 1)
+        sizes = torch.stack([_typical_size(seen), _typical_size(bias)]) * self.noise
+        deviation = torch.cat([sizes[:1].expand(seen.shape[1]), sizes[1:]])
+        weight = tensors[head.weight].detach().double().cpu()
+        offset, labels = offset.detach().double().cpu(), labels.double().cpu()
+        read = head.features.double().cpu()
+        mean, size = read.mean(0), read.square().mean().sqrt()
+        log_scale, scale_spread = _expected_scale(observation, len(labels))
+        drawn = rng.fork("spread").normal((len(labels), len(mean)), like=mean)
+        values = (mean + _SPREAD * size * drawn).requires_grad_()
+        scale = values.new_tensor(log_scale).requires_grad_()
         search = torch.optim.LBFGS(
             [values, scale],
-            max_iter=steps,
+            max_iter=self.steps,
             history_size=20,
             tolerance_grad=1e-9,
             tolerance_change=1e-12,
             line_search_fn="strong_wolfe",
         )
 
+        def residual() -> Tensor:
+            shares = torch.softmax(values @ weight.T + offset, 1) - labels
+            ones = values.new_ones(len(values), 1)
+            explained = scale.exp() * shares.T @ torch.cat([values, ones], 1)
+            return torch.where(there, explained - wanted, 0.0)
+
         def evaluate() -> Tensor:
             search.zero_grad()
-            left = self._residual(values, scale) / self.noise
-            unlikely = (values - self.mean) / self.size
-            rescaled = (scale - self.log_scale) / self.scale_spread
+            left = residual() / deviation
+            unlikely = (values - mean) / size
+            rescaled = (scale - log_scale) / scale_spread
             cost = left.square().sum() + unlikely.square().sum() + rescaled.square()
             cost.backward()  # type: ignore[no-untyped-call]
             return cost
 
         search.step(evaluate)  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            left = self._residual(values, scale).norm() / self.wanted[self.there].norm()
+            left = residual().norm() / wanted[there].norm()
         return values.detach(), float(left)
-
-    def _residual(self, values: Tensor, scale: Tensor) -> Tensor:
-        """The residual of every known entry, `(K, d + 1)`; zero for missing ones."""
-        shares = torch.softmax(values @ self.weight.T + self.offset, 1) - self.labels
-        ones = values.new_ones(len(values), 1)
-        explained = scale.exp() * shares.T @ torch.cat([values, ones], 1)
-        return torch.where(self.there, explained - self.wanted, 0.0)
-
-
-def _read_posterior(
-    head: Head, observation: Observation, labels: Tensor, noise: float
-) -> _Posterior:
-    gradient, tensors = observation.update.descent().tensors, observation.task.parameters
-    # A last layer is small, so launching work on a GPU costs more than it saves.
-    seen = gradient[head.weight].detach().double().cpu()
-    bias, offset = seen.new_zeros(len(seen)), head.offset
-    if head.bias is not None:
-        bias, offset = gradient[head.bias].detach().double().cpu(), tensors[head.bias]
-    read = head.features.double().cpu()
-    sizes = torch.stack([_typical_size(seen), _typical_size(bias)]) * noise
-    log_scale, scale_spread = _expected_scale(observation, len(labels))
-    return _Posterior(
-        weight=tensors[head.weight].detach().double().cpu(),
-        offset=offset.detach().double().cpu(),
-        labels=labels.double().cpu(),
-        wanted=torch.cat([seen, bias[:, None]], 1),
-        there=torch.cat([~find_missing(seen), (bias != 0)[:, None]], 1),
-        noise=torch.cat([sizes[:1].expand(seen.shape[1]), sizes[1:]]),
-        mean=read.mean(0),
-        size=read.square().mean().sqrt(),
-        log_scale=log_scale,
-        scale_spread=scale_spread,
-    )
 
 
 def _expected_scale(observation: Observation, batch_size: int) -> tuple[float, float]:

@@ -229,22 +229,13 @@ def _read_features(head: TwoLayerHead, span: FeatureSpan, found: Candidates) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class ExactFeatures:
-    """Recovers what a two-layer head reads, from the gradients of both its layers.
+    """Recovers what a two-layer head reads; see `exact_features`.
 
     The rows of dL/dW span the features exactly, and the equations dL/dA = R^T sigma(Z W^T) are
     many more than the unknowns. Behind ReLU the examples are first separated within the span.
     Otherwise, or if noise, pruning or local steps blur the span, least squares on the equations of
     the last layer starts from the labels, in the span or in the whole space. The features that
     explain the update best are kept; choosing them does not need the truth.
-
-    Args:
-        search: Finds the directions of examples behind ReLU.
-        steps: Steps of least squares from each start.
-        starts: Largest number of starts; more are tried only while the equations do not hold.
-
-    References:
-        Liu et al., 2024, appendices B and F (liu2024systematic), for the setting; Huang et al.,
-        2021, Lemma B.1 (huang2021evaluating), for the span. The method is ours.
     """
 
     search: Complementarity = field(default_factory=Complementarity)
@@ -355,21 +346,22 @@ def _require_equations(
 
 
 def exact_features(*, rounds: int = 24, steps: int = 12, starts: int = 2) -> ExactFeatures:
-    """Recover what a two-layer head reads, exactly if nothing hides it.
+    """Recover what a two-layer head reads from the gradients of both its layers.
 
-    As an attack it returns inputs if the head reads them; `recover` gives the features of any
-    network with such a head.
+    It is exact if nothing hides the features. As an attack it returns inputs if the head reads
+    them; `recover` gives the features of any network with such a head.
 
     Args:
         rounds: Largest number of rounds of the search behind ReLU.
         steps: Steps of least squares from each start.
-        starts: Largest number of starts of least squares.
+        starts: Largest number of starts; more are tried only while the equations do not hold.
 
     Example:
         >>> exact_features(starts=5).starts
         5
 
     References:
-        Liu et al., 2024 (liu2024systematic), for the setting; the method is ours
+        Liu et al., 2024, appendices B and F (liu2024systematic), for the setting; Huang et al.,
+        2021, Lemma B.1 (huang2021evaluating), for the span. The method is ours.
     """
     return ExactFeatures(search=Complementarity(rounds=rounds), steps=steps, starts=starts)

@@ -145,7 +145,19 @@ def feature_span(head: TwoLayerHead, batch_size: int | None) -> FeatureSpan | No
             rank, noisy = _numerical_rank(values)
     if batch_size is None and torch.equal(head.first.float().double(), head.first):
         rank = min(rank, _above(values))
-    count = _choose_count(batch_size, rank, noisy, head)
+    if batch_size is None and noisy:
+        raise MissingKnowledge(
+            "batch size",
+            needed_by="feature recovery from an update with noise or pruning",
+            hint="use knows_batch_size=True",
+        )
+    if batch_size is not None and not noisy and rank < batch_size:
+        raise NotApplicable(
+            f"the gradient of {head.layer!r} has rank {rank} for {batch_size} examples: some "
+            "features are equal, or the network is so sure of some examples that their gradient is "
+            "lost in rounding; withhold the batch size to recover the others"
+        )
+    count = rank if batch_size is None else batch_size
     after = float(values[count]) if count < len(values) else 0.0
     noise = max(after, rest) / float(values[count - 1].clamp_min(1e-300))
     values, right = values[:count, None], right[:count]
@@ -176,24 +188,6 @@ def _numerical_rank(values: Tensor) -> tuple[int, bool]:
 def _above(values: Tensor) -> int:
     """Count the singular values above the single precision of the largest."""
     return int((values > _SINGLE * values[0]).sum())
-
-
-def _choose_count(known: int | None, rank: int, noisy: bool, head: TwoLayerHead) -> int:
-    if known is None:
-        if noisy:
-            raise MissingKnowledge(
-                "batch size",
-                needed_by="feature recovery from an update with noise or pruning",
-                hint="use knows_batch_size=True",
-            )
-        return rank
-    if not noisy and rank < known:
-        raise NotApplicable(
-            f"the gradient of {head.layer!r} has rank {rank} for {known} examples: some features "
-            "are equal, or the network is so sure of some examples that their gradient is lost in "
-            "rounding; withhold the batch size to recover the others"
-        )
-    return known
 
 
 def find_shared_column(head: TwoLayerHead) -> Tensor | None:

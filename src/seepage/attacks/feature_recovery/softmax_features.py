@@ -173,7 +173,7 @@ def find_missing(gradient: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxFeatures:
-    """Recovers what the last layer of a classifier reads, from the gradient of that layer.
+    """Recovers what the last layer of a classifier reads; see `softmax_features`.
 
         dL/dA = a sum_i r_i u_i^T,   r_i = softmax(A u_i + b) - e_{y_i}
 
@@ -181,13 +181,6 @@ class SoftmaxFeatures:
     classes these are (K - 1) B equations in B^2 unknowns: enough if B < K, with more to spare for
     smaller B. Labels may repeat. The network below does not matter: every classifier that ends in a
     linear layer and a softmax gives its features away like this.
-
-    Args:
-        steps: Steps of least squares from each start.
-        starts: Largest number of starts; more are tried only while the equations do not hold.
-
-    References:
-        Huang et al., 2021, Lemma B.1 (huang2021evaluating), for the span. The method is ours.
     """
 
     steps: int = 200
@@ -316,7 +309,7 @@ def softmax_features(*, steps: int = 200, starts: int = 24) -> SoftmaxFeatures:
 
     Args:
         steps: Steps of least squares from each start.
-        starts: Largest number of starts.
+        starts: Largest number of starts; more are tried only while the equations do not hold.
 
     Example:
         >>> softmax_features(starts=5).starts

@@ -271,11 +271,6 @@ class TensorFeatures:
     linear in g, so the classes may be rotated, and only as many as g has rank are needed. The
     orders follow the activation's Gaussian derivatives (`hermite_orders`). The method gives
     directions; signs and lengths are guessed from the loss.
-
-    References:
-        Liu et al., 2024, appendix B (liu2024systematic); Wang et al., 2023
-        (wang2023reconstructing); Zhong et al., 2017, Algorithm 3 (zhong2017recovery); Kuleshov et
-        al., 2015 (kuleshov2015tensor)
     """
 
     reduced: bool = False
@@ -391,6 +386,7 @@ def tensor_features(*, reduced: bool = False) -> TensorFeatures:
 
     References:
         Liu et al., 2024, appendix B (liu2024systematic); Wang et al., 2023
-        (wang2023reconstructing)
+        (wang2023reconstructing); Zhong et al., 2017, Algorithm 3 (zhong2017recovery); Kuleshov et
+        al., 2015 (kuleshov2015tensor)
     """
     return TensorFeatures(reduced=reduced)
