@@ -8,7 +8,7 @@ import platform
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -243,7 +243,7 @@ def _find_checkpoints(path: Path) -> list[Path]:
     ]
 
 
-class AuditStore:
+class AuditStore(AbstractContextManager["AuditStore"]):
     """An audit's directory, open for writing by this process alone.
 
     `audit.sqlite` holds the plan and a record per case. `artifacts/` holds the private inputs once
@@ -395,10 +395,6 @@ class AuditStore:
         with suppress(OSError):  # it is not empty if an attack was interrupted
             (self.path / CHECKPOINTS).rmdir()
         self._lock.release()
-
-    def __enter__(self) -> AuditStore:
-        """Keep the store open inside a block."""
-        return self
 
     def __exit__(self, *error: object) -> None:
         """Close it at the end of the block."""

@@ -58,14 +58,12 @@ class _Plugin:
         Raises:
             BrokenPlugin: Its module does not import, or has no such attribute.
         """
-        module, _, attribute = self.value.partition(":")
+        from importlib.metadata import EntryPoint
+
         try:
-            found: object = importlib.import_module(module.strip())
-            for step in filter(None, attribute.strip().split(".")):
-                found = getattr(found, step)
+            return EntryPoint(self.name, self.value, self.kind).load()
         except (Exception, SystemExit) as error:
             raise self.broken(f"cannot be imported: {summarise_error(error)}") from error
-        return found
 
     def broken(self, why: str) -> BrokenPlugin:
         """Make the error that says why this part cannot be used, and whose it is."""
