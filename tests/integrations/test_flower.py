@@ -265,7 +265,8 @@ def test_of_updates_that_arrive_summed_up_the_sum_is_kept_once(batch, tmp_path):
     results = [(SimpleNamespace(node_id=i), fit) for i, fit in enumerate(fits)]
     manager = SimpleNamespace(num_available=lambda: 0, sample=lambda **_: [])
     for number in (1, 2):
-        strategy.configure_fit(number, sent, manager)
+        # Flower's default workflow names the arguments.
+        strategy.configure_fit(server_round=number, parameters=sent, client_manager=manager)
         strategy.aggregate_fit(number, results, [])
     (kept,) = tmp_path.iterdir()
     capture = load(kept)

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -138,71 +139,57 @@ def recorded(strategy: StrategyT, recorder: Recorder) -> StrategyT:
     from flwr.serverapp.strategy import Strategy
 
     if isinstance(strategy, Strategy):
-        _record_messages(strategy, recorder)
+        _record_rounds(strategy, recorder, "train", _read_record, _read_arrays, _list_messages)
     elif isinstance(strategy, OlderStrategy):
-        _record_results(strategy, recorder)
+        read = _read_parameters
+        _record_rounds(strategy, recorder, "fit", read, read, _list_results)
     else:
         raise InvalidValue(f"expected a strategy of Flower, got {strategy!r}")
     return strategy
 
 
-# The methods are replaced on the object, since Flower asks for the class of a strategy.
-def _record_messages(strategy: Any, recorder: Recorder) -> None:  # noqa: ANN401 - Flower's own
+def _record_rounds(
+    strategy: Any,  # noqa: ANN401 - Flower's own
+    recorder: Recorder,
+    kind: str,
+    read_sent: Callable[[Any, Sequence[str]], dict[str, Tensor]],
+    read_reply: Callable[[Any, Sequence[str]], dict[str, Tensor]],
+    list_arrivals: Callable[[Sequence[Any]], Iterable[tuple[int | str, Any, int | None]]],
+) -> None:
+    """Replace the methods on the object, since Flower asks for the class of a strategy."""
     sent: dict[int, dict[str, Tensor]] = {}
-    configure, aggregate = strategy.configure_train, strategy.aggregate_train
+    configure: Callable[..., object] = getattr(strategy, f"configure_{kind}")
+    aggregate: Callable[..., object] = getattr(strategy, f"aggregate_{kind}")
 
-    def configure_train(server_round: int, broadcast: ArrayRecord, *rest: object) -> object:
+    def remember(*args: object, **named: object) -> object:
+        number, broadcast = signature(configure).bind(*args, **named).args[:2]
         sent.clear()
-        sent[server_round] = {
-            name: torch.from_numpy(array.numpy().copy()) for name, array in broadcast.items()
-        }
-        return configure(server_round, broadcast, *rest)
+        sent[number] = read_sent(broadcast, recorder.names)
+        return configure(*args, **named)
 
-    def aggregate_train(server_round: int, replies: Iterable[Message]) -> object:
-        messages = list(replies)
-        for reply in messages:
-            client = reply.metadata.src_node_id
-            if not reply.has_error() and recorder.wants(server_round, client):
-                recorder.keep(
-                    sent[server_round],
-                    _read_arrays(reply.content, recorder.names),
-                    number=server_round,
-                    client=client,
-                    examples=_read_examples(reply.content),
-                )
-        return aggregate(server_round, messages)
+    def keep(*args: object, **named: object) -> object:
+        number, replies, *rest = signature(aggregate).bind(*args, **named).args
+        replies = list(replies)
+        for client, after, examples in list_arrivals(replies):
+            if recorder.wants(number, None if isinstance(client, str) else client):
+                moved = read_reply(after, recorder.names)
+                recorder.keep(sent[number], moved, number=number, client=client, examples=examples)
+        return aggregate(number, replies, *rest)
 
-    strategy.configure_train, strategy.aggregate_train = configure_train, aggregate_train
+    setattr(strategy, f"configure_{kind}", remember)
+    setattr(strategy, f"aggregate_{kind}", keep)
 
 
-def _record_results(strategy: Any, recorder: Recorder) -> None:  # noqa: ANN401 - Flower's own
-    from flwr.common import parameters_to_ndarrays
-
-    sent: dict[int, dict[str, Tensor]] = {}
-    configure, aggregate = strategy.configure_fit, strategy.aggregate_fit
-
-    def read(parameters: Parameters) -> dict[str, Tensor]:
-        tensors = [torch.from_numpy(array.copy()) for array in parameters_to_ndarrays(parameters)]
-        return _name_arrays(tensors, recorder.names)
-
-    def configure_fit(server_round: int, parameters: Parameters, *rest: object) -> object:
-        sent.clear()
-        sent[server_round] = read(parameters)
-        return configure(server_round, parameters, *rest)
-
-    def aggregate_fit(server_round: int, results: Sequence[Any], failures: object) -> object:
-        before = sent[server_round]
-        for client, after, examples in _list_arrivals(results):
-            if recorder.wants(server_round, None if client == "sum" else int(client)):
-                recorder.keep(
-                    before, read(after), number=server_round, client=client, examples=examples
-                )
-        return aggregate(server_round, results, failures)
-
-    strategy.configure_fit, strategy.aggregate_fit = configure_fit, aggregate_fit
+def _list_messages(replies: Sequence[Message]) -> list[tuple[int | str, RecordDict, int | None]]:
+    """Who sent what on how many examples."""
+    return [
+        (reply.metadata.src_node_id, reply.content, _read_examples(reply.content))
+        for reply in replies
+        if not reply.has_error()
+    ]
 
 
-def _list_arrivals(results: Sequence[Any]) -> list[tuple[int | str, Parameters, int]]:
+def _list_results(results: Sequence[Any]) -> list[tuple[int | str, Parameters, int | None]]:
     """Who sent what on how many examples; one entry for all if only their mean arrived."""
     if len(results) > 1 and all(fit.parameters is results[0][1].parameters for _, fit in results):
         return [("sum", results[0][1].parameters, sum(fit.num_examples for _, fit in results))]
@@ -329,13 +316,25 @@ def _asks_to_train(message: Message) -> bool:
 
 
 def _read_arrays(content: RecordDict, names: Sequence[str]) -> dict[str, Tensor]:
-    """The arrays of a message with one record of them; numbered ones get `names` in order."""
+    """The arrays of a message with one record of them."""
     (record,) = content.array_records.values()
+    return _read_record(record, names)
+
+
+def _read_record(record: ArrayRecord, names: Sequence[str]) -> dict[str, Tensor]:
+    """The arrays of a record; numbered ones get `names` in order."""
     tensors = [torch.from_numpy(array.numpy().copy()) for array in record.values()]
     keys = list(record.keys())
     if all(key.isdecimal() for key in keys):
         return _name_arrays(tensors, names)
     return dict(zip(keys, tensors, strict=True))
+
+
+def _read_parameters(parameters: Parameters, names: Sequence[str]) -> dict[str, Tensor]:
+    from flwr.common import parameters_to_ndarrays
+
+    arrays = parameters_to_ndarrays(parameters)
+    return _name_arrays([torch.from_numpy(array.copy()) for array in arrays], names)
 
 
 def _name_arrays(tensors: Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
