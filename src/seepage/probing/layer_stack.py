@@ -131,10 +131,10 @@ def read_stack(task: Task) -> Stack:
     """
     # In double precision two different computations do not agree by rounding.
     task = task.in_mode("eval").to(dtype=torch.float64)
-    inputs = task.domain.normalise(_noise(task, seed=0))
+    probes, other = (task.move_inputs(task.domain.sample(_PROBES, rng=Rng(s))) for s in (0, 1))
+    inputs = task.domain.normalise(probes)
     seen, outputs = visits(task.network, inputs)
     stack = Stack(tuple(_layers(task, seen, inputs, outputs)))
-    other = _noise(task, seed=1)
     with torch.no_grad():
         expected = task.outputs(task.parameters, other)
     if not _agree(stack(task.domain.normalise(other)), expected):
@@ -145,10 +145,6 @@ def read_stack(task: Task) -> Stack:
     return stack
 
 
-def _noise(task: Task, *, seed: int) -> Tensor:
-    return task.move_inputs(task.domain.sample(_PROBES, rng=Rng(seed)))
-
-
 def _agree(came: Tensor, expected: Tensor) -> bool:
     same = came.shape == expected.shape
     return same and torch.allclose(came, expected, rtol=1e-9, atol=1e-9)
@@ -157,7 +153,7 @@ def _agree(came: Tensor, expected: Tensor) -> bool:
 def _layers(task: Task, seen: list[Visit], inputs: Tensor, outputs: Tensor) -> Iterator[Layer]:
     places = [i for i, visit in enumerate(seen) if isinstance(visit.module, _LAYERS)]
     if not places:
-        raise NotApplicable(f"{task.name} has no layer with an input to compute; {INSTEAD}")
+        raise NotApplicable(f"{task.name} has no linear layer or convolution; {INSTEAD}")
     names = [seen[i].name for i in places]
     for name in names:
         if names.count(name) > 1:
@@ -190,7 +186,7 @@ def _layer(task: Task, visit: Visit, activation: Activation) -> Layer:
             f"the layer {visit.name!r} of {task.name} is frozen, so the update does not hold its "
             f"gradient; {INSTEAD}"
         )
-    kernel, stride, padding = _windows(task, visit)
+    kernel, stride, padding = _read_windows(task, visit)
     return Layer(
         name=visit.name,
         input_shape=tuple(visit.inputs.shape[1:]),
@@ -204,7 +200,7 @@ def _layer(task: Task, visit: Visit, activation: Activation) -> Layer:
     )
 
 
-def _windows(task: Task, visit: Visit) -> tuple[Axes, Axes, Axes]:
+def _read_windows(task: Task, visit: Visit) -> tuple[Axes, Axes, Axes]:
     """Kernel, stride and padding along each axis: none for a fully connected layer."""
     module = visit.module
     if isinstance(module, nn.Linear):
@@ -221,16 +217,11 @@ def _windows(task: Task, visit: Visit) -> tuple[Axes, Axes, Axes]:
             f"expected a convolution with zero padding, one group and dilation 1, got {module} at "
             f"{visit.name!r} of {task.name}; {INSTEAD}"
         )
-    return module.kernel_size, module.stride, _padding(task, visit, module)
-
-
-def _padding(task: Task, visit: Visit, module: nn.Conv1d | nn.Conv2d) -> Axes:
-    if not isinstance(module.padding, str):
-        return tuple(module.padding)
-    if module.padding == "valid":
-        return tuple(0 for _ in module.kernel_size)
-    if any(k % 2 == 0 for k in module.kernel_size):
+    padding, kernel = module.padding, module.kernel_size
+    if padding == "same" and any(k % 2 == 0 for k in kernel):
         raise NotApplicable(
             f"the layer {visit.name!r} of {task.name} pads one side more than the other; {INSTEAD}"
         )
-    return tuple(k // 2 for k in module.kernel_size)
+    if isinstance(padding, str):
+        padding = tuple(k // 2 if padding == "same" else 0 for k in kernel)
+    return kernel, module.stride, tuple(padding)

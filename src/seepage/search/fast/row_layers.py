@@ -307,23 +307,33 @@ def _other_axes(values: Tensor) -> list[int]:
     return [axis for axis in range(values.ndim) if axis not in (0, 2)]
 
 
-class _RowLayer(nn.Module):
-    """Abstract: takes the inputs of all rows one after the other, `(R B, ...)`.
+class Replacement(nn.Module):
+    """Abstract: replaces a layer and keeps its parameters.
 
-    Parameters keep their names, so that `functional_call` can replace them by tensors `(R, ...)`.
+    Row layers take the inputs of all rows one after the other, `(R B, ...)`. Parameters keep their
+    names, so that `functional_call` can replace them by tensors `(R, ...)`.
     """
 
     weight: Tensor
     bias: Tensor | None
 
     def __init__(self, layer: nn.Module) -> None:
-        """Keep the original parameters as placeholders."""
+        """Take over the parameters."""
         super().__init__()
         for name in ("weight", "bias"):
             self.register_parameter(name, cast(nn.Parameter | None, getattr(layer, name)))
 
+    def keep_statistics(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
+        """Register `inverse`, one over the known deviation, and `offset`; None if not known."""
+        inverse = offset = None
+        if layer.running_mean is not None and layer.running_var is not None:
+            inverse = torch.rsqrt(layer.running_var + layer.eps)
+            offset = -layer.running_mean * inverse
+        self.register_buffer("inverse", inverse)
+        self.register_buffer("offset", offset)
 
-class _RowConvolution(_RowLayer):
+
+class _RowConvolution(Replacement):
     """A convolution; forward and input gradients use the weight that rows share."""
 
     def __init__(self, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
@@ -347,7 +357,7 @@ class _RowConvolution(_RowLayer):
         return (split + per_channel(self.bias, split)).flatten(0, 1)
 
 
-class _RowLinear(_RowLayer):
+class _RowLinear(Replacement):
     """A fully connected layer; weights are multiplied row by row."""
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -359,7 +369,7 @@ class _RowLinear(_RowLayer):
         return outputs.reshape(*inputs.shape[:-1], -1)
 
 
-class RowBatchNorm(_RowLayer):
+class RowBatchNorm(Replacement):
     """Batch normalisation by the broadcast statistics, or by those of each row's batch.
 
     Known statistics of the batch may be `given` instead: mean and variance of each case `(N, C)`.
@@ -373,12 +383,7 @@ class RowBatchNorm(_RowLayer):
         """Keep the running statistics, if there are any."""
         super().__init__(layer)
         self.eps = layer.eps
-        inverse = offset = None
-        if layer.running_mean is not None and layer.running_var is not None:
-            inverse = torch.rsqrt(layer.running_var + layer.eps)
-            offset = -layer.running_mean * inverse
-        self.register_buffer("inverse", inverse)
-        self.register_buffer("offset", offset)
+        self.keep_statistics(layer)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Normalise, then scale and shift each row."""
@@ -394,7 +399,7 @@ class RowBatchNorm(_RowLayer):
         return batchnorm_train(split, self.weight, self.bias, self.eps, given).flatten(0, 1)
 
 
-class _RowGroupNorm(_RowLayer):
+class _RowGroupNorm(Replacement):
     """Group normalisation, which sees one example at a time, with each row's scale and shift."""
 
     def __init__(self, layer: nn.GroupNorm) -> None:
@@ -410,7 +415,7 @@ class _RowGroupNorm(_RowLayer):
         return (split * scale + shift).flatten(0, 1)
 
 
-class _RowLayerNorm(_RowLayer):
+class _RowLayerNorm(Replacement):
     """Layer normalisation, with each row's scale and shift."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
@@ -430,7 +435,7 @@ class _RowLayerNorm(_RowLayer):
         return shifted.flatten(0, 1)
 
 
-def make_row_layer(layer: nn.Module) -> _RowLayer | None:
+def make_row_layer(layer: nn.Module) -> Replacement | None:
     """Make the row form of a layer; None if it has none."""
     for kinds, fits, row_form in _ROW_FORMS:
         if isinstance(layer, kinds) and fits(layer):
@@ -453,7 +458,7 @@ def _is_affine(layer: nn.Module) -> bool:
 
 
 _ROW_FORMS: tuple[
-    tuple[tuple[type[nn.Module], ...], Callable[[nn.Module], bool], Callable[..., _RowLayer]], ...
+    tuple[tuple[type[nn.Module], ...], Callable[[nn.Module], bool], Callable[..., Replacement]], ...
 ] = (
     ((nn.Conv1d, nn.Conv2d, nn.Conv3d), _is_plain_convolution, _RowConvolution),
     ((nn.Linear,), lambda _: True, _RowLinear),

@@ -27,7 +27,7 @@ from seepage.search.fast.row_kernels import (
     split_rows,
     use_channels_last,
 )
-from seepage.search.fast.row_layers import make_row_layer
+from seepage.search.fast.row_layers import Replacement, make_row_layer
 
 if TYPE_CHECKING:
     from seepage.defenses.chain import Chain
@@ -271,17 +271,12 @@ def _cheaper_layer(module: nn.Module, task: Task) -> nn.Module | None:
     return None
 
 
-class Convolution(nn.Module):
+class Convolution(Replacement):
     """A convolution with zero padding."""
-
-    weight: Tensor
-    bias: Tensor | None
 
     def __init__(self, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
         """Take over the parameters and the geometry."""
-        super().__init__()
-        self.register_parameter("weight", cast(nn.Parameter, layer.weight))
-        self.register_parameter("bias", cast(nn.Parameter | None, layer.bias))
+        super().__init__(layer)
         padding = cast(tuple[int, ...], layer.padding)
         self.geometry, self.groups = Geometry(layer.stride, padding, layer.dilation), layer.groups
 
@@ -291,22 +286,17 @@ class Convolution(nn.Module):
         return outputs if self.bias is None else outputs + _per_channel(self.bias, outputs)
 
 
-class KnownStatistics(nn.Module):
+class KnownStatistics(Replacement):
     """Batch normalisation by running statistics: a scale and a shift of every channel."""
 
-    weight: Tensor
     bias: Tensor
     inverse: Tensor
     offset: Tensor
 
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
-        """Take over the parameters and what a forward pass needs of the statistics."""
-        super().__init__()
-        self.register_parameter("weight", layer.weight)
-        self.register_parameter("bias", layer.bias)
-        mean, variance = cast(Tensor, layer.running_mean), cast(Tensor, layer.running_var)
-        self.register_buffer("inverse", torch.rsqrt(variance + layer.eps))
-        self.register_buffer("offset", -mean * self.inverse)
+        """Take over the parameters and the statistics."""
+        super().__init__(layer)
+        self.keep_statistics(layer)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Scale and shift."""
