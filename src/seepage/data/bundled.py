@@ -68,33 +68,14 @@ def hamlet(request: DataRequest) -> Dataset:
     )
 
 
-LEANINGS = (
-    "extremely liberal",
-    "liberal",
-    "slightly liberal",
-    "moderate",
-    "slightly conservative",
-    "conservative",
-    "extremely conservative",
-)
-PARTIES = (
-    "strong Democrat",
-    "weak Democrat",
-    "independent Democrat",
-    "independent",
-    "independent Republican",
-    "weak Republican",
-    "strong Republican",
-)
-SCHOOLS = (
-    "1-8 grades",
-    "some high school",
-    "high school",
-    "some college",
-    "college degree",
-    "master's degree",
-    "PhD",
-)
+_LIBERAL = ("extremely liberal", "liberal", "slightly liberal")
+_CONSERVATIVE = ("slightly conservative", "conservative", "extremely conservative")
+LEANINGS = (*_LIBERAL, "moderate", *_CONSERVATIVE)
+_DEMOCRAT = ("strong Democrat", "weak Democrat", "independent Democrat")
+_REPUBLICAN = ("independent Republican", "weak Republican", "strong Republican")
+PARTIES = (*_DEMOCRAT, "independent", *_REPUBLICAN)
+_SCHOOL = ("1-8 grades", "some high school", "high school")
+SCHOOLS = (*_SCHOOL, "some college", "college degree", "master's degree", "PhD")
 # Means and deviations were measured once over all rows; scripts/bundle_tables.py prints them.
 VOTERS = Tabular(
     (

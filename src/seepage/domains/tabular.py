@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,16 +32,12 @@ class Continuous:
     high: float
     mean: float
     std: float
+    width: ClassVar[int] = 1  # entries in a row
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         if not (self.low < self.high and self.std > 0):
             raise InvalidValue(f"expected low < high and std > 0, got {self!r}")
-
-    @property
-    def width(self) -> int:
-        """Number of entries in a row."""
-        return 1
 
     def words(self, entries: Tensor) -> str:
         """The number, in its own unit."""
@@ -95,6 +92,7 @@ class Tabular:
     """
 
     columns: tuple[Column, ...]
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         """Check that there is a column."""
@@ -106,11 +104,6 @@ class Tabular:
     def shape(self) -> tuple[int, ...]:
         """Shape of one row, `(D,)`."""
         return (sum(column.width for column in self.columns),)
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """All entries lie in [0, 1]."""
-        return 0.0, 1.0
 
     @cached_property
     def places(self) -> tuple[slice, ...]:

@@ -56,12 +56,10 @@ class Tokens:
         return 0.0, float(self.vocabulary - 1)
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Leave tokens as they are: the network looks them up."""
+        """Keep the tokens: the network looks them up."""
         return inputs
 
-    def denormalise(self, inputs: Tensor) -> Tensor:
-        """Undo `normalise`."""
-        return inputs
+    denormalise = normalise
 
     def project(self, inputs: Tensor) -> Tensor:
         """Round to the nearest tokens."""

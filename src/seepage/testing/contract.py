@@ -83,13 +83,9 @@ def check_attack(
         threat: What the adversary knows.
     """
     seen = threat.observe(client, task, batch, rng=Rng(0))
-    before = _tensors(seen).clone()
-    guess = attack(seen, rng=Rng(1))
-    _require(torch.equal(before, _tensors(seen)), attack, "the observation is not changed")
-    _check_form(attack, seen, guess, len(batch))
-    torch.rand(1)
-    again = attack(seen, rng=Rng(1))
-    _require(torch.equal(guess.inputs, again.inputs), attack, "the same key gives the same guess")
+    guess = _attack_twice(attack, seen)
+    shape = (len(batch), *task.domain.shape)
+    _require(tuple(guess.inputs.shape) == shape, attack, f"its guess has shape {shape}")
     try:
         attack(replace(seen, labels=None), rng=Rng(1))
     except MissingKnowledge as error:
@@ -130,20 +126,25 @@ def check_knowledge(
     _require(with_it >= without - slack, attack, law)
 
 
-def _tensors(seen: Observation) -> Tensor:
-    """Join all numbers of the observation into one vector."""
+def _attack_twice(attack: Attack, seen: Observation) -> Reconstruction:
+    """Check the laws that need no truth, and return the guess."""
+    before = _join_tensors(seen).clone()
+    guess = attack(seen, rng=Rng(1))
+    _require(torch.equal(before, _join_tensors(seen)), attack, "the observation is not changed")
+    _require(bool(guess.inputs.isfinite().all()), attack, "its guess is finite")
+    valid = torch.equal(seen.task.domain.project(guess.inputs), guess.inputs)
+    _require(valid, attack, "its guess is valid in the domain")
+    _require(guess.trace.seconds > 0, attack, "it reports its effort")
+    torch.rand(1)
+    again = attack(seen, rng=Rng(1))
+    _require(torch.equal(guess.inputs, again.inputs), attack, "the same key gives the same guess")
+    return guess
+
+
+def _join_tensors(seen: Observation) -> Tensor:
     labels = [] if seen.labels is None else [seen.labels]
     tensors = [*seen.update, *seen.task.parameters.values(), *labels]
     return torch.cat([t.flatten().double() for t in tensors])
-
-
-def _check_form(attack: Attack, seen: Observation, guess: Reconstruction, size: int) -> None:
-    shape = (size, *seen.task.domain.shape)
-    _require(tuple(guess.inputs.shape) == shape, attack, f"its guess has shape {shape}")
-    _require(bool(guess.inputs.isfinite().all()), attack, "its guess is finite")
-    projected = seen.task.domain.project(guess.inputs)
-    _require(torch.equal(projected, guess.inputs), attack, "its guess is valid in the domain")
-    _require(guess.trace.seconds > 0, attack, "it reports its effort")
 
 
 def _psnr(guess: Reconstruction, batch: Batch, task: Task) -> Tensor:
@@ -203,17 +204,10 @@ def check_active_attack(
     again = attack.plant(task, rng=Rng(2))
     _require(again.digest == planted.digest, attack, "the same key plants the same network")
     seen = threat.observe(client, planted, batch, rng=Rng(0))
-    kept = seen.update.flat().clone()
-    guess = attack(seen, rng=Rng(1))
-    _require(torch.equal(kept, seen.update.flat()), attack, "the observation is not changed")
-    same = torch.equal(guess.inputs, attack(seen, rng=Rng(1)).inputs)
-    _require(same, attack, "the same key gives the same guess")
+    guess = _attack_twice(attack, seen)
     alike = guess.inputs.shape[1:] == batch.inputs.shape[1:]
     few = 1 <= len(guess.inputs) <= len(batch)
     _require(alike and few, attack, "it guesses inputs, and no more than the examples")
-    valid = torch.equal(task.domain.project(guess.inputs), guess.inputs)
-    _require(valid, attack, "its guess is valid in the domain")
-    _require(guess.trace.seconds > 0, attack, "it reports its effort")
     reached = int((_psnr(guess, batch, task) >= at_least).sum())
     law = f"it recovers {recovered} examples at {at_least} dB here (got {reached})"
     _require(reached >= recovered, attack, law)

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
@@ -58,11 +59,10 @@ def mlp(
     if not isinstance(hidden, tuple | list) or not hidden:
         raise InvalidValue(f"expected hidden as one width per layer, e.g. (256,), got {hidden!r}")
     hidden = tuple(require_int("each width in hidden", width) for width in hidden)
+    make = partial(
+        _stack_linear, (math.prod(domain.shape), *hidden), classes, activation, bias=bias
+    )
     options = {"hidden": hidden, "activation": activation, "bias": bias}
-
-    def make() -> nn.Module:
-        return _stack_linear((math.prod(domain.shape), *hidden), classes, activation, bias=bias)
-
     return build_task(mlp, make, domain, **options, classes=classes, seed=seed)
 
 
@@ -92,11 +92,8 @@ def fc(
     References:
         Qian and Hansen, 2020, Propositions 1 and 2 (qian2020what)
     """
+    make = partial(_stack_linear, (math.prod(domain.shape), hidden), classes, activation, bias=True)
     options = {"hidden": hidden, "activation": activation}
-
-    def make() -> nn.Module:
-        return _stack_linear((math.prod(domain.shape), hidden), classes, activation, bias=True)
-
     return build_task(fc, make, domain, **options, classes=classes, seed=seed)
 
 
