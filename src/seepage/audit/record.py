@@ -156,8 +156,8 @@ class Outcome:
     objective: tuple[float, ...] = ()
     said: tuple[tuple[str, ...], ...] = ()
 
-    def packed(self) -> bytes:
-        """Everything except the truth, as safetensors whose metadata hold the record."""
+    def pack(self) -> bytes:
+        """Pack everything except the truth as safetensors, with the record in the metadata."""
         tensors = {} if self.guess is None else {"guess": self.guess}
         if self.objective:
             tensors["objective"] = torch.tensor(self.objective, dtype=torch.float64)
@@ -165,8 +165,8 @@ class Outcome:
         return pack(tensors, {"record": record, **pack_words(self.said)})
 
     @classmethod
-    def unpacked(cls, data: bytes, truth: Tensor | None) -> Outcome:
-        """Undo `packed`, adding the truth that it leaves out."""
+    def unpack(cls, data: bytes, truth: Tensor | None) -> Outcome:
+        """Undo `pack`, adding the truth that it leaves out."""
         tensors, words = unpack(data)
         record = Record.from_plain(json.loads(words["record"]))
         objective = tensors["objective"].tolist() if "objective" in tensors else ()

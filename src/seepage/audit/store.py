@@ -378,7 +378,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             if case.target.tensors and not self.artifacts.path(case.target.digest).exists():
                 self._keep_truth(case.target)
             if outcome.guess is not None:
-                self.artifacts.write(case.id, outcome.packed())
+                self.artifacts.write(case.id, outcome.pack())
         except OSError as error:
             raise UnreadableFile(
                 f"cannot write to {str(self.artifacts.folder)!r}: {error.strerror}; what was "

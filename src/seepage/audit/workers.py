@@ -55,7 +55,7 @@ def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Pat
         while True:
             try:
                 case = cases[link.recv_bytes().decode()]
-                link.send_bytes(OUTCOME + run_case(case).packed())
+                link.send_bytes(OUTCOME + run_case(case).pack())
             except (EOFError, BrokenPipeError):
                 return
 
@@ -176,7 +176,7 @@ class _Worker:
             report(*json.loads(message[1:]))
             return None
         assert self.case is not None
-        outcome = Outcome.unpacked(message[1:], self.case.target.truth)
+        outcome = Outcome.unpack(message[1:], self.case.target.truth)
         self.case = None
         return outcome
 
@@ -223,7 +223,7 @@ class RayCluster:
                 [ready], _ = ray.wait(list(running))
                 case = running.pop(ready)
                 try:
-                    outcome = Outcome.unpacked(ray.get(ready), case.target.truth)
+                    outcome = Outcome.unpack(ray.get(ready), case.target.truth)
                 except ray.exceptions.RayError as error:
                     outcome = fail_case(case, f"its worker was lost: {type(error).__name__}")
                 yield outcome
@@ -267,4 +267,4 @@ def _run_task(source: SpecSource, case: str, folder: str) -> bytes:
     cases = _build_cases(source)
     if case not in cases:
         raise UnknownName("case", case, cases, where="in the spec as this worker reads it")
-    return run_case(cases[case]).packed()
+    return run_case(cases[case]).pack()

@@ -26,7 +26,7 @@ def report(step: int, total: int, objective: float) -> None:
         listener(step, total, objective)
 
 
-def heard() -> bool:
+def has_listener() -> bool:
     """Whether anybody listens."""
     return _listener.get() is not None
 

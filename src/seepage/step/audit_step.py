@@ -80,7 +80,7 @@ def shown(name: str) -> Iterator[None]:
     Args:
         name: Of the attack.
     """
-    if progress.heard() or not sys.stderr.isatty():
+    if progress.has_listener() or not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
