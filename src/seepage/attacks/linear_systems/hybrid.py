@@ -272,17 +272,20 @@ class Hybrid:
         traces: dict[int, Trace] = {}
 
         def correct(stack: Stack, owners: Sequence[int], steps: Sequence[Step]) -> list[Tensor]:
-            found = [step.x for step in steps]
+            found, index = [step.x for step in steps], steps[0].index
+            correction = self.corrections[min(index, len(self.corrections) - 1)]
+            step_size, engine = self.step_size, self.engine
             for (hard, _), places in self._group_by_search(steps).items():
-                cases = [owners[place] for place in places]
-                guesses = self._correct_alike(
-                    [observe_tail(observations[case], stack, steps[0].index) for case in cases],
-                    [steps[place] for place in places],
-                    hard=hard,
-                    rngs=[rngs[case] for case in cases],
-                )
-                for place, case, guess in zip(places, cases, guesses, strict=True):
-                    found[place], traces[case] = guess
+                tails = [observe_tail(observations[owners[p]], stack, index) for p in places]
+                attacks = [
+                    correction.attack(tail, steps[p], hard=hard, step_size=step_size, engine=engine)
+                    for tail, p in zip(tails, places, strict=True)
+                ]
+                keys = [rngs[owners[p]].fork("layer", index) for p in places]
+                domain = tails[0].task.domain
+                for p, guess in zip(places, together(attacks, tails, rngs=keys), strict=True):
+                    found[p] = domain.normalise(guess.inputs).to(found[p]).flatten()
+                    traces[owners[p]] = guess.trace
             return found
 
         return recover_inputs(
@@ -303,27 +306,6 @@ class Hybrid:
                 hard = self.constraint == "hard" or (self.constraint == "auto" and step.exact)
                 groups[hard, step.settled].append(place)
         return groups
-
-    def _correct_alike(
-        self,
-        tails: Sequence[Observation],
-        steps: Sequence[Step],
-        *,
-        hard: bool,
-        rngs: Sequence[Rng],
-    ) -> list[tuple[Tensor, Trace]]:
-        index = steps[0].index
-        correction = self.corrections[min(index, len(self.corrections) - 1)]
-        attacks = [
-            correction.attack(tail, step, hard=hard, step_size=self.step_size, engine=self.engine)
-            for tail, step in zip(tails, steps, strict=True)
-        ]
-        guesses = together(attacks, tails, rngs=[rng.fork("layer", index) for rng in rngs])
-        domain = tails[0].task.domain
-        return [
-            (domain.normalise(guess.inputs).to(step.x).flatten(), guess.trace)
-            for guess, step in zip(guesses, steps, strict=True)
-        ]
 
 
 # Corrections fall by orders of magnitude, which TF32 cannot follow.
