@@ -13,17 +13,10 @@ from seepage.audit.case import Case
 from seepage.audit.record import Outcome, Record
 from seepage.audit.run_spec import run
 from seepage.audit.store import PAGE, SHEET
-from seepage.report import (
-    Attempt,
-    Level,
-    amounts,
-    attempts,
-    audit_page,
-    most,
-    save_contact_sheet,
-    strongest,
-    verdict,
-)
+from seepage.report.contact_sheet import save_contact_sheet
+from seepage.report.leak import Attempt, Level, amounts, attempts, most, strongest
+from seepage.report.page.audit_page import audit_page
+from seepage.report.verdict import verdict
 
 
 @dataclass(frozen=True, eq=False, repr=False)
