@@ -61,6 +61,10 @@ def test_changing_a_batch_leaves_the_data_alone():
     assert data.inputs.max() == 0
 
 
+def test_the_mean_is_the_average_input():
+    assert torch.equal(ramp().mean(), torch.full((1, 2, 2), 0.5))
+
+
 def test_repr_prints_no_private_number():
     assert repr(ramp()) == "Dataset('ramp', 5 inputs of shape (1, 2, 2), 4 classes)"
 

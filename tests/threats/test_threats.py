@@ -195,3 +195,9 @@ def test_exact_statistics_are_those_of_what_was_trained_on(photos, defense):
         assert torch.allclose(
             seen.simulate.trained_on(photos.inputs), prepared.batch.inputs, atol=1e-6
         )
+
+
+def test_the_old_name_of_forget_defense_warns_and_still_works():
+    threat = sp.Threat.strongest()
+    with pytest.warns(DeprecationWarning, match="forget_defense"):
+        assert threat.unaware() == threat.forget_defense()

@@ -116,6 +116,10 @@ class Dataset:
             )
         return Batch(self.inputs[chosen], self.labels[chosen])
 
+    def mean(self) -> Tensor:
+        """The average input, `(*shape)`: a guess that uses only the population."""
+        return self.inputs.mean(0)
+
 
 def interleave_classes(labels: NDArray[Any]) -> NDArray[np.intp]:
     """Return an order that takes one example of each class in turn.

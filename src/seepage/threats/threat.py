@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -182,6 +183,11 @@ class Threat:
     def forget_defense(self) -> Threat:
         """Return the same server without knowledge of the defense and its mixing."""
         return replace(self, knows_defense=False, knows_mixing=False)
+
+    def unaware(self) -> Threat:
+        """Old name of `forget_defense`, kept for one release."""
+        warnings.warn("unaware is now forget_defense", DeprecationWarning, stacklevel=2)
+        return self.forget_defense()
 
     @property
     def mode(self) -> Mode:
