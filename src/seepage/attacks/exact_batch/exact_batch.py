@@ -23,7 +23,7 @@ from seepage.attacks.exact_batch.span_factors import (
     factorise,
 )
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
@@ -244,7 +244,9 @@ class ExactBatch:
         layer = ReLULayer(*(parameters[name].double() for name in names))
         promising = _select_searches(self.searches, factors)
         separation, trail = separate_batch(promising, factors, layer, rng=rng)
-        inputs = _to_natural_units(task, separation.inputs)
+        normalised = separation.inputs.reshape(-1, *task.domain.shape)
+        natural = task.domain.project(task.domain.denormalise(normalised))
+        inputs = natural.to(next(iter(parameters.values())).dtype)
         labels = read_labels(
             task, rectified.layer, inputs, separation.gradients, observation.labels
         )
@@ -288,13 +290,6 @@ def _select_searches(
     promising = [pair for pair in zip(searches, odds, strict=True) if pair[1] >= _HOPELESS]
     promising.sort(key=lambda pair: factors.batch_size > pair[0].quick_up_to or pair[1] < _LIKELY)
     return [search for search, _ in promising]
-
-
-def _to_natural_units(task: Task, flat: Tensor) -> Tensor:
-    """Convert inputs as the layer reads them to natural units, in the precision of the task."""
-    reference = next(iter(task.parameters.values()))
-    normalised = flat.reshape(-1, *task.domain.shape)
-    return task.domain.project(task.domain.denormalise(normalised)).to(reference.dtype)
 
 
 def _require_wide_first_layer(observation: Observation) -> None:

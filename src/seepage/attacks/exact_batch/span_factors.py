@@ -64,7 +64,7 @@ class Factors:
         The quietest neurons get less weight: what they are sent is out of proportion to what they
         pass on.
         """
-        norms = self.span[self.live].norm(dim=1, keepdim=True)
+        norms: Tensor = self.span[self.live].norm(dim=1, keepdim=True)
         return norms.clamp_min(_QUIET * self.loudness)
 
     @property
@@ -204,8 +204,7 @@ def empty_candidates(span: Tensor) -> Candidates:
 def find_silent(rows: Tensor, directions: Tensor, tolerance: float) -> Tensor:
     """Which neurons `(N, k)` each direction is zero at, relative to its largest entry."""
     size = (directions @ rows.T).abs()
-    silent: Tensor = size <= tolerance * size.amax(1, keepdim=True)
-    return silent
+    return size <= tolerance * size.amax(1, keepdim=True)
 
 
 # Neurons per example at which sparsity alone separates half of the batches, as measured: if no

@@ -74,8 +74,7 @@ def _class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
 def _scale_to_unit(directions: Tensor, head: TwoLayerHead) -> Tensor:
     """Scale directions so that the neurons' inputs have size one, where activations bend."""
     size = (directions @ head.weight.T).square().mean(1, keepdim=True).sqrt()
-    scaled: Tensor = directions / size.clamp_min(1e-300)
-    return scaled
+    return directions / size.clamp_min(1e-300)
 
 
 def _spread_features(
@@ -89,8 +88,7 @@ def _spread_features(
     classes, group = torch.unique(labels, return_inverse=True)
     if len(classes) == len(labels):
         return means[group]
-    hidden = equations.hidden(means)
-    left = -equations.residual(hidden, equations.shares(hidden))
+    left = -equations.solve(means)[2]
     drawn = torch.zeros_like(means[group])
     for c in range(len(classes)):
         members = torch.nonzero(group == c)[:, 0]

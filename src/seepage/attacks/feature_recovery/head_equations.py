@@ -55,10 +55,6 @@ class HeadEquations:
         """Z W^T + c, `(B, m)`."""
         return features @ self.weight.T + self.bias
 
-    def residual(self, hidden: Tensor, shares: Tensor) -> Tensor:
-        """R^T sigma(hidden) - dL/dA, `(K, m)`; zero for entries that are not seen."""
-        return self.seen * (shares.T @ self.activation(hidden) - self.wanted)
-
     def shares(self, hidden: Tensor) -> Tensor:
         """Solve for the R `(B, K)` that explains most, a linear problem."""
         passed = self.activation(hidden)
@@ -71,11 +67,19 @@ class HeadEquations:
         solved: Tensor = torch.linalg.solve_ex(normal + ridge, right[..., None])[0]
         return torch.nan_to_num(solved[..., 0].T)
 
+    def residual(self, hidden: Tensor, shares: Tensor) -> Tensor:
+        """R^T sigma(hidden) - dL/dA, `(K, m)`; zero for entries that are not seen."""
+        return self.seen * (shares.T @ self.activation(hidden) - self.wanted)
+
+    def solve(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute Z W^T + c, the R that explains most, and their residual."""
+        hidden = self.hidden(features)
+        shares = self.shares(hidden)
+        return hidden, shares, self.residual(hidden, shares)
+
     def misfit(self, features: Tensor) -> float:
         """Relative residual of features at their best R: 0 explains all, 1 nothing."""
-        hidden = self.hidden(features)
-        left = self.residual(hidden, self.shares(hidden)).norm()
-        return float(left / self.wanted.norm())
+        return float(self.solve(features)[2].norm() / self.wanted.norm())
 
 
 def read_equations(head: TwoLayerHead) -> HeadEquations:
@@ -191,25 +195,20 @@ def refine(equations: HeadEquations, features: Tensor, *, steps: int) -> Tensor:
     References:
         Levenberg, 1944 (levenberg1944method)
     """
-    hidden = equations.hidden(features)
-    shares = equations.shares(hidden)
-    residual = equations.residual(hidden, shares)
+    hidden, shares, residual = equations.solve(features)
     value, damping = float(residual.square().sum()), 1e-3
     floor = 1e-24 * float(equations.wanted.square().sum())
     for number in range(steps):
         there = features + _move(equations, features, hidden, shares, residual, damping)
-        hidden_there = equations.hidden(there)
-        shares_there = equations.shares(hidden_there)
-        residual_there = equations.residual(hidden_there, shares_there)
-        after = float(residual_there.square().sum())
+        solved = equations.solve(there)
+        after = float(solved[2].square().sum())
         if not after < value:
             damping *= 8
             if damping > 1e8:
                 break
             continue
-        gained = value - after
-        features, hidden, shares = there, hidden_there, shares_there
-        residual, value, damping = residual_there, after, max(damping / 8, 1e-12)
+        features, (hidden, shares, residual) = there, solved
+        gained, value, damping = value - after, after, max(damping / 8, 1e-12)
         report(number + 1, steps, value)
         if gained < 1e-5 * value or value < floor:
             break

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from seepage.attacks.feature_recovery.feature_span import find_shared_column
@@ -27,6 +26,7 @@ from seepage.core.rng import require_key
 from seepage.probing.heads import NOTHING, TwoLayerHead, two_layer_head
 
 _NODES = 200
+_quadrature = lru_cache(maxsize=1)(np.polynomial.hermite_e.hermegauss)
 # Relative to an activation's size; quadrature errs by 1e-3 at a kink, and is exact about parity.
 _NEGLIGIBLE = 1e-2
 _DRAWS = 32
@@ -49,16 +49,10 @@ def gaussian_derivative(activation: Callable[[Tensor], Tensor], order: int) -> f
         >>> abs(gaussian_derivative(torch.tanh, 2)) < 1e-12  # even order of an odd function
         True
     """
-    nodes, weights = _quadrature()
+    nodes, weights = _quadrature(_NODES)
     polynomial = np.polynomial.hermite_e.hermeval(nodes, [0.0] * order + [1.0])
     values = activation(torch.from_numpy(nodes)).numpy()
     return float(np.sum(weights * values * polynomial) / math.sqrt(2 * math.pi))
-
-
-@lru_cache(maxsize=1)
-def _quadrature() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    return nodes, weights
 
 
 def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> tuple[int, int]:
