@@ -206,7 +206,8 @@ class JacobianNorm(RiskScore):
     def score(self, jacobian: Jacobian, rng: Rng) -> float:
         """Compute a few products."""
         signs = draw_signs((self.probes, jacobian.unknowns), jacobian.at, rng)
-        return float(jacobian.squares(signs).mean()) ** 0.5
+        norm: float = float(jacobian.squares(signs).mean()) ** 0.5
+        return norm
 
 
 _ALL = (GradientNorm, JacobianNorm, InversionInfluence, InfluenceFloor)
