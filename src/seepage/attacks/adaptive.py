@@ -69,7 +69,7 @@ def _read_code(link: Precode, plan: AttackPlan) -> AttackPlan:
     copied = model.get_submodule(name)
     assert isinstance(copied, VariationalBottleneck)
     copied.noise = ((code - mean) * torch.exp(-log_variance / 2)).unsqueeze(0)
-    return plan.running(replace(task, model=model))
+    return plan.replace_task(replace(task, model=model))
 
 
 def _is_rank_one(update: Update, layer: str) -> bool:

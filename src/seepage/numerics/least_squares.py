@@ -144,23 +144,23 @@ def _begin(
 ) -> _State:
     rest = target - system.apply(x)
     gradient = system.adjoint(rest) - damping**2 * x
-    power = _squared(gradient)
+    power = _squared_lengths(gradient)
     return _State(x, rest, gradient, power, tolerance**2 * power)
 
 
 def _advance(system: _LinearOperator, state: _State, damping: float) -> _State:
     image = system.apply(state.direction)
-    curvature = _squared(image) + damping**2 * _squared(state.direction)
+    curvature = _squared_lengths(image) + damping**2 * _squared_lengths(state.direction)
     # A solved system does not move, since the recurrence would only amplify rounding.
     pace = _ratio(state.power, curvature).masked_fill(state.power <= state.enough, 0.0)
     x, rest = state.x + pace * state.direction, state.rest - pace * image
     gradient = system.adjoint(rest) - damping**2 * x
-    power = _squared(gradient)
+    power = _squared_lengths(gradient)
     direction = gradient + _ratio(power, state.power) * state.direction
     return _State(x, rest, direction, power, state.enough)
 
 
-def _squared(vectors: Tensor) -> Tensor:
+def _squared_lengths(vectors: Tensor) -> Tensor:
     """Squared lengths, `(..., 1)`."""
     return vectors.square().sum(-1, keepdim=True)
 

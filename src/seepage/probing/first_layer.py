@@ -100,7 +100,7 @@ class _Pass:
 
 
 @contextmanager
-def watching(network: nn.Module) -> Iterator[Mapping[str, _Pass]]:
+def watch_linear_layers(network: nn.Module) -> Iterator[Mapping[str, _Pass]]:
     """Collect what every fully connected layer reads and returns inside the block, by name."""
     passes: dict[str, _Pass] = {}
 
@@ -127,7 +127,7 @@ def rectified_layer(task: Task) -> Rectified:
     task = task.in_mode("eval")
     parameters = task.parameters
     probes = task.domain.sample(_PROBES, rng=Rng(0)).to(next(iter(parameters.values())))
-    with watching(task.network) as passes:
+    with watch_linear_layers(task.network) as passes:
         outputs = task.outputs(parameters, probes.requires_grad_())
     direction = Rng(1).normal(outputs.shape, like=outputs)
     gradients = torch.autograd.grad(

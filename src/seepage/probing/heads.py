@@ -13,7 +13,7 @@ from seepage.core import Observation, Task
 from seepage.core.errors import NotApplicable
 from seepage.core.rng import Rng
 from seepage.probing.activations import HeadActivation, recognise_head_activation
-from seepage.probing.first_layer import input_readers, noise, watching
+from seepage.probing.first_layer import input_readers, noise, watch_linear_layers
 from seepage.probing.hooks import visits
 from seepage.probing.usable_update import require_continuous, require_usable
 
@@ -59,7 +59,7 @@ def classifier_head(task: Task) -> Head:
         NotApplicable: There is no such layer, or its weight is not trained.
     """
     probes = task.move_inputs(task.domain.sample(PROBES, rng=Rng(0).fork("probes")))
-    with watching(task.network) as passes, torch.no_grad():
+    with watch_linear_layers(task.network) as passes, torch.no_grad():
         logits = task.outputs(task.parameters, probes)
     heads = [name for name, one in passes.items() if torch.equal(one.returned, logits)]
     if not heads:

@@ -159,17 +159,17 @@ def _layers(task: Task, seen: list[Visit], inputs: Tensor, outputs: Tensor) -> I
         if names.count(name) > 1:
             raise NotApplicable(f"the layer {name!r} of {task.name} runs more than once; {INSTEAD}")
     if not _agree(seen[places[0]].inputs.flatten(1), inputs.flatten(1)):
-        raise _broken(task, "before", seen[: places[0]], names[0])
+        raise _explain_break(task, "before", seen[: places[0]], names[0])
     for here, after in zip(places, [*places[1:], None], strict=True):
         visit = seen[here]
         read = outputs if after is None else seen[after].inputs
         activation = recognise_activation(visit.outputs, read)
         if activation is None:
-            raise _broken(task, "after", seen[here + 1 : after], visit.name)
+            raise _explain_break(task, "after", seen[here + 1 : after], visit.name)
         yield _layer(task, visit, activation)
 
 
-def _broken(task: Task, side: str, between: Iterable[Visit], name: str) -> NotApplicable:
+def _explain_break(task: Task, side: str, between: Iterable[Visit], name: str) -> NotApplicable:
     strange = [str(visit) for visit in between if not isinstance(visit.module, _HARMLESS)]
     found = " and ".join(strange) or "a computation outside any module, such as a residual addition"
     return NotApplicable(

@@ -56,13 +56,13 @@ class AttackPlan:
         """Simulate `stand_in` instead of a link."""
         links = (stand_in if known is link else known for known in self.defense.links)
         client = replace(self.client, defense=chain(*links))
-        return self._simulating(self.observation.simulate.with_client(client))
+        return self._replace_simulation(self.observation.simulate.with_client(client))
 
-    def running(self, task: Task) -> AttackPlan:
+    def replace_task(self, task: Task) -> AttackPlan:
         """Simulate another network."""
-        return self._simulating(self.observation.simulate.with_task(task))
+        return self._replace_simulation(self.observation.simulate.with_task(task))
 
-    def _simulating(self, simulation: Simulate) -> AttackPlan:
+    def _replace_simulation(self, simulation: Simulate) -> AttackPlan:
         return replace(self, observation=replace(self.observation, simulate=simulation))
 
 

@@ -128,10 +128,10 @@ RowSimulation = Callable[[Tensor, Tensor], dict[str, Tensor]]
 
 
 @runtime_checkable
-class Reading(Protocol):
+class RecordsLayers(Protocol):
     """A simulation that returns what layers read, so that terms need not run the network again."""
 
-    def reading(
+    def simulate_and_record(
         self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the simulated update and what these layers read, as far as it is known."""
@@ -203,12 +203,12 @@ class Objective:
         self, normalised: Tensor, labels: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Simulate the updates of all rows; return with them the layer inputs that terms need."""
-        if not isinstance(self.simulate, Reading):
+        if not isinstance(self.simulate, RecordsLayers):
             return self.simulate(normalised, labels), {}
         task = self.cases[0].task
         asked = [term.reads(task) for term in self.terms if isinstance(term, ReadsLayers)]
         wanted = list(dict.fromkeys(chain.from_iterable(asked)))
-        return self.simulate.reading(normalised, labels, wanted)
+        return self.simulate.simulate_and_record(normalised, labels, wanted)
 
     def _row(
         self,

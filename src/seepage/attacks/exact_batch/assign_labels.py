@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from seepage.probing.first_layer import watching
+from seepage.probing.first_layer import watch_linear_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ def read_labels(
         known: The labels in some order, each used once; None allows every class for each example.
     """
     options = torch.arange(task.classes, device=inputs.device) if known is None else known
-    with watching(task.network) as passes:
+    with watch_linear_layers(task.network) as passes:
         outputs = task.outputs(task.parameters, inputs.detach().requires_grad_())
     z = passes[layer].returned
     fits = []

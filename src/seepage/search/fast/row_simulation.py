@@ -52,9 +52,9 @@ class SharedWeights:
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Simulate the updates of all rows."""
-        return self.reading(normalised, labels, ())[0]
+        return self.simulate_and_record(normalised, labels, ())[0]
 
-    def reading(
+    def simulate_and_record(
         self, normalised: Tensor, labels: Tensor, layers: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Simulate the updates, and return what layers read on the way, `(R, B, ...)` each."""
