@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -371,21 +370,17 @@ def _error_norm(task: Task, inputs: Tensor, labels: Tensor) -> Tensor:
     return norm
 
 
-OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = MappingProxyType(
-    {
-        "repeated rows and bins of biases": _repeated_rows,
-        "pass-through layers": _passing_layers,
-        "inputs exposed by the architecture": _exposed_inputs,
-        "silenced classes": _silenced_classes,
-    }
-)
+OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = {
+    "repeated rows and bins of biases": _repeated_rows,
+    "pass-through layers": _passing_layers,
+    "inputs exposed by the architecture": _exposed_inputs,
+    "silenced classes": _silenced_classes,
+}
 # Each with the fewest examples it needs.
-ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = MappingProxyType(
-    {
-        "gradient concentration (D-SNR)": (_gradient_concentration, FEWEST_EXAMPLES),
-        "flipped labels": (_flipped_labels, FEWEST_LABELLED),
-    }
-)
+ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = {
+    "gradient concentration (D-SNR)": (_gradient_concentration, FEWEST_EXAMPLES),
+    "flipped labels": (_flipped_labels, FEWEST_LABELLED),
+}
 _ORDER = ("malicious", "suspicious", "exposed")
 
 

@@ -11,13 +11,7 @@ from seepage.report.flat_rows import (
     labelled_record,
     result_rows,
 )
-from seepage.report.headroom import (
-    Contradiction,
-    Headroom,
-    contradictions,
-    headrooms,
-    silences,
-)
+from seepage.report.headroom import Contradiction, Headroom, contradictions, headrooms, silences
 from seepage.report.intervals import Interval, mean_interval, median_interval, share_not_ruled_out
 from seepage.report.leak import (
     Attempt,

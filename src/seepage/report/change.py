@@ -8,15 +8,7 @@ from enum import StrEnum
 
 from seepage.audit.record import Record
 from seepage.core.construct import Component
-from seepage.report.leak import (
-    SATURATED,
-    Attempt,
-    Level,
-    Verdict,
-    Victim,
-    attempts,
-    keep_strongest,
-)
+from seepage.report.leak import SATURATED, Attempt, Level, Verdict, Victim, attempts, keep_strongest
 from seepage.report.words import Setup, count_noun, decibels, label_setups
 
 # Another seed alone can change the PSNR by less than this, in dB.

@@ -90,12 +90,19 @@ def _draw_tile(picture: Tensor, size: int) -> Pillow.Image:
 
     if picture.ndim != 3:
         return _draw_lines(picture, size)
-    colours = picture.expand(3, -1, -1) if picture.shape[0] == 1 else picture[:3]
-    levels = (colours.clamp(0, 1).permute(1, 2, 0) * 255).round().byte()
     larger = min(picture.shape[1:]) > size
     # Small images keep sharp pixels; large ones are averaged.
     how = Image.Resampling.BOX if larger else Image.Resampling.NEAREST
-    return Image.fromarray(levels.numpy()).resize((size, size), how)
+    return draw_image(picture).resize((size, size), how)
+
+
+def draw_image(image: Tensor) -> Pillow.Image:
+    """Draw an image `(C, H, W)` in [0, 1] with its own pixels."""
+    from PIL import Image
+
+    colours = image.expand(3, -1, -1) if image.shape[0] == 1 else image[:3]
+    levels = (colours.nan_to_num().clamp(0, 1).permute(1, 2, 0) * 255).round().byte()
+    return Image.fromarray(levels.contiguous().numpy())
 
 
 def _draw_lines(signal: Tensor, size: int) -> Pillow.Image:

@@ -27,9 +27,6 @@ def median_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     Example:
         >>> median_interval([3.0, 3.0, 3.0])
         Interval(low=3.0, middle=3.0, high=3.0)
-
-    References:
-        Efron, 1979 (efron1979bootstrap)
     """
     return _bootstrap(values, np.median, seed)
 
@@ -40,14 +37,16 @@ def mean_interval(values: Sequence[float], *, seed: int = 0) -> Interval:
     Example:
         >>> mean_interval([1.0, 1.0, 4.0]).middle
         2.0
-
-    References:
-        Efron, 1979 (efron1979bootstrap)
     """
     return _bootstrap(values, np.mean, seed)
 
 
 def _bootstrap(values: Sequence[float], statistic: Callable[..., Any], seed: int) -> Interval:
+    """Percentile bootstrap of a statistic.
+
+    References:
+        Efron, 1979 (efron1979bootstrap)
+    """
     people, rng = np.asarray(values, dtype=float), np.random.default_rng(seed)
     # In blocks, to save memory with many people.
     draws = (rng.integers(len(people), size=(BLOCK, len(people))) for _ in range(BLOCKS))

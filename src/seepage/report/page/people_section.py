@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.audit.record import Record
+from seepage.report.contact_sheet import draw_image
 from seepage.report.leak import (
     Amount,
     Attempt,
@@ -251,13 +252,8 @@ def _png(image: Tensor) -> str:
         >>> _png(torch.zeros(1, 2, 2))[:22]
         'data:image/png;base64,'
     """
-    from PIL import Image
-
-    colours = image.expand(3, -1, -1) if image.shape[0] == 1 else image[:3]
-    levels = (colours.nan_to_num().clamp(0, 1).permute(1, 2, 0) * 255).round().byte()
-    drawn = Image.fromarray(levels.contiguous().numpy())
+    drawn, kept = draw_image(image), io.BytesIO()
     drawn.thumbnail((LARGEST, LARGEST))
-    kept = io.BytesIO()
     drawn.save(kept, format="png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode("ascii")
 

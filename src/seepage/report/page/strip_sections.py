@@ -103,8 +103,8 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt]) -> Strip:
         summary,
         element("rect", {"class": "warm", "x": f"{threshold}%", "y": 0,
                          "width": f"{100 - threshold}%", "height": HEIGHT}),
-        _draw_line("0%", "100%", half, "rule"),
-        _draw_line(f"{low}%", f"{high}%", half, "interval"),
+        _draw_line("0%", "100%", half, half, "rule"),
+        _draw_line(f"{low}%", f"{high}%", half, half, "interval"),
         *_draw_dots(people[::stride], half),
         element("rect", {"class": "median", "x": f"{middle}%", "y": half - 9, "width": 3,
                          "height": 18, "data-tip": summary}),
@@ -118,8 +118,8 @@ def _draw_track(height: int, summary: str, *content: str | None) -> Markup:
     return element("svg", {**frame, "aria-label": summary}, *content)
 
 
-def _draw_line(left: str, right: str, height: int, kind: str) -> Markup:
-    return element("line", {"x1": left, "x2": right, "y1": height, "y2": height, "class": kind})
+def _draw_line(left: str, right: str, top: int, bottom: int, kind: str) -> Markup:
+    return element("line", {"x1": left, "x2": right, "y1": top, "y2": bottom, "class": kind})
 
 
 def _draw_dots(people: Sequence[Attempt], half: int) -> list[Markup]:
@@ -278,7 +278,7 @@ def _bound_strip(
     track = _draw_track(
         height,
         f"{name}: {'; '.join(said)}",
-        *(_draw_upright(axis.place(tick), height) for tick in axis.ticks(6)),
+        *(_draw_line(f"{x}%", f"{x}%", 0, height, "rule") for x in map(axis.place, axis.ticks(6))),
         *lanes,
         _draw_floor(floor, axis),
         *(draw_dot(a, axis, height=ATTACKS // 2, radius=5) for a in reversed(floor)),
@@ -321,11 +321,6 @@ def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis:
         {"class": kind, "x": f"{axis.place(person.ceiling)}%", "y": middle - 5, "width": 2,
          "height": 10, "data-tip": tip, "data-key": key},
     )  # fmt: skip
-
-
-def _draw_upright(place: float, height: int) -> Markup:
-    ends: Attributes = {"x1": f"{place}%", "x2": f"{place}%", "y1": 0, "y2": height}
-    return element("line", {"class": "rule", **ends})
 
 
 def _bound_table(
