@@ -123,9 +123,7 @@ def image_folder(request: DataRequest) -> Dataset:
     if not root.is_dir():
         raise DataNotFound(f"expected a folder of images at {root}, but none is there")
     classes = sorted(child for child in root.iterdir() if child.is_dir() and child.name[0] != ".")
-    labelled = [
-        (file, label) for label, folder in enumerate(classes) for file in _list_images(folder)
-    ]
+    labelled = [(file, i) for i, folder in enumerate(classes) for file in _list_images(folder)]
     if not labelled:
         raise DataNotFound(
             f"expected one sub-folder of images per class in {root}, found no image; "
@@ -134,9 +132,8 @@ def image_folder(request: DataRequest) -> Dataset:
     pixels = request.pixels or 32
     order = interleave_classes(np.array([label for _, label in labelled]))
     chosen = [labelled[number] for number in order]
-    inputs = stack_pictures(
-        [crop_square(read_picture(file)[None], pixels)[0] for file, _ in chosen]
-    )
+    pictures = [crop_square(read_picture(file)[None], pixels)[0] for file, _ in chosen]
+    inputs = stack_pictures(pictures)
     return Dataset(
         name=f"folder:{request.argument}",
         inputs=inputs,
@@ -150,9 +147,8 @@ def image_folder(request: DataRequest) -> Dataset:
 def _list_images(folder: Path) -> list[Path]:
     from PIL import Image
 
-    readable = {
-        suffix for suffix, form in Image.registered_extensions().items() if form in Image.OPEN
-    }
+    forms = Image.registered_extensions()
+    readable = {suffix for suffix in forms if forms[suffix] in Image.OPEN}
     files = (child for child in folder.iterdir() if child.is_file() and child.name[0] != ".")
     return sorted(file for file in files if file.suffix.lower() in readable)
 

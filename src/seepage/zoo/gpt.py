@@ -12,8 +12,6 @@ from seepage.core.errors import InvalidValue
 from seepage.domains.tokens import Tokens
 from seepage.zoo.building import build_task, require_int
 
-_STD = 0.02
-
 
 class Attention(nn.Module):
     """Causal self-attention: every position attends to itself and to those before it."""
@@ -30,16 +28,14 @@ class Attention(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Mix positions, `(B, L, d)` to `(B, L, d)`."""
-        query, key, value = map(self._split, (self.query, self.key, self.value), [features] * 3)
+        query, key, value = (
+            projection(features).reshape(*features.shape[:-1], self.heads, -1).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
         scores = query @ key.mT / math.sqrt(query.shape[-1])
         weights = scores.masked_fill(self.later, -torch.inf).softmax(-1)
         mixed: Tensor = self.out((weights @ value).transpose(1, 2).flatten(2))
         return mixed
-
-    def _split(self, projection: nn.Module, features: Tensor) -> Tensor:
-        projected: Tensor = projection(features)
-        parts = projected.reshape(*projected.shape[:-1], self.heads, -1)
-        return parts.transpose(1, 2)
 
 
 class TransformerBlock(nn.Module):
@@ -140,6 +136,6 @@ def gpt(
 
 def _draw_weights(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=_STD)
+        nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
