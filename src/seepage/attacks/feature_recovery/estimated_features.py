@@ -15,11 +15,12 @@ from seepage.attacks.feature_recovery.softmax_features import (
     layer_name,
     read_classifier,
 )
-from seepage.clients import Gradient
+from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
-from seepage.defenses import AddGaussian, AddLaplace, Prune, TopK
+from seepage.defenses.clip import AddGaussian, AddLaplace
+from seepage.defenses.sparsify import Prune, TopK
 from seepage.probing.heads import Head
 
 # How far starts spread, so that examples of one label do not stay equal.

@@ -106,13 +106,9 @@ class Fallback:
 def make_reconstruction(
     observation: Observation, features: Features, labels: Tensor, began: float
 ) -> Reconstruction:
-    """Turn features that are normalised inputs into a guess with its certificate.
+    """Turn features that are normalised inputs, in the order of the labels, into a guess.
 
-    Args:
-        observation: What they were recovered from.
-        features: One for each label, in the same order.
-        labels: `(B,)`.
-        began: Start time, by `time.perf_counter`.
+    `began` is the start time, by `time.perf_counter`.
     """
     inputs = read_inputs(observation.task, features)
     certificate = Certificate(residual(observation, inputs, labels))

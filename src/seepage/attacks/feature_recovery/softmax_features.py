@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -226,7 +225,11 @@ class SoftmaxFeatures:
 
     def _solve(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> tuple[Tensor, float]:
         best, least = None, float("inf")
-        for number, start in enumerate(self._draw_starts(wanted, head, rng)):
+        usual = head.logits.to(wanted.wanted).mean(0)
+        for number in range(self.starts):
+            key = rng.fork("start", number)
+            drawn = key.normal(tuple(wanted.labels.shape), like=wanted.labels)
+            start = wanted.start(usual + _SPREADS[number % len(_SPREADS)] * drawn)
             found, value = least_squares(wanted, start, steps=self.steps)
             left = (value / (len(wanted.labels) + 1)) ** 0.5
             settled = left > _LEFT and abs(left - least) < _SETTLED * least
@@ -237,13 +240,6 @@ class SoftmaxFeatures:
                 break
         assert best is not None
         return best, least
-
-    def _draw_starts(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> Iterator[Tensor]:
-        usual = head.logits.to(wanted.wanted).mean(0)
-        for number in range(self.starts):
-            key = rng.fork("start", number)
-            drawn = key.normal(tuple(wanted.labels.shape), like=wanted.labels)
-            yield wanted.start(usual + _SPREADS[number % len(_SPREADS)] * drawn)
 
 
 def _require_input_at_the_end(task: Task) -> None:
