@@ -127,5 +127,5 @@ def test_an_attack_whose_restarts_all_diverge_says_so(photos):
     )
     attack = GradientMatching(search)
     seen = observe(sp.zoo.mlp(hidden=(8,)), person(photos, 0))
-    with pytest.raises(NotApplicable, match="every one of 2 restarts diverged"):
+    with pytest.raises(NotApplicable, match="all 2 restarts diverged"):
         attack(seen, rng=sp.rng(0))
