@@ -100,6 +100,7 @@ def test_of_fewer_people_than_classes_logistic_regression_gives_everybody_away()
     guess = first.attack(observed(3), rng=sp.rng(1))
     assert float(sp.score(guess, data.batch(3))["psnr"].min()) > 60
     assert (
-        "as many people as classes" in check_applicability(observed(10)).refused["softmax_features"]
+        "as many examples as classes"
+        in check_applicability(observed(10)).refused["softmax_features"]
     )
     assert "one input" in check_applicability(observed(1)).refused["softmax_features"]
