@@ -109,7 +109,7 @@ def test_impossible_cohorts_are_refused():
         client(TASK, crowd(4), rng=sp.rng(0))
     with pytest.raises(InvalidValue, match=r"Clip\(1.0\) cannot come after SecureAggregation\(2\)"):
         sp.chain(sp.SecureAggregation(2), sp.Clip(1.0))
-    with pytest.raises(InvalidValue, match="aggregate several clients .once."):
+    with pytest.raises(InvalidValue, match=r"aggregate several clients .once."):
         sp.chain(sp.SecureAggregation(2), sp.SecureAggregation(2))
 
 

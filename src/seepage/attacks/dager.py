@@ -50,7 +50,8 @@ def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) 
     """
     _, values, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
     kept = int((values > tolerance * values[0]).sum())
-    return rows[: kept if at_most is None else min(kept, at_most)]
+    span: Tensor = rows[: kept if at_most is None else min(kept, at_most)]
+    return span
 
 
 def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:

@@ -113,8 +113,9 @@ class Audit:
 
     def require_permitted(self) -> None:
         """Raise `InvalidValue` if an attack plants a network and a threat has an honest server."""
-        for (name, attack), threat in product(self.attacks.items(), self.threats):
-            require_permission(name, attack, threat)
+        for name, attack in self.attacks.items():
+            for threat in self.threats:
+                require_permission(name, attack, threat)
 
     def cases(self, targets: Iterable[Target]) -> list[AnyCase]:
         """List every combination; an impossible client is refused here, before anything runs."""

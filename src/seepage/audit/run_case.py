@@ -90,7 +90,7 @@ def _compute_bound(case: BoundCase) -> Record:
         remark=found.remark,
     )
     seconds, device = time.perf_counter() - began, str(batch.inputs.device)
-    effort = {"seconds": seconds, "device": device}
+    effort: dict[str, float | int | str] = {"seconds": seconds, "device": device}
     return replace(_begin_record(case), bound=ceiling, effort=effort)
 
 
@@ -144,7 +144,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     certificate, trace = guess.certificate, guess.trace
     if certificate is None and case.target.captured is not None:
         certificate = _certify(seen, guess)
-    effort = {
+    effort: dict[str, float | int | str] = {
         "steps": trace.steps,
         "restarts": trace.restarts,
         "seconds": trace.seconds,

@@ -26,7 +26,7 @@ from seepage.core.errors import DataNotFound, InvalidValue
 
 
 class ProgressListener(Protocol):
-    """Called while an audit runs."""
+    """Called while an audit runs. Subclass it and override what should be shown."""
 
     def begin(
         self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
@@ -36,9 +36,11 @@ class ProgressListener(Protocol):
 
     def started(self, case: AnyCase) -> None:
         """Called when a case begins."""
+        return
 
     def finished(self, record: Record) -> None:
         """Called when a case has its result."""
+        return
 
 
 class _Silent(ProgressListener):

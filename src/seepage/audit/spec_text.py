@@ -137,12 +137,14 @@ def _follow(value: Any, place: Place) -> Place:  # noqa: ANN401
     """Follow a place into parsed TOML as far as it exists."""
     found: Place = ()
     for part in place:
-        is_key = isinstance(part, str)
-        if isinstance(value, dict if is_key else list) and (
-            part in value if is_key else part < len(value)
-        ):
+        inside = (
+            isinstance(value, dict) and part in value
+            if isinstance(part, str)
+            else isinstance(value, list) and part < len(value)
+        )
+        if inside:
             value, found = value[part], (*found, part)
-        elif is_key:
+        elif isinstance(part, str):
             break
         # A single table in place of a list of tables has no number.
     return found

@@ -83,9 +83,8 @@ def numerical_rank(system: LinearSystem) -> int:
     rows, columns = system.shape
     unit = torch.eye(min(rows, columns), dtype=system.delta.dtype, device=system.delta.device)
     parts = torch.split(unit, max(1, HELD // (rows + columns)))
-    first, second = system.apply, system.adjoint
-    if columns > rows:
-        first, second = second, first
+    pair = (system.apply, system.adjoint)
+    first, second = pair if columns <= rows else pair[::-1]
     gram = torch.cat([second(first(part)) for part in parts])
     # The largest sum of a row bounds the largest eigenvalue.
     zero = SQUARED_TOLERANCE * gram.abs().sum(1).max()

@@ -166,13 +166,13 @@ def _make_blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
         groups.setdefault((heading, *full), {}).setdefault(r.defense, []).append(outcome)
     headings = [heading for heading, *_ in groups]
     blocks = []
-    for (heading, *full), by_defense in groups.items():
+    for (heading, *details), by_defense in groups.items():
         truth = truth_strip(next(iter(by_defense.values())))
         guesses = [
             guess_strip(defense_words(defense).replace(" + ", " +\n"), group)
             for defense, group in by_defense.items()
         ]
-        # If two short headings are the same, show the full ones.
-        title = heading if headings.count(heading) == 1 else ", ".join(full)
+        # If two short headings are the same, show the details ones.
+        title = heading if headings.count(heading) == 1 else ", ".join(details)
         blocks.append(SheetBlock(title, tuple(guesses if truth is None else [truth, *guesses])))
     return blocks

@@ -138,7 +138,11 @@ def _draw_scale(axis: Axis, *lines: Callable[[float], str]) -> Markup:
     for tick in axis.ticks(6):
         anchor = {axis.low: "start", axis.high: "end"}.get(tick, "middle")
         for number, write in enumerate(lines):
-            place = {"x": f"{axis.place(tick)}%", "y": 14 + 16 * number, "text-anchor": anchor}
+            place: Attributes = {
+                "x": f"{axis.place(tick)}%",
+                "y": 14 + 16 * number,
+                "text-anchor": anchor,
+            }
             marks.append(element("text", place, write(tick)))
     height = 2 + 16 * len(lines)
     return element("svg", {"class": "track scale", "height": height, "aria-hidden": "true"}, *marks)

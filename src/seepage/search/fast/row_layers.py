@@ -170,10 +170,12 @@ class _AffineBackward(torch.autograd.Function):
             to_slopes = torch.addcmul(per_channel(on_bias, slopes), tilt, inputs)
         elif on_bias is not None:
             to_slopes = per_channel(on_bias, slopes).expand_as(slopes)
-        if on_inputs is not None and to_slopes is None:
-            to_slopes = on_inputs * scale
-        elif on_inputs is not None:
-            to_slopes = torch.addcmul(to_slopes, on_inputs, scale)
+        if on_inputs is not None:
+            to_slopes = (
+                on_inputs * scale
+                if to_slopes is None
+                else torch.addcmul(to_slopes, on_inputs, scale)
+            )
         return to_slopes, to_inputs, None, None, None
 
 
