@@ -9,12 +9,13 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.labels.count_labels import (
     _cost_of_adding,
+    count_classes,
     count_visible,
     peel,
     round_counts,
     write_equations,
 )
-from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
+from seepage.attacks.labels.label_evidence import Evidence, measure_gain, read_evidence
 from seepage.domains import Signal
 from seepage.scoring import count_error
 
@@ -121,3 +122,24 @@ def test_a_solution_holds_the_features_of_the_examples():
 @pytest.mark.parametrize(("guessed", "wrong"), [([1, 2, 2], 0), ([2, 1, 2], 0), ([1, 1, 5], 2)])
 def test_the_count_error_is_what_the_overlap_lacks(guessed, wrong):
     assert count_error(torch.tensor(guessed), torch.tensor([2, 2, 1])) == wrong
+
+
+def test_counting_looks_only_at_classes_that_may_have_an_example(monkeypatch):
+    classes, asked = 10_000, []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, classes))
+    task = sp.Task(model, sp.cross_entropy, Signal((1, 12)), name="wide")
+    _, seen = observed(task, [7, 70, 70, 9_000])
+    predictions = Evidence.predictions
+
+    def record_rows(self, features):
+        asked.append(features.numel() // features.shape[-1])
+        return predictions(self, features)
+
+    monkeypatch.setattr(Evidence, "predictions", record_rows)
+    counts = count_classes(seen)
+    assert counts.nonzero().flatten().tolist() == [7, 70, 9_000]
+    assert counts[70] == 2
+    # A matrix over all pairs of classes takes minutes, and most classes have nobody.
+    assert max(asked) < 100

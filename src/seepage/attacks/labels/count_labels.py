@@ -10,6 +10,7 @@ from math import log2
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
+from torch.nn.functional import one_hot
 
 from seepage.attacks.labels.label_evidence import (
     EXACT,
@@ -187,19 +188,22 @@ def fit_prototypes(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
     estimate = size * (evidence.predictions(evidence.centre) - evidence.signal)
     counts = _normalise_counts(estimate, size)
     for _ in range(_ITERATIONS):
-        predictions = evidence.predictions(features)
-        estimate = predictions.T @ counts - size * evidence.signal
-        sums = predictions.T @ (counts[:, None] * features) - size * evidence.gradient
+        # Classes without an example add nothing, and there may be thousands of them.
+        held = counts.nonzero().flatten()
+        predictions = evidence.predictions(features[held])
+        estimate = predictions.T @ counts[held] - size * evidence.signal
+        sums = predictions.T @ (counts[held, None] * features[held]) - size * evidence.gradient
         present = estimate > _PRESENT
         own = torch.where(present[:, None], sums / estimate[:, None], features)
         features = (features + own) / 2
         counts = (counts + _normalise_counts(estimate, size)) / 2
     whole = round_counts(estimate, size).to(estimate)
-    predictions = evidence.predictions(features)
-    residuals = predictions - torch.eye(evidence.classes, dtype=predictions.dtype)
-    gradient = residuals.T @ (whole[:, None] * features) / size
+    held = whole.nonzero().flatten()
+    predictions = evidence.predictions(features[held])
+    residuals = predictions - one_hot(held, evidence.classes).to(predictions)
+    gradient = residuals.T @ (whole[held, None] * features[held]) / size
     misfit = (gradient - evidence.gradient).norm() / evidence.gradient.norm()
-    confidence = predictions.diagonal() @ whole / size
+    confidence = predictions.gather(1, held[:, None])[:, 0] @ whole[held] / size
     return estimate, float(misfit) < _CLOSE and float(confidence) < _CONFIDENT
 
 
@@ -255,7 +259,7 @@ class _LabelEquations(Evidence):
         return derivative
 
     def _one_hot(self, labels: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(labels, len(self.weight)).to(self.weight)
+        return one_hot(labels, len(self.weight)).to(self.weight)
 
 
 def count_visible(evidence: Evidence) -> int:
