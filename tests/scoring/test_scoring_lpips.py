@@ -182,3 +182,12 @@ def test_the_script_joins_the_two_published_files_into_the_one_lpips_reads(
     joined = load_file(out)
     assert joined.keys() == wanted.keys()
     assert all(torch.equal(joined[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.usefixtures("made_up_weights")
+def test_lpips_is_the_same_for_the_same_images_in_another_range():
+    plain = images(2, 3, 32, 32)
+    moved = Paired(
+        2 * plain.truth - 1, 2 * plain.guess - 1, plain.labels, None, (0, 1), peak=2.0, low=-1.0
+    )
+    torch.testing.assert_close(LPIPS()(moved), LPIPS()(plain), rtol=1e-3, atol=0)

@@ -20,6 +20,7 @@ from seepage.scoring import (
     applicable,
     catalogue,
     pair,
+    score,
 )
 
 ELSEWHERE = ("lpips", "feature_accuracy", "token_accuracy")
@@ -199,3 +200,20 @@ def test_a_metric_is_a_value_with_a_serial_form():
         "arguments": {"tolerance": 0.1},
     }
     assert serialise(PSNR()) == {"name": "PSNR", "arguments": {}}
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-2.5, 0.5), (3.0, 7.0)])
+def test_scores_are_the_same_for_the_same_images_in_another_range(low, high):
+    truth = rng(0).uniform((2, 3, 16, 16))
+    guess = (truth + 0.2 * rng(1).normal((2, 3, 16, 16))).clamp(0, 1)
+    width, metrics = high - low, [PSNR(), SSIM(), ExactMatch()]
+    plain = score(Reconstruction(guess), Batch(truth, torch.arange(2)), metrics=metrics)
+    moved = score(
+        Reconstruction(low + width * guess),
+        Batch(low + width * truth, torch.arange(2)),
+        metrics=metrics,
+        peak=width,
+        low=low,
+    )
+    for name in plain:
+        torch.testing.assert_close(moved[name], plain[name], rtol=1e-3, atol=1e-4)

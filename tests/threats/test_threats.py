@@ -166,6 +166,9 @@ def test_contradictory_knowledge_is_refused():
         sp.Threat(batchnorm="train")
     with pytest.raises(InvalidValue, match="includes the defense"):
         sp.Threat(knows_mixing=True, knows_defense=False)
+    # A row of the mixing has a weight for every example, so its length is the batch size.
+    with pytest.raises(InvalidValue, match=r"mixing .* includes the batch size"):
+        sp.Threat(knows_mixing=True, knows_batch_size=False)
 
 
 def test_the_ladder_of_knowledge_goes_up_to_the_strongest():

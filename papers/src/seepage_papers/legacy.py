@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Domain, Paired, Reconstruction
 from seepage.scoring.entrywise import differences
-from seepage.scoring.pairing import comparable
+from seepage.scoring.pairing import align_tensors
 
 
 def psnr_normalised_003(paired: Paired, domain: Domain) -> Tensor:
@@ -88,7 +88,7 @@ def best_match_gradattack(
 
     References: Huang et al., 2021, Table 5 (huang2021evaluating)
     """
-    guesses, truth = comparable(guess, batch)
+    guesses, truth = align_tensors(guess, batch)
     best = torch.amax if higher_leaks_more else torch.amin
     values = [
         best(function(_against_all(g, j, truth, batch.labels, peak)), dim=0)

@@ -98,6 +98,7 @@ class Paired:
         assignment: Index of each example's guess in the reconstruction, -1 if none was left.
         peak: Width of the range of values, 1 for images in [0, 1].
         domain: What an input is, if that is known.
+        low: Lowest value of the range, 0 for images in [0, 1].
     """
 
     truth: Tensor
@@ -107,6 +108,7 @@ class Paired:
     assignment: tuple[int, ...]
     peak: float = 1.0
     domain: Domain | None = None
+    low: float = 0.0
 
     def __len__(self) -> int:
         """Number of examples."""

@@ -115,7 +115,7 @@ class FeatureAccuracy:
 
     def by_column(self, paired: Paired) -> Tensor:
         """Whether each column is right, 1.0 or 0.0: `(B, F)`."""
-        domain = table_of(paired)
+        domain = require_table(paired)
         truth, guess = paired.truth.cpu().double(), paired.guess.cpu().double()
         right = [
             truth[:, place].argmax(1) == guess[:, place].argmax(1)
@@ -127,7 +127,7 @@ class FeatureAccuracy:
         return (torch.stack(right, dim=1) & has_guess).double()
 
 
-def table_of(paired: Paired) -> Tabular:
+def require_table(paired: Paired) -> Tabular:
     """The table the rows belong to, or `NotApplicable`."""
     if not isinstance(paired.domain, Tabular):
         raise NotApplicable(

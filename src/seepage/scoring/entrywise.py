@@ -16,12 +16,12 @@ from seepage.core import Paired
 from seepage.core.errors import InvalidValue
 
 
-def apart(guess: Tensor, truth: Tensor) -> Tensor:
+def subtract_truth(guess: Tensor, truth: Tensor) -> Tensor:
     """Guess minus truth in float64; of tokens, which have no distance, 1.0 where they differ.
 
     Example:
         >>> import torch
-        >>> apart(torch.tensor([7, 8]), torch.tensor([7, 3])).tolist()
+        >>> subtract_truth(torch.tensor([7, 8]), torch.tensor([7, 3])).tolist()
         [0.0, 1.0]
     """
     if truth.is_floating_point():
@@ -34,7 +34,7 @@ def differences(paired: Paired) -> Tensor:
 
     Tokens are the same or not, 0 or 1: how far apart their numbers are means nothing.
     """
-    return apart(paired.guess.cpu(), paired.truth.cpu()).flatten(1)
+    return subtract_truth(paired.guess.cpu(), paired.truth.cpu()).flatten(1)
 
 
 @dataclass(frozen=True)

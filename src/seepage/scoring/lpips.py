@@ -96,8 +96,8 @@ class LPIPS:
 
         sum_layers mean_positions sum_channels w_c (f_c(truth) - f_c(guess))^2
 
-    Images in [0, peak] are mapped to [-1, 1]; grey ones are repeated to three channels. Runs in
-    float32 on the device of the inputs. A guess so large that float32 overflows gives NaN.
+    Images in [low, low + peak] are mapped to [-1, 1]; grey ones are repeated to three channels.
+    Runs in float32 on the device of the inputs. A guess so large that float32 overflows gives NaN.
 
     Raises:
         NotApplicable: For anything but grey or colour images of at least 31 x 31 pixels.
@@ -124,8 +124,8 @@ class LPIPS:
             torch.split(paired.truth, _CHUNK), torch.split(paired.guess, _CHUNK), strict=True
         )
         chunks = [
-            _distance(weights, _standard(truth, paired.peak), _standard(guess, paired.peak))
-            for truth, guess in images
+            _distance(weights, *(_standardise(one, paired.low, paired.peak) for one in pair))
+            for pair in images
         ]
         return torch.cat(chunks).cpu().double()
 
@@ -150,9 +150,9 @@ def _check_images(paired: Paired) -> None:
         )
 
 
-def _standard(images: Tensor, peak: float) -> Tensor:
-    """Images as the network wants them, `(B, 3, H, W)`."""
-    centred = images.float().expand(-1, 3, -1, -1) * (2 / peak) - 1
+def _standardise(images: Tensor, low: float, peak: float) -> Tensor:
+    """Map images to what the network reads, `(B, 3, H, W)`."""
+    centred = (images.float().expand(-1, 3, -1, -1) - low) * (2 / peak) - 1
     shift, scale = (centred.new_tensor(c).reshape(3, 1, 1) for c in (_SHIFT, _SCALE))
     return (centred - shift) / scale
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Domain, Paired, Reconstruction
 from seepage.core.errors import InvalidValue
-from seepage.scoring.entrywise import apart
+from seepage.scoring.entrywise import subtract_truth
 
 # Squares of a diverged guess overflow, and the assignment refuses infinite costs.
 _LARGEST_COST = 1e300
@@ -63,7 +63,7 @@ def pair(
     """
     if not (math.isfinite(peak) and peak > 0 and math.isfinite(low)):
         raise InvalidValue(f"expected a finite range with peak > 0, got {peak=!r}, {low=!r}")
-    guesses, truth = comparable(guess, batch)
+    guesses, truth = align_tensors(guess, batch)
     whole = not truth.is_floating_point()
     grey = -1 if whole else low + peak / 2
     guesses = torch.where(torch.isfinite(guesses), guesses, grey)
@@ -76,10 +76,11 @@ def pair(
         assignment=assignment,
         peak=1.0 if whole else peak,
         domain=domain,
+        low=0.0 if whole else low,
     )
 
 
-def comparable(guess: Reconstruction, batch: Batch) -> tuple[Tensor, Tensor]:
+def align_tensors(guess: Reconstruction, batch: Batch) -> tuple[Tensor, Tensor]:
     """Guesses and truth, detached, on the device of the truth and in one precision."""
     guesses, truth = guess.inputs.detach(), batch.inputs.detach()
     if guesses.ndim != truth.ndim or guesses.shape[1:] != truth.shape[1:]:
@@ -109,7 +110,7 @@ def _assign(guesses: Tensor, truth: Tensor) -> tuple[int, ...]:
         return tuple(assignment)
     # A row at a time: all pairs at once would not fit for a batch of photographs, and the
     # expanded square |g|^2 - 2gt + |t|^2 is not exactly zero at the truth.
-    rows = [apart(g, near_truth).square().flatten(1).mean(1) for g in near_guesses]
+    rows = [subtract_truth(g, near_truth).square().flatten(1).mean(1) for g in near_guesses]
     costs = torch.stack(rows).clamp(max=_LARGEST_COST)
     for index, person in zip(*linear_sum_assignment(costs.numpy()), strict=True):
         assignment[int(person)] = int(index)

@@ -19,7 +19,7 @@ from seepage.scoring.accuracy import (
     LabelAccuracy,
     TokenAccuracy,
     check_tokens,
-    table_of,
+    require_table,
 )
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
 from seepage.scoring.lpips import LPIPS, check_lpips
@@ -40,7 +40,7 @@ _ALL: tuple[Metric, ...] = (
 )
 
 
-def _made(name: str, found: object) -> Metric:
+def _make_metric(name: str, found: object) -> Metric:
     """A metric, made of an instance, a class, or a function without arguments."""
     ready = isinstance(found, Metric) and not isinstance(found, type)
     made = construct(name, found, {}) if callable(found) and not ready else found
@@ -52,22 +52,22 @@ def _made(name: str, found: object) -> Metric:
     return made
 
 
-def _named(name: str, found: object) -> Metric:
+def _make_named_metric(name: str, found: object) -> Metric:
     """A metric that calls itself as its package does, since records know it by its own name."""
-    made = _made(name, found)
+    made = _make_metric(name, found)
     if made.name != name:
         raise InvalidValue(f"it calls itself {made.name!r}")
     return made
 
 
 METRICS: Catalogue[Metric] = Catalogue(
-    "metric", "seepage.metrics", {metric.name: metric for metric in _ALL}, adapt=_named
+    "metric", "seepage.metrics", {metric.name: metric for metric in _ALL}, adapt=_make_named_metric
 )
 
 _CHECKS: Mapping[str, Callable[[Paired], object]] = {
     "ssim": check_ssim,
     "lpips": check_lpips,
-    "feature_accuracy": table_of,
+    "feature_accuracy": require_table,
     "token_accuracy": check_tokens,
 }
 
@@ -96,7 +96,7 @@ def find_metric(name: str) -> Metric:
     found = find_part("metric", name, METRICS)
     if name in METRICS:
         return found
-    made = _made(name, found)
+    made = _make_metric(name, found)
     if made.name in METRICS:
         raise InvalidValue(
             f"expected a metric with a name of its own, got {name}, which calls itself "
@@ -123,13 +123,13 @@ def applicable(paired: Paired) -> tuple[Metric, ...]:
 
 def _fits(name: str, paired: Paired) -> bool:
     try:
-        _CHECKS.get(name, _always)(paired)
+        _CHECKS.get(name, _accept_all)(paired)
     except (NotApplicable, MissingExtra):
         return False
     return True
 
 
-def _always(_paired: Paired) -> None:
+def _accept_all(_paired: Paired) -> None:
     """Fit everything."""
 
 
@@ -196,8 +196,8 @@ class Scores:
         """A table, worst-off person first (by PSNR where it was evaluated)."""
         rows = self.rows()
         order = self.ranking("psnr" if "psnr" in self else self.metrics[0].name)
-        cells = [[str(i), *(_cell(value) for value in rows[i].values())] for i in order]
-        return _table([["person", *self.keys()], *cells])
+        cells = [[str(i), *(_format_cell(value) for value in rows[i].values())] for i in order]
+        return _format_table([["person", *self.keys()], *cells])
 
 
 def score(
@@ -243,11 +243,11 @@ def _evaluate(metric: Metric, paired: Paired) -> Tensor:
     return values
 
 
-def _cell(value: float) -> str:
+def _format_cell(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.4g}"
 
 
-def _table(rows: list[list[str]]) -> str:
+def _format_table(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -329,14 +329,14 @@ def baseline_scores(
         ([0.25, 0.25], [0.0625, 0.0625])
     """
     drawn = draw_guess(pool, len(batch), rng=rng)
-    guesses = {"mean": mean_guess(_typical(pool, domain), len(batch)), "draw": drawn}
+    guesses = {"mean": mean_guess(_typical_input(pool, domain), len(batch)), "draw": drawn}
     return {
         name: score(guess, batch, metrics=metrics, peak=peak, low=low, domain=domain)
         for name, guess in guesses.items()
     }
 
 
-def _typical(pool: Tensor, domain: Domain | None) -> Tensor:
+def _typical_input(pool: Tensor, domain: Domain | None) -> Tensor:
     """The best single guess without an update."""
     if not pool.is_floating_point():
         return torch.mode(pool, dim=0).values

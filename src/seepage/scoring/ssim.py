@@ -22,7 +22,8 @@ class SSIM:
     """Structural similarity: 1 for equal images, about 0 for unrelated ones.
 
     With means, (biased) variances and covariance under an 11 x 11 Gaussian window of deviation
-    1.5, and c1 = (0.01 peak)^2, c2 = (0.03 peak)^2,
+    1.5, of values counted from the lowest of the range, and c1 = (0.01 peak)^2,
+    c2 = (0.03 peak)^2,
 
         (2 mu_x mu_y + c1) (2 cov_xy + c2) / ((mu_x^2 + mu_y^2 + c1) (var_x + var_y + c2))
 
@@ -47,7 +48,7 @@ class SSIM:
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
         check_ssim(paired)
-        x, y = paired.truth.cpu().double(), paired.guess.cpu().double()
+        x, y = (images.cpu().double() - paired.low for images in (paired.truth, paired.guess))
         mean_x, mean_y = _windowed(x), _windowed(y)
         variances = _windowed(x * x) - mean_x**2 + _windowed(y * y) - mean_y**2
         covariance = _windowed(x * y) - mean_x * mean_y

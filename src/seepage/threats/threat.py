@@ -179,6 +179,11 @@ class Threat:
             raise InvalidValue("knowing the labels includes the batch size; set knows_batch_size")
         if self.knows_mixing and not self.knows_defense:
             raise InvalidValue("knowing the mixing includes the defense; set knows_defense")
+        if self.knows_mixing and not self.knows_batch_size:
+            raise InvalidValue(
+                "the mixing has a weight for every example, so knowing it includes the batch size; "
+                "set knows_batch_size"
+            )
 
     def forget_defense(self) -> Threat:
         """Return the same server without knowledge of the defense and its mixing."""
