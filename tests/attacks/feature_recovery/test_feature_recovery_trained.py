@@ -141,7 +141,7 @@ def test_what_nobody_left_a_trace_in_is_refused_in_words(victim, images, method)
     tensors = dict(seen.update.tensors)
     tensors["fc.head.weight"] = torch.zeros_like(tensors["fc.head.weight"])
     silent = replace(seen, update=replace(seen.update, tensors=tensors))
-    with pytest.raises(NotApplicable, match=r"last layer is zero.*sure of everybody"):
+    with pytest.raises(NotApplicable, match=r"last layer is zero.*sure of all examples"):
         recover(silent, rng=sp.rng(1))
     tensors["fc.head.weight"] = torch.full_like(tensors["fc.head.weight"], torch.nan)
     broken = replace(seen, update=replace(seen.update, tensors=tensors))
