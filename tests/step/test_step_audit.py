@@ -14,7 +14,7 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import listen
-from seepage.step.step_inputs import per_example
+from seepage.step.step_inputs import unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}
 
@@ -246,7 +246,8 @@ def test_a_network_that_was_compiled_and_run_gives_its_people_away_all_the_same(
 
 def test_convolutions_by_the_batch_are_recognisable_after_a_short_search(photo):
     model = convolutional()
-    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, seconds=600.0, steps=150)
+    budget = {"seconds": 600.0, "steps": 150}
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, domain=(0, 1), **budget)
     attempt = result.people[0]
     assert attempt.psnr > attempt.baseline + 3
     assert any("Dropout is left out" in note for note in result.notes)
@@ -279,7 +280,7 @@ def test_nothing_is_called_proved_where_rounding_hides_the_layer_that_read_the_i
     first = nn.Flatten(), nn.Linear(432, 64), nn.Sigmoid()
     model = nn.Sequential(*first, *layers, nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, optimizer, **CHEAP)
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, optimizer, domain=(0, 1), **CHEAP)
     assert float(result.scores["psnr"]) < 30
     assert not any("proved" in reason for reason in result.refused.values())
 
@@ -386,7 +387,7 @@ def test_inside_no_grad_and_autocast_the_audit_is_the_same(photo):
 )
 def test_a_loss_is_taken_apart_as_it_was_put_together(loss, reduction):
     outputs, labels = numbers(4, 3), torch.tensor([0, 1, 2, 2])
-    unreduced, found = per_example(loss, outputs, labels)
+    unreduced, found = unreduce_loss(loss, outputs, labels)
     assert found == reduction
     smoothing = getattr(loss, "label_smoothing", 0.0)
     expected = functional.cross_entropy(
@@ -410,3 +411,54 @@ def test_a_large_batch_is_compared_with_people_who_are_not_in_it(others):
         pool = case.target.pool
         assert len(pool) >= len(case.target.people)
         assert strangers is None or torch.equal(pool, strangers)
+
+
+def audited_range(batch, **options):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 4))
+    return sp.audit_step(model, nn.CrossEntropyLoss(), batch, **options, **CHEAP)
+
+
+def test_the_assumed_range_does_not_depend_on_the_private_batch():
+    inputs, labels = torch.rand(1, 3, 4, 4), torch.tensor([1])
+    ranges = []
+    for brightest in (0.9, 1.1, 1.99, 2.01):
+        inputs[0, 0, 0, 0] = brightest
+        result = audited_range((inputs, labels))
+        ranges.append(result.cases[0].task.domain.bounds)
+        assert any("assumed to lie in [-3, 3]" in note for note in result.notes)
+    assert set(ranges) == {(-3.0, 3.0)}
+
+
+def test_a_batch_outside_the_assumed_range_is_refused_until_its_range_is_declared():
+    batch = torch.rand(1, 3, 4, 4) * 4, torch.tensor([1])
+    with pytest.raises(InvalidValue, match=r"give domain=\(low, high\)"):
+        audited_range(batch)
+    with pytest.raises(InvalidValue, match=r"expected domain=\(low, high\) or a domain"):
+        audited_range(batch, domain=(0, 1, 2))
+    declared = audited_range(batch, domain=(0, 4))
+    assert declared.cases[0].task.domain.bounds == (0, 4)
+    assert not any("assumed to lie" in note for note in declared.notes)
+
+
+def test_public_inputs_tell_the_range():
+    batch = torch.rand(1, 3, 4, 4), torch.tensor([1])
+    for public, bounds in [(torch.rand(8, 3, 4, 4), (0, 1)), (torch.randn(8, 3, 4, 4), (-4, 4))]:
+        result = audited_range(batch, others=public)
+        assert result.cases[0].task.domain.bounds == bounds
+        assert any("as others= does" in note for note in result.notes)
+    with pytest.raises(InvalidValue, match=r"expected inputs in \[0, 1\]"):
+        audited_range((batch[0] + 1, batch[1]), others=torch.rand(8, 3, 4, 4))
+
+
+def test_a_search_that_time_cuts_short_says_how_many_steps_it_ran(photo):
+    model, wanted = plain_convolutional(), 100_000
+    loss = nn.CrossEntropyLoss()
+    cut = sp.audit_step(model, loss, photo, domain=(0, 1), seconds=0.5, steps=wanted)
+    searched = [r for r in cut.records if r.attack.name == "inverting_gradients"]
+    assert [r.effort["cut"] for r in searched] == [1]
+    run = searched[0].attack.arguments["steps"]
+    assert run < wanted
+    assert any(f"ran {run} of {wanted} steps" in note for note in cut.notes)
+    whole = sp.audit_step(model, loss, photo, domain=(0, 1), **CHEAP)
+    assert not any("cut" in r.effort for r in whole.records)
+    assert not any("fit into seconds" in note for note in whole.notes)

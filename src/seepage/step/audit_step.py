@@ -26,15 +26,21 @@ from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
-from seepage.step.private_step import privacy_of
 from seepage.step.shared_update import (
-    copied,
+    copy_model,
+    describe_precision,
+    describe_random_layers,
+    find_privacy,
+    leave_unchanged,
     local_computation,
-    low_precision,
-    randomness,
-    untouched,
 )
-from seepage.step.step_inputs import assumed_domain, per_example, read_batch, usable
+from seepage.step.step_inputs import (
+    check_batch,
+    choose_domain,
+    read_batch,
+    require_range,
+    unreduce_loss,
+)
 from seepage.step.step_result import StepAudit
 from seepage.threats import Threat
 from seepage.zoo.foreign import Logits, find_logits
@@ -45,17 +51,17 @@ _FEWEST = 10
 _COUNTED = {"steps": 1, "iterations": 20}
 
 
-def affordable(
+def fit_to_budget(
     option: ApplicableAttack, observation: Observation, *, seconds: float
 ) -> ApplicableAttack:
-    """The attack with its steps cut to what fits, measured on a few of them.
+    """Cut the steps of an attack to what fits, as measured on a few of them.
 
     Args:
         option: An attack; one that does not search stays as it is.
         observation: What it will attack.
         seconds: How long it may take.
     """
-    counted = next((name for name in _COUNTED if name in option.options), None)
+    counted = _find_counter(option)
     if counted is None:
         return option
     wanted = option.options[counted]
@@ -64,17 +70,36 @@ def affordable(
     short = replace(option, options={**option.options, counted: trial})
     began = time.perf_counter()
     try:
-        short.attack(observation, rng=Rng(0).fork("trial"))
+        guess = short.attack(observation, rng=Rng(0).fork("trial"))
     except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
         return option
-    each = (time.perf_counter() - began) / trial
+    taken = time.perf_counter() - began
+    # Inferring labels takes its time once, however many steps follow.
+    each = min(guess.trace.seconds or taken, taken) / trial
+    left = seconds - (taken - trial * each)
     fewest = max(1, _FEWEST // _COUNTED[counted])
-    fit = min(wanted, max(fewest, int(seconds / each)))
+    fit = min(wanted, max(fewest, int(left / each)))
     return replace(option, options={**option.options, counted: fit})
 
 
+def _find_counter(option: ApplicableAttack) -> str | None:
+    """The option that says how many steps an attack takes; None if it does not search."""
+    return next((name for name in _COUNTED if name in option.options), None)
+
+
+def _describe_cut(full: ApplicableAttack, run: ApplicableAttack) -> str | None:
+    """Words on steps that were left out; None if there are none."""
+    counted = _find_counter(full)
+    if counted is None or run.options[counted] == full.options[counted]:
+        return None
+    return (
+        f"{full.name} ran {run.options[counted]} of {full.options[counted]} {counted}, as many as "
+        "fit into seconds=; give more seconds before you rely on what it did not find"
+    )
+
+
 @contextmanager
-def shown(name: str) -> Iterator[None]:
+def show_progress(name: str) -> Iterator[None]:
     """Show the steps of an attack on a terminal; whoever listens already goes on listening.
 
     Args:
@@ -96,7 +121,7 @@ def shown(name: str) -> Iterator[None]:
             yield
 
 
-def attacked(
+def run_attacks(
     case: Callable[[ApplicableAttack], Case],
     seen: Observation,
     found: Applicability,
@@ -127,12 +152,17 @@ def attacked(
             refused[option.name] = f"not needed, since {name} proved that what came back is right"
             continue
         began = time.perf_counter()
-        with shown(option.name):
+        with show_progress(option.name):
             share = 0.9 * left / max(1, searches)
-            attempt = case(affordable(option, seen, seconds=share))
+            fitted = fit_to_budget(option, seen, seconds=share)
+            attempt = case(fitted)
             outcome = run_case(attempt)
         if option.options:
             left, searches = max(0.0, left - (time.perf_counter() - began)), searches - 1
+        cut = _describe_cut(option, fitted)
+        if cut is not None and outcome.record.error is None:
+            record = replace(outcome.record, effort={**outcome.record.effort, "cut": 1})
+            outcome, notes = replace(outcome, record=record), (*notes, cut)
         if outcome.record.error is None:
             cases.append(attempt)
             outcomes.append(outcome)
@@ -145,8 +175,8 @@ def _proven(record: Record) -> bool:
     return bool(record.certificate and record.certificate["unique"])
 
 
-def written(option: ApplicableAttack) -> dict[str, object]:
-    """The options of an attack, as records show them."""
+def list_options(option: ApplicableAttack) -> dict[str, object]:
+    """List the options of an attack, as records show them."""
     infers = {"infer_labels": True} if option.infer_labels else {}
     return {**option.options, **infers}
 
@@ -194,7 +224,7 @@ def audit_step(
     batch: Batch | tuple[Tensor, Tensor] | Mapping[str, Tensor],
     optimizer: Optimizer | None = None,
     *,
-    domain: Domain | None = None,
+    domain: Domain | tuple[float, float] | None = None,
     defense: Protection | None = None,
     threat: Threat | None = None,
     others: Tensor | None = None,
@@ -221,11 +251,13 @@ def audit_step(
         optimizer: If given, what is shared is how far it moves; else the gradient. One of Opacus's
             clips and adds its noise as it does in training.
         domain: What inputs are, where they are in natural units; its normalisation is then
-            applied before the network. If not given, inputs are as the network reads them.
+            applied before the network. Or the lowest and highest value of inputs as the network
+            reads them. If not given, the range of `others` is assumed, or a wide one.
         defense: What is done to the update before it is shared.
         threat: What the adversary knows; the number of people and the defense by default, and
             labels are inferred.
-        others: Inputs of people who are not in the batch, for the guess that needs no update.
+        others: Inputs of people who are not in the batch, for the guess that needs no update and
+            for the range of inputs.
         privacy_engine: That made the model private, so that the result tells what was spent.
         delta: Of the epsilon that is told where the model is private.
         seconds: About how long all searches together may take; closed forms come on top.
@@ -250,16 +282,16 @@ def audit_step(
         raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
     if threat is not None and not isinstance(threat, Threat):
         raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
-    own = copied(model)
-    model, privacy = unwrap(model), privacy_of(optimizer, privacy_engine, delta)
+    own = copy_model(model)
+    model, privacy = unwrap(model), find_privacy(optimizer, privacy_engine, delta)
     if privacy is not None:
         if defense is not None:
             raise InvalidValue(f"Opacus is the defense of this step; leave out {defense}")
-        own, optimizer, defense = privacy.standard(own), None, privacy.defense
-    with untouched(model):
-        private = usable(*read_batch(batch))
-        task, client, notes = _prepared(own, loss, private, optimizer, domain, defense)
-        known = threat or Threat(batchnorm="unknown" if _by_batch(model) else "running")
+        own, optimizer, defense = privacy.unwrap_model(own), None, privacy.defense
+    with leave_unchanged(model):
+        private = check_batch(*read_batch(batch))
+        task, client, notes = _prepare_task(own, loss, private, optimizer, domain, defense, others)
+        known = threat or Threat(batchnorm="unknown" if _normalises_by_batch(model) else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
         who = _people_of(task, private, others)
@@ -274,45 +306,47 @@ def audit_step(
                 knows_labels=known.knows_labels,
                 rng=client_key(seed, client, who),
             )
-        seen = _observed(task, client, known, who, seed)
+        seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen, steps=steps)
 
         def case(option: ApplicableAttack) -> Case:
-            name = Component(option.name, written(option))
+            name = Component(option.name, list_options(option))
             return Case(task, client, known, option.attack, name, who, seed)
 
         promise = "" if privacy is None else privacy.account
-        return attacked(case, seen, found, notes=notes, promise=promise, seconds=seconds)
+        return run_attacks(case, seen, found, notes=notes, promise=promise, seconds=seconds)
 
 
-def _prepared(
+def _prepare_task(
     own: nn.Module,
     loss: Callable[[Any, Tensor], Tensor],
     private: Batch,
     optimizer: Optimizer | None,
-    domain: Domain | None,
+    declared: Domain | tuple[float, float] | None,
     defense: Protection | None,
+    others: Tensor | None,
 ) -> tuple[Task, Client, tuple[str, ...]]:
-    notes = [low_precision(own), randomness(own)]
+    notes = [describe_precision(own), describe_random_layers(own)]
     shape = tuple(private.inputs.shape[1:])
-    if domain is None:
-        domain, assumed = assumed_domain(private.inputs)
+    domain, assumed = choose_domain(shape, declared=declared, others=others)
+    if assumed is not None:
+        require_range(private.inputs, domain)
         notes.append(assumed)
     reads = shape if shape != tuple(domain.shape) else None
     reference = next((p for p in own.parameters() if p.requires_grad), None)
     if reference is None:
         raise InvalidValue(f"{type(own).__name__} has no trainable parameter: nothing is shared")
-    outputs = _outputs(own, domain, private, shape, reference)
+    outputs = _compute_logits(own, domain, private, shape, reference)
     soft = private.labels.is_floating_point()
     labels = private.labels.to(outputs if soft else outputs.device)
-    unreduced, reduction = per_example(loss, outputs, labels)
+    unreduced, reduction = unreduce_loss(loss, outputs, labels)
     local, words = local_computation(optimizer, reduction)
     task = Task(Logits(own, shape=reads), unreduced, domain, name=type(own).__name__.lower())
     client = Client(local, chain() if defense is None else defense)
     return task, client, (words, *(note for note in notes if note))
 
 
-def _outputs(
+def _compute_logits(
     own: nn.Module, domain: Domain, private: Batch, shape: tuple[int, ...], like: Tensor
 ) -> Tensor:
     """The logits of the step, or words on why there are none."""
@@ -344,12 +378,12 @@ def _outputs(
         own.train(was_training)
 
 
-def _by_batch(model: nn.Module) -> bool:
+def _normalises_by_batch(model: nn.Module) -> bool:
     """Whether batch normalisation of this step is by the batch itself."""
     return any(layer.training for layer in batchnorm_layers(model).values())
 
 
-def _observed(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
+def _observe(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
     reference = next(iter(task.parameters.values()))
     batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
     try:

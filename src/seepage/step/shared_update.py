@@ -1,21 +1,27 @@
-"""What a training step shares: the gradient, or how far the optimizer moved."""
+"""What a training step shares: the gradient, how far the optimizer moved, or what Opacus made."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from seepage.audit.targets import CapturedUpdate, Target
+from seepage.capture import Capture, Setting
 from seepage.clients import FedAvg, Gradient
 from seepage.clients.gradient import Reduction
-from seepage.core import LocalComputation
+from seepage.core import LocalComputation, Protection, Rng, Task
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.task import copy_unwrapped
+from seepage.defenses import gaussian_epsilon
+from seepage.integrations import opacus
 
 _GRADIENT = "audited is the gradient of the step, which is what federated SGD shares"
 
@@ -58,7 +64,7 @@ def _plain_rate(optimizer: Optimizer) -> float | None:
     return rates.pop() if bare and len(rates) == 1 and min(rates) > 0 else None
 
 
-def randomness(model: nn.Module) -> str | None:
+def describe_random_layers(model: nn.Module) -> str | None:
     """Words on layers that draw at random while training, which the audit leaves out."""
     drawing = [
         type(module).__name__
@@ -74,7 +80,7 @@ def randomness(model: nn.Module) -> str | None:
     )
 
 
-def low_precision(model: nn.Module) -> str | None:
+def describe_precision(model: nn.Module) -> str | None:
     """Words on a step that is computed below float32, as its rounding hides digits."""
     dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
     narrow = sorted(str(d).removeprefix("torch.") for d in dtypes if d.itemsize < 4)
@@ -92,7 +98,7 @@ def _active(module: nn.Module) -> bool:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
+def leave_unchanged(model: nn.Module) -> Iterator[None]:
     """Compute inside the block without a trace: random states, and the modes of autograd.
 
     Whatever surrounds the call, gradients are recorded inside and autocast is off.
@@ -116,7 +122,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
         np.random.set_state(arrays)
 
 
-def copied(model: object) -> nn.Module:
+def copy_model(model: object) -> nn.Module:
     """A copy of a network in its own precision, without what is wrapped around it."""
     if not isinstance(model, nn.Module):
         raise InvalidValue(f"expected a torch.nn.Module, got {type(model).__name__}")
@@ -127,3 +133,88 @@ def copied(model: object) -> nn.Module:
             f"expected a network that can be copied, but copying {type(model).__name__} raised "
             f"{summarise_error(error)}"
         ) from error
+
+
+@dataclass(frozen=True)
+class _Privacy:
+    """Opacus's part in a step.
+
+    Args:
+        optimizer: As `make_private` gave it.
+        engine: That gave it, for the account; None if it is not at hand.
+        delta: The probability with which the promise may fail.
+    """
+
+    optimizer: Any
+    engine: Any = None
+    delta: float = 1e-5
+
+    def unwrap_model(self, own: nn.Module) -> nn.Module:
+        """Return the network itself, from a copy that keeps the gradient of every example."""
+        unwrap = getattr(own, "to_standard_module", None)
+        if unwrap is None:
+            raise InvalidValue(
+                f"expected the model that make_private returned, got {type(own).__name__}; its "
+                "optimizer needs one that keeps the gradient of every example"
+            )
+        network: nn.Module = unwrap()
+        return network
+
+    @property
+    def defense(self) -> Protection:
+        """What the optimizer does, as a chain that an adversary can know."""
+        return opacus.protection(self.optimizer)
+
+    def capture_update(
+        self,
+        who: Target,
+        task: Task,
+        model: nn.Module,
+        loss: Callable[[Any, Tensor], Tensor],
+        *,
+        shape: tuple[int, ...],
+        knows_labels: bool,
+        rng: Rng,
+    ) -> Target:
+        """The same target, with the update that Opacus itself computes."""
+        reference = next(iter(task.parameters.values()))
+        batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
+        given = task.domain.normalise(batch.inputs).reshape(len(batch), *shape)
+        made = opacus.shared_gradient(
+            model, self.optimizer, loss, given, batch.labels, rng=rng.fork("client")
+        )
+        # Names are those of the user's network, and the task wraps it: the order is the same.
+        update = dict(zip(task.parameters, made.values(), strict=True))
+        setting = Setting(batch_size=len(batch), framework="opacus", mode=task.mode)
+        capture = Capture(update, "gradient", setting=setting)
+        return replace(
+            who, captured=CapturedUpdate(capture, batch.labels.cpu() if knows_labels else None)
+        )
+
+    @property
+    def account(self) -> str:
+        """What was promised, in words."""
+        noise = float(self.optimizer.noise_multiplier)
+        one = gaussian_epsilon(noise_multiplier=noise, delta=self.delta)
+        words = f"epsilon {one:.3g} for this step alone if everybody takes part in it"
+        if self.engine is not None:
+            spent = opacus.spent(self.engine, delta=self.delta)
+            words = f"epsilon {spent:.3g} by Opacus's account of all steps so far, and {words}"
+        return f"{words}, at delta {self.delta:g}"
+
+    @property
+    def note(self) -> str:
+        """What is audited."""
+        optimizer = self.optimizer
+        return (
+            "audited is the gradient that Opacus's optimizer steps along, computed by Opacus: "
+            f"clipped to {float(optimizer.max_grad_norm):g} per example, noise multiplier "
+            f"{float(optimizer.noise_multiplier):g}; {self.account}"
+        )
+
+
+def find_privacy(optimizer: object, engine: object, delta: float) -> _Privacy | None:
+    """Return Opacus's part, or None if the optimizer is not one of its own."""
+    if not opacus.is_private(optimizer):
+        return None
+    return _Privacy(optimizer, engine, delta)

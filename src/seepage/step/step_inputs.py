@@ -43,8 +43,8 @@ def read_batch(batch: object) -> tuple[Tensor, Tensor]:
     return inputs, labels
 
 
-def usable(inputs: Tensor, labels: Tensor) -> Batch:
-    """The batch as attacks can search for it, or words on why they cannot."""
+def check_batch(inputs: Tensor, labels: Tensor) -> Batch:
+    """Return the batch as attacks can search for it, or raise with the reason why they cannot."""
     if not inputs.is_floating_point():
         raise NotApplicable(
             f"expected inputs that are real numbers, got {inputs.dtype}: nobody can search between "
@@ -64,33 +64,79 @@ def usable(inputs: Tensor, labels: Tensor) -> Batch:
     return Batch(upcast(inputs.detach().clone()), labels.detach().clone())
 
 
-def assumed_domain(inputs: Tensor) -> tuple[Domain, str]:
-    """The space of inputs of which nothing is said, and words on what was assumed.
+# Images that were normalised by the usual means and deviations lie in the first range. Other
+# numbers, such as standardised columns and embeddings, have longer tails.
+_IMAGES, _NUMBERS = (-3.0, 3.0), (-8.0, 8.0)
 
-    Values are taken to lie in [0, 1], [-1, 1] or between the next powers of two, as inputs that
-    were scaled or normalised do; entries keep the scale in which the network reads them.
+
+def choose_domain(
+    shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
+) -> tuple[Domain, str | None]:
+    """Choose the space of the inputs, and say what was assumed; None if it was declared.
+
+    The private batch is not looked at, since its lowest and highest value are private. A declared
+    domain or range is taken as it is. Otherwise the range is that of public inputs, rounded up to
+    [0, 1], [-1, 1] or the next powers of two. Without them it is wide: [-3, 3] for images and
+    [-8, 8] for other numbers. Entries keep the scale in which the network reads them.
+
+    Args:
+        shape: Of one input, as the network reads it.
+        declared: The domain, or the lowest and highest value.
+        others: Inputs of people who are not in the batch.
 
     Example:
-        >>> assumed_domain(torch.full((2, 3, 8, 8), 0.5))[0]
-        Image(shape=(3, 8, 8), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), bounds=(0.0, 1.0))
+        >>> choose_domain((3, 8, 8), declared=(0, 1), others=None)[0]
+        Image(shape=(3, 8, 8), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), bounds=(0, 1))
+        >>> choose_domain((3, 8, 8), declared=None, others=None)[0].bounds
+        (-3.0, 3.0)
     """
-    low, high = float(inputs.min()), float(inputs.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise InvalidValue("expected finite inputs, got NaN or infinity; check the batch")
-    reach = 2.0 ** max(0, math.ceil(math.log2(max(abs(low), abs(high), 1.0))))
-    bounds = (0.0, 1.0) if low >= 0 and high <= 1 else (-reach, reach)
-    shape = tuple(inputs.shape[1:])
-    words = (
-        f"the adversary is taken to know that inputs lie in [{bounds[0]:g}, {bounds[1]:g}], as the "
-        "network reads them; give domain= for another range or for natural units"
+    if isinstance(declared, tuple):
+        if not (len(declared) == 2 and all(math.isfinite(end) for end in declared)):
+            raise InvalidValue(f"expected domain=(low, high) or a domain, got {declared!r}")
+        return _box(shape, declared), None
+    if declared is not None:
+        return declared, None
+    if others is not None and others.numel():
+        bounds, source = _round_range(others), "as others= does"
+    else:
+        bounds = _IMAGES if len(shape) == 3 else _NUMBERS
+        source = "which is wide enough for normalised inputs and weakens searches"
+    return _box(shape, bounds), (
+        f"inputs are assumed to lie in [{bounds[0]:g}, {bounds[1]:g}] as the network reads them, "
+        f"{source}; give domain=(low, high) for their true range, or a domain for natural units"
     )
+
+
+def require_range(inputs: Tensor, domain: Domain) -> None:
+    """Raise `InvalidValue` if private inputs leave a range that was assumed."""
+    if not bool(inputs.isfinite().all()):
+        raise InvalidValue("expected finite inputs, got NaN or infinity; check the batch")
+    low, high = domain.bounds
+    if bool(((inputs < low) | (inputs > high)).any()):
+        raise InvalidValue(
+            f"expected inputs in [{low:g}, {high:g}], which is assumed where no range is declared, "
+            "got values outside it; give domain=(low, high) with the range that everybody's inputs "
+            "have"
+        )
+
+
+def _round_range(public: Tensor) -> tuple[float, float]:
+    low, high = float(public.min()), float(public.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InvalidValue("expected finite others, got NaN or infinity; check them")
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    reach = 2.0 ** max(0, math.ceil(math.log2(max(abs(low), abs(high), 1.0))))
+    return -reach, reach
+
+
+def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
+    """An image if there are three axes; anything else is channels of numbers in a row."""
     if len(shape) == 3:
-        return Image(shape, bounds=bounds), words
-    # Anything else is channels of numbers in a row.
-    rows = shape if len(shape) == 2 else (1, *shape) if len(shape) == 1 else (shape[0], -1)
-    if -1 in rows:
-        rows = (shape[0], math.prod(shape[1:]))
-    return Signal(rows, bounds=bounds), words
+        return Image(shape, bounds=bounds)
+    if len(shape) == 1:
+        return Signal((1, *shape), bounds=bounds)
+    return Signal((shape[0], math.prod(shape[1:])), bounds=bounds)
 
 
 _CLOSE = 1e-4
@@ -119,10 +165,10 @@ class _OfLogits:
         return self.loss(SimpleNamespace(logits=outputs), labels)
 
 
-def per_example(
+def unreduce_loss(
     loss: Callable[[Any, Tensor], Tensor], outputs: Tensor, labels: Tensor
 ) -> tuple[Loss, Reduction]:
-    """The loss unreduced, and how it was reduced; found out on the outputs of the step itself.
+    """Return the loss unreduced, and how it was reduced, found on the outputs of the step itself.
 
     Args:
         loss: As the training loop calls it.
@@ -131,12 +177,12 @@ def per_example(
 
     Example:
         >>> outputs, labels = torch.eye(3), torch.tensor([0, 1, 1])
-        >>> per_example(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
+        >>> unreduce_loss(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
         (CrossEntropyLoss(), 'sum')
     """
     if not callable(loss):
         raise InvalidValue(f"expected a loss to call on outputs and labels, got {loss!r}")
-    loss, value = _called(loss, outputs, labels)
+    loss, value = _call_loss(loss, outputs, labels)
     if value.shape == labels.shape[:1] and (len(labels) > 1 or value.ndim == 1):
         return loss, "mean"
     if value.numel() != 1:
@@ -144,7 +190,7 @@ def per_example(
             f"expected a loss of one number, or one per example ({len(labels)},), got "
             f"{tuple(value.shape)}"
         )
-    for unreduced in _candidates(loss):
+    for unreduced in _list_unreduced(loss):
         losses = unreduced(outputs, labels)
         if losses.shape != labels.shape[:1]:
             continue
@@ -161,7 +207,7 @@ def per_example(
     )
 
 
-def _called(
+def _call_loss(
     loss: Callable[[Any, Tensor], Tensor], outputs: Tensor, labels: Tensor
 ) -> tuple[Callable[[Any, Tensor], Tensor], Tensor]:
     try:
@@ -180,7 +226,7 @@ def _called(
     return loss, value
 
 
-def _candidates(loss: Callable[[Any, Tensor], Tensor]) -> list[Loss]:
+def _list_unreduced(loss: Callable[[Any, Tensor], Tensor]) -> list[Loss]:
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
         unreduced = copy.deepcopy(loss)
         unreduced.reduction = "none"  # type: ignore[assignment]
