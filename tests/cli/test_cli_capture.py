@@ -95,6 +95,15 @@ def test_without_the_truth_the_report_says_what_can_be_said(place):
     assert "residual" in (place / "out" / "report.md").read_text(encoding="utf-8")
 
 
+def test_the_assumed_range_of_a_capture_is_written_down_with_and_without_the_truth(place):
+    seen = audited("--capture", "gradient.safetensors", "--truth", "truth.safetensors")
+    said = "inputs are assumed to lie in [0, 1], since the capture declares no other bounds"
+    assert said in " ".join(seen.output.split())
+    audited("--capture", "gradient.safetensors", "--out", "blind")
+    for folder in ("seepage-audit", "blind"):
+        assert said in (place / folder / "spec.toml").read_text(encoding="utf-8")
+
+
 def test_nobody_is_said_to_have_come_back_where_the_layer_that_read_them_is_rounding(place):
     import own_network
 

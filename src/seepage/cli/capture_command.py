@@ -12,7 +12,7 @@ from rich.console import Console
 from seepage.attacks.applicability import ApplicableAttack, check_applicability
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.audit.targets import read_capture
+from seepage.audit.targets import CapturedData, read_capture
 from seepage.capture.consistency import consistency
 from seepage.cli.model_commands import read_option, read_shape
 from seepage.cli.report_command import print_line
@@ -75,8 +75,19 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
             },
         }
     )
+    assumed = _describe_range(held)
+    print_line(console, assumed, style="dim")
     note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
-    return SpecSource(f"the spec of {request.file.name}", note + written, device)
+    text = f"{note}# {assumed}\n{written}"
+    return SpecSource(f"the spec of {request.file.name}", text, device)
+
+
+def _describe_range(held: CapturedData) -> str:
+    """Say which range of inputs is assumed; the truth has no part in it."""
+    low, high = held.domain.bounds
+    declared = "bounds" in held.captured.capture.setting.plain()
+    source = "as the capture declares" if declared else "since the capture declares no other bounds"
+    return f"inputs are assumed to lie in [{low:g}, {high:g}], {source}"
 
 
 def _list_data(request: CaptureRequest) -> dict[str, Any]:
