@@ -183,11 +183,17 @@ def test_a_gradient_of_pure_noise_hides_the_batch_size():
         factorise(draw(50, 80), draw(50), batch_size=None)
 
 
-@pytest.mark.parametrize(("people", "said"), [(3, "more than 3 examples"), (5, "for 5 examples")])
-def test_a_batch_size_that_the_rank_contradicts_is_refused(people, said):
+def test_a_batch_size_that_the_rank_contradicts_is_refused():
     private = Network(4)
-    with pytest.raises(NotApplicable, match=said):
-        factorise(private.weight, private.bias, batch_size=people)
+    with pytest.raises(NotApplicable, match="more than 3 examples"):
+        factorise(private.weight, private.bias, batch_size=3)
+    with pytest.raises(NotApplicable, match="rank 0"):
+        factorise(0 * private.weight, 0 * private.bias, batch_size=4)
+
+
+def test_a_batch_size_above_the_rank_leaves_that_many_different_examples():
+    private = Network(4)
+    assert factorise(private.weight, private.bias, batch_size=5).batch_size == 4
 
 
 @pytest.mark.parametrize(("neurons", "people"), [(12, 4), (16, 5), (20, 8)])

@@ -156,15 +156,32 @@ def test_after_several_local_steps_sampling_takes_over(digits, local):
     assert labels_right(guess, batch)
 
 
-def test_equal_inputs_are_said_and_the_others_come_back_if_nobody_counts(digits):
-    some = private(digits, 4)
-    twice = sp.Batch(some.inputs[[0, 1, 2, 3, 3]], some.labels[[0, 1, 2, 3, 3]])
-    task = network(digits, 64)
-    with pytest.raises(NotApplicable, match=r"rank 4 for 5 examples: some inputs are equal"):
-        invert(observe(task, twice))
-    guess = invert(observe(task, twice, knows_batch_size=False))
-    assert largest_error(guess, some) < 1e-10
+@pytest.mark.parametrize("knows", [{}, {"knows_batch_size": False}, {"knows_labels": True}])
+@pytest.mark.parametrize("people", [(0, 1, 2, 3, 3), (0, 0, 0, 1, 1, 2, 4)])
+def test_equal_inputs_come_back_as_often_as_they_are_there(digits, people, knows):
+    batch = digits.take(people).to(dtype=torch.float64)
+    guess = invert(observe(network(digits, 64), batch, **knows))
+    assert len(guess.inputs) == len(people)
+    assert largest_error(guess, batch) < 1e-10
+    assert labels_right(guess, batch)
+    # Two that are nearly equal would explain the update nearly as well.
     assert guess.certificate.unique is None
+
+
+@pytest.mark.parametrize("knows", [{}, {"knows_batch_size": False}, {"knows_labels": True}])
+def test_equal_inputs_with_different_labels_come_back_with_both(digits, knows):
+    batch = sp.Batch(digits.take([0, 1, 2, 2]).inputs.double(), torch.tensor([0, 1, 2, 7]))
+    guess = invert(observe(network(digits, 64), batch, **knows))
+    assert largest_error(guess, batch) < 1e-10
+    assert sorted(guess.labels.tolist()) == [0, 1, 2, 7]
+
+
+def test_a_batch_of_one_input_twice_comes_back_if_its_size_is_known(digits):
+    batch = digits.take([3, 3]).to(dtype=torch.float64)
+    assert largest_error(invert(observe(network(digits, 64), batch)), batch) < 1e-10
+    # The mean gradient of one input is the same however often it is there.
+    alone = invert(observe(network(digits, 64), batch, knows_batch_size=False))
+    assert len(alone.inputs) == 1
 
 
 def test_too_narrow_a_layer_is_refused_with_its_odds(digits):

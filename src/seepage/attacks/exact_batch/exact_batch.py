@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.attacks.applicability import applies_to, require_several
 from seepage.attacks.certificate import certify_solved
-from seepage.attacks.exact_batch.assign_labels import read_labels
+from seepage.attacks.exact_batch.assign_labels import find_copies, read_labels
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
 from seepage.attacks.exact_batch.span_factors import (
@@ -36,6 +36,8 @@ _LARGEST_LEAK = 0.01
 # A neuron with |z| below this, relative to all z of an example, may be active or silent.
 _BRINK = 0.05
 _SETTLING = 10
+# Share of the squared gradients that rounding may leave over, if every example is found.
+_SMALLEST_MISFIT = 1e-6
 # Searches less likely than this to succeed are not run, or run last.
 _HOPELESS, _LIKELY = 0.01, 0.5
 
@@ -208,7 +210,8 @@ class ExactBatch:
     gradient gives their scale, and the inputs follow. A forward pass through the layer checks
     them: nothing may have come through a neuron that the recovered input leaves silent.
 
-    Neither labels nor the batch size are needed. The scale of the update and of each example in it
+    Neither labels nor the batch size are needed. Inputs that are equal are found once and then
+    counted by how strong their gradient is. The scale of the update and of each example in it
     cancels, so clipping and one local step change nothing. If the update is noisy, the guess is a
     best effort, and the certificate says so.
 
@@ -250,9 +253,23 @@ class ExactBatch:
         labels = read_labels(
             task, rectified.layer, inputs, separation.gradients, observation.labels
         )
+        rows, labels = find_copies(
+            task,
+            rectified.layer,
+            inputs,
+            separation.gradients,
+            labels,
+            size=observation.batch_size,
+            known=observation.labels,
+            tolerance=max(_SMALLEST_MISFIT, (10 * factors.noise) ** 2),
+        )
+        inputs = inputs[rows]
         seconds = time.perf_counter() - began
-        # All other equations are linear and regular: no input nearby explains the update.
-        alone = separation.is_consistent(factors.noise) and is_determined(factors, separation)
+        # All other equations are linear and regular: no input nearby explains the update. Equal
+        # inputs could also be two that are nearly equal.
+        alone = len(rows) == factors.batch_size
+        alone = alone and separation.is_consistent(factors.noise)
+        alone = alone and is_determined(factors, separation)
         return Reconstruction(
             inputs,
             labels,

@@ -76,7 +76,8 @@ class Factors:
 def factorise(weight: Tensor, bias: Tensor, *, batch_size: int | None) -> Factors:
     """Split dL/dW `(m, n)`, given dL/db `(m,)`.
 
-    A known batch size is checked against the rank; otherwise the rank is taken for it.
+    A known batch size is checked against the rank. A lower rank is taken for the number of
+    different examples, as an unknown batch size is.
     """
     left, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
     rank, noisy = numerical_rank(values, _rounding(weight))
@@ -131,11 +132,11 @@ def _choose_batch_size(known: int | None, rank: int, noisy: bool, most: int) -> 
             f"{gradient} rank {most} at most, too little for {known} examples; exact inversion "
             "needs more neurons and pixels than examples"
         )
+    if rank == 0 and not noisy:
+        raise NotApplicable(f"{gradient} rank 0: it is zero, so it holds no input")
     if not noisy and rank < known:
-        raise NotApplicable(
-            f"{gradient} rank {rank} for {known} examples: some inputs are equal, or have no "
-            "gradient; withhold the batch size to recover the others"
-        )
+        # Some inputs are equal, or have no gradient.
+        return rank
     if not noisy and rank > known:
         raise NotApplicable(
             f"{gradient} rank {rank}, more than {known} examples can cause; withhold the batch "
