@@ -27,12 +27,12 @@ from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summa
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
 from seepage.step.shared_update import (
+    choose_computation,
     copy_model,
     describe_precision,
     describe_random_layers,
     find_privacy,
     leave_unchanged,
-    local_computation,
 )
 from seepage.step.step_inputs import (
     check_batch,
@@ -47,7 +47,7 @@ from seepage.zoo.foreign import Logits, find_logits
 
 _TRIAL = 3
 _FEWEST = 10
-# What an option of a recipe counts, in steps.
+# How many steps one unit of a recipe's option stands for.
 _COUNTED = {"steps": 1, "iterations": 20}
 
 
@@ -83,12 +83,12 @@ def fit_to_budget(
 
 
 def _find_counter(option: ApplicableAttack) -> str | None:
-    """The option that says how many steps an attack takes; None if it does not search."""
+    """Return the option that counts the steps of an attack; None if it does not search."""
     return next((name for name in _COUNTED if name in option.options), None)
 
 
 def _describe_cut(full: ApplicableAttack, run: ApplicableAttack) -> str | None:
-    """Words on steps that were left out; None if there are none."""
+    """Say how many steps were left out; None if there are none."""
     counted = _find_counter(full)
     if counted is None or run.options[counted] == full.options[counted]:
         return None
@@ -100,10 +100,10 @@ def _describe_cut(full: ApplicableAttack, run: ApplicableAttack) -> str | None:
 
 @contextmanager
 def show_progress(name: str) -> Iterator[None]:
-    """Show the steps of an attack on a terminal; whoever listens already goes on listening.
+    """Show the steps of an attack on a terminal, unless somebody listens to them already.
 
     Args:
-        name: Of the attack.
+        name: Name of the attack.
     """
     if progress.has_listener() or not sys.stderr.isatty():
         yield
@@ -130,15 +130,15 @@ def run_attacks(
     promise: str,
     seconds: float,
 ) -> StepAudit:
-    """Run what fits, closed forms first, until one of them proves that nothing is left to find.
+    """Run the attacks that apply, closed forms first, until one of them proves its answer.
 
     Args:
-        case: Makes a case of an attack.
-        seen: What is attacked.
-        found: What fits.
-        notes: What the result is to say besides.
-        promise: What differential privacy promises, if it does.
-        seconds: For all searches together.
+        case: Makes a case from an attack.
+        seen: What the adversary sees.
+        found: The attacks that apply.
+        notes: What was assumed.
+        promise: What differential privacy promises; empty where it does not.
+        seconds: Time for all searches together.
     """
     cases: list[Case] = []
     outcomes: list[Outcome] = []
@@ -340,7 +340,7 @@ def _prepare_task(
     soft = private.labels.is_floating_point()
     labels = private.labels.to(outputs if soft else outputs.device)
     unreduced, reduction = unreduce_loss(loss, outputs, labels)
-    local, words = local_computation(optimizer, reduction)
+    local, words = choose_computation(optimizer, reduction)
     task = Task(Logits(own, shape=reads), unreduced, domain, name=type(own).__name__.lower())
     client = Client(local, chain() if defense is None else defense)
     return task, client, (words, *(note for note in notes if note))
@@ -349,7 +349,7 @@ def _prepare_task(
 def _compute_logits(
     own: nn.Module, domain: Domain, private: Batch, shape: tuple[int, ...], like: Tensor
 ) -> Tensor:
-    """The logits of the step, or words on why there are none."""
+    """Compute the logits of the step, or raise with the reason why there are none."""
     if math.prod(shape) != math.prod(domain.shape):
         raise InvalidValue(
             f"expected a domain of inputs of shape {shape}, got one of {tuple(domain.shape)}"

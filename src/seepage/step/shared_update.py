@@ -26,21 +26,21 @@ from seepage.integrations import opacus
 _GRADIENT = "audited is the gradient of the step, which is what federated SGD shares"
 
 
-def local_computation(
+def choose_computation(
     optimizer: Optimizer | None, reduction: Reduction
 ) -> tuple[LocalComputation, str]:
-    """What is computed, and words on why.
+    """Choose what is audited of a step, and say why.
 
-    Plain SGD moves the parameters by -lr times the gradient: that difference is audited. Anything
-    else is audited as the gradient behind it, which nothing that is computed from it can exceed.
+    Plain SGD moves the parameters by -lr times the gradient: that difference is audited. For
+    any other optimizer the gradient is audited: what is computed from it gives away no more.
 
     Args:
-        optimizer: Of the training loop, which is only looked at.
-        reduction: Of the loss.
+        optimizer: The one of the training loop; it is not changed.
+        reduction: How the loss is reduced over the batch.
     """
     if optimizer is None:
         return Gradient(reduction=reduction), _GRADIENT
-    rate = _plain_rate(optimizer)
+    rate = _find_plain_rate(optimizer)
     if rate is not None and reduction == "mean":
         return FedAvg(lr=rate, steps=1), (
             f"audited is how far one step of SGD moves the parameters, with lr={rate:g}"
@@ -51,8 +51,8 @@ def local_computation(
     )
 
 
-def _plain_rate(optimizer: Optimizer) -> float | None:
-    """The learning rate, if the optimizer does nothing but multiply by it."""
+def _find_plain_rate(optimizer: Optimizer) -> float | None:
+    """Return the learning rate if the optimizer only multiplies by it, else None."""
     if type(optimizer) is not SGD:
         return None
     groups = optimizer.param_groups
@@ -65,11 +65,11 @@ def _plain_rate(optimizer: Optimizer) -> float | None:
 
 
 def describe_random_layers(model: nn.Module) -> str | None:
-    """Words on layers that draw at random while training, which the audit leaves out."""
+    """Say which layers draw at random while training; the audit leaves them out."""
     drawing = [
         type(module).__name__
         for module in model.modules()
-        if module.training and "drop" in type(module).__name__.lower() and _active(module)
+        if module.training and "drop" in type(module).__name__.lower() and _drops(module)
     ]
     if not drawing:
         return None
@@ -81,7 +81,7 @@ def describe_random_layers(model: nn.Module) -> str | None:
 
 
 def describe_precision(model: nn.Module) -> str | None:
-    """Words on a step that is computed below float32, as its rounding hides digits."""
+    """Say if the step is computed below float32, since its rounding hides digits."""
     dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
     narrow = sorted(str(d).removeprefix("torch.") for d in dtypes if d.itemsize < 4)
     if not narrow:
@@ -92,19 +92,19 @@ def describe_precision(model: nn.Module) -> str | None:
     )
 
 
-def _active(module: nn.Module) -> bool:
+def _drops(module: nn.Module) -> bool:
     rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
     return isinstance(rate, int | float) and rate > 0
 
 
 @contextmanager
 def leave_unchanged(model: nn.Module) -> Iterator[None]:
-    """Compute inside the block without a trace: random states, and the modes of autograd.
+    """Restore random states and the modes of autograd after the block.
 
-    Whatever surrounds the call, gradients are recorded inside and autocast is off.
+    Inside, gradients are recorded and autocast is off, whatever surrounds the call.
 
     Args:
-        model: Whose devices are looked after.
+        model: The network, whose devices have random states of their own.
     """
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
     kind = "cuda" if devices else "cpu"
@@ -123,7 +123,7 @@ def leave_unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def copy_model(model: object) -> nn.Module:
-    """A copy of a network in its own precision, without what is wrapped around it."""
+    """Copy a network in its own precision, without what is wrapped around it."""
     if not isinstance(model, nn.Module):
         raise InvalidValue(f"expected a torch.nn.Module, got {type(model).__name__}")
     try:
@@ -141,7 +141,7 @@ class _Privacy:
 
     Args:
         optimizer: As `make_private` gave it.
-        engine: That gave it, for the account; None if it is not at hand.
+        engine: The engine that made it, for the account; None if it is not at hand.
         delta: The probability with which the promise may fail.
     """
 
@@ -162,7 +162,7 @@ class _Privacy:
 
     @property
     def defense(self) -> Protection:
-        """What the optimizer does, as a chain that an adversary can know."""
+        """The optimizer's clipping and noise, as a chain that an adversary can know."""
         return opacus.protection(self.optimizer)
 
     def capture_update(
@@ -176,7 +176,7 @@ class _Privacy:
         knows_labels: bool,
         rng: Rng,
     ) -> Target:
-        """The same target, with the update that Opacus itself computes."""
+        """Return the same target with the update that Opacus itself computes."""
         reference = next(iter(task.parameters.values()))
         batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
         given = task.domain.normalise(batch.inputs).reshape(len(batch), *shape)
@@ -193,7 +193,7 @@ class _Privacy:
 
     @property
     def account(self) -> str:
-        """What was promised, in words."""
+        """What differential privacy promises, in words."""
         noise = float(self.optimizer.noise_multiplier)
         one = gaussian_epsilon(noise_multiplier=noise, delta=self.delta)
         words = f"epsilon {one:.3g} for this step alone if everybody takes part in it"
@@ -204,7 +204,7 @@ class _Privacy:
 
     @property
     def note(self) -> str:
-        """What is audited."""
+        """Which gradient is audited, in words."""
         optimizer = self.optimizer
         return (
             "audited is the gradient that Opacus's optimizer steps along, computed by Opacus: "

@@ -1,4 +1,4 @@
-"""A batch as training loops have it, and the space its inputs live in."""
+"""Read what a training loop has: the batch, the range of its inputs, and the loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKENS = "input_ids"
 
 
 def read_batch(batch: object) -> tuple[Tensor, Tensor]:
-    """Inputs and labels of a pair, a `Batch`, or a mapping as data loaders give them."""
+    """Return inputs and labels of a pair, a `Batch`, or a mapping as data loaders give them."""
     if isinstance(batch, Batch):
         return batch.inputs, batch.labels
     if isinstance(batch, Mapping):
@@ -131,7 +131,7 @@ def _round_range(public: Tensor) -> tuple[float, float]:
 
 
 def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
-    """An image if there are three axes; anything else is channels of numbers in a row."""
+    """Make images of three axes; anything else is channels of numbers in a row."""
     if len(shape) == 3:
         return Image(shape, bounds=bounds)
     if len(shape) == 1:
@@ -144,12 +144,12 @@ _CLOSE = 1e-4
 
 @dataclass(frozen=True)
 class _OneByOne:
-    """A reduced loss, taken of each example alone."""
+    """A reduced loss, computed for each example alone."""
 
     loss: Callable[[Any, Tensor], Tensor]
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """One value per example."""
+        """Compute one value per example."""
         pairs = ((outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels)))
         return torch.stack([self.loss(one, label).reshape(()) for one, label in pairs])
 
@@ -161,7 +161,7 @@ class _OfLogits:
     loss: Callable[[Any, Tensor], Tensor]
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Wrap the logits up again."""
+        """Wrap the logits and call the loss."""
         return self.loss(SimpleNamespace(logits=outputs), labels)
 
 
