@@ -1,5 +1,6 @@
 """A certificate says that a guess explains the update, and whether any neighbour does as well."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,16 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.certificate import dense_smallest, lanczos_smallest, smallest_singular_value
+from seepage.attacks.certificate import (
+    certify_solved,
+    dense_smallest,
+    lanczos_smallest,
+    smallest_singular_value,
+)
 from seepage.attacks.jacobian import Jacobian, update_jacobian
 from seepage.core import OwnSimulation
-from seepage.core.errors import MissingKnowledge
+from seepage.core.errors import MissingKnowledge, SeepageError
+from seepage.scoring import pair
 
 
 def scene(model, *, pixels=8, size=1, defense=None, threat=None, **options):
@@ -300,21 +307,112 @@ def test_features_that_hardly_follow_the_input_do_not_prove_it():
     assert certificate.unique is not True
 
 
-def test_a_network_for_float32_alone_is_attacked_though_nothing_is_proved():
-    class Single(nn.Module):
-        def __init__(self, network):
-            super().__init__()
-            self.network = network
+class Single(nn.Module):
+    """A network that only runs in float32."""
 
-        def forward(self, inputs):
-            return self.network(inputs.float())
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
 
+    def forward(self, inputs):
+        return self.network(inputs.float())
+
+
+@pytest.mark.parametrize(("bias", "proved"), [(True, True), (False, None)])
+def test_where_no_slope_can_be_had_a_layer_with_a_bias_proves_its_input(bias, proved):
     photos = sp.data.load("photos", pixels=8)
     batch = photos.batch(1)
-    task = sp.Task(Single(sp.zoo.mlp(domain=photos.domain).model), sp.cross_entropy, photos.domain)
+    model = sp.zoo.mlp(domain=photos.domain, hidden=(32,)).model
+    if not bias:
+        model[1].bias = None
+    task = sp.Task(Single(model), sp.cross_entropy, photos.domain)
     client = sp.Client(sp.Gradient())
     seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+    guess = sp.Reconstruction(batch.inputs, batch.labels)
+    certificate = certify_solved(seen, guess.inputs, guess.labels, read=(), alone=True)
+    assert certificate.residual < 1e-3
+    assert certificate.unique is proved
+
+
+NARROW = [torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+def test_rounding_below_float32_leaves_more_than_a_step_of_8_bits(activation, dtype):
+    """The adversary sees numbers in float32, and nothing but the numbers tells how they came."""
+    seen, truth = deep(2, activation=activation, dtype=dtype)
     guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
-    assert float(sp.score(guess, batch)["psnr"]) > 100
-    assert guess.certificate.residual < 1e-3
+    assert next(iter(seen.update)).dtype is torch.float32
+    for one in (guess, replace(truth, inputs=truth.inputs.float())):
+        certificate = sp.certify(seen, one)
+        assert certificate.unique is None
+        assert certificate.error is None or certificate.error > 0.5 / 255
     assert guess.certificate.unique is None
+
+
+@pytest.mark.parametrize("dtype", [*NARROW, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("knows_mixing", [True, False])
+def test_an_encoding_is_not_the_private_input(knows_mixing, dtype):
+    photos = sp.data.load("photos", pixels=8)
+    batch = photos.batch(2).to(dtype=dtype)
+    task = sp.zoo.mlp(domain=photos.domain, hidden=(64,)).to(dtype=dtype)
+    client = sp.Client(sp.Gradient(), sp.InstaHide(2))
+    threat = sp.Threat(knows_labels=True, knows_mixing=knows_mixing)
+    seen = threat.observe(client, task, batch, rng=sp.rng(0))
+    guess = sp.attacks.exact_batch()(seen, rng=sp.rng(1))
+    assert guess.certificate.unique is None
+    assert sp.certify(seen, guess).unique is None
+
+
+def random_scene(attempt):
+    """One of many networks, activations, precisions and batch sizes."""
+    key = sp.rng(attempt).fork("scene")
+
+    def choose(name, *options):
+        return options[int(key.fork(name).permutation(len(options))[0])]
+
+    dtype = choose("dtype", torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    activation, size = choose("activation", "relu", "sigmoid"), choose("size", 1, 2, 3, 4)
+    photos = sp.data.load("photos", pixels=6)
+    if choose("kind", "mlp", "mlp", "cnn") == "cnn":
+        task = sp.zoo.cnn(variant=choose("variant", "cnn2-v1", "cnn3-v3"), domain=photos.domain)
+        size = choose("few", 1, 2)
+    else:
+        hidden = choose("hidden", (32,), (64, 16), (16, 16, 16), (32,) * 6)
+        task = sp.zoo.mlp(hidden=hidden, activation=activation, domain=photos.domain, seed=attempt)
+    batch = photos.batch(size, start=choose("start", 0, 4, 8, 12)).to(dtype=dtype)
+    client = sp.Client(
+        sp.Gradient(), choose("defense", sp.chain(), sp.chain(), sp.AddGaussian(1e-6))
+    )
+    seen = sp.Threat.strongest().observe(client, task.to(dtype=dtype), batch, rng=sp.rng(attempt))
+    return seen, batch
+
+
+def guesses_of(seen, batch):
+    """What attacks find, the truth, inputs near it, and inputs far from it."""
+    exact = (sp.attacks.analytic_fc, sp.attacks.exact_batch, sp.attacks.rgap)
+    for attack in exact:
+        with suppress(SeepageError):
+            guess = attack()(seen, rng=sp.rng(1))
+            if guess.labels is not None:
+                yield guess
+    labels, inputs = batch.labels, batch.inputs.to(next(iter(seen.update)))
+    noise = sp.rng(3).normal(inputs.shape, like=inputs)
+    for strength in (0.0, 1e-5, 1e-4, 1e-3, 5e-3):
+        yield sp.Reconstruction((inputs + strength * noise).clamp(0, 1), labels)
+    yield sp.Reconstruction(torch.full_like(inputs, 0.5), labels)
+    yield sp.Reconstruction(inputs.flip(-1), labels)
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_what_is_called_unique_is_the_private_input_to_8_bits(part):
+    for attempt in range(4 * part, 4 * part + 4):
+        seen, batch = random_scene(attempt)
+        for guess in guesses_of(seen, batch):
+            if guess.certificate is None:
+                guess = replace(guess, certificate=sp.certify(seen, guess))
+            if guess.certificate.unique:
+                paired = pair(guess, batch)
+                off = float((paired.guess.double() - paired.truth.double()).abs().max())
+                assert off <= guess.certificate.error <= 0.5 / 255

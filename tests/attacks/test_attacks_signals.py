@@ -11,10 +11,10 @@ from seepage.search import LBFGS
 SIGNALS = ["ecg", "ecg:mitbih", "fmri"]
 
 
-def scene(name, model, *, size=1, **options):
+def scene(name, model, *, size=1, dtype=torch.float32, **options):
     data = sp.data.load(name)
     task = sp.zoo.build(model, options={"domain": data.domain, "classes": data.classes, **options})
-    batch = data.batch(size)
+    task, batch = task.to(dtype=dtype), data.batch(size).to(dtype=dtype)
     threat = sp.Threat(knows_labels=True)
     return threat.observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0)), batch
 
@@ -50,7 +50,7 @@ def test_matching_finds_a_signal_behind_a_convolution(data_root, name):
     attack = sp.attacks.learn_from_gradients(steps=200, optimiser="lbfgs", weight=1e-3, every=5)
     guess = attack(seen, rng=sp.rng(1))
     assert relative_error(guess, batch) < 1e-2
-    assert sp.certify(seen, guess).unique
+    assert sp.certify(seen, guess).error > float((guess.inputs - batch.inputs).abs().max())
 
 
 @pytest.mark.slow
@@ -81,7 +81,8 @@ def test_the_regulariser_fades_within_a_search_of_any_length(optimiser, steps, e
 
 def test_a_batch_of_beats_needs_as_many_hidden_units_as_people(data_root):
     for hidden, expected in ((3, False), (6, True)):
-        seen, batch = scene("ecg", "fc", hidden=hidden, size=5)
+        # Beats are so much alike that float32 leaves an error of 0.004.
+        seen, batch = scene("ecg", "fc", hidden=hidden, size=5, dtype=torch.float64)
         certificate = sp.certify(seen, sp.Reconstruction(batch.inputs, batch.labels))
         assert certificate.residual < 1e-6
         assert certificate.unique is expected

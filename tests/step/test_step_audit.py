@@ -285,6 +285,17 @@ def test_nothing_is_called_proved_where_rounding_hides_the_layer_that_read_the_i
     assert not any("proved" in reason for reason in result.refused.values())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_nothing_is_called_proved_below_float32(photo, dtype):
+    inputs, labels = photo
+    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 64), nn.ReLU(), nn.Linear(64, 10))
+    batch = inputs.to(dtype), labels
+    loss = nn.CrossEntropyLoss()
+    result = sp.audit_step(model.to(dtype), loss, batch, domain=(0, 1), **CHEAP)
+    assert "inverting_gradients" not in result.refused
+    assert not any("proved" in reason for reason in result.refused.values())
+
+
 def test_a_domain_takes_natural_units_and_a_defense_hides(photo):
     domain = sp.domains.Image((3, 12, 12), mean=(0.5, 0.5, 0.5), std=(0.2, 0.2, 0.2))
     model = nn.Sequential(nn.Flatten(), nn.Linear(432, 32), nn.ReLU(), nn.Linear(32, 10))

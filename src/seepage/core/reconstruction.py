@@ -51,12 +51,16 @@ class Certificate:
         residual: Relative difference between the update recomputed at the guess and the
             observed one, in the tensor where it is largest. Tensors that are zero or rounding do
             not count.
-        unique: Whether no other input, at least none nearby, explains the update; None if this is
-            not known.
+        unique: Whether the guess is the private input to 8 bits, since no other input nearby
+            explains the update: the error is at most half a step of 8 bits. False if some inputs
+            nearby explain it exactly as well; None if this is not known.
+        error: Largest error of an entry that the residual and rounding allow, in units of the
+            input; None if it was not computed or has no limit.
     """
 
     residual: float
     unique: bool | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -128,6 +129,41 @@ def is_determined(factors: Factors, separation: Separation) -> bool:
     """Whether the silent neurons leave only one direction for every example."""
     energy = torch.linalg.eigvalsh(_leak_forms(factors, separation))
     return _one_direction_each(energy, factors.noise)
+
+
+def bound_error(separation: Separation, *, weight_error: float, bias_error: float) -> float:
+    """Bound the error of every entry of the inputs, given the errors of the layer's gradients.
+
+    With E and e the errors of dL/dW = D X and dL/db = D 1, to first order
+
+        dX = D^+ E - A X,   D A = 0 at silent neurons, up to E X^+,   D A 1 = e, up to E X^+ 1
+
+    So a column A_p, but for its own entry, is at most ||E X^+_p|| / sigma_min(D) of the silent
+    neurons of p and the columns of the others. The last equation gives the entries A_pp.
+
+    Args:
+        separation: The inputs and gradients, whose silent neurons are taken to be right.
+        weight_error: ||E||, relative to ||D X||.
+        bias_error: ||e||, relative to ||D 1||.
+    """
+    inputs, columns = separation.inputs.double(), separation.gradients.double().T
+    size = len(inputs)
+    off = weight_error * float((columns @ inputs).norm())
+    moved = bias_error * float(columns.sum(1).norm())
+    solved = torch.linalg.pinv(columns).norm(dim=1)
+    spread = torch.linalg.pinv(inputs).norm(dim=0)
+    largest = inputs.abs().amax(1)
+    turned = torch.zeros_like(spread)
+    for one in range(size if size > 1 else 0):
+        others = torch.arange(size, device=inputs.device) != one
+        through = columns[separation.silent[one]][:, others]
+        if len(through) < size - 1:
+            return math.inf
+        least = torch.linalg.svdvals(through)[-1]
+        turned[one] = off * spread[one] / least
+    own = moved * solved.max() + turned.sum()
+    mixed = turned @ largest + own * largest
+    return float((off * solved + mixed).max())
 
 
 def _leak_forms(factors: Factors, separation: Separation) -> Tensor:
@@ -270,11 +306,17 @@ class ExactBatch:
         alone = len(rows) == factors.batch_size
         alone = alone and separation.is_consistent(factors.noise)
         alone = alone and is_determined(factors, separation)
+        lengths = [float(observation.update.tensors[name].double().norm()) for name in names]
+
+        def bound(errors: Mapping[str, float]) -> float:
+            weight, bias = (errors[n] / length for n, length in zip(names, lengths, strict=True))
+            return bound_error(separation, weight_error=weight, bias_error=bias)
+
         return Reconstruction(
             inputs,
             labels,
             Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device)),
-            certify_solved(observation, inputs, labels, read=names, alone=alone),
+            certify_solved(observation, inputs, labels, read=names, alone=alone, bound=bound),
         )
 
 
