@@ -14,7 +14,7 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import listen
-from seepage.step.step_inputs import unreduce_loss
+from seepage.step.step_inputs import TryRanges, list_ranges, unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}
 
@@ -473,3 +473,32 @@ def test_a_search_that_time_cuts_short_says_how_many_steps_it_ran(photo):
     whole = sp.audit_step(model, loss, photo, domain=(0, 1), **CHEAP)
     assert not any("cut" in r.effort for r in whole.records)
     assert not any("fit into seconds" in note for note in whole.notes)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0)])
+def test_a_search_finds_the_range_of_inputs_that_nobody_declared(photo, low, high):
+    truth, wide = low + (high - low) * photo[0], (-3.0, 3.0)
+    domain = sp.domains.Image((3, 12, 12), bounds=wide)
+    task = sp.Task(plain_convolutional(), sp.cross_entropy, domain, name="small")
+    client, batch = sp.Client(sp.Gradient()), sp.Batch(truth, photo[1])
+    seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+    search = sp.attacks.inverting_gradients(steps=100, restarts=1, tv=1e-4)
+    ranges = list_ranges((3, 12, 12), declared=None, others=None)
+    assert ranges[0] == wide
+    found = TryRanges(search, ranges)(seen, rng=sp.rng(1))
+    alone = search(seen, rng=sp.rng(1))
+    assert found.trace.restarts == 3
+    # The noise of the start that a wide range lets through is most of the error.
+    assert (found.inputs - truth).norm() < 0.8 * (alone.inputs - truth).norm()
+
+
+def test_searches_try_several_ranges_only_if_none_is_known(photo):
+    model, known = plain_convolutional(), sp.Threat(knows_labels=True)
+    batch = torch.cat([photo[0], 1 - photo[0]]), torch.tensor([0, 1])
+    cases = [({}, 3), ({"domain": (0, 1)}, 1), ({"others": torch.rand(8, 3, 12, 12)}, 1)]
+    for options, runs in cases:
+        found = sp.audit_step(
+            model, nn.CrossEntropyLoss(), batch, threat=known, seconds=600.0, steps=3, **options
+        )
+        (record,) = [r for r in found.records if r.attack.name == "inverting_gradients"]
+        assert record.effort["restarts"] == runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -35,8 +35,10 @@ from seepage.step.shared_update import (
     leave_unchanged,
 )
 from seepage.step.step_inputs import (
+    TryRanges,
     check_batch,
     choose_domain,
+    list_ranges,
     read_batch,
     require_range,
     unreduce_loss,
@@ -87,6 +89,11 @@ def _find_counter(option: ApplicableAttack) -> str | None:
     return next((name for name in _COUNTED if name in option.options), None)
 
 
+def _count_runs(option: ApplicableAttack, ranges: Sequence[tuple[float, float]]) -> int:
+    """How often an attack runs: a search that stays in the range of inputs tries every range."""
+    return len(ranges) if _find_counter(option) == "steps" else 1
+
+
 def _describe_cut(full: ApplicableAttack, run: ApplicableAttack) -> str | None:
     """Say how many steps were left out; None if there are none."""
     counted = _find_counter(full)
@@ -123,7 +130,7 @@ def show_progress(name: str) -> Iterator[None]:
 
 def run_attacks(
     case: Callable[[ApplicableAttack], Case],
-    seen: Observation,
+    fit: Callable[[ApplicableAttack, float], ApplicableAttack],
     found: Applicability,
     *,
     notes: tuple[str, ...],
@@ -134,7 +141,7 @@ def run_attacks(
 
     Args:
         case: Makes a case from an attack.
-        seen: What the adversary sees.
+        fit: Cuts the steps of an attack to so many seconds.
         found: The attacks that apply.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
@@ -154,7 +161,7 @@ def run_attacks(
         began = time.perf_counter()
         with show_progress(option.name):
             share = 0.9 * left / max(1, searches)
-            fitted = fit_to_budget(option, seen, seconds=share)
+            fitted = fit(option, share)
             attempt = case(fitted)
             outcome = run_case(attempt)
         if option.options:
@@ -309,12 +316,20 @@ def audit_step(
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen, steps=steps)
 
+        shape = tuple(private.inputs.shape[1:])
+        ranges = list_ranges(shape, declared=domain, others=others)
+
         def case(option: ApplicableAttack) -> Case:
-            name = Component(option.name, list_options(option))
-            return Case(task, client, known, option.attack, name, who, seed)
+            name, attack = Component(option.name, list_options(option)), option.attack
+            if _count_runs(option, ranges) > 1:
+                attack = TryRanges(attack, ranges)
+            return Case(task, client, known, attack, name, who, seed)
+
+        def fit(option: ApplicableAttack, share: float) -> ApplicableAttack:
+            return fit_to_budget(option, seen, seconds=share / _count_runs(option, ranges))
 
         promise = "" if privacy is None else privacy.account
-        return run_attacks(case, seen, found, notes=notes, promise=promise, seconds=seconds)
+        return run_attacks(case, fit, found, notes=notes, promise=promise, seconds=seconds)
 
 
 def _prepare_task(

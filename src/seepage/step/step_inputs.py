@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from seepage.clients.gradient import Reduction
-from seepage.core import Batch, Domain
+from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
+from seepage.core.rng import require_key
 from seepage.core.task import Loss
 from seepage.domains import Image, Signal
+from seepage.domains.box import Box
 
 _INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
 _TOKENS = "input_ids"
@@ -67,6 +69,8 @@ def check_batch(inputs: Tensor, labels: Tensor) -> Batch:
 # Images that were normalised by the usual means and deviations lie in the first range. Other
 # numbers, such as standardised columns and embeddings, have longer tails.
 _IMAGES, _NUMBERS = (-3.0, 3.0), (-8.0, 8.0)
+# Ranges that searches try besides.
+_NARROWER = ((0.0, 1.0), (-1.0, 1.0))
 
 
 def choose_domain(
@@ -100,7 +104,7 @@ def choose_domain(
         bounds, source = _round_range(others), "as others= does"
     else:
         bounds = _IMAGES if len(shape) == 3 else _NUMBERS
-        source = "which is wide enough for normalised inputs and weakens searches"
+        source = "wide enough for normalised inputs, and searches also try [0, 1] and [-1, 1]"
     return _box(shape, bounds), (
         f"inputs are assumed to lie in [{bounds[0]:g}, {bounds[1]:g}] as the network reads them, "
         f"{source}; give domain=(low, high) for their true range, or a domain for natural units"
@@ -118,6 +122,61 @@ def require_range(inputs: Tensor, domain: Domain) -> None:
             "got values outside it; give domain=(low, high) with the range that everybody's inputs "
             "have"
         )
+
+
+@dataclass(frozen=True)
+class TryRanges:
+    """Runs a search once for each range that inputs may have, and keeps the lowest objective.
+
+    A search in too wide a range keeps the noise that it began with, and in too narrow a range it
+    cannot explain the update. So the objective tells which range is right, and no truth is needed.
+
+    Args:
+        attack: The search.
+        ranges: Lowest and highest values to try; each lies in the bounds of the domain.
+    """
+
+    attack: Attack
+    ranges: tuple[tuple[float, float], ...]
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Search in each range."""
+        require_key(rng)
+        found = [self._search(observation, bounds, rng) for bounds in self.ranges]
+        best = min(found, key=lambda guess: min(guess.trace.finals, default=math.inf))
+        effort = replace(
+            best.trace,
+            finals=tuple(final for guess in found for final in guess.trace.finals),
+            diverged=sum(guess.trace.diverged for guess in found),
+            seconds=sum(guess.trace.seconds for guess in found),
+        )
+        return replace(best, trace=effort)
+
+    def _search(
+        self, observation: Observation, bounds: tuple[float, float], rng: Rng
+    ) -> Reconstruction:
+        domain = observation.task.domain
+        assert isinstance(domain, Box)
+        task = replace(observation.task, domain=replace(domain, bounds=bounds))
+        narrowed = replace(observation, task=task, simulate=observation.simulate.with_task(task))
+        return self.attack(narrowed, rng=rng)
+
+
+def list_ranges(
+    shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
+) -> tuple[tuple[float, float], ...]:
+    """List the ranges that a search tries; one that is declared or public is the only one.
+
+    The arguments are those of `choose_domain`.
+
+    Example:
+        >>> list_ranges((3, 8, 8), declared=None, others=None)
+        ((-3.0, 3.0), (0.0, 1.0), (-1.0, 1.0))
+    """
+    domain, assumed = choose_domain(shape, declared=declared, others=others)
+    if assumed is None or others is not None:
+        return (domain.bounds,)
+    return (domain.bounds, *_NARROWER)
 
 
 def _round_range(public: Tensor) -> tuple[float, float]:
