@@ -131,7 +131,7 @@ def test_progress_is_told():
 
 
 def test_an_update_with_too_few_entries_is_said_in_words(people):
-    task = sp.zoo.mlp(hidden=(1,), domain=SMALL)
+    task = sp.zoo.mlp(hidden=(1,), activation="sigmoid", domain=SMALL)
     found = CramerRao(inversion=FROM_PRODUCTS)(NOISY, task, people, rng=sp.rng(0))
     assert "213 entries for 384 unknowns" in found.remark
     assert "VanTrees" in found.remark

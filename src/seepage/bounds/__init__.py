@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from seepage.bounds import dp, risk
 from seepage.bounds.bound import Bound
+from seepage.bounds.candidates import CandidateError
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed, InverseTrace, Inversion, VanTrees
-from seepage.bounds.dp import RenyiError
+from seepage.bounds.dp import ReconstructionRobustness, RenyiError
 from seepage.bounds.identifiability import (
     Determined,
     EquationCount,
@@ -15,15 +16,19 @@ from seepage.bounds.identifiability import (
     RankDeficiency,
 )
 from seepage.bounds.information import Channel, Information, channel, information
+from seepage.bounds.mutual_information import MutualInformation
 from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
 from seepage.core.plugins import Catalogue
 
 _ALL: tuple[type[Bound], ...] = (
+    CandidateError,
     CramerRao,
     CramerRaoRelaxed,
     EquationCount,
     Identifiability,
+    MutualInformation,
     RankDeficiency,
+    ReconstructionRobustness,
     RenyiError,
     VanTrees,
 )
@@ -34,6 +39,7 @@ BOUNDS: Catalogue[Callable[..., Bound]] = Catalogue(
 __all__ = [
     "BOUNDS",
     "Bound",
+    "CandidateError",
     "Channel",
     "CramerRao",
     "CramerRaoRelaxed",
@@ -44,7 +50,9 @@ __all__ = [
     "Information",
     "InverseTrace",
     "Inversion",
+    "MutualInformation",
     "RankDeficiency",
+    "ReconstructionRobustness",
     "RenyiError",
     "VanTrees",
     "channel",

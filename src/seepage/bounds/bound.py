@@ -12,6 +12,13 @@ from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.rng import require_key
 
+# Which attacks a lower bound covers, among its assumptions; reports raise an alarm by these.
+EVERY_ATTACK = "every attack is covered, biased or not"
+UNBIASED = "the attack is unbiased: over the noise it is right on average, for every input"
+# Begins the assumption of bounds whose prior is a finite set.
+AMONG = "on average over candidates"
+OTHERS_KNOWN = "holds even for an adversary who knows all other examples of the batch"
+
 
 @runtime_checkable
 class Bound(Protocol):

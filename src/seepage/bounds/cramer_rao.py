@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from seepage.bounds.bound import (
+    EVERY_ATTACK,
+    UNBIASED,
     LowerBound,
     bound_below,
     describe_intervals,
@@ -17,12 +19,15 @@ from seepage.bounds.bound import (
     require_radius,
 )
 from seepage.bounds.information import (
+    DIFFERENTIABLE,
     SEEN_WITH,
     Channel,
     Information,
     channel,
     draw_signs,
     information,
+    require_continuous,
+    require_differentiable,
 )
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
@@ -36,7 +41,7 @@ RESOLVED = 1e-12
 COVERED = 0.95
 # A share of open directions below this, in one example, is a rounding error.
 UNSEEN = 1e-6
-UNBIASED = "the attack is unbiased: over the noise it is right on average, for every input"
+CONTINUOUS = "the update is continuous in the inputs, which was checked operation by operation"
 KNOWN = "the labels are known, and nothing else is seen: no statistics, no other round"
 
 
@@ -161,6 +166,10 @@ class CramerRao(LowerBound):
     number of entries. Attacks with a prior are biased and may do better, certainly once the bound
     exceeds the range of an input; `VanTrees` holds for them too.
 
+    The update must be differentiable at the private inputs themselves. Jumps elsewhere, as ReLU and
+    pruning make them, do not matter: an unbiased attack is right on average around these inputs,
+    and the inequality follows from that alone.
+
     If J is singular, no unbiased attack exists. The bound is then infinite for every example with
     a share in a direction that does not change the update; `Identifiability` shows them.
 
@@ -198,11 +207,12 @@ class CramerRao(LowerBound):
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the trace of the inverse."""
         seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
+        require_differentiable(seen, task, batch)
         about = information(seen, task, batch)
         trace = self.inversion(about, len(batch), rng=rng.fork("inverse"))
         error = (trace.value / batch.inputs[0].numel()).sqrt()
         error = torch.where(trace.open > UNSEEN, math.inf, error)
-        said = (UNBIASED, KNOWN, *_describe_channel(seen), *_describe_trace(trace))
+        said = (UNBIASED, KNOWN, DIFFERENTIABLE, *describe_channel(seen), *_describe_trace(trace))
         left, remark = round(float(trace.open.sum())), ""
         if left:
             remark = (
@@ -249,12 +259,14 @@ class CramerRaoRelaxed(LowerBound):
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the trace of each example's block."""
         seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
+        require_differentiable(seen, task, batch)
         about = information(seen, task, batch)
         traces, said = self._traces(about, len(batch), rng.fork("probes"))
         if not bool((traces > 0).all()):
             raise NotApplicable("the update does not depend on the inputs of every example")
         error = (batch.inputs[0].numel() / traces).sqrt()
-        return bound_below(error, UNBIASED, KNOWN, *_describe_channel(seen), *said)
+        known = (UNBIASED, KNOWN, DIFFERENTIABLE, *describe_channel(seen))
+        return bound_below(error, *known, *said)
 
     def _traces(
         self, about: Information, examples: int, rng: Rng
@@ -271,7 +283,7 @@ class CramerRaoRelaxed(LowerBound):
         return found.mean(1), (f"||J||^2 from {self.probes} probes, {_describe_error(spread)}",)
 
 
-def _describe_channel(seen: Channel) -> tuple[str, ...]:
+def describe_channel(seen: Channel) -> tuple[str, ...]:
     """Say what the adversary is given in the proof and what it sees, as assumptions."""
     told = tuple(f"holds even for an adversary who is told {what}" for what in seen.granted)
     return (*told, f"{SEEN_WITH} {seen.std:g}") if seen.assumed else told
@@ -300,9 +312,14 @@ class VanTrees(LowerBound):
     The means are over inputs whose entries vary independently around the private ones: c + t with
     density cos^2(pi t / 2h) / h for |t| < h. The interval c +- h is `radius` to either side of the
     private entry, cut at the domain's bounds. Such a prior holds pi^2 / h^2 of information per
-    entry, so the bound never exceeds h / pi. It also bounds the minimax risk over these inputs,
-    since an average never exceeds the worst case. An adversary who knows more about the inputs, for
-    example that images are smooth, may come closer.
+    entry, so the bound never exceeds h / pi, whatever the noise; `CandidateError` rises to a guess
+    without an update. It also bounds the minimax risk over these inputs, since an average never
+    exceeds the worst case. An adversary who knows more about the inputs, for example that images
+    are smooth, may come closer.
+
+    The update must be continuous over all these inputs. The bound refuses networks with ReLU or
+    MaxPool and defenses that prune, whose updates jump: each jump tells the adversary something
+    that J does not contain. `MutualInformation` holds for them.
 
     Args:
         radius: How far entries vary, as a share of the domain's range.
@@ -313,7 +330,8 @@ class VanTrees(LowerBound):
     Example:
         >>> import seepage as sp
         >>> client = sp.Client(sp.Gradient(), sp.AddGaussian(1e3))
-        >>> task = sp.zoo.mlp(hidden=(8,), domain=sp.domains.Image((1, 4, 4)))
+        >>> image = sp.domains.Image((1, 4, 4))
+        >>> task = sp.zoo.mlp(hidden=(8,), activation="sigmoid", domain=image)
         >>> grey = sp.Batch(torch.full((1, 1, 4, 4), 0.5), torch.tensor([3]))
         >>> blind = VanTrees(radius=0.5)(client, task, grey, rng=sp.rng(0)).value
         >>> blind.round(decimals=4)  # 1 / (2 pi)
@@ -340,6 +358,7 @@ class VanTrees(LowerBound):
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the trace of the inverse, with the prior's information."""
         seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
+        require_continuous(seen, task, batch)
         centre, half = find_intervals(batch.inputs.double(), task.domain.bounds, self.radius)
         draws = [draw_cosines(half, rng=rng.fork("point", k)) for k in range(self.points)]
         points = torch.stack([centre + draw for draw in draws])
@@ -348,9 +367,11 @@ class VanTrees(LowerBound):
         trace = self.inversion(about, len(batch), rng=rng.fork("inverse"))
         return bound_below(
             (trace.value / batch.inputs[0].numel()).sqrt(),
+            EVERY_ATTACK,
             describe_intervals(self.radius),
             KNOWN,
-            *_describe_channel(seen),
+            CONTINUOUS,
+            *describe_channel(seen),
             *_describe_trace(trace),
         )
 

@@ -7,13 +7,23 @@ the number of shared updates. kappa is the probability that an attack succeeds w
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from seepage.bounds.bound import LowerBound, bound_below
+from seepage.bounds.bound import (
+    AMONG,
+    EVERY_ATTACK,
+    OTHERS_KNOWN,
+    UNBIASED,
+    LowerBound,
+    bound_below,
+)
+from seepage.bounds.candidates import Candidates
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
@@ -224,7 +234,7 @@ def expected_error(candidates: Tensor, *, noise_multiplier: float, steps: int = 
 
     An attack that comes within eta with probability at most gamma(eta) has an error of at least
 
-        sup over eta of eta (1 - gamma(eta)),  gamma(eta) = Phi(Phi^-1(kappa(eta)) + mu)
+        integral over eta of 1 - gamma(eta),  gamma(eta) = Phi(Phi^-1(kappa(eta)) + mu)
 
     Unlike Cramér-Rao bounds, it also holds for attacks with a prior, even with this very prior.
 
@@ -235,21 +245,35 @@ def expected_error(candidates: Tensor, *, noise_multiplier: float, steps: int = 
         0.0
 
     References:
-        Hayes et al., 2023 (hayes2023bounding), through Markov's inequality
+        Hayes et al., 2023 (hayes2023bounding), integrated over the radius
+    """
+
+    def bound_success(kappa: float) -> float:
+        return gaussian_blow_up(kappa, noise_multiplier=noise_multiplier, steps=steps)
+
+    return _integrate_failure(candidates, bound_success, power=1)
+
+
+def _integrate_failure(
+    candidates: Tensor, bound_success: Callable[[float], float], *, power: int
+) -> float:
+    """Integrate 1 - gamma over eta^power: a lower bound on the mean of the RMSE to this power.
+
+    Some ball of twice the radius eta around a candidate holds m of the N once it reaches the m-th
+    nearest of the candidate with the nearest. kappa(eta) is at most m / N until m + 1 are reached.
     """
     points = candidates.flatten(1).double()
-    distances = torch.pdist(points) / math.sqrt(points.shape[1])
-    # kappa jumps when twice the radius reaches another candidate, so the best radius is just below.
-    best = 0.0
-    for radius in sorted({distance / 2 * (1 - 1e-9) for distance in distances.tolist()}):
-        kappa = prior_success(candidates, radius=radius)
-        gamma = gaussian_blow_up(kappa, noise_multiplier=noise_multiplier, steps=steps)
-        best = max(best, radius * (1 - gamma))
-    return best
+    distances = torch.cdist(points, points) / math.sqrt(points.shape[1])
+    reached = (distances.sort(1).values.amin(0) / 2).tolist()
+    total = 0.0
+    for inside, (radius, following) in enumerate(pairwise(reached), start=1):
+        gamma = bound_success(inside / len(points))
+        total += (1 - gamma) * (following**power - radius**power)
+    return total
 
 
 ASSUMPTIONS = (
-    "the attack is unbiased: over the noise it is right on average, for every batch",
+    UNBIASED,
     "the adversary may know all other examples of the batch",
     "one update is shared",
 )
@@ -294,19 +318,110 @@ class RenyiError(LowerBound):
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the noise multiplier of the client's DP-SGD."""
-        single_step = isinstance(client.local, Gradient) and len(client.chain.links) == 3
-        sigma = noise_multiplier(client.defense) if single_step else None
-        if sigma is None:
-            raise NotApplicable(
-                "it holds for DP-SGD alone: expected Gradient() behind chain(ClipEach(C), "
-                "Mean(over=B), AddGaussian(std)), as dp_sgd(...) makes it"
-            )
-        if sigma == 0:
-            raise NotApplicable("no noise is added, so nothing is promised")
+        sigma = _read_noise_multiplier(client)
         low, high = task.domain.bounds
         error = renyi_rmse(noise_multiplier=sigma, width=high - low)
         value = torch.full((len(batch),), error, dtype=torch.float64, device="cpu")
         return bound_below(value, *ASSUMPTIONS)
+
+
+def _read_noise_multiplier(client: Client) -> float:
+    """Read sigma off one step of DP-SGD.
+
+    Raises:
+        NotApplicable: The client does anything else, or adds no noise.
+    """
+    single_step = isinstance(client.local, Gradient) and len(client.chain.links) == 3
+    sigma = noise_multiplier(client.defense) if single_step else None
+    if sigma is None:
+        raise NotApplicable(
+            "it holds for DP-SGD alone: expected Gradient() behind chain(ClipEach(C), "
+            "Mean(over=B), AddGaussian(std)), as dp_sgd(...) makes it"
+        )
+    if sigma == 0:
+        raise NotApplicable("no noise is added, so nothing is promised")
+    return sigma
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructionRobustness(LowerBound):
+    """No attack on a differentially private client errs by less, on average over candidates.
+
+        E rmse^2 >= integral over eta^2 of 1 - gamma(kappa(eta))
+
+    kappa(eta) is how often a guess among the candidates comes within eta without any update, and
+    gamma how often any attack does: `gaussian_blow_up` for one step of DP-SGD, or
+
+        gamma = e^epsilon kappa + delta
+
+    It holds whatever the network computes: only clipping and noise matter. `CandidateError` is
+    closer to what attacks reach, since it looks at the updates themselves.
+
+    Args:
+        data: Name of the data set that candidates come from, as `data` in a spec.
+        split: "test" or "train".
+        candidates: Largest number N of candidates, with the private example among them.
+        same_label: Whether only data with the label of the private example counts.
+        epsilon: What the client promises for one example; by default, the noise multiplier of
+            DP-SGD is used instead.
+        delta: Probability with which that promise may fail.
+
+    References:
+        Balle et al., 2022 (balle2022reconstructing), reconstruction robustness; Hayes et al., 2023
+        (hayes2023bounding), the blow-up of two Gaussians
+    """
+
+    name: ClassVar[str] = "reconstruction_robustness"
+
+    data: str = ""
+    split: str = "test"
+    candidates: int = 100
+    same_label: bool = True
+    epsilon: float | None = None
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if (self.epsilon is not None and not self.epsilon >= 0) or not 0 <= self.delta < 1:
+            raise InvalidValue(
+                f"expected epsilon >= 0 and delta in [0, 1), got {self.epsilon!r} and "
+                f"{self.delta!r}"
+            )
+        self._prior  # noqa: B018
+
+    @property
+    def _prior(self) -> Candidates:
+        return Candidates(self.data, self.split, self.candidates, self.same_label)
+
+    def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
+        """Bound the error by the promise and each example's candidates."""
+        epsilon = self.epsilon
+        sigma = _read_noise_multiplier(client) if epsilon is None else 0.0
+
+        def bound_success(kappa: float) -> float:
+            if epsilon is None:
+                return gaussian_blow_up(kappa, noise_multiplier=sigma)
+            return min(1.0, math.exp(min(epsilon, 700.0)) * kappa + self.delta)
+
+        errors, counts = list[float](), list[int]()
+        for i in range(len(batch)):
+            found = self._prior.draw(task, batch, i, rng=rng.fork(i))
+            errors.append(math.sqrt(_integrate_failure(found, bound_success, power=2)))
+            counts.append(len(found))
+        kept = (
+            f"one step of DP-SGD with noise multiplier {sigma:g}"
+            if epsilon is None
+            else f"the client keeps ({epsilon:g}, {self.delta:g})-DP for each example: not checked"
+        )
+        return bound_below(
+            torch.tensor(errors, dtype=torch.float64, device="cpu"),
+            EVERY_ATTACK,
+            f"{AMONG} from {self.data}, all as likely",
+            OTHERS_KNOWN,
+            kept,
+            f"any attack names the right one of {min(counts)} candidates in at most "
+            f"{100 * bound_success(1 / min(counts)):.3g} % of the cases",
+        )
 
 
 def required_noise(*, sensitivity: float, epsilon: float, delta: float) -> float:

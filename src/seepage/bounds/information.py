@@ -1,4 +1,4 @@
-"""A client as a signal in noise, and the Fisher information about its inputs."""
+"""A client as a signal in noise, whether that signal jumps, and the Fisher information in it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from seepage.attacks.jacobian import Jacobian, Linear
 from seepage.clients.client import Client
@@ -55,8 +58,20 @@ class Channel:
         alone = replace(self.client, defense=chain(*links.input_defenses, *links.update_defenses))
         return torch.cat([alone.expected(task, p.inputs, p.labels).flat() for p in parts])
 
+    def share(self, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
+        """Compute the signal `(P,)` as the client does, with the rounding that it applies."""
+        with torch.no_grad(), precision("float32"):
+            if not self.apart:
+                return self.client(task, batch, rng=rng).flat()
+            links = self.client.chain
+            single = chain(*links.input_defenses, *links.update_defenses)
+            alone = replace(self.client, defense=single)
+            return torch.cat([alone(task, part, rng=rng).flat() for part in links.split(batch)])
 
-def channel(client: Client, task: Task, batch: Batch, *, std: float, rng: Rng) -> Channel:
+
+def channel(
+    client: Client, task: Task, batch: Batch, *, std: float, rng: Rng, rounded: bool = False
+) -> Channel:
     """Find the first noise among a client's defenses.
 
     Links after the noise add no information and are left out. Consecutive noises add up:
@@ -69,6 +84,7 @@ def channel(client: Client, task: Task, batch: Batch, *, std: float, rng: Rng) -
         batch: Used to check that nothing else is random.
         std: Scale of the noise if no link adds any, e.g. of rounding.
         rng: For that check.
+        rounded: Whether a link may round before the noise; use `Channel.share` then.
 
     References:
         Stam, 1959 (stam1959some); Liu et al., 2024, appendix E (liu2024systematic)
@@ -93,11 +109,23 @@ def channel(client: Client, task: Task, batch: Batch, *, std: float, rng: Rng) -
         granted += (f"the update before {_names(after) or aggregation}",)
     last: tuple[Protection, ...] = () if aggregation is None else (aggregation,)
     signal = replace(client, defense=chain(*client.chain.input_defenses, *before, *last))
-    _require_deterministic(signal, task, batch, rng)
+    _require_deterministic(signal, task, batch, rng, rounded=rounded)
     return Channel(signal, found / gain, apart, granted, assumed=not noises)
 
 
 Links = tuple[Defense, ...]
+
+
+def require_gaussian(client: Client, batch: Batch) -> None:
+    """Require Gaussian noise and inputs of numbers.
+
+    Raises:
+        NotApplicable: The client adds Laplace noise, or inputs are tokens.
+    """
+    if any(isinstance(link, AddLaplace) for link in client.chain.update_defenses):
+        raise NotApplicable("it needs Gaussian noise, but the defense adds Laplace noise")
+    if not batch.inputs.is_floating_point():
+        raise NotApplicable("it is about inputs made of numbers, and these are tokens")
 
 
 def _split_at_noise(links: Links) -> tuple[Links, Links, Links]:
@@ -137,18 +165,23 @@ def _combined_scale(links: Chain, batch: Batch) -> float:
     return float(links.combine(units, sizes).flat().norm())
 
 
-def _require_deterministic(client: Client, task: Task, batch: Batch, rng: Rng) -> None:
-    """Require that `expected` gives the update and that its derivative is the true one."""
+def _require_deterministic(
+    client: Client, task: Task, batch: Batch, rng: Rng, *, rounded: bool
+) -> None:
+    """Require that nothing is drawn and, unless rounding is allowed, that `expected` is exact."""
     rounding = [link for link in client.chain.update_defenses if isinstance(link, Sign | Quantize)]
-    if rounding:
+    if rounding and not rounded:
         raise NotApplicable(
             f"the bound needs a differentiable update, but {_names(rounding)} rounds it before the "
-            "noise; put it after the noise"
+            "noise; put it after the noise, or use MutualInformation"
         )
     # In TF32, the two would differ by more than float32 rounding.
     with torch.no_grad(), precision("float32"):
         shared = client(task, batch, rng=rng).flat()
-        said = client.expected(task, batch.inputs, batch.labels).flat()
+        if rounding:
+            said = client(task, batch, rng=rng.fork("again")).flat()
+        else:
+            said = client.expected(task, batch.inputs, batch.labels).flat()
     if shared.shape != said.shape or (shared - said).norm() > ROUNDING * said.norm():
         raise NotApplicable(
             "the bound needs an update whose only randomness is the noise, but "
@@ -162,6 +195,139 @@ def _names(links: Sequence[Protection]) -> str:
 
 # An assumption that begins like this makes the bound one of another client than the one attacked.
 SEEN_WITH = "the update is seen with noise that the client does not add, of std"
+
+
+# Operations that are continuous in every tensor they take, as torch names them. The update is
+# computed by these and by nothing else, or it may jump.
+_NAMES_OF_CONTINUOUS = """
+view _unsafe_view reshape expand t transpose permute slice slice_backward select select_backward
+squeeze unsqueeze cat stack split split_with_sizes unbind alias clone copy_ _to_copy detach
+constant_pad_nd gather scatter scatter_add scatter_add_ index index_select index_put index_put_
+index_add masked_fill where tril triu diagonal flip roll repeat unfold as_strided im2col col2im
+unfold_backward embedding new_zeros new_ones new_full new_empty new_empty_strided zeros_like
+ones_like full_like empty_like fill_ zero_ zero lift_fresh add add_ sub sub_ rsub mul mul_ div
+div_ neg mean sum mm bmm addmm baddbmm mv addmv dot addcmul addcdiv linear einsum pow sqrt rsqrt
+exp expm1 log log1p reciprocal sin cos erf cumsum var var_mean std linalg_vector_norm norm
+logsumexp prod abs clamp clamp_min clamp_max maximum minimum amax amin relu relu_ leaky_relu elu
+hardtanh hardswish hardsigmoid sigmoid sigmoid_backward tanh tanh_backward gelu gelu_backward
+silu silu_backward softplus softplus_backward mish mish_backward log_sigmoid_forward
+log_sigmoid_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward mse_loss
+mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward
+binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
+native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+_native_batch_norm_legit_no_training cudnn_batch_norm cudnn_batch_norm_backward
+native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+convolution convolution_backward avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d
+avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+_adaptive_avg_pool3d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d
+upsample_bilinear2d_backward reflection_pad2d reflection_pad2d_backward replication_pad2d
+replication_pad2d_backward _scaled_dot_product_flash_attention_for_cpu
+_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_efficient_attention
+_scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
+_scaled_dot_product_flash_attention_backward
+"""
+_CONTINUOUS = frozenset(_NAMES_OF_CONTINUOUS.split())
+# What a person calls some of the others.
+_COMMON_NAMES = {
+    "threshold_backward": "ReLU",
+    "leaky_relu_backward": "LeakyReLU",
+    "elu_backward": "SELU or ELU",
+    "hardtanh_backward": "Hardtanh or ReLU6",
+    "max_pool2d_with_indices": "MaxPool",
+    "max_pool2d_with_indices_backward": "MaxPool",
+    "gt": "a comparison",
+    "ge": "a comparison",
+    "lt": "a comparison",
+    "le": "a comparison",
+    "kthvalue": "pruning",
+    "sort": "pruning",
+    "topk": "the choice of the largest entries",
+    "sgn": "Sign",
+    "sign": "Sign",
+}
+
+
+class _OperationTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Names the operations on whatever depends on a tensor, in the order they first run."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # Storages are held, so that no address is used twice.
+        self._seen = {inputs.untyped_storage()._cdata: inputs.untyped_storage()}
+        self.jumps: dict[str, None] = {}
+        self.at_kink = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Run an operation and note it."""
+        result = func(*args, **(kwargs or {}))
+        given = _list_tensors((args, kwargs))
+        if any(t.untyped_storage()._cdata in self._seen for t in given):
+            for t in _list_tensors(result):
+                self._seen[t.untyped_storage()._cdata] = t.untyped_storage()
+            name = str(func.overloadpacket).removeprefix("aten.")
+            if name in ("relu", "relu_", "leaky_relu"):
+                self.at_kink |= bool((args[0] == 0).any())
+            if not (name in _CONTINUOUS or (name == "elu_backward" and _is_smooth_elu(args))):
+                self.jumps[_COMMON_NAMES.get(name, name)] = None
+        return result
+
+
+def _list_tensors(tree: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _is_smooth_elu(args: Sequence[Any]) -> bool:
+    """Whether both sides of an ELU have the same slope at zero; those of a SELU have not."""
+    return math.isclose(args[1] * args[3], 1.0)
+
+
+def _trace(seen: Channel, task: Task, batch: Batch) -> _OperationTrace:
+    inputs = batch.inputs.clone()
+    trace = _OperationTrace(inputs)
+    with torch.no_grad(), precision("float32"), trace:
+        seen.signal(task, inputs, batch.labels)
+    return trace
+
+
+def require_continuous(seen: Channel, task: Task, batch: Batch) -> None:
+    """Require an update that is continuous in the inputs, as van Trees' inequality does.
+
+    Every operation that computes the update is looked at: those of the network, of the loss, of
+    both of their derivatives, and of the defense. Kinks are fine in the update, not in the network,
+    since the update is a derivative: ReLU makes it jump.
+
+    Raises:
+        NotApplicable: Some operation jumps, or it is not known whether it does.
+    """
+    jumps = _trace(seen, task, batch).jumps
+    if jumps:
+        raise NotApplicable(
+            f"it holds for updates that are continuous in the inputs, and {', '.join(jumps)} makes "
+            "this one jump; use MutualInformation, which needs no smoothness"
+        )
+
+
+DIFFERENTIABLE = "the update is differentiable at these inputs; jumps elsewhere do not matter"
+
+
+def require_differentiable(seen: Channel, task: Task, batch: Batch) -> None:
+    """Require that no ReLU is at its kink at these inputs, where the update jumps.
+
+    Raises:
+        NotApplicable: Some ReLU gets exactly zero, as from black pixels without a bias.
+    """
+    if _trace(seen, task, batch).at_kink:
+        raise NotApplicable(
+            "a ReLU gets exactly zero at these inputs, where the update jumps and has no "
+            "derivative; use MutualInformation, which needs no smoothness"
+        )
 
 
 @dataclass(frozen=True, eq=False)

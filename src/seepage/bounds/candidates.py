@@ -1,0 +1,216 @@
+"""The best attack on candidates from public data: a ceiling that knows what inputs look like."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from seepage.bounds.bound import AMONG, EVERY_ATTACK, OTHERS_KNOWN, LowerBound, bound_below
+from seepage.bounds.cramer_rao import KNOWN, describe_channel, half_width
+from seepage.bounds.information import Channel, channel, require_gaussian
+from seepage.clients.client import Client
+from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.data.dataset import Dataset
+from seepage.data.load import load
+from seepage.defenses.clip import require_scale
+from seepage.domains import Image
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Public data from which an adversary guesses that an example is drawn.
+
+    Args:
+        data: Name of the data set, as `load` and specs take it.
+        split: "test" or "train".
+        count: Largest number of candidates, with the private example among them.
+        same_label: Whether only data with the label of the private example counts.
+    """
+
+    data: str
+    split: str = "test"
+    count: int = 100
+    same_label: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.count < 2:
+            raise InvalidValue(f"expected candidates >= 2, got {self.count!r}")
+
+    def draw(self, task: Task, batch: Batch, example: int, *, rng: Rng) -> Tensor:
+        """Draw the candidates for one example `(N, ...)`, the private one first.
+
+        Raises:
+            NotApplicable: No data is named, or it has no other input of this kind.
+        """
+        if not self.data:
+            raise NotApplicable(
+                'it needs public data of the same kind to draw candidates from: give data = "..."'
+            )
+        private = batch.inputs[example]
+        domain = task.domain
+        side = domain.shape[-1] if isinstance(domain, Image) else None
+        public = _load_once(self.data, self.split, side)
+        if public.inputs.shape[1:] != private.shape:
+            raise NotApplicable(
+                f"expected candidates of shape {tuple(private.shape)}, but {self.data} has inputs "
+                f"of shape {tuple(public.inputs.shape[1:])}; name data of the same kind"
+            )
+        others = public.inputs.to(private)
+        if self.same_label and not batch.labels.is_floating_point():
+            others = others[public.labels.to(batch.labels.device) == batch.labels[example]]
+        for known in batch.inputs:
+            others = others[(others - known).abs().flatten(1).amax(1) > 0]
+        if len(others) == 0:
+            raise NotApplicable(
+                f"{self.data} has no other input with the label of the private one; name larger "
+                "data, or set same_label = false"
+            )
+        order = rng.uniform((len(others),), like=private).argsort()
+        return torch.cat([private[None], others[order[: self.count - 1]]])
+
+
+@cache
+def _load_once(name: str, split: str, side: int | None) -> Dataset:
+    found = load(name, split=split)
+    if side is None or found.domain.shape[-1] == side:
+        return found
+    return load(name, split=split, pixels=side)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateError(LowerBound):
+    """No attack comes closer on average over candidates from public data; the update may jump.
+
+    The adversary holds N inputs, one of which is the private one, and the rest of the batch. It
+    computes the update of each and guesses the mean of what remains possible:
+
+        E ||guess - x||^2 >= E tr Cov(x | update),   x uniform over the N candidates
+
+    That is the error of the best attack there is, computed by sampling the noise. An adversary who
+    knows only the population that candidates and private example are drawn from does no better.
+    As the noise grows, the bound rises to the error of the best guess without an update; where the
+    noise leaves the candidates apart, it says nothing. The assumptions tell how often the best
+    attack names the right candidate. Nothing is differentiated.
+
+    Args:
+        data: Name of the data set that candidates come from, as `data` in a spec.
+        split: "test" or "train".
+        candidates: Largest number N of candidates.
+        same_label: Whether only data with the label of the private example counts.
+        draws: Number of noises to draw for each candidate.
+        std: Noise with which the update is observed if the defense adds none.
+
+    Example:
+        >>> import seepage as sp
+        >>> digit = sp.data.bundled("digits", size=1)
+        >>> task = sp.zoo.lenet(domain=sp.domains.Image((1, 32, 32)))
+        >>> client = sp.Client(sp.Gradient(), sp.AddGaussian(1e6))
+        >>> found = CandidateError(data="digits")(client, task, digit, rng=sp.rng(0))
+        >>> found.assumptions[-1]
+        'the best attack names the right one of 10 candidates in 10 % of the cases'
+
+    References:
+        van Trees, 1968 (trees1968detection), the Bayes estimate under squared error
+    """
+
+    name: ClassVar[str] = "candidate_error"
+
+    data: str = ""
+    split: str = "test"
+    candidates: int = 100
+    same_label: bool = True
+    draws: int = 32
+    std: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        require_scale("std", self.std)
+        if self.draws < 2:
+            raise InvalidValue(f"expected draws >= 2, got {self.draws!r}")
+        self._prior  # noqa: B018
+
+    @property
+    def _prior(self) -> Candidates:
+        return Candidates(self.data, self.split, self.candidates, self.same_label)
+
+    def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
+        """Compute the error of the best attack on each example's candidates."""
+        require_gaussian(client, batch)
+        seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"), rounded=True)
+        found = [self._attack(seen, task, batch, i, rng.fork(i)) for i in range(len(batch))]
+        counts, errors, named = zip(*found, strict=True)
+        if not any(errors):
+            raise NotApplicable(
+                f"the noise leaves all {max(counts)} candidates apart, so the best attack names "
+                "the right one; add noise, or use MutualInformation"
+            )
+        return bound_below(
+            torch.tensor(errors, dtype=torch.float64, device="cpu"),
+            EVERY_ATTACK,
+            f"{AMONG} from {self.data}, all as likely",
+            KNOWN,
+            OTHERS_KNOWN,
+            *describe_channel(seen),
+            f"the best attack names the right one of {max(counts)} candidates in "
+            f"{100 * max(named):.3g} % of the cases",
+        )
+
+    def _attack(
+        self, seen: Channel, task: Task, batch: Batch, example: int, rng: Rng
+    ) -> tuple[int, float, float]:
+        """Count the candidates; find the best attack's error and how often it names the right."""
+        inputs = self._prior.draw(task, batch, example, rng=rng.fork("candidates"))
+        signals = []
+        for one in inputs:
+            rows = torch.cat([batch.inputs[:example], one[None], batch.inputs[example + 1 :]])
+            signal = seen.share(task, Batch(rows, batch.labels), rng=rng.fork("client"))
+            signals.append(signal.double() / seen.std)
+        error, named = attack_candidates(
+            inputs.double(), torch.stack(signals), draws=self.draws, rng=rng.fork("noise")
+        )
+        return len(inputs), error, named
+
+
+def attack_candidates(
+    inputs: Tensor, signals: Tensor, *, draws: int, rng: Rng
+) -> tuple[float, float]:
+    """Find the RMSE of the best attack on candidates, and how often it names the right one.
+
+    The log likelihood of candidate k, after signal c in noise n, is n . s_k - ||s_c - s_k||^2 / 2
+    up to a constant. The products with n are normal with the Gram matrix of the signals as their
+    covariance, so no noise of the size of the update is drawn.
+
+    Args:
+        inputs: The candidates, `(N, ...)`.
+        signals: The update of each, `(N, P)`, in units of the noise.
+        draws: Number of noises for each candidate.
+        rng: For the noise.
+
+    Returns:
+        The error, less half a 95 % interval of the sampling error, and a share of the cases.
+    """
+    signals = signals - signals.mean(0)
+    gram = signals @ signals.T
+    values, vectors = torch.linalg.eigh(gram)
+    root = vectors * values.clamp_min(0).sqrt()
+    squares = gram.diagonal()
+    apart = (squares[:, None] + squares - 2 * gram).clamp_min(0)
+    points = inputs.flatten(1) - inputs.flatten(1).mean(0)
+    products = points @ points.T / points.shape[1]
+    variances, named = [], []
+    for number in range(draws):
+        noise = rng.fork(number).normal(gram.shape, like=gram)
+        posterior = (noise @ root.T - apart / 2).softmax(1)
+        left = posterior @ products.diagonal() - ((posterior @ products) * posterior).sum(1)
+        variances.append(left.clamp_min(0).mean())
+        named.append(posterior.amax(1).mean())
+    drawn = torch.stack(variances)
+    mean = float(drawn.mean() - half_width(drawn[:, None])[0])
+    return math.sqrt(max(mean, 0.0)), float(torch.stack(named).mean())
