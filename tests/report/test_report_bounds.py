@@ -8,6 +8,7 @@ from rich.console import Console
 
 import seepage as sp
 from seepage.audit import AuditResult, Ceiling, Planned, Record
+from seepage.bounds.bound import AMONG, EVERY_ATTACK
 from seepage.bounds.information import SEEN_WITH
 from seepage.core.construct import Component
 from seepage.report import (
@@ -138,6 +139,7 @@ def test_a_guess_that_needs_no_update_explains_a_wide_bound_and_a_prior_a_narrow
     assert read_headroom(wide) == "a guess without any update is closer, for 1 of 1"
     [narrow] = found([attack(psnr=45.0)], [bound(rmse=0.01)])
     assert read_headroom(narrow).startswith("closer for 1 of 1")
+    assert "covers unbiased attacks only" in read_headroom(narrow)
     assert not contradictions([wide, narrow])
 
 
@@ -185,6 +187,43 @@ def test_searches_count_only_where_what_they_prefer_is_no_help():
     # 0.01 over 192 entries may be 0.14 along one of them, which a prior can know.
     assert not contradictions(searches(0.01, 80.0))
     assert contradictions(searches(1e-5, 140.0))
+
+
+def searched(count, *, psnr, rmse, said=(EVERY_ATTACK,)):
+    """Searches on people of whom a guess without any update has 11 dB."""
+    people = range(count)
+    return found([attack(p, psnr=psnr) for p in people],
+                 [bound(p, rmse=rmse, assumptions=said) for p in people])  # fmt: skip
+
+
+def test_a_search_that_beats_a_bound_on_every_attack_raises_the_alarm():
+    [alarm] = contradictions(searched(1, psnr=40.0, rmse=0.1))
+    assert alarm.ratio == pytest.approx(0.1)
+    assert "do not rely on this ceiling" in alarm.sentence
+    assert "easier to guess than the bound assumes" in alarm.sentence
+    [room] = searched(1, psnr=40.0, rmse=0.1)
+    assert read_headroom(room).startswith("BEATEN")
+    assert not contradictions(searched(1, psnr=40.0, rmse=0.1, said=("the attack is unbiased",)))
+
+
+def test_an_error_along_one_direction_may_be_small_by_chance_in_a_search_too():
+    # 0.001 over 192 entries may be the error of a single one.
+    assert not contradictions(searched(1, psnr=80.0, rmse=0.001))
+    assert contradictions(searched(8, psnr=80.0, rmse=0.001))
+
+
+def test_an_attack_no_better_than_a_guess_without_the_update_beats_no_ceiling():
+    blind = searched(30, psnr=11.0, rmse=0.5)
+    assert not contradictions(blind)
+    assert read_headroom(blind[0]) == "a guess without any update is closer, for 30 of 30"
+    assert contradictions(searched(30, psnr=40.0, rmse=0.5))
+
+
+def test_among_candidates_a_few_right_choices_are_luck_and_many_are_not():
+    said = (EVERY_ATTACK, f"{AMONG} from photos, all as likely")
+    assert not contradictions(searched(4, psnr=80.0, rmse=0.2, said=said))
+    assert contradictions(searched(40, psnr=80.0, rmse=0.2, said=said))
+    assert not contradictions(searched(40, psnr=13.9, rmse=0.2, said=said))
 
 
 def test_who_sees_more_than_the_update_does_not_count():

@@ -1,8 +1,9 @@
 """Bounds beside what attacks reached, person by person, in one unit, and both in words.
 
-A bound is on the mean over the noise, for attacks that are unbiased or know nothing about what
-inputs look like. Most attacks are neither, and one draw of the noise is not its mean. So an attack
-counts against a bound only if the bound's assumptions cover it, and only beyond what luck explains.
+A bound is on the mean over the noise. Some bounds cover every attack, searches included, if inputs
+are as hard to guess as the bound assumes; others cover unbiased attacks only, and a search is none.
+An attack that the assumptions cover and that comes closer than luck explains raises an alarm.
+Where they do not cover it, the report says so.
 """
 
 from __future__ import annotations
@@ -219,6 +220,11 @@ def _decibels(share: float) -> float:
     return -math.inf if share == math.inf else -20 * math.log10(share)
 
 
+# Entries that vary independently over at most the range have at most this variance in every
+# direction, as a share of the squared range. An error larger than that is spread over several.
+SPREAD = 1 / 12
+# Two candidates differ by about twice the squared error of the guess in their middle.
+WRONG = 2.0
 # Probability with which noise alone may make an alarm.
 LUCK = 1e-3
 # A closed form is unbiased, until it is cut to the range of inputs, which begins to matter here.
@@ -252,7 +258,16 @@ class Contradiction:
             f"CONTRADICTION: {self.attack.name} came {1 / self.ratio:.3g} times "
             f"closer than {self.headroom.bound} allows on {scene.model} behind "
             f"{defense_words(scene.setup.defense)} (at most {decibels(middle.ceiling)}), over "
-            f"{count_noun(self.cases, 'case')}: the bound or the attack has a bug."
+            f"{count_noun(self.cases, 'case')}: {self._cause}."
+        )
+
+    @property
+    def _cause(self) -> str:
+        if not _covers_every_attack(self.headroom.middle.bound):
+            return "the bound or the attack has a bug"
+        return (
+            "do not rely on this ceiling. These inputs are easier to guess than the bound assumes, "
+            "or the bound or the attack has a bug"
         )
 
 
@@ -276,8 +291,26 @@ def comparable(attempt: Attempt, person: Standing) -> bool:
     told_more = _batchnorm(attempt.record) == "exact"
     if not stated or assumed or told_more:
         return False
+    if _covers_every_attack(bound):
+        return True
     closed_form = attempt.record.effort.get("steps") == 0
     return (closed_form and share <= WIDE) or share * math.sqrt(bound.entries) <= FINE
+
+
+def _covers_every_attack(bound: Ceiling) -> bool:
+    from seepage.bounds.bound import EVERY_ATTACK
+
+    return EVERY_ATTACK in bound.assumptions
+
+
+def _covers_unbiased_attacks_only(bound: Ceiling) -> bool:
+    return any(phrase.startswith("the attack is unbiased") for phrase in bound.assumptions)
+
+
+def _is_among_candidates(bound: Ceiling) -> bool:
+    from seepage.bounds.bound import AMONG
+
+    return any(phrase.startswith(AMONG) for phrase in bound.assumptions)
 
 
 def _pair_by_attack(headroom: Headroom) -> dict[Component, list[tuple[Attempt, Standing]]]:
@@ -292,19 +325,63 @@ def _pair_by_attack(headroom: Headroom) -> dict[Component, list[tuple[Attempt, S
 def _judge(
     headroom: Headroom, attack: Component, pairs: Sequence[tuple[Attempt, Standing]]
 ) -> Contradiction | None:
-    """Whether the mean squared error is below the bound by more than luck.
-
-    Were the attack efficient, each squared error over its bound would be a mean of squares of
-    standard normals, with weights that add up to one. Its lower tail is the heaviest where all
-    weight is on one, so the sum over cases is compared with chi squared of as many degrees.
-    """
-    from scipy.stats import chi2
-
-    squares = [10 ** ((person.ceiling - attempt.psnr) / 10) for attempt, person in pairs]
-    if sum(squares) >= chi2.ppf(LUCK, len(squares)):
+    """Whether the mean squared error is below the bound by more than luck."""
+    squares = [10 ** ((_limit(*pair) - pair[0].psnr) / 10) for pair in pairs]
+    lucky = _is_lucky_choice if _is_among_candidates(headroom.middle.bound) else _is_lucky_noise
+    if lucky(squares, pairs):
         return None
     ratio = math.sqrt(sum(squares) / len(squares))
     return Contradiction(headroom, attack, max(ratio, 1e-12), len(squares))
+
+
+def _limit(attempt: Attempt, person: Standing) -> float:
+    """The PSNR that an attack may reach: the ceiling, or a guess without any update if closer."""
+    if _covers_every_attack(person.bound) and attempt.baseline is not None:
+        return max(person.ceiling, attempt.baseline)
+    return person.ceiling
+
+
+def _is_lucky_noise(squares: Sequence[float], pairs: Sequence[tuple[Attempt, Standing]]) -> bool:
+    """Whether errors as small as these come from lucky noise, of attacks that meet the bound.
+
+    Were the attack efficient, each squared error over its bound would be a mean of squares of
+    standard normals, with weights that add up to one. Its lower tail is the heaviest where all
+    weight is on one, so the sum over cases is compared with chi squared of as many degrees. A bound
+    that covers every attack averages over independent entries, which puts an upper limit on each
+    weight and so gives a case as many degrees as its error needs directions.
+    """
+    from scipy.stats import chi2
+
+    degrees = [_count_directions(person) for _, person in pairs]
+    total = sum(n * square for n, square in zip(degrees, squares, strict=True))
+    return bool(total >= chi2.ppf(LUCK, sum(degrees)))
+
+
+def _count_directions(person: Standing) -> int:
+    """The least number of directions over which the error of a bound is spread."""
+    if not _covers_every_attack(person.bound):
+        return 1
+    share = person.rmse / person.bound.peak
+    return max(1, int(person.bound.entries * share**2 / SPREAD))
+
+
+def _is_lucky_choice(squares: Sequence[float], pairs: Sequence[tuple[Attempt, Standing]]) -> bool:
+    """Whether as many right choices among candidates are luck, if the bound holds.
+
+    An attack that names the right candidate has no error, so the mean says nothing about one case.
+    With a mean squared error of b^2 and at most M, a case is closer than half of b in at most
+    1 - (b^2 - b^2 / 4) / (M - b^2 / 4) of the draws.
+    """
+    from scipy.stats import binom
+
+    close, chance = 0, 0.0
+    for square, (attempt, person) in zip(squares, pairs, strict=True):
+        limit = 10 ** (-_limit(attempt, person) / 10)
+        blind = limit if attempt.baseline is None else 10 ** (-attempt.baseline / 10)
+        close += square < 1 / 4
+        quarter = limit / 4
+        chance = max(chance, 1 - (limit - quarter) / (WRONG * max(blind, limit) - quarter))
+    return bool(binom.sf(close - 1, len(squares), chance) >= LUCK)
 
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -347,6 +424,10 @@ def _comparison(headroom: Headroom) -> str:
     share = f"{len(passed)} of {len(tried)}"
     if passed and all(person.blunt for person in passed):
         return f"a guess without any update is closer, for {share}"
+    if passed and _covers_every_attack(headroom.middle.bound):
+        return f"closer for {share}, no more than luck explains"
+    if passed and _covers_unbiased_attacks_only(headroom.middle.bound):
+        return f"closer for {share}, by bias or luck: the bound covers unbiased attacks only"
     if passed:
         return f"closer for {share}, by what the bound leaves out: a prior, or luck"
     return f"holds for {count_noun(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
