@@ -2,6 +2,7 @@
 
 from seepage.scoring.accuracy import FeatureAccuracy, LabelAccuracy, TokenAccuracy, count_error
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
+from seepage.scoring.identification import Gallery, Identification, identify, is_identified
 from seepage.scoring.lpips import LPIPS
 from seepage.scoring.pairing import pair
 from seepage.scoring.scores import (
@@ -27,6 +28,8 @@ __all__ = [
     "SSIM",
     "ExactMatch",
     "FeatureAccuracy",
+    "Gallery",
+    "Identification",
     "LabelAccuracy",
     "Scores",
     "TokenAccuracy",
@@ -36,6 +39,8 @@ __all__ = [
     "count_error",
     "draw_guess",
     "find_metric",
+    "identify",
+    "is_identified",
     "mean_guess",
     "pair",
     "score",

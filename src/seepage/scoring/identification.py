@@ -1,0 +1,326 @@
+"""Whether a guess singles out its person among strangers.
+
+The truth is hidden among N strangers. If the guess has nothing to do with the person, the truth is
+as likely as any stranger to be the one that looks most like it, so the rank of the truth is a
+p-value: first place has a probability of 1 / (N + 1). No threshold and no unit is involved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from seepage.core import Batch, Domain, Rng
+from seepage.core.errors import InvalidValue
+from seepage.scoring.similarity import Similarity, Table, Views
+
+STRANGERS = 100
+# With fewer strangers of the same label, first place would say too little.
+FEWEST = 9
+# Views of a person take about 0.2 MB.
+_REMEMBERED = 1000
+# Degraded truths that an eye still recognises: noise of a quarter of the range.
+_NOISE = 0.25
+_SEEN = ("pixels", "structure")
+_LARGEST_CLAIM = 1e9
+
+
+@dataclass(frozen=True)
+class Identification:
+    """How well the guesses of one attack pick one person out of a gallery.
+
+    Attributes:
+        rank: Place of the truth among the candidates; 1 is first.
+        strangers: How many others were in the gallery.
+        gallery: Who they were: "same label", "any label", or "synthetic".
+        match: How far the truth stands out, in robust deviations of the candidates.
+        rival: The same for the stranger who stands out most.
+        recognisable: Whether an eye would agree; see `identify`.
+        one_in: How many people the guess tells apart, extrapolated from the gallery.
+        one_in_low: Lower end of its 95 % interval.
+        one_in_high: Upper end.
+    """
+
+    rank: int
+    strangers: int
+    gallery: str
+    match: float
+    rival: float
+    recognisable: bool
+    one_in: float
+    one_in_low: float
+    one_in_high: float
+
+    @property
+    def p_value(self) -> float:
+        """Probability of this rank or a better one for a guess that ignores the update."""
+        return self.rank / (self.strangers + 1)
+
+    @property
+    def singled_out(self) -> bool:
+        """Whether the truth is first."""
+        return self.rank == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Everybody in a data set, among whom the people of a batch are to be found.
+
+    Args:
+        inputs: `(N, ...)`.
+        labels: `(N,)`; None if they are not known.
+        domain: What an input is.
+        synthetic: Whether nobody of the kind was at hand, so that the inputs are made up.
+    """
+
+    inputs: Tensor
+    labels: Tensor | None = None
+    domain: Domain | None = None
+    synthetic: bool = False
+    _views: dict[int, Views] = field(default_factory=dict, init=False, repr=False)
+    _least: dict[int | None, Mapping[str, float]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @cached_property
+    def similarity(self) -> Similarity:
+        """The measures for inputs of this kind."""
+        return Similarity(self.inputs, self.domain)
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """A fixed random order, so that most people of a label get the same strangers."""
+        return Rng(0).fork("gallery").permutation(len(self.inputs))
+
+    def choose_strangers(
+        self, truth: Tensor, *, label: int | None, without: Collection[int], size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Numbers of strangers, and of those whose label alone could pass for the person.
+
+        Args:
+            truth: Input of the person; copies of it are left out.
+            label: The person's label if the adversary knows it or learnt it.
+            without: Numbers of people who are not strangers: the batch.
+            size: At most this many.
+        """
+        allowed = (self.inputs != truth.to(self.inputs)).flatten(1).any(1)
+        allowed[list(without)] = False
+        order = self._order[allowed[self._order]]
+        if label is None or self.labels is None:
+            return order[:size], order[:0]
+        alike = order[self.labels[order] == label]
+        if len(alike) >= FEWEST:
+            return alike[:size], order[:0]
+        return order[:size], alike
+
+    def embed(self, numbers: Tensor) -> Views:
+        """Views of these people; computed once for each."""
+        missing = [number for number in numbers.tolist() if number not in self._views]
+        if len(self._views) + len(missing) > _REMEMBERED:
+            self._views.clear()
+            missing = numbers.tolist()
+        if missing:
+            views = self.similarity.embed(self.inputs[missing])
+            for place, number in enumerate(missing):
+                self._views[number] = {k: v[place : place + 1] for k, v in views.items()}
+        found = [self._views[number] for number in numbers.tolist()]
+        return {name: torch.cat([view[name] for view in found]) for name in found[0]}
+
+    def least_alike(self, strangers: Tensor, label: int | None) -> Mapping[str, float]:
+        """By pixels and structure, how alike 95 % of noisy strangers are to themselves."""
+        if label not in self._least:
+            sample = self.inputs[strangers[:20]].float()
+            width = float(sample.max() - sample.min()) or 1.0
+            noise = Rng(0).fork("degraded").normal(tuple(sample.shape))
+            shown = self.similarity.show(sample + _NOISE * width * noise)
+            table = self.similarity.compare(shown, self.similarity.embed(sample))
+            self._least[label] = {
+                name: float(table[name].diagonal().quantile(0.05))
+                for name in _SEEN
+                if name in table
+            }
+        return self._least[label]
+
+
+def identify(
+    guesses: Tensor,
+    batch: Batch,
+    gallery: Gallery,
+    *,
+    without: Collection[int] = (),
+    labels_known: bool = True,
+    size: int = STRANGERS,
+) -> tuple[Identification, ...]:
+    """Look for each person of a batch in all guesses of an attack.
+
+    Each measure of similarity is put in robust deviations over the candidates, the mean over
+    measures is taken, and of several guesses the one that looks most like the candidate counts. The
+    truth and the strangers are treated alike, so the number of guesses and measures needs no
+    correction.
+
+    A label that the adversary knows or learns would single out many people by itself, so strangers
+    have the person's label. If fewer than nine people have it, strangers have any label, and the
+    guess must also look more like the truth than those few people and their mean do.
+
+    A person is recognisable if the truth is first by pixels or by structure and looks as much like
+    the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
+    their values. For tables 80 % of the columns, for texts 50 % of the words must agree.
+
+    Args:
+        guesses: `(G, ...)`, in any order.
+        batch: The truth.
+        gallery: Everybody in the data set.
+        without: Numbers of those in the gallery who are no strangers, such as the batch.
+        labels_known: Whether the adversary knows the labels, or its guess has them.
+        size: How many strangers.
+
+    Example:
+        >>> images = Rng(0).uniform((40, 1, 16, 16))
+        >>> batch = Batch(images[:1], torch.tensor([3]))
+        >>> [found] = identify(1 - images[:1], batch, Gallery(images), without=[0])
+        >>> found.rank, found.strangers, found.singled_out
+        (1, 39, True)
+    """
+    labels = batch.labels.argmax(1) if batch.labels.ndim == 2 else batch.labels
+    truths = batch.inputs.detach().cpu()
+    shown = gallery.similarity.show(guesses)
+    found = []
+    for truth, label in zip(truths, labels.tolist(), strict=True):
+        known = int(label) if labels_known else None
+        strangers, alike = gallery.choose_strangers(truth, label=known, without=without, size=size)
+        if len(strangers) == 0:
+            raise InvalidValue("expected at least one stranger to compare with, got none")
+        found.append(_find(shown, truth, gallery, strangers, alike, known))
+    return tuple(found)
+
+
+def _find(
+    shown: Sequence[Views],
+    truth: Tensor,
+    gallery: Gallery,
+    strangers: Tensor,
+    alike: Tensor,
+    label: int | None,
+) -> Identification:
+    similarity, others = gallery.similarity, gallery.embed(strangers)
+    own = similarity.embed(truth[None])
+    candidates = {name: torch.cat([own[name], view]) for name, view in others.items()}
+    table = similarity.compare(shown, candidates)
+    standing = _stand_out(table)
+    match, rivals = float(standing[0]), standing[1:]
+    if len(alike):
+        by_label = similarity.show(_guess_by_label(gallery, alike))
+        best = float(_stand_out(similarity.compare(by_label, candidates))[0])
+        rivals = torch.cat([rivals, torch.tensor([best])])
+    rank = 1 + int((rivals >= match).sum())
+    one_in, low, high = extrapolate(match, rivals)
+    kind = "same label" if label is not None and gallery.labels is not None else "any label"
+    return Identification(
+        rank=rank,
+        strangers=len(strangers),
+        gallery="synthetic" if gallery.synthetic else "any label" if len(alike) else kind,
+        match=match,
+        rival=float(rivals.max()),
+        recognisable=rank == 1 and _is_recognisable(table, gallery.least_alike(strangers, label)),
+        one_in=one_in,
+        one_in_low=low,
+        one_in_high=high,
+    )
+
+
+def _guess_by_label(gallery: Gallery, alike: Tensor) -> Tensor:
+    """What an adversary would guess who knows the label alone: its people and their mean."""
+    people = gallery.inputs[alike]
+    if not people.is_floating_point():
+        return people
+    return torch.cat([people, people.mean(0, keepdim=True)])
+
+
+def _stand_out(table: Table) -> Tensor:
+    """How far each candidate stands out by its best guess, the mean over measures: `(C,)`."""
+    return torch.stack([_scale(values) for values in table.values()]).mean(0).amax(0)
+
+
+def _scale(values: Tensor) -> Tensor:
+    """Similarities of each guess in robust deviations over the candidates.
+
+    Fisher's transform first: between 0.99 and 1 lies as much as between 0 and 0.9.
+    """
+    values = torch.atanh(values.clamp(-0.9999, 0.9999))
+    middle = values.median(dim=1, keepdim=True).values
+    apart = values - middle
+    robust = 1.4826 * apart.abs().median(dim=1, keepdim=True).values
+    plain = apart.square().mean(1, keepdim=True).sqrt()
+    # Where most similarities are equal, as between short rows, the robust deviation is zero.
+    scale = torch.maximum(robust, 0.05 * plain)
+    return torch.where(scale > 1e-9, apart / scale.clamp(min=1e-9), torch.zeros_like(apart))
+
+
+def extrapolate(match: float, others: Tensor) -> tuple[float, float, float]:
+    """How many people a match tells apart: 1 / P(a stranger matches as well), with its interval.
+
+    The upper tail of the strangers is taken to be exponential, which falls more slowly than that of
+    a normal distribution and so claims less. With k strangers above a level u and a mean excess b,
+
+        P(stranger > t) = k / (N + 1) exp(-(t - u) / b),    k b_hat / b ~ Gamma(k)
+
+    Args:
+        match: How far the truth stands out.
+        others: How far each stranger does, `(N,)`.
+
+    Example:
+        >>> others = -torch.log(torch.linspace(0.01, 0.99, 99))
+        >>> one_in, low, high = extrapolate(9.0, others)
+        >>> low < one_in < high, 2_000 < one_in < 40_000
+        (True, True)
+    """
+    from scipy.special import gammaincinv
+
+    count = len(others)
+    as_well = 1 + int((others >= match).sum())
+    if as_well > 1 or count < 5:
+        plain = (count + 1) / as_well
+        return plain, plain, plain
+    k = max(3, count // 5)
+    ordered = others.sort(descending=True).values.double()
+    level = float(ordered[k]) if count > k else float(ordered[-1])
+    excess = max(float((ordered[:k] - level).mean()), 1e-6)
+
+    def claim(scale: float) -> float:
+        power = min((match - level) / scale, math.log(_LARGEST_CLAIM))
+        return min(_LARGEST_CLAIM, max(count + 1.0, (count + 1) / k * math.exp(power)))
+
+    wide, narrow = (k * excess / float(gammaincinv(k, q)) for q in (0.025, 0.975))
+    return claim(excess), claim(wide), claim(narrow)
+
+
+def _is_recognisable(table: Table, least: Mapping[str, float]) -> bool:
+    if "columns" in table:
+        return float(table["columns"][:, 0].max()) >= 0.8
+    if "places" in table:
+        return float(table["places"][:, 0].max()) >= 0.5
+    return any(
+        float(table[name][:, 0].max()) >= max(value, float(table[name][:, 1:].max()))
+        for name, value in least.items()
+    )
+
+
+def is_identified(found: Sequence[Identification]) -> bool:
+    """Whether any of several attempts singles a person out, corrected for how many there were.
+
+    The truth must stand out more, in some attempt, than any stranger in any attempt. A guess that
+    ignores the update reaches that with probability 1 / (N + 1), however many attempts there are.
+
+    Example:
+        >>> one = Identification(1, 99, "any label", 8.0, 3.0, True, 1e4, 1e3, 1e5)
+        >>> is_identified([one]), is_identified([])
+        (True, False)
+    """
+    if not found:
+        return False
+    return max(one.match for one in found) > max(one.rival for one in found)

@@ -1,0 +1,170 @@
+"""Whether a guess singles out its person among strangers, whatever the units."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+import seepage as sp
+from seepage.core import Batch, Rng
+from seepage.scoring.identification import (
+    FEWEST,
+    Gallery,
+    extrapolate,
+    identify,
+    is_identified,
+)
+from seepage.scoring.similarity import Similarity
+
+COUNT = 60
+
+
+def patterns(count=COUNT, *, shape=(3, 24, 24), seed=0):
+    """Smooth random images, every one different."""
+    coarse = Rng(seed).fork("patterns").uniform((count, shape[0], 6, 6))
+    return torch.nn.functional.interpolate(coarse, size=shape[1:], mode="bicubic").clamp(0, 1)
+
+
+@pytest.fixture(scope="module")
+def people():
+    return Gallery(patterns())
+
+
+def place(gallery, guesses, person=0, **options):
+    """Where one person of a gallery stands."""
+    label = torch.tensor([0]) if gallery.labels is None else gallery.labels[person : person + 1]
+    batch = Batch(gallery.inputs[person : person + 1], label)
+    [found] = identify(guesses, batch, gallery, without=[person], **options)
+    return found
+
+
+FORGIVEN = {
+    "noise": lambda x: x + 0.2 * Rng(1).normal(tuple(x.shape)),
+    "mirror": lambda x: x.flip(-1),
+    "inversion": lambda x: 1 - x,
+    "shift": lambda x: torch.roll(x, 1, -1),
+    "contrast": lambda x: 0.4 + 0.2 * x,
+    "units": lambda x: 1000 * x - 50,
+}
+
+
+@pytest.mark.parametrize("change", FORGIVEN)
+def test_a_degraded_truth_is_found_among_strangers(people, change):
+    for person in range(0, COUNT, 10):
+        guess = FORGIVEN[change](people.inputs[person : person + 1])
+        found = place(people, guess, person)
+        assert found.singled_out, (change, person)
+        assert found.recognisable
+
+
+def test_guesses_that_ignore_the_person_come_first_as_often_as_chance_has_it(people):
+    ignorant = patterns(20, seed=5)
+    first = sum(
+        place(people, guess[None], n % COUNT).singled_out for n, guess in enumerate(ignorant)
+    )
+    several = [place(people, ignorant[:5], person).singled_out for person in range(COUNT)]
+    # With a chance of 1 in 60 each, five of 80 has a probability of 1 %.
+    assert first + sum(several) <= 4
+
+
+def test_a_grey_or_broken_guess_finds_nobody(people):
+    grey = torch.full((1, 3, 24, 24), 0.5)
+    for guess in (grey, torch.full_like(grey, math.nan), torch.full_like(grey, math.inf)):
+        found = place(people, guess)
+        assert not found.singled_out
+        assert not found.recognisable
+
+
+def test_units_change_nothing(people):
+    guess = people.inputs[:1] + 0.3 * Rng(2).normal((1, 3, 24, 24))
+    here = place(people, guess)
+    wide = Gallery(6 * people.inputs - 3)
+    there = place(wide, 6 * guess - 3)
+    assert (here.rank, here.strangers) == (there.rank, there.strangers)
+    assert here.match == pytest.approx(there.match, rel=1e-3)
+
+
+def test_a_known_label_is_not_counted_as_a_leak():
+    # Ten labels of twelve images that vary about the mean of their label.
+    centres = patterns(10, seed=3).repeat_interleave(12, 0)
+    inputs = (centres + 0.1 * patterns(120, seed=4)).clamp(0, 1)
+    labels = torch.arange(10).repeat_interleave(12)
+    gallery = Gallery(inputs, labels)
+    guesses = {label: inputs[labels == label][1:].mean(0, keepdim=True) for label in range(10)}
+    by_label = [place(gallery, guesses[n // 12], n) for n in range(0, 120, 12)]
+    unknown = [place(gallery, guesses[n // 12], n, labels_known=False) for n in range(0, 120, 12)]
+    assert {found.gallery for found in by_label} == {"same label"}
+    assert {found.strangers for found in by_label} == {11}
+    assert sum(found.singled_out for found in by_label) <= 4
+    assert {found.gallery for found in unknown} == {"any label"}
+    assert all(found.rank <= 12 for found in unknown)
+
+
+def test_where_few_share_the_label_the_guess_must_beat_what_the_label_gives():
+    inputs = patterns(40)
+    labels = torch.arange(40) // 4
+    gallery = Gallery(inputs, labels)
+    assert labels.bincount().max() < FEWEST
+    mean = inputs[1:4].mean(0, keepdim=True)
+    assert not place(gallery, mean).singled_out
+    assert place(gallery, inputs[:1] + 0.1).singled_out
+    assert place(gallery, inputs[:1]).gallery == "any label"
+
+
+def test_people_who_are_the_same_as_the_truth_are_no_strangers(people):
+    twins = Gallery(torch.cat([people.inputs, people.inputs[:1]]))
+    assert place(twins, people.inputs[:1]).strangers == COUNT - 1
+    assert place(twins, people.inputs[:1]).singled_out
+
+
+def test_signals_rows_and_texts_are_found_too():
+    beats = Gallery(torch.cumsum(Rng(3).normal((50, 1, 100)), -1))
+    assert place(beats, -beats.inputs[:1] + 0.5).singled_out
+    voters = sp.data.load("voters")
+    rows = Gallery(voters.inputs, voters.labels, voters.domain)
+    assert place(rows, voters.inputs[:1]).singled_out
+    lines = sp.data.load("hamlet")
+    texts = Gallery(lines.inputs, lines.labels, lines.domain)
+    half = lines.inputs[:1].clone()
+    half[:, ::2] = 0
+    found = place(texts, half)
+    assert found.singled_out
+    assert found.recognisable
+
+
+def test_one_large_column_does_not_make_a_row_exact():
+    income = sp.domains.Continuous(name="income", low=0, high=1, mean=0.5, std=0.3)
+    ages = [sp.domains.Continuous(name=f"x{n}", low=0, high=1, mean=0.5, std=0.3) for n in range(5)]
+    table = sp.domains.Tabular((income, *ages))
+    rows = Rng(0).uniform((100, 6))
+    guess = Rng(1).uniform((1, 6))
+    guess[:, 0] = rows[0, 0]
+    assert not place(Gallery(rows, domain=table), guess).recognisable
+
+
+def test_attempts_are_corrected_for_their_number(people):
+    one = place(people, people.inputs[:1])
+    lucky = replace(one, match=3.0, rival=2.9)
+    rival = replace(one, rank=5, match=1.0, rival=4.0)
+    assert is_identified([lucky])
+    assert not is_identified([lucky, rival])
+    assert is_identified([one, rival])
+    assert not is_identified([])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_extrapolation_of_an_exponential_tail_is_right_within_its_interval(seed):
+    others = torch.from_numpy(stats.expon.rvs(size=400, random_state=seed))
+    claim, low, high = extrapolate(9.0, others)
+    assert low < math.exp(9.0) < high
+    assert low < claim < high
+    assert extrapolate(-1.0, others) == (1.0, 1.0, 1.0)
+
+
+def test_the_correlation_of_pixels_is_that_of_numpy(people):
+    measures = Similarity(people.inputs)
+    table = measures.compare(measures.show(people.inputs[:2]), measures.embed(people.inputs[:4]))
+    assert torch.allclose(table["pixels"].diagonal(), torch.ones(2), atol=1e-4)
+    assert all((values <= 1 + 1e-4).all() for values in table.values())
