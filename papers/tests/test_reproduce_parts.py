@@ -57,6 +57,7 @@ def test_a_spec_is_read_as_it_was_written():
         "title": "ä",
         "seeds": [0, 1],
         "metrics": ["psnr"],
+        "controls": False,
         "scenario": [scenario, scenario],
     }
 

@@ -31,7 +31,7 @@ from seepage.cli import app
 from seepage.core import BoundValue
 from seepage.report import attempts, contradictions, headrooms
 
-SPEC = """
+SPEC = """controls = false
 seeds = [0, 1]
 metrics = ["psnr"]
 [[scenario]]

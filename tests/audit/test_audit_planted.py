@@ -6,7 +6,7 @@ import seepage as sp
 from seepage.audit import Audit, load_spec, run_case, select_targets
 from seepage.core.errors import InvalidValue
 
-SPEC = """
+SPEC = """controls = false
 [[scenario]]
 data = { name = "photos", people = 8, batch_size = 8, pixels = 16 }
 models = { name = "mlp", hidden = [16] }

@@ -10,6 +10,7 @@ from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.core.errors import InvalidValue
 
 SPEC = {
+    "controls": False,
     "title": "Tiny",
     "metrics": ["psnr"],
     "scenario": {

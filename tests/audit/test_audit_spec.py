@@ -15,7 +15,7 @@ from seepage.scoring import METRICS
 
 SPECS = Path(__file__).resolve().parents[2] / "specs"
 
-EVERYTHING = """
+EVERYTHING = """controls = false
 title = "Everything a spec can say"
 seeds = [3, 4]
 metrics = ["ssim", "psnr", "l1"]
@@ -87,7 +87,7 @@ def test_an_attack_of_a_spec_may_adapt_to_the_defense(written):
         load_spec(written(text.replace("adaptive = true", 'adaptive = "yes"')))
 
 
-EVERY_DEFENSE = """
+EVERY_DEFENSE = """controls = false
 [[scenario]]
 data = { name = "photos", people = 4, batch_size = 4, pixels = 16 }
 models = { name = "cnn2-v2" }
@@ -151,7 +151,8 @@ def test_what_a_spec_leaves_out_has_a_default(written):
     text = '[[scenario]]\ndata = { name = "photos" }\nmodels = { name = "mlp" }\n'
     spec = load_spec(written(text + 'attacks = { name = "analytic_fc" }'))
     [part] = spec.parts
-    [case] = part.audit.cases(part.batches)
+    case, *controls = part.audit.cases(part.batches)
+    assert [control.control for control in controls] == ["canary", "noise"]
     assert spec.title == "spec"
     assert (case.client, case.threat) == (sp.Client(sp.Gradient()), sp.Threat())
     assert (case.seed, case.target.people) == (0, (0,))
@@ -187,7 +188,7 @@ def test_the_quickstart_loads_and_attacks_photos_and_digits_behind_four_defenses
     assert spec.source.text == QUICKSTART.read_text(encoding="utf-8")
     assert {p.batches[0].data for p in spec.parts} == {"photos", "digits"}
     cases = [case for p in spec.parts for case in p.audit.cases(p.batches)]
-    assert len(cases) == 2 * 2 * 4 * 4
+    assert len([case for case in cases if not case.control]) == 2 * 2 * 4 * 4
     assert {name for case in cases for name in [case.attack_name.name]} == {
         "analytic_fc",
         "inverting_gradients",
@@ -264,7 +265,7 @@ def test_the_quickstart_stands_among_the_specs_too():
     assert (SPECS / "quickstart.toml").read_text() == QUICKSTART.read_text()
 
 
-SHARED = """
+SHARED = """controls = false
 metrics = ["psnr"]
 [[scenario]]
 data = { name = "photos", people = [7, 3] }

@@ -34,7 +34,7 @@ LISTENING = (
     "from seepage.cli import main; main()"
 )
 
-TINY = """
+TINY = """controls = false
 title = "Tiny"
 metrics = ["psnr", "exact"]
 [[scenario]]

@@ -50,7 +50,7 @@ def report(*arguments):
 
 def test_an_audit_leaves_its_page(audits):
     text = (audits / "weak" / "report.html").read_text(encoding="utf-8")
-    assert "2 of 2 people&#x27;s images are recognisable without a defense." in text
+    assert "2 of 2 people were identified without a defense: 2 images reconstructed." in text
     assert text.count("data:image/png") == 2 + 2 * 3
 
 
@@ -61,7 +61,7 @@ def test_a_report_is_rebuilt_at_any_time(audits):
     done = report(audits / "weak")
     assert done.exit_code == 0, done.output
     assert page.read_text(encoding="utf-8") == first
-    assert "2 of 2 people's images are recognisable without a defense." in done.output
+    assert "2 of 2 people were identified without a defense: 2 images reconstructed." in done.output
     assert not list((audits / "weak").glob(".*.partial"))
 
 
@@ -77,10 +77,13 @@ def test_the_other_formats_hold_the_same_numbers(audits):
         assert float(row["psnr"]) == pytest.approx(float(record["scores"]["psnr"][0]))
         assert row["defense"] == record["labels"]["defense"]
         assert row["batch_size"] == str(record["batch_size"])
-    assert plain["verdict"][0] == "2 of 2 people's images are recognisable without a defense."
+    assert (
+        plain["verdict"][0]
+        == "2 of 2 people were identified without a defense: 2 images reconstructed."
+    )
     assert plain["missing"] is None
     words = (audits / "weak" / "report.md").read_text()
-    assert words.startswith("# Tiny\n\n**2 of 2 people's images are recognisable")
+    assert words.startswith("# Tiny\n\n**2 of 2 people were identified")
 
 
 def test_parquet_is_written_where_its_library_is_and_named_where_it_is_not(audits):
@@ -127,12 +130,12 @@ def test_the_comparison_in_every_format(audits):
 
 def test_a_report_of_an_audit_that_was_broken_off_says_so(audits):
     with sqlite3.connect(audits / "weak" / "audit.sqlite") as database:
-        database.execute("DELETE FROM records WHERE rowid > 3")
+        database.execute("DELETE FROM records WHERE rowid > 7")
     database.close()
     done = report(audits / "weak")
     assert done.exit_code == 0, done.output
-    assert "Not complete: 1 case of 4 not run yet." in done.output
-    assert "Not complete: 1 case of 4" in (audits / "weak" / "report.html").read_text()
+    assert "Not complete: 1 case of 8 not run yet." in done.output
+    assert "Not complete: 1 case of 8" in (audits / "weak" / "report.html").read_text()
 
 
 def test_what_cannot_be_reported_is_one_sentence(audits):

@@ -31,7 +31,7 @@ LISTENING = (
     "from seepage.cli import main; main()"
 )
 
-SPEC = """
+SPEC = """controls = false
 title = "Small"
 metrics = ["psnr", "l1"]
 [[scenario]]

@@ -13,6 +13,7 @@ from scipy import stats
 
 import seepage as sp
 from seepage.audit import Choice, Record, pareto_front
+from seepage.audit.record import Control
 from seepage.core.construct import Component
 from seepage.report import (
     Direction,
@@ -28,6 +29,7 @@ from seepage.report import (
 )
 from seepage.report.page.line_chart import Axis, span_axis
 from seepage.report.words import defense_words, list_words, short_names, threat_words
+from seepage.scoring.identification import Identification
 
 
 def links(*defenses):
@@ -35,13 +37,20 @@ def links(*defenses):
     return tuple(map(Component.of, defenses))
 
 
-def record(psnr, *, people=None, ssim=None, baseline=11.0, exact=0.0, **changed):
-    """A record of these scores, one per person."""
+def place(rank=1, *, recognisable=True, match=9.0, rival=3.0, gallery="same label"):
+    """The place of a person among 99 strangers."""
+    return Identification(rank, 99, gallery, match, rival, recognisable, 5e3, 1e3, 2e4)
+
+
+HIDDEN = place(40, recognisable=False, match=0.5)
+ABLE = Control(bare=(1, 1, 0.01), negative=(0, 4))
+
+
+def record(psnr, *, people=None, places=None, baseline=11.0, exact=0.0, **changed):
+    """A record of these scores, one per person; from 20 dB on people are recognisable."""
     count = len(psnr)
-    scores = {"psnr": tuple(psnr), "exact": (exact,) * count}
     guessed = {"psnr": (baseline,) * count}
-    if ssim is not None:
-        scores["ssim"], guessed["ssim"] = tuple(ssim), (0.2,) * count
+    found = [place() if value is None or value >= 20 else HIDDEN for value in psnr]
     plain = Record(
         data="photos",
         people=tuple(people or range(count)),
@@ -51,36 +60,63 @@ def record(psnr, *, people=None, ssim=None, baseline=11.0, exact=0.0, **changed)
         threat=Component("Threat", {"knows_labels": True}),
         attack=Component("analytic_fc"),
         seed=0,
-        scores=scores,
+        scores={"psnr": tuple(psnr), "exact": (exact,) * count},
         baselines={"mean": guessed, "draw": {"psnr": (baseline - 1,) * count}},
         effort={"steps": 0, "restarts": 0, "seconds": 1.0, "device": "cpu"},
+        identification=tuple(found if places is None else places),
+        control=ABLE,
     )
     return replace(plain, **changed)
 
 
 @pytest.mark.parametrize(
-    ("psnr", "ssim", "baseline", "level"),
+    ("found", "changed", "level"),
     [
-        (20.0, None, 11.0, Level.recognisable),
-        (19.9, None, 11.0, Level.partial),
-        (13.9, None, 11.0, Level.hidden),
-        (24.0, None, 22.0, Level.hidden),
-        (math.inf, None, 22.0, Level.recognisable),
-        (5.0, 0.5, 11.0, Level.recognisable),
-        (5.0, 0.49, 11.0, Level.partial),
-        (5.0, 0.29, 11.0, Level.hidden),
-        (25.0, 0.1, 11.0, Level.recognisable),
+        (place(), {"exact": 1.0}, Level.reconstructed),
+        (place(), {}, Level.recognisable),
+        (place(recognisable=False), {}, Level.singled_out),
+        (place(2), {}, Level.not_shown),
+        (place(2), {"control": None}, Level.inconclusive),
+        (place(2), {"control": Control(bare=(0, 1, 0.01))}, Level.inconclusive),
+        (place(2, gallery="synthetic"), {}, Level.inconclusive),
+        (place(2), {"effort": {"cut": 1}}, Level.inconclusive),
     ],
 )
-def test_a_person_is_read_by_the_metric_that_sees_most(psnr, ssim, baseline, level):
-    scored = record([psnr], ssim=None if ssim is None else [ssim], baseline=baseline)
-    [attempt] = attempts([scored])
+def test_a_person_is_graded_by_their_place_among_strangers(found, changed, level):
+    [attempt] = attempts([record([12.0], places=[found], **changed)])
     assert attempt.level is level
 
 
-def test_the_strongest_attempt_shows_the_person_even_where_a_grey_guess_has_less_error():
-    grey = record([18.5], ssim=[0.25], baseline=16.6, attack=Component("grey"))
-    noisy = record([16.9], ssim=[0.71], baseline=16.6, attack=Component("noisy"))
+def test_a_high_psnr_alone_identifies_nobody():
+    [attempt] = attempts([record([25.0], places=[HIDDEN])])
+    assert attempt.level is Level.not_shown
+
+
+def test_labels_count_as_a_leak_where_they_were_secret_and_right_beyond_chance():
+    secret = Component("Threat", {"knows_labels": False})
+    scores = {"psnr": (9.0,) * 4, "label_accuracy": (1.0, 1.0, 1.0, 0.0)}
+    leaked = record([9.0] * 4, scores=scores, threat=secret, label_chance=0.1)
+    levels = [attempt.level for attempt in attempts([leaked])]
+    assert levels == [Level.partly] * 3 + [Level.not_shown]
+    assert "the labels of 3 of 4 people came back" in verdict([leaked]).headline
+    lucky = replace(leaked, label_chance=0.5)
+    known = replace(leaked, threat=Component("Threat", {"knows_labels": True}))
+    for each in (lucky, known):
+        assert {attempt.level for attempt in attempts([each])} == {Level.not_shown}
+
+
+def test_an_attempt_among_many_must_stand_out_from_the_strangers_of_all():
+    tries = [record([12.0], places=[place(match=3.5, rival=3.0)], attack=Component("one"))]
+    [alone] = strongest(attempts(tries)).values()
+    assert alone.level is Level.recognisable
+    tries.append(record([12.0], places=[place(7, match=1.0, rival=4.0)], attack=Component("two")))
+    [among] = strongest(attempts(tries)).values()
+    assert among.level is Level.not_shown
+
+
+def test_the_strongest_attempt_is_the_one_that_shows_most_not_the_one_with_least_error():
+    grey = record([18.5], places=[HIDDEN], attack=Component("grey"))
+    noisy = record([16.9], places=[place()], attack=Component("noisy"))
     for order in ([grey, noisy], [noisy, grey]):
         [best] = strongest(attempts(order)).values()
         assert best.record.attack.name == "noisy"
@@ -107,13 +143,16 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         ],
         noun="images",
     )
-    assert judged.headline == "2 of 3 people's images are recognisable without a defense"
+    assert judged.headline == "2 of 3 people were identified without a defense: 2 recognisable"
     assert judged.details == (
-        "The worst-off person, photos #0, came back at 31.2 dB; a guess that needs no update "
-        "reaches 11.0 dB.",
-        "People stay recognisable behind Sign (1 of 3).",
-        "By this measure nobody is recognisable behind Prune 0.99; with 3 people tested, up to "
-        "63% of a population may still be (95 % confidence).",
+        "The worst-off person, photos #0, came back at 31.2 dB, first among 99 strangers of the "
+        "same label (about 1 in 5,000); a guess that needs no update reaches 11.0 dB.",
+        "People were still identified behind Sign (1 of 3).",
+        "Nobody was identified behind Prune 0.99; with 3 people tested, up to 63% of a population "
+        "may still be (95 % confidence).",
+        "Positive control: without a defense the attack found people whom the audit had chosen "
+        "itself.",
+        "Negative control: in guesses made from other updates, 0 of 4 people were found.",
     )
     assert judged.level is Level.recognisable
     assert judged.worst.victim == ("photos", 0)
@@ -121,15 +160,25 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
 
 def test_a_verdict_does_not_speak_of_safety_where_no_defense_holds():
     judged = verdict([record([31.0]), record([30.0], defense=links(sp.Sign()))])
-    assert judged.details[-1] == "No defense tried here hides everybody."
+    assert "No defense tried here hides everybody." in judged.details
 
 
-def test_a_verdict_of_nobody_recognisable_of_one_person_and_of_nothing():
-    assert verdict([record([12.0, 12.0])]).headline == (
-        "No input was recognisable (2 people attacked)"
+def test_a_defense_is_not_called_safe_by_an_attack_that_finds_nobody_without_it():
+    weak = Control(bare=(0, 1, 0.01), defended=(0, 1, 0.01), negative=(0, 4))
+    judged = verdict([record([12.0]), record([12.0], defense=links(sp.Sign()))])
+    assert "Nobody was identified behind Sign" in " ".join(judged.details)
+    judged = verdict([record([12.0], defense=links(sp.Sign()), control=weak)])
+    assert judged.headline == (
+        "Inconclusive behind these defenses: the attacks were too weak to tell (1 person attacked)"
     )
+    assert judged.level is Level.inconclusive
+    assert "not even without a defense" in " ".join(judged.details)
+
+
+def test_a_verdict_of_nobody_identified_of_one_person_and_of_nothing():
+    assert verdict([record([12.0, 12.0])]).headline == "Nobody was identified (2 people attacked)"
     one = verdict([record([math.inf], exact=1.0)])
-    assert one.headline == "The inputs of the one person attacked are recognisable"
+    assert one.headline == "The one person attacked was identified: inputs reconstructed"
     assert "came back exactly" in one.details[0]
     assert verdict([]).headline == "There is no result yet"
     assert verdict([]).level is None
@@ -140,7 +189,7 @@ def test_without_an_undefended_case_the_headline_speaks_of_the_defenses():
         [record([12.0], defense=links(sp.Prune(0.9))), record([25.0], defense=links(sp.Sign()))]
     )
     assert judged.headline == (
-        "The inputs of the one person attacked are recognisable behind these defenses"
+        "The one person attacked was identified behind these defenses: recognisable"
     )
 
 
@@ -235,7 +284,7 @@ def test_two_audits_are_compared_person_by_person_behind_each_defense():
 
 
 def test_becoming_recognisable_is_worse_even_at_a_lower_psnr():
-    before, after = record([18.5], ssim=[0.3]), record([17.0], ssim=[0.8])
+    before, after = record([18.5]), record([17.0], places=[place()])
     [change] = changes([before], [after])
     assert change.direction is Direction.worse
     assert changes([after], [before])[0].direction is Direction.better
@@ -324,7 +373,7 @@ def test_nothing_is_merged_across_batch_sizes_or_local_computations():
     records = [record([30.0]), record([12.0], local=local), record([12.0, 25.0])]
     judged = verdict(records)
     assert judged.details[1] == (
-        "Recognisable are 1 of 1 with no defense, gradient, batch size 1, 0 of 1 with no defense, "
+        "Identified were 1 of 1 with no defense, gradient, batch size 1, 0 of 1 with no defense, "
         "FedAvg 4 steps, batch size 1 and 1 of 2 with no defense, gradient, batch size 2."
     )
     assert len(changes(records, records)) == 4

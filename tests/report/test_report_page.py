@@ -12,6 +12,7 @@ import torch
 
 from seepage.audit import AuditResult, Ceiling, Choice, Planned, Record
 from seepage.audit.artifacts import Artifacts, pack
+from seepage.audit.record import Control
 from seepage.core.construct import Component
 from seepage.report import (
     as_csv,
@@ -23,7 +24,10 @@ from seepage.report import (
     result_rows,
 )
 from seepage.report.page.people_section import LARGEST, PEOPLE, WRITTEN, picture
+from seepage.scoring.identification import Identification
 
+FIRST = Identification(1, 99, "same label", 9.0, 3.0, True, 5e3, 1e3, 2e4)
+LAST = Identification(100, 99, "same label", -1.0, 3.0, False, 1.0, 1.0, 1.0)
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror=hacked=1>'\"&"
 
 
@@ -43,6 +47,8 @@ def record(person=0, *, psnr=30.0, case="", **changed):
         effort={"steps": 4, "restarts": 1, "seconds": 1.0, "device": "cpu"},
         case=case,
         truth=f"truth-{person}",
+        identification=(FIRST if psnr >= 20 else LAST,),
+        control=Control(bare=(1, 1, 0.01), negative=(0, 4)),
     )
     return replace(plain, **changed)
 
@@ -101,11 +107,11 @@ class Page(HTMLParser):
 def test_the_first_screen_is_the_verdict_with_its_assumptions(audit):
     page = Page(audit_page(audit([record(0), record(1, psnr=12.0, scores={"psnr": (12.0,)})])))
     first = page.text[: page.text.index("Person by person")]
-    assert "1 of 2 people's images are recognisable." in first
+    assert "1 of 2 people were identified: 1 recognisable." in first
     assert "the update and the labels." in first
-    assert "PSNR of 20 dB or more" in first
-    assert "SSIM of 0.5 or more" in first
-    assert "Sun et al., 2023" in first
+    assert "first among the strangers, though an eye may see nothing" in first
+    assert "1 of N + 1 cases" in first
+    assert "Negative control: in guesses made from other updates, 0 of 4 people" in first
     assert "2 cases, 8 search steps" in first
 
 
@@ -237,7 +243,7 @@ def test_signals_are_drawn_as_lines(audit):
     assert not page.all("img")
     drawings = [a for a in page.all("svg") if a.get("class") == "signal"]
     assert {a["aria-label"] for a in drawings} >= {"private input of photos #0"}
-    assert "The signals of the one person" in page.text
+    assert "The one person attacked was identified: recognisable" in page.text
     beat = picture(torch.tensor([0.0, 1.0, 0.0]), alt="beat")
     assert 'points="2.0,36.0 48.0,4.0 94.0,36.0"' in beat
 
@@ -300,7 +306,7 @@ def test_dots_stand_for_everybody_and_never_hide_the_worst_off(audit):
     page = Page(audit_page(audit(records, kept=False)))
     dots = [a for a in page.all("circle") if a["class"].startswith("dot")]
     assert len(dots) == 150
-    assert "450 of 450 people recognisable, one dot for 3" in page.text
+    assert "450 of 450 people identified, one dot for 3" in page.text
     places = [float(a["cx"].removesuffix("%")) for a in dots]
     assert places == sorted(places), "the worst-off is drawn last"
     assert places[-1] == pytest.approx(100 * 24.49 / 60, abs=0.01)

@@ -22,12 +22,19 @@ def spec_text(
         title = "T"
         seeds = [0]
         metrics = ["psnr"]
+        controls = false
         <BLANKLINE>
         [[scenario]]
         data = { name = "photos" }
         defenses = [[]]
     """
-    head = {"title": title, "seeds": list(seeds), "metrics": list(metrics)}
+    head = {
+        "title": title,
+        "seeds": list(seeds),
+        "metrics": list(metrics),
+        # Tables of papers have no canaries.
+        "controls": False,
+    }
     blocks = [_lines(head), *(f"[[scenario]]\n{_lines(scenario)}" for scenario in scenarios)]
     return "\n\n".join(blocks) + "\n"
 

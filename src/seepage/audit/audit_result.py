@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.audit.artifacts import SUFFIX, Artifacts
 from seepage.audit.database import DATABASE, Database, Planned
-from seepage.audit.record import Outcome, Record, unpack_words
+from seepage.audit.record import Outcome, Record, join_controls, unpack_words
 from seepage.core.errors import UnreadableFile
 
 ARTIFACTS = "artifacts"
@@ -36,6 +36,7 @@ class AuditResult:
         planned: Every case, in order.
         records: Every result of an attack so far, in the same order.
         bounds: Every bound so far, likewise.
+        controls: Every control so far, likewise.
         damaged: Truncated files; their tensors read as None.
     """
 
@@ -46,12 +47,14 @@ class AuditResult:
     planned: tuple[Planned, ...]
     records: tuple[Record, ...]
     bounds: tuple[Record, ...] = ()
+    controls: tuple[Record, ...] = ()
     damaged: tuple[Path, ...] = ()
 
     @property
     def complete(self) -> bool:
         """Whether every case has a record."""
-        return len(self.records) + len(self.bounds) == len(self.planned)
+        every = (*self.records, *self.bounds, *self.controls)
+        return len(every) == len(self.planned)
 
     def truth(self, record: Record) -> Tensor | None:
         """The private inputs `(B, ...)`; None if they are not stored."""
@@ -114,7 +117,8 @@ def load_audit(path: Path | str) -> AuditResult:
         spec=about.get("spec", ""),
         environment=json.loads(about.get("environment", "{}")),
         planned=planned,
-        records=tuple(record for record in records if record.bound is None),
+        records=join_controls(record for record in records if record.bound is None),
         bounds=tuple(record for record in records if record.bound is not None),
+        controls=tuple(record for record in records if record.control_kind),
         damaged=tuple(artifacts.path(name) for name in artifacts.find_damaged(names)),
     )

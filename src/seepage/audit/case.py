@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from seepage import __version__
 from seepage.audit.record import Defense
@@ -20,6 +20,7 @@ from seepage.core.errors import InvalidValue
 from seepage.threats.threat import Threat
 
 Identity = dict[str, Any]
+ControlKind = Literal["canary", "noise"]
 
 
 def describe_defense(client: Client) -> Defense:
@@ -104,6 +105,15 @@ class _GridCell:
         return f"{self.target.data} #{', '.join(map(str, self.target.people))}"
 
 
+def _replace_by_noise(seen: Observation, rng: Rng) -> Observation:
+    """The same observation with normal noise of the norm of each tensor as its update."""
+    drawn = {}
+    for name, tensor in seen.update.tensors.items():
+        noise = rng.fork(name).normal(tuple(tensor.shape)).to(tensor)
+        drawn[name] = noise * (tensor.norm() / noise.norm().clamp(min=1e-12))
+    return replace(seen, update=replace(seen.update, tensors=drawn))
+
+
 @dataclass(frozen=True, eq=False)
 class Case(_GridCell):
     """One attack on one client's update.
@@ -117,6 +127,9 @@ class Case(_GridCell):
         target: Whose data is private.
         seed: Of the adversary's randomness and, together with the private data, of the client's.
         metrics: What to measure; None takes all that fit the inputs.
+        control: For a control, whether the update of the canaries is attacked, or noise of the
+            same norms.
+        others: For a control, people whom its guess has no part of.
     """
 
     task: Task
@@ -127,6 +140,8 @@ class Case(_GridCell):
     target: Target
     seed: int
     metrics: Sequence[Metric] | None = None
+    control: ControlKind | None = None
+    others: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an attack that the threat does not permit."""
@@ -147,6 +162,8 @@ class Case(_GridCell):
             "options": stable_repr(self.attack),
             "metrics": metrics,
             "seed": self.seed,
+            "control": self.control,
+            "others": [target.digest for target in self.others],
         }
 
     def observe(self) -> Observation:
@@ -156,7 +173,8 @@ class Case(_GridCell):
             known = self.client.defense if self.threat.knows_defense else None
             return captured.observe(self.task, defense=known)
         key = client_key(self.seed, self.client, self.target)
-        return self.threat.observe(self.client, self.broadcast, self.private, rng=key)
+        seen = self.threat.observe(self.client, self.broadcast, self.private, rng=key)
+        return _replace_by_noise(seen, key.fork("noise")) if self.control == "noise" else seen
 
     @property
     def name(self) -> str:
@@ -182,7 +200,8 @@ class Case(_GridCell):
     def __str__(self) -> str:
         """One line for progress."""
         behind = f" behind {self.client.defense}" if self.client.chain.links else ""
-        return f"{self.attack_name} on {self._examples}{behind}"
+        control = f"{self.control} control: " if self.control else ""
+        return f"{control}{self.attack_name} on {self._examples}{behind}"
 
 
 @dataclass(frozen=True, eq=False)

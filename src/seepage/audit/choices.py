@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from seepage.audit.record import Defense, Record
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.scoring import METRICS
+from seepage.scoring.identification import is_identified
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,10 @@ def _sign(metric: str) -> float:
     return 1.0 if METRICS[metric].higher_leaks_more else -1.0
 
 
+# The gate that counts people who were identified.
+IDENTIFIED = "identified"
+
+
 @dataclass(frozen=True)
 class Breach:
     """A person whose data leaked beyond a gate.
@@ -157,11 +162,12 @@ class Breach:
 
 @dataclass(frozen=True)
 class Gate:
-    """How much of anybody's data may leak, by one metric.
+    """How much of anybody's data may leak, by one metric, or how many people may be identified.
 
     Args:
-        metric: Its name.
-        threshold: A person leaks beyond it: above it for PSNR, below it for LPIPS.
+        metric: Its name, or "identified".
+        threshold: A person leaks beyond it: above it for PSNR, below it for LPIPS. For
+            "identified", how many people may be.
 
     Example:
         >>> Gate.parse("psnr=20")
@@ -175,8 +181,9 @@ class Gate:
     def parse(cls, text: str) -> Gate:
         """Read METRIC=VALUE."""
         metric, _, value = text.partition("=")
-        if metric not in METRICS:
-            raise UnknownName("metric", metric, METRICS, where=f"in --fail-above {text}")
+        if metric not in METRICS and metric != IDENTIFIED:
+            known = (IDENTIFIED, *METRICS)
+            raise UnknownName("metric", metric, known, where=f"in --fail-above {text}")
         try:
             threshold = float(value)
         except ValueError:
@@ -186,14 +193,53 @@ class Gate:
         return cls(metric, threshold)
 
     def leaks(self, records: Iterable[Record]) -> list[Breach]:
-        """List everybody beyond the threshold, the worst first."""
+        """List everybody beyond the threshold, the worst first.
+
+        A score counts only if it beats the best guess for that person without any update.
+        """
+        if self.metric == IDENTIFIED:
+            found = find_identified(records)
+            people = {(breach.record.data, breach.person) for breach in found}
+            listed = [replace(breach, gate=self) for breach in found]
+            return listed if len(people) > self.threshold else []
         sign = _sign(self.metric)
-        found = [
+        beyond = [
             Breach(self, record, person, value)
             for record in records
-            for person, value in zip(
-                record.people, record.scores.get(self.metric, ()), strict=False
+            for index, (person, value) in enumerate(
+                zip(record.people, record.scores.get(self.metric, ()), strict=False)
             )
-            if value is not None and sign * value > sign * self.threshold
+            if value is not None
+            and sign * value > sign * self.threshold
+            and not self._is_guessed(record, index, sign * value)
         ]
-        return sorted(found, key=lambda leak: -sign * leak.value)
+        return sorted(beyond, key=lambda leak: -sign * leak.value)
+
+    def _is_guessed(self, record: Record, index: int, value: float) -> bool:
+        """Whether a guess without any update scores as well for this person."""
+        sign = _sign(self.metric)
+        guessed = (scores.get(self.metric) for scores in record.baselines.values())
+        values = [scores[index] for scores in guessed if scores is not None]
+        return any(sign * known >= value for known in values if known is not None)
+
+
+def find_identified(records: Iterable[Record]) -> list[Breach]:
+    """Everybody singled out or reconstructed by all attacks together, in every setup."""
+    groups: dict[tuple[object, ...], list[tuple[Record, int]]] = {}
+    for record in records:
+        for index, person in enumerate(record.people if record.scores else ()):
+            key = record.data, person, record.model, record.defense, record.local, record.batch_size
+            groups.setdefault(key, []).append((record, index))
+    return [breach for group in groups.values() for breach in _identify_person(group)]
+
+
+def _identify_person(group: Sequence[tuple[Record, int]]) -> Iterator[Breach]:
+    gate = Gate(IDENTIFIED, 0)
+    exact = next((entry for entry in group if entry[0].is_exact(entry[1])), None)
+    if exact is not None:
+        yield Breach(gate, exact[0], exact[0].people[exact[1]], 1.0)
+        return
+    placed = [(record, index) for record, index in group if record.identification]
+    if placed and is_identified([record.identification[index] for record, index in placed]):
+        best, index = max(placed, key=lambda entry: entry[0].identification[entry[1]].match)
+        yield Breach(gate, best, best.people[index], 1.0)

@@ -21,7 +21,7 @@ TEMPORARY = ".seepage-new-audit.sqlite"
 # Stored in the header of the file. Raise the format whenever the tables change, or what records or
 # identities hold; nothing else needs to change.
 APPLICATION = int.from_bytes(b"Seep", "big")
-FORMAT = 3
+FORMAT = 4
 
 _TABLES = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;

@@ -25,6 +25,9 @@ from seepage.core.progress import listen
 from seepage.defenses.chain import chain
 from seepage.threats.threat import Threat
 
+# Batches of people that each control looks for where they are not.
+NEGATIVES = 4
+
 Name = str | Component
 Adversary = tuple[Threat, Name, Attack]
 
@@ -88,6 +91,7 @@ class Audit:
         seeds: Repetitions.
         bounds: Bounds to compute for every task and client, by the name that records use; once,
             with the first seed.
+        controls: Whether every attack is also run on canaries and on noise; see `list_controls`.
 
     Example:
         >>> import seepage as sp
@@ -110,6 +114,7 @@ class Audit:
     metrics: Sequence[Metric] | None = None
     seeds: Sequence[int] = (0,)
     bounds: Mapping[str, Bound] | Mapping[Component, Bound] = field(default_factory=dict)
+    controls: bool = False
 
     def require_permitted(self) -> None:
         """Raise `InvalidValue` if an attack plants a network and a threat has an honest server."""
@@ -134,7 +139,38 @@ class Audit:
             BoundCase(task.in_mode(mode), client, bound, name, target, self.seeds[0])
             for task, mode, client, (name, bound), target in grid
         ]
-        return [*attacks, *bounds]
+        return [
+            *attacks,
+            *(self._list_controls(clients, targets) if self.controls else ()),
+            *bounds,
+        ]
+
+    def _list_controls(self, clients: Sequence[Client], targets: Sequence[Target]) -> list[Case]:
+        """Every attack on canaries, with and without the defense, and on noise.
+
+        The positive control tells whether an attack is strong enough to find anybody: it attacks
+        people of the same data whom the audit chose itself, without the defense. The negative
+        controls tell how often it finds people who are not there: in the guess for the canaries,
+        and in a guess from noise of the same norms. Once for each data set and batch size, with
+        the first seed.
+        """
+        groups: dict[tuple[str, int], list[Target]] = {}
+        for target in targets:
+            groups.setdefault((target.data, len(target.people)), []).append(target)
+        bare = [Client(local, chain()) for local in self.locals]
+        every = {stable_repr(client): client for client in [*bare, *clients]}.values()
+        found = []
+        for group in groups.values():
+            canaries = group[0].choose_canaries({p for target in group for p in target.people})
+            if canaries is None:
+                continue
+            others = tuple(group[:NEGATIVES])
+            for task, client in product(self.tasks, every):
+                for threat, name, attack in adversaries(self.threats, self.attacks, client):
+                    case = Case(task, client, threat, attack, name, canaries, self.seeds[0])
+                    case = replace(case, metrics=self.metrics, others=others)
+                    found += [replace(case, control=kind) for kind in ("canary", "noise")]
+        return found
 
     def run(self, targets: Iterable[Target], *, executor: Executor = serial) -> Iterator[Outcome]:
         """Run every case, yielding outcomes as they come."""

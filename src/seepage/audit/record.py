@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from seepage.audit.artifacts import pack, unpack
 from seepage.core.construct import Component
 from seepage.core.protocols import Side
+from seepage.scoring.identification import Identification
 
 Defense = tuple[Component, ...]
 # The prefix of the name of an attack that is run without its adaptation to the defense.
@@ -46,6 +47,31 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
+class Control:
+    """How an attack did on people whom the audit chose itself.
+
+    Args:
+        bare: Canaries identified without the defense, canaries, and the chance of one by luck.
+        defended: The same with the defense; None if there is no defense.
+        negative: People identified in guesses that have no part of them, and how many were tried.
+    """
+
+    bare: tuple[int, int, float] | None = None
+    defended: tuple[int, int, float] | None = None
+    negative: tuple[int, int] = (0, 0)
+
+    @property
+    def able(self) -> bool:
+        """Whether the attack finds more canaries without the defense than luck explains."""
+        from scipy.special import betainc
+
+        if self.bare is None:
+            return False
+        hits, trials, chance = self.bare
+        return hits > 0 and float(betainc(hits, trials - hits + 1, chance)) <= 0.1
+
+
+@dataclass(frozen=True)
 class Record:
     """The result of a case.
 
@@ -68,6 +94,12 @@ class Record:
         truth: The name under which the private inputs are stored.
         vetted: How detectable the network is that the attack planted; empty if it planted none.
         bound: The values of a bound; None for an attack.
+        identification: Place of each person among strangers; empty without a truth.
+        label_chance: How often a guess of the most frequent label is right.
+        control_kind: "canary" or "noise" for a control; empty for an attack on people.
+        negatives: For a control, the places of other people, whom its guess has no part of.
+        control: How the controls of this attack went; None if none was run. Not stored, but put
+            together from the records of the controls.
     """
 
     data: str
@@ -87,11 +119,23 @@ class Record:
     truth: str = ""
     vetted: str = ""
     bound: Ceiling | None = None
+    identification: tuple[Identification, ...] = ()
+    label_chance: float | None = None
+    control_kind: str = ""
+    negatives: tuple[Identification, ...] = ()
+    control: Control | None = None
 
     @property
     def batch_size(self) -> int:
         """Number of people in the batch."""
         return len(self.people)
+
+    def is_exact(self, index: int) -> bool:
+        """Whether a person's input came back: to 8 bits, in every column, in every word."""
+        shares = ("feature_accuracy", "token_accuracy")
+        metric = next((name for name in shares if name in self.scores), "exact")
+        values = self.scores.get(metric)
+        return values is not None and values[index] == 1
 
     def plain(self) -> dict[str, Any]:
         """The record as data that JSON can hold; infinity becomes the word "inf"."""
@@ -107,6 +151,9 @@ class Record:
         values["defense"] = tuple(Component(**link) for link in values["defense"])
         values["threat"] = Component(**values["threat"]) if values["threat"] else None
         values["bound"] = Ceiling(**values["bound"]) if values.get("bound") else None
+        for name in ("identification", "negatives"):
+            values[name] = tuple(Identification(**one) for one in values.get(name) or ())
+        values["control"] = None
         return cls(**values)
 
 
@@ -126,6 +173,53 @@ def _restore(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
         return tuple(_restore(item) for item in value)
     return float(value) if value in ("inf", "-inf") else value
+
+
+def join_controls(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The records of attacks on people, each with how the controls of its attack went."""
+    records = tuple(records)
+    controls: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        if record.control_kind and record.error is None:
+            controls.setdefault(_control_key(record), []).append(record)
+    return tuple(
+        replace(record, control=_join(record, controls.get(_control_key(record), ())))
+        for record in records
+        if not record.control_kind
+    )
+
+
+def _control_key(record: Record) -> tuple[object, ...]:
+    """What an attack and its control share: everything but the defense, the people and the seed."""
+    attack = replace(record.attack, name=record.attack.name.removeprefix(UNAWARE))
+    granted = {} if record.threat is None else dict(record.threat.arguments)
+    granted.pop("knows_defense", None)
+    return record.data, record.batch_size, record.model, record.local, attack, str(granted)
+
+
+def _join(record: Record, controls: Sequence[Record]) -> Control | None:
+    if not controls:
+        return None
+    canaries = [c for c in controls if c.control_kind == "canary"]
+    bare = [c for c in canaries if not c.defense]
+    same = [c for c in canaries if c.defense == record.defense and c.defense]
+    tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
+    hits = sum(one.singled_out for one in tried)
+    return Control(_count(bare), _count(same), (hits, len(tried)))
+
+
+def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:
+    """Canaries identified, canaries, and the chance of one by luck; the best of several attacks."""
+    counts = [
+        (
+            sum(one.singled_out for one in c.identification),
+            len(c.identification),
+            max(1 / (one.strangers + 1) for one in c.identification),
+        )
+        for c in controls
+        if c.identification
+    ]
+    return max(counts, default=None)
 
 
 def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:

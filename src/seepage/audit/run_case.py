@@ -60,6 +60,7 @@ def _begin_record(case: AnyCase) -> Record:
         attack=Component.of(case.attack_name if isinstance(case, Case) else case.name),
         seed=case.seed,
         case=case.id,
+        control_kind=(case.control or "") if isinstance(case, Case) else "",
         truth=case.target.digest,
         bound=_begin_ceiling(case) if isinstance(case, BoundCase) else None,
     )
@@ -140,7 +141,13 @@ def _adversary_key(case: Case) -> Rng:
 def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     key = Rng(case.seed).fork("baseline")
     # Scored on the CPU, in the units and range of the data set.
-    scored = case.target.score_guess(_move_to_cpu(guess), metrics=case.metrics, rng=key)
+    moved, known = _move_to_cpu(guess), case.threat.knows_labels
+    scored = case.target.score_guess(moved, metrics=case.metrics, labels_known=known, rng=key)
+    negatives = [
+        found
+        for other in case.others
+        for found in other.identify(moved, labels_known=known, without=case.target.people)
+    ]
     certificate, trace = guess.certificate, guess.trace
     if certificate is None and case.target.captured is not None:
         certificate = _certify(seen, guess)
@@ -157,6 +164,9 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         people=scored.people,
         scores=scored.scores,
         baselines=scored.baselines,
+        identification=scored.identification,
+        label_chance=case.target.label_chance,
+        negatives=tuple(negatives),
         certificate=None if certificate is None else asdict(certificate),
         effort=effort,
         vetted=vet(case.broadcast, case.private).judgement if planted else "",

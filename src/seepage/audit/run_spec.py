@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from seepage.audit.audit_result import AuditResult, load_audit
-from seepage.audit.choices import Breach, Gate
+from seepage.audit.choices import IDENTIFIED, Breach, Gate
 from seepage.audit.database import DATABASE
 from seepage.audit.record import Record
 from seepage.audit.run_case import AnyCase, Executor, serial, side_by_side
@@ -170,6 +170,8 @@ def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
         )
     for gate in gates:
         asked = [part.audit.metrics for part in spec.parts]
+        if gate.metric == IDENTIFIED:
+            continue
         if not any(m is None or gate.metric in [metric.name for metric in m] for m in asked):
             raise InvalidValue(
                 f"--fail-above {gate.metric} needs that metric, which {spec.source.name} does not "
@@ -186,7 +188,8 @@ def find_breaches(gates: Sequence[Gate | str], records: Sequence[Record]) -> lis
     done = [record for record in records if record.error is None]
     found: list[Breach] = []
     for gate in map(_parse_gate, gates):
-        if done and not any(gate.metric in record.scores for record in done):
+        measured = gate.metric == IDENTIFIED
+        if done and not measured and not any(gate.metric in record.scores for record in done):
             raise InvalidValue(
                 f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
                 "metric"

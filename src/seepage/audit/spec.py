@@ -76,11 +76,12 @@ def build_spec(source: SpecSource) -> Spec:
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
     with locate_error(source):
-        entries.require_keys(table, "title", "seeds", "metrics", "scenario")
+        entries.require_keys(table, "title", "seeds", "metrics", "controls", "scenario")
         build = partial(
             _build_parts,
             metrics=_read_metrics(table.get("metrics")),
             seeds=entries.read_seeds(table.get("seeds", [0])),
+            controls=_read_controls(table.get("controls", True)),
             data=partial(entries.read_data, find=entries.share_datasets()),
             model=_share_models(source.device),
         )
@@ -110,6 +111,7 @@ def _build_parts(
     model: Callable[..., Task],
     metrics: Sequence[Metric] | None,
     seeds: Sequence[int],
+    controls: bool,
 ) -> list[Part]:
     entries.require_keys(
         scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds"
@@ -129,6 +131,7 @@ def _build_parts(
             ),
             metrics=_select_metrics(metrics, dataset),
             seeds=seeds,
+            controls=controls,
         )
         with error_path("threats"):
             audit.require_permitted()
@@ -175,6 +178,13 @@ def _read_metrics(names: object) -> tuple[Metric, ...] | None:
             raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
         asked = entries.read_list(names, _read_metric)
     return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
+
+
+def _read_controls(value: object) -> bool:
+    if not isinstance(value, bool):
+        with error_path("controls"):
+            raise InvalidValue(f"expected controls = true or false, got {value!r}")
+    return value
 
 
 def _read_metric(name: object) -> Metric:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from seepage.data.dataset import Dataset
 from seepage.data.load import load as load_data
 from seepage.defenses.chain import chain
 from seepage.scoring import Scores, baseline_scores, score
+from seepage.scoring.identification import Gallery, Identification, identify
 from seepage.threats.threat import Threat
 
 # Baselines for a capture guess noise, since no other data is at hand.
@@ -73,6 +75,7 @@ class _ScoredGuess:
     guess: Tensor
     scores: Plain = field(default_factory=dict)
     baselines: Mapping[str, Plain] = field(default_factory=dict)
+    identification: tuple[Identification, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +86,7 @@ class Target:
         data: Name of the data set or of the capture.
         people: Numbers of the examples in it.
         batch: The private inputs and labels; None if nobody has them.
-        everybody: Inputs of the whole data set, held once for all its batches.
+        everybody: The whole data set, held once for all its batches.
         bounds: Lowest and highest value an input can take.
         source: Digest of `everybody`; computed if empty.
         captured: The update that was captured; None computes it from the batch.
@@ -93,7 +96,7 @@ class Target:
     data: str
     people: tuple[int, ...]
     batch: Batch | None = None
-    everybody: Tensor | None = None
+    everybody: Gallery | None = None
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
     captured: CapturedUpdate | None = None
@@ -119,9 +122,9 @@ class Target:
     def pool(self) -> Tensor:
         """Inputs of all other examples, from which the trivial baselines are made."""
         assert self.everybody is not None
-        others = torch.ones(len(self.everybody), dtype=torch.bool)
+        others = torch.ones(len(self.everybody.inputs), dtype=torch.bool)
         others[list(self.people)] = False
-        return self.everybody[others]
+        return self.everybody.inputs[others]
 
     @cached_property
     def digest(self) -> str:
@@ -141,7 +144,7 @@ class Target:
     @cached_property
     def _origin(self) -> str:
         assert self.everybody is not None
-        return self.source or digest(self.everybody)
+        return self.source or digest(self.everybody.inputs)
 
     @property
     def truth(self) -> Tensor | None:
@@ -169,7 +172,12 @@ class Target:
             self.captured.observe(task)
 
     def score_guess(
-        self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
+        self,
+        guess: Reconstruction,
+        *,
+        metrics: Sequence[Metric] | None,
+        labels_known: bool = True,
+        rng: Rng,
     ) -> _ScoredGuess:
         """Score a guess and the baselines, in the units of the data set; no truth, no scores."""
         if self.batch is None:
@@ -187,7 +195,54 @@ class Target:
             domain=domain,
         )
         baselines = {name: _list_scores(scored) for name, scored in trivial.items()}
-        return _ScoredGuess(self.people, scores.paired.guess, _list_scores(scores), baselines)
+        found = self.identify(guess, labels_known=labels_known)
+        return _ScoredGuess(
+            self.people, scores.paired.guess, _list_scores(scores), baselines, found
+        )
+
+    def identify(
+        self, guess: Reconstruction, *, labels_known: bool, without: Collection[int] = ()
+    ) -> tuple[Identification, ...]:
+        """Look for each person in a guess.
+
+        Args:
+            guess: Of this batch, or of another one as a negative control.
+            labels_known: Whether the adversary knows the labels.
+            without: More people of the data set who are no strangers.
+        """
+        if self.everybody is None or len(guess.inputs) == 0:
+            return ()
+        return identify(
+            guess.inputs,
+            self.require_batch(),
+            self.everybody,
+            without={*self.people, *without},
+            labels_known=labels_known or guess.labels is not None,
+        )
+
+    @property
+    def label_chance(self) -> float | None:
+        """How often a guess of the most frequent label would be right; None if not known."""
+        labels = None if self.everybody is None else self.everybody.labels
+        if labels is None:
+            return None
+        return float(torch.bincount(labels).max()) / len(labels)
+
+    def choose_canaries(self, taken: Collection[int]) -> Target | None:
+        """Another batch of this size from the same data, whose inputs the audit may know.
+
+        Args:
+            taken: Numbers of the people who are attacked.
+        """
+        gallery, size = self.everybody, len(self.people)
+        if gallery is None or gallery.labels is None or self.captured is not None:
+            return None
+        order = Rng(0).fork("canary").permutation(len(gallery.inputs)).tolist()
+        chosen = tuple(sorted([number for number in order if number not in taken][:size]))
+        if len(chosen) < size:
+            return None
+        batch = Batch(gallery.inputs[list(chosen)], gallery.labels[list(chosen)])
+        return replace(self, people=chosen, batch=batch)
 
 
 def _list_scores(scores: Scores) -> Plain:
@@ -225,10 +280,21 @@ def select_targets(
             f"expected different people by number and no start, got {list(numbers)} and {start}"
         )
     cuts = [numbers[i : i + batch_size] for i in range(0, len(numbers), batch_size)]
-    return tuple(_select_target(dataset, cut) for cut in cuts)
+    gallery = _share_gallery(dataset)
+    return tuple(_select_target(dataset, gallery, cut) for cut in cuts)
 
 
-def _select_target(dataset: Dataset, people: tuple[int, ...]) -> Target:
+_GALLERIES: WeakKeyDictionary[Dataset, Gallery] = WeakKeyDictionary()
+
+
+def _share_gallery(dataset: Dataset) -> Gallery:
+    """One gallery for all batches of a data set, so that strangers are prepared once."""
+    if dataset not in _GALLERIES:
+        _GALLERIES[dataset] = Gallery(dataset.inputs, dataset.labels, dataset.domain)
+    return _GALLERIES[dataset]
+
+
+def _select_target(dataset: Dataset, gallery: Gallery, people: tuple[int, ...]) -> Target:
     first, size = people[0], len(people)
     in_a_row = people == tuple(range(first, first + size))
     batch = dataset.batch(size, start=first) if in_a_row else dataset.take(people)
@@ -237,8 +303,10 @@ def _select_target(dataset: Dataset, people: tuple[int, ...]) -> Target:
             f"{dataset.name} has {len(dataset)} examples, too few to compare {size} people "
             "with others; use a smaller batch_size"
         )
-    inputs, domain = dataset.inputs, dataset.domain
-    return Target(dataset.name, people, batch, inputs, domain.bounds, dataset.digest, domain=domain)
+    domain = dataset.domain
+    return Target(
+        dataset.name, people, batch, gallery, domain.bounds, dataset.digest, domain=domain
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +337,9 @@ class CapturedData:
             data=self.name,
             people=tuple(range(len(self.truth))),
             batch=self.truth,
-            everybody=torch.cat([self.truth.inputs.to(noise), noise]),
+            everybody=Gallery(
+                torch.cat([self.truth.inputs.to(noise), noise]), domain=self.domain, synthetic=True
+            ),
             bounds=self.domain.bounds,
             source=digest(self.captured.digest),
             captured=self.captured,

@@ -210,8 +210,22 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="METRIC=VALUE",
-            help="Exit with code 3 if anybody's data leaks beyond this value: above it for "
-            "metrics such as psnr, below it for metrics such as lpips. Repeatable.",
+            help="Exit with code 3 if more people than this are identified (identified=0), or if "
+            "anybody's score is beyond this value and beats the best guess without an update: "
+            "above it for psnr, below it for lpips. Repeatable.",
+        ),
+    ] = None,
+    fail_if_inconclusive: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-inconclusive",
+            help="Exit with code 4 if the attacks were too weak to tell.",
+        ),
+    ] = False,
+    fail_if_worse: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Exit with code 3 if anybody leaks more than in this earlier audit."
         ),
     ] = None,
     resume: Resume = False,
@@ -225,7 +239,8 @@ def audit(
 ) -> None:
     """Run every attack in a spec and show what leaked.
 
-    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above.
+    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above
+    or more than before, 4 inconclusive.
     """
     from rich.console import Console
 
@@ -264,6 +279,8 @@ def audit(
         plain=plain,
         quiet=quiet,
         capture=None if capture is None else CaptureRequest(file=capture, **of_capture),
+        fail_if_inconclusive=fail_if_inconclusive,
+        baseline=fail_if_worse,
     )
     raise typer.Exit(run_request(request, Console()))
 

@@ -21,7 +21,7 @@ from rich.progress import (
 
 from seepage import report
 from seepage.audit.audit_result import AuditResult, load_audit
-from seepage.audit.choices import Breach, Gate
+from seepage.audit.choices import IDENTIFIED, Breach, Gate
 from seepage.audit.database import DATABASE
 from seepage.audit.grid import estimate
 from seepage.audit.record import Record
@@ -34,9 +34,10 @@ from seepage.cli.capture_command import CaptureRequest, capture_spec
 from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen
+from seepage.report.leak import group_by_setup
 from seepage.report.words import count_noun
 
-DONE, CASE_FAILED, LEAKED = 0, 1, 3
+DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
 # At most so many leaks are listed.
 _SHOWN = 10
 # A log gets a line about a search that takes longer than this.
@@ -50,6 +51,7 @@ class AuditRequest:
     Args:
         spec: The file; None takes the bundled quickstart, or the spec of a resumed audit.
         gates: What --fail-above says.
+        baseline: The audit that --fail-if-worse names.
         command: Resumes after an interrupt; `seepage audit ... --resume` if None.
         capture: A captured update instead of a spec.
     """
@@ -68,6 +70,8 @@ class AuditRequest:
     quiet: bool
     command: str | None = None
     capture: CaptureRequest | None = None
+    fail_if_inconclusive: bool = False
+    baseline: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
@@ -112,7 +116,8 @@ class AuditProgress:
         if done:
             are = count_noun(len(done), "case is", "cases are")
             self._shown.print(f"{are} done, {total - len(done)} to run")
-        self._worst = report.most(amount for record in done for amount in report.amounts(record))
+        people = [record for record in done if not record.control_kind]
+        self._worst = report.most(amount for one in people for amount in report.amounts(one))
         self._total, self._done, self._printed_at = total, len(done), time.monotonic()
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -137,7 +142,8 @@ class AuditProgress:
     def finished(self, record: Record) -> None:
         """Count a case; a log gets a line for it."""
         found = report.amounts(record)
-        self._worst = report.most([self._worst, *found])
+        control = f"{record.control_kind} control: " if record.control_kind else ""
+        self._worst = self._worst if control else report.most([self._worst, *found])
         self._done += 1
         self._bar.update(self._task, completed=self._done, note=f"worst {self._worst.words()}")
         if self._plain:
@@ -146,7 +152,7 @@ class AuditProgress:
             )
             people = ", ".join(f"#{person}" for person in record.people)
             self._print_log(
-                f"[{self._done}/{self._total}] {record.data} {people} {record.attack} "
+                f"[{self._done}/{self._total}] {control}{record.data} {people} {record.attack} "
                 f"behind {report.defense_words(record.defense)}: {best}"
             )
 
@@ -176,9 +182,14 @@ def run_request(request: AuditRequest, console: Console) -> int:
         return show_plan(request, spec, console)
     found = perform(request, spec, console)
     _print_result(found, console)
-    if _print_leaks(request.gates, found.records, console):
+    leaked = _print_leaks(request.gates, found.records, console)
+    worse = _print_worse(request.baseline, found, console)
+    if leaked or worse:
         return LEAKED
-    every = (*found.records, *found.bounds)
+    if request.fail_if_inconclusive and _is_inconclusive(found):
+        print_line(console, "inconclusive: the attacks were too weak to tell", style="bold red")
+        return INCONCLUSIVE
+    every = (*found.records, *found.bounds, *found.controls)
     return CASE_FAILED if any(record.error for record in every) else DONE
 
 
@@ -242,7 +253,7 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     """List what would run and estimate how long it would take."""
     _print_title(spec, console)
     begun = load_audit(request.out) if request.resumes else None
-    records = () if begun is None else (*begun.records, *begun.bounds)
+    records = () if begun is None else (*begun.records, *begun.bounds, *begun.controls)
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     for number, case in enumerate(missing, 1):
@@ -273,17 +284,17 @@ def write_duration(seconds: float) -> str:
 
 def _print_result(found: AuditResult, console: Console) -> None:
     console.print(report.leak_table(report.summarise(found.records), width=console.width))
-    if report.unscored(found.records):
-        judged = report.audit_verdict(found)
-        for sentence in (f"{judged.headline}.", *judged.details):
-            print_line(console, sentence)
+    judged = report.audit_verdict(found)
+    print_line(console, f"{judged.headline}.", style="bold")
+    for sentence in judged.details:
+        print_line(console, sentence)
     if found.bounds:
         told = report.headrooms(report.attempts(found.records), found.bounds)
         console.print(report.bound_table(told))
         for sentence in report.silences(told):
             print_line(console, sentence)
-        print_alarms(report.audit_verdict(found), console)
-    every = (*found.records, *found.bounds)
+        print_alarms(judged, console)
+    every = (*found.records, *found.bounds, *found.controls)
     reasons = [f"failed: {record.error}" for record in every if record.error]
     damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
@@ -307,10 +318,30 @@ def _print_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Cons
     return bool(found)
 
 
+def _print_worse(baseline: Path | None, found: AuditResult, console: Console) -> bool:
+    """Print who leaks more than in an earlier audit, and return whether anybody does."""
+    if baseline is None:
+        return False
+    changed = report.changes(load_audit(baseline).records, found.records)
+    judged = report.comparison_verdict(changed)
+    for sentence in (f"{judged.headline}.", *judged.details):
+        print_line(console, sentence)
+    return any(change.direction is report.Direction.worse for change in changed)
+
+
+def _is_inconclusive(found: AuditResult) -> bool:
+    """Whether anybody could not be judged, in any setup."""
+    groups = group_by_setup(report.attempts(found.records)).values()
+    people = [attempt for group in groups for attempt in report.strongest(group).values()]
+    return not people or any(attempt.level is report.Level.inconclusive for attempt in people)
+
+
 def _describe_leak(leak: Breach) -> str:
     record, gate = leak.record, leak.gate
-    return (
-        f"leaked: {record.data} #{leak.person} through {record.attack} on {record.model} behind "
-        f"{report.defense_words(record.defense)}, {gate.metric} {leak.value:.4g} "
-        f"(gate {gate.threshold:g})"
+    where = (
+        f"{record.data} #{leak.person} through {record.attack} on {record.model} behind "
+        f"{report.defense_words(record.defense)}"
     )
+    if gate.metric == IDENTIFIED:
+        return f"identified: {where} (gate: at most {gate.threshold:g})"
+    return f"leaked: {where}, {gate.metric} {leak.value:.4g} (gate {gate.threshold:g})"

@@ -94,7 +94,7 @@ def comparison_verdict(found: Sequence[Change]) -> Verdict:
         f"{len(better)} better, {len(both) - len(worse) - len(better)} within {NOTICED:g} dB)"
         + (f"; {alone} are in one audit only." if alone else "."),
     ]
-    level = Level.recognisable if worse else Level.hidden
+    level = Level.recognisable if worse else Level.not_shown
     return Verdict(level, headline, tuple(details))
 
 

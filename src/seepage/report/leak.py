@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeVar
@@ -12,9 +12,14 @@ from typing import TypeVar
 from seepage.audit.record import Record
 from seepage.core.construct import Component
 from seepage.report.words import NO_DEFENSE, Setup, decibels
+from seepage.scoring.identification import Identification, is_identified
 
 # PSNR says little about tables and texts: it would compare codes of answers and word numbers.
 _SHARES: Mapping[str, str] = {"feature_accuracy": "columns", "token_accuracy": "words"}
+# A share of columns or words this far above the best guess without an update is a leak of them.
+_MORE = 0.2
+# Probability with which labels may be right by chance and still count as leaked.
+_LUCK = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,51 +64,45 @@ Scores = Mapping[str, tuple[float | None, ...]]
 SATURATED = 60.0
 
 
-@dataclass(frozen=True)
-class _Yardstick:
-    """When a score counts, for a metric that grows with what leaks.
-
-    Args:
-        recognisable: From this value on a guess shows the input.
-        margin: How far it must be above the best guess that needs no update.
-    """
-
-    recognisable: float
-    margin: float
-
-
-# PSNR: an error of a tenth of the range, and half the squared error of the guess without update.
-# SSIM: half of what two equal images have. It sees shapes under noise and in the wrong contrast,
-# which PSNR does not. Tables and texts: the share of columns or words that are right.
-YARDSTICKS: Mapping[str, _Yardstick] = MappingProxyType(
-    {
-        "psnr": _Yardstick(20.0, 3.0),
-        "ssim": _Yardstick(0.5, 0.1),
-        "feature_accuracy": _Yardstick(0.8, 0.2),
-        "token_accuracy": _Yardstick(0.5, 0.2),
-    }
+# What orders scores by different measures: about what an eye begins to recognise.
+REFERENCES: Mapping[str, float] = MappingProxyType(
+    {"psnr": 20.0, "feature_accuracy": 0.8, "token_accuracy": 0.5}
 )
 
 
 class Level(StrEnum):
-    """How much of a person's input came back, the worst first.
+    """What was shown about a person, the worst first.
 
-    This is a convention of this tool. Human judgement agrees with such scores only loosely, which
-    is why a report shows the pictures as well. In doubt the worse reading counts: one metric that
-    sees the input is enough.
+    Scores agree with human judgement only loosely, so no threshold on a score decides.
+
+    Attributes:
+        reconstructed: The input came back: the same 8-bit image, every column, every word.
+        recognisable: The guess singles the person out, and an eye would agree.
+        singled_out: The guess looks more like the person than like any stranger.
+        partly: Something else came back: the label, some columns, some words.
+        inconclusive: Nothing was found, by an attack that is not known to find anything.
+        not_shown: Nothing was found, by an attack that finds a known person without the defense.
 
     References:
-        Sun et al., 2023 (sun2023privacy) on scores against human judgement
+        Sun et al., 2023 (sun2023privacy)
     """
 
+    reconstructed = "reconstructed"
     recognisable = "recognisable"
-    partial = "partial"
-    hidden = "near a guess"
+    singled_out = "singled out"
+    partly = "partly"
+    inconclusive = "inconclusive"
+    not_shown = "not shown"
 
     @property
     def rank(self) -> int:
         """Zero for the worst."""
         return list(Level).index(self)
+
+    @property
+    def identified(self) -> bool:
+        """Whether the person is singled out, or worse."""
+        return self.rank <= Level.singled_out.rank
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Attempt:
         record: The case.
         index: Position of the person in the record's batch.
         psnr: What came back, in dB.
-        level: How that is read.
+        level: What that shows, as the only attempt on this person.
     """
 
     number: int
@@ -142,6 +141,17 @@ class Attempt:
         return Amount(metric, _baseline(self.record, self.index, metric))
 
     @property
+    def identification(self) -> Identification | None:
+        """Place of the person among strangers; None if there were none to compare with."""
+        found = self.record.identification
+        return found[self.index] if found else None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What leaked besides the input as a whole: the label, columns, words."""
+        return _list_parts(self.record, self.index)
+
+    @property
     def baseline(self) -> float | None:
         """PSNR of the best guess for this person that needs no update; None if none was made."""
         return _baseline(self.record, self.index, "psnr")
@@ -152,19 +162,50 @@ class Attempt:
 
 
 def _level_of(record: Record, index: int) -> Level:
-    """Read the scores of one person by every yardstick; the worst reading counts."""
-    readings = [
-        _read_score(value, _baseline(record, index, metric), yardstick)
-        for metric, yardstick in YARDSTICKS.items()
-        if (value := _score(record.scores, index, metric)) is not None
-    ]
-    return min(readings, key=lambda level: level.rank, default=Level.hidden)
+    if record.is_exact(index):
+        return Level.reconstructed
+    found = record.identification[index] if record.identification else None
+    if found is not None and found.singled_out:
+        return Level.recognisable if found.recognisable else Level.singled_out
+    return _unidentified(record, index)
 
 
-def _read_score(value: float, baseline: float | None, yardstick: _Yardstick) -> Level:
-    if baseline is not None and value < baseline + yardstick.margin:
-        return Level.hidden
-    return Level.recognisable if value >= yardstick.recognisable else Level.partial
+def _unidentified(record: Record, index: int) -> Level:
+    """The level of a person whom nothing singles out."""
+    if _list_parts(record, index):
+        return Level.partly
+    found = record.identification[index] if record.identification else None
+    conclusive = (
+        found is not None
+        and found.gallery != "synthetic"
+        and record.control is not None
+        and record.control.able
+        and not record.effort.get("cut")
+    )
+    return Level.not_shown if conclusive else Level.inconclusive
+
+
+def _list_parts(record: Record, index: int) -> tuple[str, ...]:
+    parts = []
+    if _leaks_labels(record) and _score(record.scores, index, "label_accuracy") == 1:
+        parts.append("the label")
+    metric = headline(record.scores)
+    value, guessed = _score(record.scores, index, metric), _baseline(record, index, metric)
+    if metric in _SHARES and value is not None and value >= (guessed or 0.0) + _MORE:
+        parts.append(Amount(metric, value).words())
+    return tuple(parts)
+
+
+def _leaks_labels(record: Record) -> bool:
+    """Whether more labels of a batch are right than chance explains."""
+    from scipy.special import betainc
+
+    known = record.threat is not None and bool(record.threat.arguments.get("knows_labels"))
+    right = [v for v in record.scores.get("label_accuracy", ()) if v is not None]
+    hits = sum(right)
+    if known or record.label_chance is None or not hits:
+        return False
+    return float(betainc(hits, len(right) - hits + 1, record.label_chance)) <= _LUCK
 
 
 def attempts(records: Sequence[Record]) -> list[Attempt]:
@@ -192,15 +233,15 @@ def _baseline(record: Record, index: int, metric: str) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def in_yardsticks(amount: Amount) -> float:
-    """A score as a multiple of what counts as recognisable, which orders different measures."""
+def in_references(amount: Amount) -> float:
+    """A score as a multiple of its reference, which orders different measures."""
     value = -math.inf if amount.value is None else amount.value
-    return value / YARDSTICKS[amount.metric].recognisable
+    return value / REFERENCES[amount.metric]
 
 
 def most(found: Iterable[Amount]) -> Amount:
     """What is worst for anybody, by whichever measure; one without a value if there is none."""
-    return max(found, key=in_yardsticks, default=Amount("psnr", None))
+    return max(found, key=in_references, default=Amount("psnr", None))
 
 
 def amounts(record: Record) -> list[Amount]:
@@ -226,10 +267,6 @@ def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
 
     A defense is judged by the lowest error over attacks: it must hold against all of them.
 
-    Deviations:
-        An attempt with a worse reading goes before one with a lower error. Otherwise a grey guess
-        with a better PSNR would hide an input that can be recognised under noise.
-
     References:
         Liu et al., 2024, Sec. 4 (liu2024systematic)
     """
@@ -238,17 +275,28 @@ def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
 
 
 def keep_strongest(tried: Iterable[Attempt], key: Callable[[Attempt], K]) -> dict[K, Attempt]:
-    """The strongest attempt for each value of a key, in order of first appearance."""
-    best: dict[K, Attempt] = {}
+    """The strongest attempt for each value of a key, in order of first appearance.
+
+    Its level is corrected for the number of attempts: see `is_identified`.
+    """
+    groups: dict[K, list[Attempt]] = {}
     for attempt in tried:
-        known = best.setdefault(key(attempt), attempt)
-        if strength(attempt) > strength(known):
-            best[key(attempt)] = attempt
-    return best
+        groups.setdefault(key(attempt), []).append(attempt)
+    return {value: _pick_strongest(group) for value, group in groups.items()}
+
+
+def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
+    best = max(group, key=strength)
+    if best.level not in (Level.recognisable, Level.singled_out):
+        return best
+    if is_identified([a.identification for a in group if a.identification is not None]):
+        return best
+    lower = [replace(a, level=_unidentified(a.record, a.index)) for a in group]
+    return max(lower, key=strength)
 
 
 def strength(attempt: Attempt) -> tuple[int, float]:
-    """The order of attempts: the reading, then the PSNR."""
+    """The order of attempts: the level, then the PSNR."""
     return -attempt.level.rank, attempt.psnr
 
 
@@ -268,9 +316,9 @@ def group_by_attack(tried: Iterable[Attempt]) -> dict[Component, list[Attempt]]:
     return groups
 
 
-def count_recognisable(best: Mapping[Victim, Attempt]) -> int:
-    """How many people are recognisable."""
-    return sum(attempt.level is Level.recognisable for attempt in best.values())
+def count_identified(best: Mapping[Victim, Attempt]) -> int:
+    """How many people are singled out, recognisable or reconstructed."""
+    return sum(attempt.level.identified for attempt in best.values())
 
 
 @dataclass(frozen=True)

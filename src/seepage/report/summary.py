@@ -9,7 +9,7 @@ from statistics import median
 
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
-from seepage.report.leak import Amount, headline, in_yardsticks, unscored
+from seepage.report.leak import Amount, headline, in_references, unscored
 from seepage.report.words import Setup
 
 GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size")
@@ -80,7 +80,7 @@ def summarise(records: Iterable[Record]) -> list[Row]:
         key = tuple(getattr(record, name) for name in GROUPED_BY)
         groups.setdefault(key, []).append(record)
     rows = [_row(group) for group in groups.values()]
-    return sorted(rows, key=lambda row: -in_yardsticks(Amount(row.metric, row.worst)))
+    return sorted(rows, key=lambda row: -in_references(Amount(row.metric, row.worst)))
 
 
 def _row(group: list[Record]) -> Row:

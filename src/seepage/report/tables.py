@@ -12,7 +12,7 @@ from rich.text import Text
 from seepage.audit.record import UNAWARE
 from seepage.report.change import Change, Direction, comparison_verdict, psnr_words
 from seepage.report.headroom import COLUMNS, Headroom, headrooms, silences, tabulate_bounds
-from seepage.report.leak import YARDSTICKS, Verdict, attempts
+from seepage.report.leak import Verdict, attempts
 from seepage.report.summary import Row, exact_words, summarise, unscored_words
 from seepage.report.verdict import audit_verdict, missing
 from seepage.report.words import (
@@ -141,7 +141,7 @@ def _write_leak(row: Row) -> Text:
     if not row.people:
         return Text(unscored_words(row), style="yellow")
     above = row.worst - row.baseline
-    clear = CLEAR if row.metric == "psnr" else YARDSTICKS[row.metric].margin
+    clear = CLEAR if row.metric == "psnr" else 0.2
     style = "bold red" if above > clear else "yellow" if above > 0 else "green"
     return Text(f"{row.words(row.worst, unit=False)} #{row.worst_person}", style=style)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -13,16 +14,18 @@ from seepage.report.headroom import contradictions, headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
     Attempt,
+    Level,
     Verdict,
     Victim,
     attempts,
-    count_recognisable,
+    count_identified,
     group_by_setup,
     residual_of,
     strongest,
     unscored,
 )
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
+from seepage.scoring.identification import Identification
 
 # Rounding in float32 leaves less; a guess with more does not explain the update.
 EXPLAINED = 1e-3
@@ -92,7 +95,13 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     return Verdict(
         level=worst.level,
         headline=_headline(people, noun, where),
-        details=(_worst(worst), *_compare_setups(bare, labels), *_changes(defended, labels)),
+        details=(
+            _tell_worst(worst),
+            *_tell_labels(people),
+            *_compare_setups(bare, labels),
+            *_changes(defended, labels),
+            *_tell_controls(tried),
+        ),
         worst=worst,
     )
 
@@ -118,66 +127,151 @@ def _noun(truth: Tensor) -> str:
 
 
 def _headline(people: People, noun: str, where: str) -> str:
-    count, total = count_recognisable(people), len(people)
-    if count == 0:
-        attacked = count_noun(total, "person", "people")
-        return f"No {noun.removesuffix('s')} was recognisable{where} ({attacked} attacked)"
-    if total == 1:
-        return f"The {noun} of the one person attacked are recognisable{where}"
-    return f"{count} of {total} people's {noun} are recognisable{where}"
+    found, total = count_identified(people), len(people)
+    if found:
+        who = f"{found} of {total} people" if total > 1 else "The one person attacked"
+        verb = "were" if found > 1 or total > 1 else "was"
+        return f"{who} {verb} identified{where}: {_count_levels(people, noun)}"
+    attacked = count_noun(total, "person", "people")
+    levels = {attempt.level for attempt in people.values()}
+    if Level.inconclusive in levels:
+        return f"Inconclusive{where}: the attacks were too weak to tell ({attacked} attacked)"
+    if Level.partly in levels:
+        return f"Nobody was identified{where}, but {_list_leaked_parts(people)} came back"
+    return f"Nobody was identified{where} ({attacked} attacked)"
 
 
-def _worst(attempt: Attempt) -> str:
+def _count_levels(people: People, noun: str) -> str:
+    """How many are reconstructed, recognisable and singled out, in words."""
+    counts = Counter(attempt.level for attempt in people.values())
+    words = {
+        Level.reconstructed: f"{noun} reconstructed",
+        Level.recognisable: "recognisable",
+        Level.singled_out: "singled out among strangers",
+    }
+    said = [(counts[level], text) for level, text in words.items() if counts[level]]
+    if len(people) == 1:
+        return said[0][1]
+    return list_words([f"{count} {text}" for count, text in said])
+
+
+def _list_leaked_parts(people: People) -> str:
+    """What came back besides inputs: labels, columns, words."""
+    parts = [part for attempt in people.values() for part in attempt.parts]
+    labels = parts.count("the label")
+    said = [f"the labels of {labels} of {len(people)} people"] if labels else []
+    return list_words([*said, *dict.fromkeys(part for part in parts if part != "the label")])
+
+
+def _tell_worst(attempt: Attempt) -> str:
     data, person = attempt.victim
-    how = (
-        "came back exactly" if attempt.score("exact") else f"came back at {attempt.amount.words()}"
+    if attempt.level is Level.reconstructed:
+        how = "came back exactly"
+    else:
+        how = f"came back at {attempt.amount.words()}"
+    found = attempt.identification
+    among = ""
+    if found is not None and found.singled_out and attempt.level.identified:
+        among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
+        if attempt.level is not Level.reconstructed:
+            among += f" (about 1 in {_round_claim(found.one_in)})"
+    elif found is not None:
+        among = f", place {found.rank} among {found.strangers} strangers{_describe_gallery(found)}"
+    beside = attempt.without_update
+    guessed = f"; a guess that needs no update reaches {beside.words()}" if beside.value else ""
+    return f"The worst-off person, {data} #{person}, {how}{among}{guessed}."
+
+
+def _describe_gallery(found: Identification) -> str:
+    return {
+        "same label": " of the same label",
+        "any label": "",
+        "synthetic": " made up for the comparison, since no others were given",
+    }[found.gallery]
+
+
+def _round_claim(value: float) -> str:
+    return f"{float(f'{value:.1g}'):,.0f}" if value < 1e9 else "a billion or more"
+
+
+def _tell_labels(people: People) -> list[str]:
+    """Say that labels leaked, if inputs of some were identified as well."""
+    leaked = sum("the label" in attempt.parts for attempt in people.values())
+    if not leaked or not count_identified(people):
+        return []
+    return [f"The labels of {leaked} of {len(people)} people came back as well."]
+
+
+def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
+    """What the controls say about the attacks, in a sentence or two."""
+    controls = {a.record.control: None for a in tried if a.record.control is not None}
+    if not controls:
+        return ["No control was run, so a person who was not identified may still be at risk."]
+    able = [c for c in controls if c.able]
+    tested, hits = (sum(c.negative[i] for c in controls) for i in (1, 0))
+    first = (
+        "Positive control: without a defense the attack found people whom the audit had chosen "
+        "itself."
+        if able
+        else "Positive control: the attacks did not find people whom the audit had chosen itself, "
+        "not even without a defense."
     )
-    beside = (
-        ""
-        if attempt.without_update.value is None
-        else f"; a guess that needs no update reaches {attempt.without_update.words()}"
-    )
-    return f"The worst-off person, {data} #{person}, {how}{beside}."
+    if not tested:
+        return [first]
+    return [
+        first,
+        f"Negative control: in guesses made from other updates, {hits} of {tested} people were "
+        "found.",
+    ]
 
 
 def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
-    """How many people are recognisable without a defense, if batch sizes or clients differ."""
+    """How many people are identified without a defense, if batch sizes or clients differ."""
     if len(bare) < 2:
         return []
     shares = [f"{_share(people)} with {labels[setup]}" for setup, people in bare.items()]
-    return [f"Recognisable are {list_words(shares)}."]
+    return [f"Identified were {list_words(shares)}."]
 
 
 def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
     """What each defense changes."""
-    holding = {setup: people for setup, people in groups.items() if not count_recognisable(people)}
-    leaking = {setup: people for setup, people in groups.items() if setup not in holding}
+    leaking = {setup: people for setup, people in groups.items() if count_identified(people)}
+    rest = {setup: people for setup, people in groups.items() if setup not in leaking}
+    unclear = {
+        setup: people
+        for setup, people in rest.items()
+        if any(attempt.level is Level.inconclusive for attempt in people.values())
+    }
+    holding = {setup: people for setup, people in rest.items() if setup not in unclear}
     sentences = []
     if leaking:
-        ranked = sorted(leaking.items(), key=lambda item: -count_recognisable(item[1]))
+        ranked = sorted(leaking.items(), key=lambda item: -count_identified(item[1]))
         kept = [f"{labels[setup]} ({_share(people)})" for setup, people in ranked]
-        sentences.append(f"People stay recognisable behind {list_words(kept)}.")
+        sentences.append(f"People were still identified behind {list_words(kept)}.")
     if holding:
         names = list_words([labels[setup] for setup in holding], "or")
         fewest = min(len(people) for people in holding.values())
         bound = share_not_ruled_out(fewest)
         sentences.append(
-            f"By this measure nobody is recognisable behind {names}; with "
+            f"Nobody was identified behind {names}; with "
             f"{count_noun(fewest, 'person', 'people')} tested, up to {bound:.0%} of a population "
             "may still be (95 % confidence)."
         )
-    elif groups:
+    if unclear:
+        names = list_words([labels[setup] for setup in unclear], "or")
+        sentences.append(f"Inconclusive behind {names}: the attacks were too weak to tell.")
+    if groups and not holding and not unclear:
         sentences.append("No defense tried here hides everybody.")
     return sentences
 
 
 def _share(people: People) -> str:
-    return f"{count_recognisable(people)} of {len(people)}"
+    return f"{count_identified(people)} of {len(people)}"
 
 
 def missing(audit: AuditResult) -> str | None:
     """Say what is not there yet, failed or cannot be read; None if nothing is."""
-    every = (*audit.records, *audit.bounds)
+    every = (*audit.records, *audit.bounds, *audit.controls)
     left = len(audit.planned) - len(every)
     failed = sum(record.error is not None for record in every)
     infinite = sum(

@@ -26,6 +26,7 @@ from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
+from seepage.scoring.identification import Gallery
 from seepage.step.shared_update import (
     choose_computation,
     copy_model,
@@ -214,7 +215,9 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
         "step",
         tuple(range(len(private))),
         shaped,
-        everybody=torch.cat([shaped.inputs.to(pool), pool]),
+        everybody=Gallery(
+            torch.cat([shaped.inputs.to(pool), pool]), domain=task.domain, synthetic=others is None
+        ),
         bounds=task.domain.bounds,
     )
 

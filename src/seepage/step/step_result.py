@@ -67,8 +67,14 @@ class StepAudit:
 
     @property
     def recognisable(self) -> bool:
-        """Whether anybody's input can be recognised in what came back."""
-        return any(attempt.level is Level.recognisable for attempt in self.people.values())
+        """Whether anybody's input can be recognised in what came back, or came back exactly."""
+        levels = {attempt.level for attempt in self.people.values()}
+        return bool(levels & {Level.reconstructed, Level.recognisable})
+
+    @property
+    def identified(self) -> bool:
+        """Whether anybody is singled out among strangers, or worse."""
+        return any(attempt.level.identified for attempt in self.people.values())
 
     @property
     def guess(self) -> Tensor | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from seepage.audit.choices import Choice, pareto_front
 from seepage.report.headroom import headrooms
-from seepage.report.leak import SATURATED, YARDSTICKS, Attempt, attempts, group_by_attack, strength
+from seepage.report.leak import REFERENCES, SATURATED, Attempt, attempts, group_by_attack, strength
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -155,7 +155,7 @@ def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> 
             choice.leakage,
             f"{choice.label}: {decibels(choice.leakage)} leaked at {utility} {choice.utility:g}",
             choice.label,
-            "leak" if choice.leakage >= YARDSTICKS["psnr"].recognisable else "safe",
+            "leak" if choice.leakage >= REFERENCES["psnr"] else "safe",
         )
         for choice in choices
     ]

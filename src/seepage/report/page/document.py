@@ -161,12 +161,12 @@ def _file(name: str) -> str:
     return (files("seepage.report.page") / name).read_text(encoding="utf-8")
 
 
-_CLASSES = {"recognisable": "leak", "partial": "trace", "hidden": "safe"}
+_CLASSES = {"partly": "trace", "inconclusive": "trace", "not_shown": "safe"}
 
 
 def level_class(level: Level | None) -> str:
     """The style class that colours a level."""
-    return "none" if level is None else _CLASSES[level.name]
+    return "none" if level is None else _CLASSES.get(level.name, "leak")
 
 
 def badge(level: Level) -> Markup:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from seepage.audit.record import Record
-from seepage.report.leak import YARDSTICKS, Verdict
-from seepage.report.page.document import Markup, Section, element, join_markup, level_class
+from seepage.report.leak import Level, Verdict
+from seepage.report.page.document import Markup, Section, badge, element, join_markup, level_class
 from seepage.report.words import count_noun, list_words, short_names, threat_words
 
 
@@ -38,7 +38,7 @@ def assumptions(records: Sequence[Record]) -> Markup:
     knowledge = [f"{threat_words(t)}." for t in dict.fromkeys(r.threat for r in records)]
     parts = {
         "The adversary had": join_markup(*(element("p", None, known) for known in knowledge)),
-        "Recognisable means": _convention(),
+        "What the words mean": _convention(),
         "How hard we looked": element("p", None, _effort(records)),
     }
     return element(
@@ -48,28 +48,32 @@ def assumptions(records: Sequence[Record]) -> Markup:
     )
 
 
+_MEANINGS = {
+    Level.reconstructed: "the same 8-bit image, every column, every word came back",
+    Level.recognisable: "first among the strangers, and as similar as a noisy copy of the truth: "
+    "an eye would agree",
+    Level.singled_out: "first among the strangers, though an eye may see nothing",
+    Level.partly: "the label, some columns or some words came back",
+    Level.not_shown: "nothing came back, from an attack that finds a person chosen by the audit "
+    "without the defense",
+    Level.inconclusive: "nothing came back, from an attack that found nobody at all",
+}
+
+
 def _convention() -> Markup:
-    psnr, ssim = YARDSTICKS["psnr"], YARDSTICKS["ssim"]
-    columns, words = (
-        f"{100 * YARDSTICKS[metric].recognisable:.0f} %"
-        for metric in ("feature_accuracy", "token_accuracy")
-    )
+    items = [
+        join_markup(element("dt", None, badge(level)), element("dd", None, meaning))
+        for level, meaning in _MEANINGS.items()
+    ]
     return join_markup(
         element(
             "p",
             None,
-            f"an error of at most a tenth of the range (PSNR of {psnr.recognisable:g} dB or more) "
-            f"or, for images, similar shapes (SSIM of {ssim.recognisable:g} or more). Either must "
-            f"be clearly above the best guess that needs no update, by {psnr.margin:g} dB or "
-            f"{ssim.margin:g}. For tables, {columns} of the columns; for text, {words} of the "
-            "words. Better than a guess but below that: “partial”.",
+            "Each guess is compared with the person and with strangers from the same data, of the "
+            "same label if the adversary knows the label. A guess that ignores the update puts the "
+            "person first in 1 of N + 1 cases, however many attacks are tried.",
         ),
-        element(
-            "p",
-            {"class": "faint"},
-            "This is a convention of this tool. Scores agree with what people recognise only "
-            "loosely (Sun et al., 2023), so look at the pictures.",
-        ),
+        element("dl", {"class": "levels"}, *items),
     )
 
 

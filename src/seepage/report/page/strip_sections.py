@@ -19,11 +19,11 @@ from seepage.report.headroom import (
 )
 from seepage.report.intervals import median_interval
 from seepage.report.leak import (
+    REFERENCES,
     SATURATED,
-    YARDSTICKS,
     Attempt,
     Victim,
-    count_recognisable,
+    count_identified,
     group_by_attack,
     group_by_setup,
     strength,
@@ -53,7 +53,7 @@ from seepage.report.words import (
 )
 
 DECIBELS = Axis(0.0, SATURATED)
-RECOGNISABLE = YARDSTICKS["psnr"].recognisable
+REFERENCE = REFERENCES["psnr"]
 HEIGHT = 34
 DOTS = 200
 # More dots than this would hide each other: they get smaller and spread about the line.
@@ -66,7 +66,7 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
     labels = label_setups(groups)
 
     def tick_words(tick: float) -> str:
-        return f"{tick:g}{' dB' if tick == RECOGNISABLE else '+' if tick == SATURATED else ''}"
+        return f"{tick:g}{' dB' if tick == REFERENCE else '+' if tick == SATURATED else ''}"
 
     chart = draw_strips(
         [_defense_strip(setup, labels[setup], group) for setup, group in groups.items()],
@@ -79,8 +79,8 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
         "Each dot is one person: the strongest of all attacks on that person, over the networks, "
         "adversaries and seeds of this audit. The upright bar is the median over people, the "
         "thick line its 95 % interval (bootstrap over people). The tint begins at 20 dB. A red dot "
-        "is a person who is recognisable; below 20 dB this means that shapes came back under "
-        "noise (SSIM). Arrow keys walk along a line.",
+        "is a person who was identified among strangers, whatever the PSNR. Arrow keys walk along "
+        "a line.",
         join_markup(chart, _attack_table(groups, labels)),
     )
 
@@ -90,13 +90,13 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt]) -> Strip:
     best = strongest(tried)
     people, total = list(best.values()), count_noun(len(best), "person", "people")
     stride = math.ceil(len(people) / DOTS)
-    note = f"{count_recognisable(best)} of {total} recognisable"
+    note = f"{count_identified(best)} of {total} identified"
     interval = median_interval([attempt.psnr for attempt in people])
     summary = (
         f"{name}: median {decibels(interval.middle)}, 95 % interval {decibels(interval.low)} to "
         f"{decibels(interval.high)}, worst-off {decibels(people[0].psnr)}"
     )
-    threshold, half = DECIBELS.place(RECOGNISABLE), HEIGHT // 2
+    threshold, half = DECIBELS.place(REFERENCE), HEIGHT // 2
     low, middle, high = map(DECIBELS.place, (interval.low, interval.middle, interval.high))
     track = _draw_track(
         HEIGHT,
@@ -171,7 +171,7 @@ def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) 
         return faint("not tried")
     worst = next(iter(people.values()))
     bold = "strong" if strength(worst) == most else "span"
-    share = f"{count_recognisable(people)}/{len(people)}"
+    share = f"{count_identified(people)}/{len(people)}"
     return join_markup(
         element(bold, {"class": f"worst {level_class(worst.level)}"}, amount(worst)),
         faint(f"median {median_words(people.values())}, {share}"),

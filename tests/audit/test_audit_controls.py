@@ -1,0 +1,139 @@
+"""Nothing found means something only if the attack finds somebody: canaries and noise."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+import seepage as sp
+from seepage.audit import Audit, find_breaches, select_targets
+from seepage.audit.record import join_controls
+from seepage.core import Reconstruction
+from seepage.report import Level, attempts, strongest, verdict
+from seepage.report.leak import group_by_setup
+
+
+@dataclass(frozen=True)
+class GuessByLabel:
+    """Ignores the update and returns the mean of public people with the known label."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+    def __call__(self, observation, *, rng):
+        del rng
+        means = [self.inputs[self.labels == label].mean(0) for label in observation.labels]
+        return Reconstruction(torch.stack(means), observation.labels)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return sp.data.load("digits")
+
+
+def run(digits, attack, *defenses, people=4, network=(16,), **options):
+    """Audit the first people, with controls; return the records with what the controls say."""
+    audit = Audit(
+        tasks=[sp.zoo.mlp(hidden=network, domain=digits.domain)],
+        attacks={"attack": attack},
+        defenses=[sp.chain(), *defenses],
+        controls=True,
+        **options,
+    )
+    found = audit.run(select_targets(digits, people=people, batch_size=1))
+    return [outcome.record for outcome in found]
+
+
+def levels(records):
+    """The level of each person behind each defense."""
+    groups = group_by_setup(attempts(join_controls(records)))
+    return {
+        str(setup.defense): {attempt.level for attempt in strongest(group).values()}
+        for setup, group in groups.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def noisy(digits):
+    return run(digits, sp.attacks.analytic_fc(), sp.AddGaussian(1e6))
+
+
+def test_a_defense_that_hides_everybody_from_an_attack_that_works_is_told_so(noisy):
+    bare, defended = levels(noisy).values()
+    assert bare == {Level.reconstructed}
+    # By luck one of ten comes first among nine strangers of the same label.
+    assert Level.not_shown in defended
+    assert not defended & {Level.recognisable, Level.reconstructed, Level.inconclusive}
+
+
+def test_every_attack_has_its_controls_once_for_each_defense(noisy):
+    controls = [record for record in noisy if record.control_kind]
+    assert [(c.control_kind, bool(c.defense)) for c in controls] == [
+        ("canary", False),
+        ("noise", False),
+        ("canary", True),
+        ("noise", True),
+    ]
+    people = {person for record in noisy if not record.control_kind for person in record.people}
+    assert not people & {person for control in controls for person in control.people}
+    able = join_controls(noisy)[0].control
+    assert able.able
+    assert able.bare[:2] == (1, 1)
+    assert able.negative == (0, 8), "the update of somebody else shows nobody"
+
+
+def test_an_attack_that_finds_nobody_reassures_nobody(digits):
+    blind = sp.attacks.inverting_gradients(steps=1, restarts=1)
+    records = run(digits, blind, sp.AddGaussian(1.0), people=2)
+    assert all(
+        found <= {Level.inconclusive, Level.singled_out} for found in levels(records).values()
+    )
+    assert Level.inconclusive in {level for found in levels(records).values() for level in found}
+    assert "too weak to tell" in verdict(join_controls(records)).headline
+
+
+def test_a_guess_from_the_label_alone_identifies_nobody_behind_any_noise(digits):
+    public = digits.inputs[40:], digits.labels[40:]
+    records = run(digits, GuessByLabel(*public), sp.AddGaussian(1e6), people=20)
+    for found in levels(records).values():
+        assert not found & {Level.recognisable, Level.reconstructed}
+    identified = find_breaches(["identified=0"], join_controls(records))
+    # One in ten by luck: seven of twenty has a probability of 0.2 %.
+    assert len({breach.person for breach in identified}) < 7
+
+
+def test_the_gate_counts_whom_the_verdict_calls_identified(noisy):
+    records = join_controls(noisy)
+    bare = [record for record in records if not record.defense]
+    assert len(find_breaches(["identified=0"], bare)) == 4
+    assert len(find_breaches(["identified=3"], bare)) == 4
+    assert find_breaches(["identified=4"], bare) == []
+
+
+def test_a_metric_gate_passes_where_a_guess_without_update_does_as_well(noisy):
+    [first, *_] = [record for record in join_controls(noisy) if not record.defense]
+    typical = replace(first, scores={"psnr": (22.0,)}, baselines={"mean": {"psnr": (23.0,)}})
+    assert find_breaches(["psnr=20"], [typical]) == []
+    better = replace(typical, baselines={"mean": {"psnr": (12.0,)}})
+    assert len(find_breaches(["psnr=20"], [better])) == 1
+
+
+def test_controls_are_kept_apart_from_people_and_survive_storage(tmp_path):
+    spec = {
+        "scenario": {
+            "data": {"name": "digits", "people": 2},
+            "models": {"name": "mlp", "hidden": [8]},
+            "threats": {"knows_labels": True},
+            "attacks": {"name": "analytic_fc"},
+        }
+    }
+    found = sp.audit.run(spec, tmp_path / "out", device="cpu")
+    assert found.complete
+    assert [len(found.records), len(found.controls)] == [2, 2]
+    assert {record.control.able for record in found.records} == {True}
+    again = sp.audit.load_audit(tmp_path / "out")
+    assert again.records == found.records
+    assert again.records[0].identification == found.records[0].identification
+    without = sp.audit.run({"controls": False, **spec}, device="cpu")
+    assert without.controls == ()
+    assert without.records[0].control is None
