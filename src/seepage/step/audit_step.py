@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from seepage.attacks.applicability import Applicability, ApplicableAttack, check_applicability
+from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.audit.case import Case, client_key
 from seepage.audit.record import Outcome, Record
 from seepage.audit.run_case import run_case
@@ -55,7 +56,7 @@ _COUNTED = {"steps": 1, "iterations": 20}
 
 
 def fit_to_budget(
-    option: ApplicableAttack, observation: Observation, *, seconds: float
+    option: ApplicableAttack, observation: Observation, *, seconds: float, runs: int = 1
 ) -> ApplicableAttack:
     """Cut the steps of an attack to what fits, as measured on a few of them.
 
@@ -63,6 +64,7 @@ def fit_to_budget(
         option: An attack; one that does not search stays as it is.
         observation: What it will attack.
         seconds: How long it may take.
+        runs: How often it takes its steps.
     """
     counted = _find_counter(option)
     if counted is None:
@@ -81,7 +83,7 @@ def fit_to_budget(
     each = min(guess.trace.seconds or taken, taken) / trial
     left = seconds - (taken - trial * each)
     fewest = max(1, _FEWEST // _COUNTED[counted])
-    fit = min(wanted, max(fewest, int(left / each)))
+    fit = min(wanted, max(fewest, int(left / (each * runs))))
     return replace(option, options={**option.options, counted: fit})
 
 
@@ -325,11 +327,13 @@ def audit_step(
         def case(option: ApplicableAttack) -> Case:
             name, attack = Component(option.name, list_options(option)), option.attack
             if _count_runs(option, ranges) > 1:
-                attack = TryRanges(attack, ranges)
+                # Labels are inferred once for all ranges.
+                attack = TryRanges(replace(option, infer_labels=False).attack, ranges)
+                attack = InferLabels(attack) if option.infer_labels else attack
             return Case(task, client, known, attack, name, who, seed)
 
         def fit(option: ApplicableAttack, share: float) -> ApplicableAttack:
-            return fit_to_budget(option, seen, seconds=share / _count_runs(option, ranges))
+            return fit_to_budget(option, seen, seconds=share, runs=_count_runs(option, ranges))
 
         promise = "" if privacy is None else privacy.account
         return run_attacks(case, fit, found, notes=notes, promise=promise, seconds=seconds)
