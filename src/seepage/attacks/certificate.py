@@ -22,8 +22,8 @@ from seepage.probing.first_layer import input_layer
 RESOLVED = 1e-6
 # Unknowns up to which all eigenvalues are computed.
 DENSE = 4_096
-# Lanczos steps beyond that, and how often their result is tested.
-STEPS, TESTED_EVERY = 600, 10
+# Lanczos steps beyond that. Their result is tested first after ten, then each tenth part later.
+STEPS, TESTED_FIRST, TESTED_AGAIN = 1_000, 10, 1.1
 # A Ritz value counts as an eigenvalue once its error is at most this share of it.
 SETTLED = 0.1
 
@@ -55,8 +55,8 @@ def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
     """Compute it from the extreme Ritz values of J^T J in a growing Krylov space.
 
     A Ritz value never lies below the smallest eigenvalue. So if it is zero to rounding, some
-    direction changes nothing. Otherwise it is accepted once its error is a tenth of it; a random
-    start misses the eigenvector with probability zero.
+    direction changes nothing. Otherwise it is accepted once its error is a tenth of it, and the
+    error is taken off. A random start misses the eigenvector with probability zero.
 
     Args:
         jacobian: Only products with it are taken.
@@ -64,17 +64,21 @@ def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
     """
     steps = min(steps, jacobian.unknowns)
     start = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
+    due = TESTED_FIRST
     for space in krylov(jacobian.squared, start, steps=steps):
-        if not (space.ended or space.steps % TESTED_EVERY == 0 or space.steps == steps):
+        if not (space.ended or space.steps >= due or space.steps == steps):
             continue
+        due = math.ceil(TESTED_AGAIN * space.steps)
         (matrix,) = space.matrices()
         if not bool(matrix.isfinite().all()):
             continue
         values, vectors = torch.linalg.eigh(matrix)
         smallest = _resolve(float(values[0]), float(values[-1]))
         error = float(space.beside[0, -1] * vectors[-1, 0].abs())
-        if error <= SETTLED * smallest**2 or not smallest:
-            return smallest
+        if not smallest:
+            return 0.0
+        if error <= SETTLED * smallest**2:
+            return math.sqrt(smallest**2 - error)
     return None
 
 
