@@ -44,8 +44,10 @@ def sum_outputs(outputs, labels):
     return outputs[:, 0]
 
 
-def pool_pairs(hidden):
-    return torch.nn.functional.max_pool2d(hidden.reshape(-1, 1, UNITS, 1), (2, 1)).flatten(1)
+def pool_crossing(hidden):
+    """The larger of two lines that cross at each unit's place."""
+    pairs = torch.stack([hidden, -hidden], -1).reshape(-1, 1, 2 * UNITS, 1)
+    return torch.nn.functional.max_pool2d(pairs, (2, 1)).flatten(1)
 
 
 def make_task(activation):
@@ -58,7 +60,7 @@ def make_client(std, *links):
 
 def find_bayes_error(client, task, std, density, draws=4000):
     """The error of the posterior mean, by numerical integration over a grid of inputs."""
-    grid = torch.linspace(0, 1, 401)[:-1] + 1 / 800
+    grid = torch.linspace(0, 1, 201)[:-1] + 1 / 400
     signal = torch.stack(
         [client.expected(task, x.reshape(1, 1, 1), MIDDLE.labels).flat().detach() for x in grid]
     ).double()
@@ -85,9 +87,9 @@ JUMPING = {
     "leaky_relu": (torch.nn.functional.leaky_relu, ()),
     "relu6": (torch.nn.functional.relu6, ()),
     "selu": (torch.selu, ()),
-    "max_pool": (lambda h: pool_pairs(torch.tanh(4 * h)), ()),
-    "prune": (lambda h: torch.tanh(8 * h), (sp.Prune(0.7),)),
-    "top_k": (lambda h: torch.tanh(8 * h), (sp.TopK(3),)),
+    "max_pool": (pool_crossing, ()),
+    "prune": (torch.tanh, (sp.Prune(0.8),)),
+    "top_k": (torch.tanh, (sp.TopK(3),)),
 }
 SMOOTH = {
     "sigmoid": (lambda h: torch.sigmoid(8 * h), ()),
@@ -102,7 +104,7 @@ def test_van_trees_never_exceeds_the_error_of_the_best_attack(name, std):
     activation, links = (JUMPING | SMOOTH)[name]
     task, client = make_task(activation), make_client(std, *links)
     reached = find_bayes_error(client, task, std, cosine)
-    allowed = VanTrees(radius=0.5, points=100)(client, task, MIDDLE, rng=sp.rng(0))
+    allowed = VanTrees(radius=0.5, points=60)(client, task, MIDDLE, rng=sp.rng(0))
     assert float(allowed.value) < 1.05 * reached
     assert allowed.vacuous == (name in JUMPING)
 
@@ -143,13 +145,13 @@ def test_cramer_rao_refuses_inputs_at_a_kink_and_takes_those_beside_it():
     assert not CramerRao()(make_client(0.1), task, MIDDLE, rng=sp.rng(0)).vacuous
 
 
-@pytest.mark.parametrize("std", [0.5, 2.0, 20.0])
+@pytest.mark.parametrize("std", [0.5, 5.0])
 @pytest.mark.parametrize("name", [*JUMPING, *SMOOTH])
 def test_mutual_information_never_exceeds_the_error_of_the_best_attack(name, std):
     activation, links = (JUMPING | SMOOTH)[name]
     task, client = make_task(activation), make_client(std, *links)
     reached = find_bayes_error(client, task, std, uniform)
-    allowed = MutualInformation(radius=0.5)(client, task, MIDDLE, rng=sp.rng(0))
+    allowed = MutualInformation(radius=0.5, draws=32)(client, task, MIDDLE, rng=sp.rng(0))
     assert 0 < float(allowed.value) < 1.02 * reached
     assert EVERY_ATTACK in allowed.assumptions
 

@@ -23,7 +23,7 @@ from seepage.domains import Image
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CandidatePrior:
     """Public data from which an adversary guesses that an example is drawn.
 
     Args:
@@ -95,8 +95,9 @@ class CandidateError(LowerBound):
 
     That is the error of the best attack there is, computed by sampling the noise. An adversary who
     knows only the population that candidates and private example are drawn from does no better.
-    As the noise grows, the bound rises to the error of the best guess without an update; where the
-    noise leaves the candidates apart, it says nothing. The assumptions tell how often the best
+    As the noise grows, the bound rises to the error of the best guess without an update, less a
+    share 1 / N of its square, since the private example is among the N. Where the noise leaves the
+    candidates apart, it says nothing. The assumptions tell how often the best
     attack names the right candidate. Nothing is differentiated.
 
     Args:
@@ -137,8 +138,8 @@ class CandidateError(LowerBound):
         self._prior  # noqa: B018
 
     @property
-    def _prior(self) -> Candidates:
-        return Candidates(self.data, self.split, self.candidates, self.same_label)
+    def _prior(self) -> CandidatePrior:
+        return CandidatePrior(self.data, self.split, self.candidates, self.same_label)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Compute the error of the best attack on each example's candidates."""

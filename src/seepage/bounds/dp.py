@@ -23,7 +23,7 @@ from seepage.bounds.bound import (
     LowerBound,
     bound_below,
 )
-from seepage.bounds.candidates import Candidates
+from seepage.bounds.candidates import CandidatePrior
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
@@ -390,8 +390,8 @@ class ReconstructionRobustness(LowerBound):
         self._prior  # noqa: B018
 
     @property
-    def _prior(self) -> Candidates:
-        return Candidates(self.data, self.split, self.candidates, self.same_label)
+    def _prior(self) -> CandidatePrior:
+        return CandidatePrior(self.data, self.split, self.candidates, self.same_label)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the promise and each example's candidates."""
