@@ -82,7 +82,7 @@ def test_a_capture_in_any_form_is_audited_against_the_truth(place, form):
 def test_without_the_truth_the_report_says_what_can_be_said(place):
     done = audited("--capture", "gradient.safetensors", "--out", "out")
     assert done.exit_code == 0, done.output
-    assert "came back, and no others explain the update" in done.output
+    assert "came back, proved right to 8 bits" in done.output
     audit = load_audit("out")
     assert all(not record.scores and record.error is None for record in audit.records)
     assert audit.truth(audit.records[0]) is None
@@ -118,7 +118,7 @@ def test_nobody_is_said_to_have_come_back_where_the_layer_that_read_them_is_roun
     arguments = ["--model", "own_network:deep", "--capture", "deep.safetensors", "--steps", "5"]
     done = CliRunner().invoke(app, ["audit", *arguments, "--out", "out"])
     assert done.exit_code == 0, done.output
-    assert "no others explain" not in done.output
+    assert "proved right" not in done.output
     assert not any(r.certificate and r.certificate["unique"] for r in load_audit("out").records)
 
 

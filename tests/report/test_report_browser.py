@@ -82,7 +82,7 @@ def test_the_page_opens_from_disk_without_error_or_request(page):
     assert beyond == []
     assert sum(url.startswith("file:") for url in page.requests) == 1
     assert page.run("document.querySelector('h1').innerText") == (
-        "2 of 2 people's images are recognisable without a defense."
+        "Inconclusive without a defense: the attacks were too weak to tell (2 people attacked)."
     )
     sections = page.run("[...document.querySelectorAll('main > section')].map(s => s.id)")
     assert sections == ["assumptions", "people", "defenses", "convergence", "records", "rerun"]

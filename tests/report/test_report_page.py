@@ -189,7 +189,7 @@ def test_hostile_names_stay_text(audit):
     quoted = audit_markdown(hostile)
     assert "<script" not in quoted.replace("\\<", "")
     [row, _] = [line for line in quoted.splitlines() if line.startswith("| \\<")]
-    assert len(re.findall(r"(?<!\\)\|", row)) == 10
+    assert len(re.findall(r"(?<!\\)\|", row)) == 11
 
 
 def test_the_script_gets_every_row_and_the_page_the_worst(audit):
@@ -283,7 +283,9 @@ def test_flat_rows_name_everything_a_record_has(audit):
     assert rows[1]["error"] == "no"
     header, first, second = as_csv(rows).splitlines()
     named = "local,local_name,defense,defense_name,threat,attack,attack_name"
-    assert header.startswith(f"data,person,model,batch_size,{named},seed,level,psnr")
+    assert header.startswith(
+        f"data,person,model,batch_size,{named},seed,level,rank,strangers,gallery"
+    )
     assert "photos,0," in first
     assert second.endswith(",no")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from seepage.audit.record import Record
 from seepage.core.errors import MissingExtra
-from seepage.report.leak import attempts, unscored
+from seepage.report.leak import Attempt, attempts, unscored
 from seepage.report.words import Setup, defense_words, local_words, threat_words
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def result_rows(records: Sequence[Record]) -> list[FlatRow]:
         {
             **_describe(attempt.record, attempt.victim[1]),
             "level": str(attempt.level),
+            **_describe_place(attempt),
             **{metric: attempt.score(metric) for metric in metrics},
             **{f"{n}_psnr": s["psnr"][attempt.index] for n, s in attempt.record.baselines.items()},
             **_effort(attempt.record),
@@ -47,6 +48,13 @@ def result_rows(records: Sequence[Record]) -> list[FlatRow]:
         for person in record.people
     ]
     return [*scored, *blind, *failed]
+
+
+def _describe_place(attempt: Attempt) -> dict[str, Cell]:
+    """The person's place among strangers."""
+    found = attempt.identification
+    names = ("rank", "strangers", "gallery", "one_in", "one_in_low", "one_in_high")
+    return {name: getattr(found, name) if found else None for name in names}
 
 
 def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
@@ -133,6 +141,7 @@ def _effort(record: Record) -> FlatRow:
     return {
         "residual": certificate.get("residual"),
         "unique": certificate.get("unique"),
+        "error_bound": certificate.get("error"),
         **{name: record.effort.get(name) for name in ("steps", "restarts", "seconds", "device")},
     }
 

