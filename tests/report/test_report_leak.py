@@ -43,7 +43,7 @@ def place(rank=1, *, recognisable=True, match=9.0, rival=3.0, gallery="same labe
 
 
 HIDDEN = place(40, recognisable=False, match=0.5)
-ABLE = Control(bare=(1, 1, 0.01), negative=(0, 4))
+ABLE = Control(bare=(1, 1, 0.01), negative=(0, 4, 0.04))
 
 
 def record(psnr, *, people=None, places=None, baseline=11.0, exact=0.0, **changed):
@@ -114,6 +114,14 @@ def test_an_attempt_among_many_must_stand_out_from_the_strangers_of_all():
     assert among.level is Level.not_shown
 
 
+def test_one_attack_that_works_is_enough_to_say_that_nothing_was_shown():
+    able = record([9.0], places=[HIDDEN], attack=Component("able"))
+    weak = record([12.0], places=[HIDDEN], attack=Component("weak"), control=None)
+    for order in ([able, weak], [weak, able]):
+        [best] = strongest(attempts(order)).values()
+        assert (best.level, best.record.attack.name) == (Level.not_shown, "able")
+
+
 def test_the_strongest_attempt_is_the_one_that_shows_most_not_the_one_with_least_error():
     grey = record([18.5], places=[HIDDEN], attack=Component("grey"))
     noisy = record([16.9], places=[place()], attack=Component("noisy"))
@@ -152,7 +160,8 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         "may still be (95 % confidence).",
         "Positive control: without a defense the attack found people whom the audit had chosen "
         "itself.",
-        "Negative control: in guesses made from other updates, 0 of 4 people were found.",
+        "Negative control: in guesses made from other updates, 0 of 4 people were found, where "
+        "luck finds 0.0.",
     )
     assert judged.level is Level.recognisable
     assert judged.worst.victim == ("photos", 0)
@@ -164,7 +173,7 @@ def test_a_verdict_does_not_speak_of_safety_where_no_defense_holds():
 
 
 def test_a_defense_is_not_called_safe_by_an_attack_that_finds_nobody_without_it():
-    weak = Control(bare=(0, 1, 0.01), defended=(0, 1, 0.01), negative=(0, 4))
+    weak = Control(bare=(0, 1, 0.01), defended=(0, 1, 0.01), negative=(0, 4, 0.04))
     judged = verdict([record([12.0]), record([12.0], defense=links(sp.Sign()))])
     assert "Nobody was identified behind Sign" in " ".join(judged.details)
     judged = verdict([record([12.0], defense=links(sp.Sign()), control=weak)])

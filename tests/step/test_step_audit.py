@@ -14,6 +14,7 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import listen
+from seepage.report import Level
 from seepage.step.step_inputs import TryRanges, list_ranges, unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}
@@ -502,3 +503,22 @@ def test_searches_try_several_ranges_only_if_none_is_known(photo):
         )
         (record,) = [r for r in found.records if r.attack.name == "inverting_gradients"]
         assert record.effort["restarts"] == runs
+
+
+def test_without_others_nobody_is_said_to_be_safe_and_with_them_a_control_is_run():
+    torch.manual_seed(0)
+    images = torch.rand(40, 1, 8, 8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
+    step = (model, nn.CrossEntropyLoss(), (images[:1], torch.tensor([2])))
+    hidden = sp.AddGaussian(1e6)
+    options = {"defense": hidden, "domain": (0, 1), "steps": 5, "seconds": 20.0}
+    alone = sp.audit_step(*step, **options)
+    levels = {attempt.level for attempt in alone.people.values()}
+    assert not levels & {Level.not_shown, Level.reconstructed, Level.recognisable}
+    assert alone.controls == ()
+    known = sp.audit_step(*step, **options, others=images[1:])
+    assert known.controls
+    assert any(record.control.able for record in known.records)
+    assert "Positive control: without a defense the attack found people" in str(known)
+    levels = {attempt.level for attempt in known.people.values()}
+    assert levels <= {Level.not_shown, Level.singled_out, Level.partly}

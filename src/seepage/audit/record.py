@@ -53,12 +53,13 @@ class Control:
     Args:
         bare: Canaries identified without the defense, canaries, and the chance of one by luck.
         defended: The same with the defense; None if there is no defense.
-        negative: People identified in guesses that have no part of them, and how many were tried.
+        negative: People found in guesses that have no part of them, how many were looked for, and
+            how many luck would find.
     """
 
     bare: tuple[int, int, float] | None = None
     defended: tuple[int, int, float] | None = None
-    negative: tuple[int, int] = (0, 0)
+    negative: tuple[int, int, float] = (0, 0, 0.0)
 
     @property
     def able(self) -> bool:
@@ -205,7 +206,8 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     same = [c for c in canaries if c.defense == record.defense and c.defense]
     tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
     hits = sum(one.singled_out for one in tried)
-    return Control(_count(bare), _count(same), (hits, len(tried)))
+    luck = sum(1 / (one.strangers + 1) for one in tried)
+    return Control(_count(bare), _count(same), (hits, len(tried), luck))
 
 
 def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:

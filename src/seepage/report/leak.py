@@ -287,12 +287,14 @@ def keep_strongest(tried: Iterable[Attempt], key: Callable[[Attempt], K]) -> dic
 
 def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
     best = max(group, key=strength)
-    if best.level not in (Level.recognisable, Level.singled_out):
-        return best
-    if is_identified([a.identification for a in group if a.identification is not None]):
-        return best
-    lower = [replace(a, level=_unidentified(a.record, a.index)) for a in group]
-    return max(lower, key=strength)
+    if best.level in (Level.recognisable, Level.singled_out):
+        if is_identified([a.identification for a in group if a.identification is not None]):
+            return best
+        group = [replace(a, level=_unidentified(a.record, a.index)) for a in group]
+        best = max(group, key=strength)
+    # One attack that would have found the person is enough to say that nothing was shown.
+    able = [a for a in group if a.level is Level.not_shown]
+    return max(able, key=strength) if best.level is Level.inconclusive and able else best
 
 
 def strength(attempt: Attempt) -> tuple[int, float]:

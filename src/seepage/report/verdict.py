@@ -208,7 +208,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     if not controls:
         return ["No control was run, so a person who was not identified may still be at risk."]
     able = [c for c in controls if c.able]
-    tested, hits = (sum(c.negative[i] for c in controls) for i in (1, 0))
+    hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
     first = (
         "Positive control: without a defense the attack found people whom the audit had chosen "
         "itself."
@@ -221,7 +221,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     return [
         first,
         f"Negative control: in guesses made from other updates, {hits} of {tested} people were "
-        "found.",
+        f"found, where luck finds {luck:.1f}.",
     ]
 
 

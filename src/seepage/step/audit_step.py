@@ -27,7 +27,7 @@ from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
-from seepage.scoring.identification import Gallery
+from seepage.scoring.identification import FEWEST, Gallery
 from seepage.step.shared_update import (
     choose_computation,
     copy_model,
@@ -136,6 +136,7 @@ def run_attacks(
     fit: Callable[[ApplicableAttack, float], ApplicableAttack],
     found: Applicability,
     *,
+    canaries: Target | None,
     notes: tuple[str, ...],
     promise: str,
     seconds: float,
@@ -146,12 +147,14 @@ def run_attacks(
         case: Makes a case from an attack.
         fit: Cuts the steps of an attack to so many seconds.
         found: The attacks that apply.
+        canaries: People who are attacked without the defense as a control; None if there are none.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
         seconds: Time for all searches together.
     """
     cases: list[Case] = []
     outcomes: list[Outcome] = []
+    controls: list[tuple[Case, Outcome]] = []
     refused = dict(found.refused)
     searches = sum(bool(option.options) for option in found.chosen)
     left = seconds
@@ -163,10 +166,13 @@ def run_attacks(
             continue
         began = time.perf_counter()
         with show_progress(option.name):
-            share = 0.9 * left / max(1, searches)
+            share = 0.9 * left / max(1, searches) / (1 if canaries is None else 2)
             fitted = fit(option, share)
             attempt = case(fitted)
             outcome = run_case(attempt)
+            if canaries is not None and not _proven(outcome.record):
+                control = _make_control(attempt, canaries)
+                controls.append((control, run_case(control)))
         if option.options:
             left, searches = max(0.0, left - (time.perf_counter() - began)), searches - 1
         cut = _describe_cut(option, fitted)
@@ -178,7 +184,24 @@ def run_attacks(
             outcomes.append(outcome)
         else:
             refused[option.name] = outcome.record.error
-    return StepAudit(tuple(cases), tuple(outcomes), refused, notes, promise)
+    return StepAudit(tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls))
+
+
+def _make_control(case: Case, canaries: Target) -> Case:
+    """The same attack on canaries, without the defense."""
+    bare = Client(case.client.local, chain())
+    return replace(case, client=bare, target=canaries, control="canary", others=(case.target,))
+
+
+def _choose_canaries(who: Target, others: Tensor | None) -> Target | None:
+    """As many others as the batch has people, with its labels; None if there are too few."""
+    gallery, size = who.everybody, len(who.people)
+    assert gallery is not None
+    if others is None or len(gallery.inputs) < 2 * size + FEWEST:
+        return None
+    people = tuple(range(len(gallery.inputs) - size, len(gallery.inputs)))
+    batch = Batch(gallery.inputs[list(people)], who.require_batch().labels)
+    return replace(who, people=people, batch=batch, captured=None)
 
 
 def _proven(record: Record) -> bool:
@@ -268,8 +291,9 @@ def audit_step(
         defense: What is done to the update before it is shared.
         threat: What the adversary knows; the number of people and the defense by default, and
             labels are inferred.
-        others: Inputs of people who are not in the batch, for the guess that needs no update and
-            for the range of inputs.
+        others: Inputs of people who are not in the batch. They tell the range of inputs if no
+            domain is given, the people of the batch are looked for among them, and some of them
+            serve as a control. Without them nobody can be said not to be identified.
         privacy_engine: That made the model private, so that the result tells what was spent.
         delta: Of the epsilon that is told where the model is private.
         seconds: About how long all searches together may take; closed forms come on top.
@@ -336,7 +360,15 @@ def audit_step(
             return fit_to_budget(option, seen, seconds=share, runs=_count_runs(option, ranges))
 
         promise = "" if privacy is None else privacy.account
-        return run_attacks(case, fit, found, notes=notes, promise=promise, seconds=seconds)
+        return run_attacks(
+            case,
+            fit,
+            found,
+            canaries=_choose_canaries(who, others),
+            notes=notes,
+            promise=promise,
+            seconds=seconds,
+        )
 
 
 def _prepare_task(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seepage.audit.case import Case
-from seepage.audit.record import Outcome, Record
+from seepage.audit.record import Outcome, Record, join_controls
 from seepage.audit.run_spec import run
 from seepage.audit.store import PAGE, SHEET
 from seepage.report.contact_sheet import save_contact_sheet
@@ -29,6 +29,7 @@ class StepAudit:
         refused: Attacks that do not apply, with the reason.
         notes: What was assumed, and what the audit leaves out.
         promise: What differential privacy promises, in words; empty where it does not.
+        controls: The same attacks on others, without the defense; empty if none were given.
     """
 
     cases: tuple[Case, ...]
@@ -36,11 +37,13 @@ class StepAudit:
     refused: Mapping[str, str]
     notes: tuple[str, ...]
     promise: str = ""
+    controls: tuple[tuple[Case, Outcome], ...] = ()
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """One per attack."""
-        return tuple(outcome.record for outcome in self.outcomes)
+        """One per attack, with how its control went."""
+        every = (*self.outcomes, *(outcome for _, outcome in self.controls))
+        return join_controls(outcome.record for outcome in every)
 
     @property
     def people(self) -> Mapping[int, Attempt]:
@@ -100,9 +103,10 @@ class StepAudit:
         title = f"One training step of {self.cases[0].task.name}" if self.cases else "No attack"
         title = f"{title}: {self.promise}" if self.promise else title
         told = "\n".join(f"# {line}" for line in str(self).splitlines())
-        outcomes = {outcome.record.case: outcome for outcome in self.outcomes}
+        controls, controlled = zip(*self.controls, strict=True) if self.controls else ((), ())
+        outcomes = {outcome.record.case: outcome for outcome in (*self.outcomes, *controlled)}
         found = run(
-            self.cases,
+            (*self.cases, *controls),
             path,
             executor=lambda cases, _: [outcomes[case.id] for case in cases],
             overwrite=overwrite,

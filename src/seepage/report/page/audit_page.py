@@ -109,7 +109,7 @@ def _control_section(records: Sequence[Record]) -> Section | None:
             labels[setup],
             _share(control.bare),
             _share(control.defended),
-            "{} of {}".format(*control.negative),
+            "{} of {} (luck: {:.1f})".format(*control.negative),
             "yes" if control.able else "no: inconclusive",
         ]
         for (data, model, attack, setup), control in found.items()
@@ -122,7 +122,7 @@ def _control_section(records: Sequence[Record]) -> Section | None:
         "Each attack also ran on canaries, people whom the audit chose itself. An attack is strong "
         "enough to tell if it finds them without the defense. The last count is of people who "
         "were looked for in guesses that have no part of them, made from other updates and from "
-        "noise: it should be near zero.",
+        "noise, beside what luck finds.",
         make_scrollable(
             "Controls",
             table(

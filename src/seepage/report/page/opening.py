@@ -38,8 +38,8 @@ def assumptions(records: Sequence[Record]) -> Markup:
     knowledge = [f"{threat_words(t)}." for t in dict.fromkeys(r.threat for r in records)]
     parts = {
         "The adversary had": join_markup(*(element("p", None, known) for known in knowledge)),
-        "What the words mean": _convention(),
         "How hard we looked": element("p", None, _effort(records)),
+        "What the words mean": _convention(),
     }
     return element(
         "section",

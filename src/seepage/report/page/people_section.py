@@ -112,7 +112,7 @@ def unscored_section(
         "What came back, with no truth to compare it with",
         "Every guess as the attack left it, the one that explains the update best first. The "
         "residual is the relative difference between the update recomputed at the guess and the "
-        "one that was seen. Right to 8 bits means that the error is proved to be below half a step.",
+        "one that was seen. Right to 8 bits: the error is proved to be below half a step.",
         join_markup(*(_draw_unscored(record, guess(record)) for record in blind)),
     )
 
