@@ -20,7 +20,7 @@ from seepage.audit import AuditStore, Outcome, Record, SpecSource, build_spec, l
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 
-SPEC = """
+SPEC = """controls = false
 metrics = ["psnr"]
 seeds = [0, 1]
 [[scenario]]
