@@ -206,7 +206,9 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     """What the controls say about the attacks, in a sentence or two."""
     controls = {a.record.control: None for a in tried if a.record.control is not None}
     if not controls:
-        return ["No control was run, so a person who was not identified may still be at risk."]
+        everybody = all(attempt.level.identified for attempt in strongest(tried).values())
+        said = "No control was run, so people who were not identified may still be at risk."
+        return [] if everybody else [said]
     able = [c for c in controls if c.able]
     hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
     first = (
