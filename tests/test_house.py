@@ -12,10 +12,8 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached yet, with what was measured last. Lower these, never raise them.
 REACHED = {
-    "lines": 43_000,
-    "longest import chain": 32,
-    "public names": 1_100,
-    "single-user modules": 52,
+    "lines": 42_000,
+    "public names": 915,
 }
 
 

@@ -165,7 +165,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         scores=scored.scores,
         baselines=scored.baselines,
         identification=scored.identification,
-        label_chance=case.target.label_chance,
+        label_chance=_find_label_chance(case),
         negatives=tuple(negatives),
         certificate=None if certificate is None else asdict(certificate),
         effort=effort,
@@ -173,6 +173,15 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     )
     words = describe_inputs(case.task.domain, scored.guess)
     return Outcome(record, case.target.truth, scored.guess, trace.objective, words)
+
+
+def _find_label_chance(case: Case) -> float | None:
+    """How often a guess of a label is right: by the labels of the data, or one in all classes."""
+    if case.target.batch is None or case.target.label_chance is not None:
+        return case.target.label_chance
+    # The head comes last, with one row for each class.
+    *_, head = case.task.parameters.values()
+    return 1 / max(1, len(head))
 
 
 def _certify(seen: Observation, guess: Reconstruction) -> Certificate | None:

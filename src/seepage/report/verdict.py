@@ -97,7 +97,6 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         headline=_headline(people, noun, where),
         details=(
             _tell_worst(worst),
-            *_tell_labels(people),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *_tell_controls(tried),
@@ -131,7 +130,9 @@ def _headline(people: People, noun: str, where: str) -> str:
     if found:
         who = f"{found} of {total} people" if total > 1 else "The one person attacked"
         verb = "were" if found > 1 or total > 1 else "was"
-        return f"{who} {verb} identified{where}: {_count_levels(people, noun)}"
+        labels = _count_labels(people)
+        besides = f"; {labels} of {total} labels came back too" if labels else ""
+        return f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
     attacked = count_noun(total, "person", "people")
     levels = {attempt.level for attempt in people.values()}
     if Level.inconclusive in levels:
@@ -158,7 +159,7 @@ def _count_levels(people: People, noun: str) -> str:
 def _list_leaked_parts(people: People) -> str:
     """What came back besides inputs: labels, columns, words."""
     parts = [part for attempt in people.values() for part in attempt.parts]
-    labels = parts.count("the label")
+    labels = _count_labels(people)
     said = [f"the labels of {labels} of {len(people)} people"] if labels else []
     return list_words([*said, *dict.fromkeys(part for part in parts if part != "the label")])
 
@@ -194,12 +195,9 @@ def _round_claim(value: float) -> str:
     return f"{float(f'{value:.1g}'):,.0f}" if value < 1e9 else "a billion or more"
 
 
-def _tell_labels(people: People) -> list[str]:
-    """Say that labels leaked, if inputs of some were identified as well."""
-    leaked = sum("the label" in attempt.parts for attempt in people.values())
-    if not leaked or not count_identified(people):
-        return []
-    return [f"The labels of {leaked} of {len(people)} people came back as well."]
+def _count_labels(people: People) -> int:
+    """How many labels came back that the adversary did not know."""
+    return sum("the label" in attempt.parts for attempt in people.values())
 
 
 def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
