@@ -184,7 +184,7 @@ def test_scores_are_one_number_per_person_with_a_closed_form():
 
 def test_every_person_has_baselines_of_every_metric():
     record = run_case(one_case(constant(0.25), size=3)).record
-    assert set(record.baselines) == {"mean", "draw"}
+    assert set(record.baselines) == {"mean", "draw", "label"}
     for scores in record.baselines.values():
         assert set(scores) == set(record.scores)
         assert all(len(values) == 3 for values in scores.values())

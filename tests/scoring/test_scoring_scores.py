@@ -135,6 +135,14 @@ def test_a_pool_smaller_than_the_batch_is_refused():
         mean_guess(torch.zeros(1), 0)
 
 
+def test_a_baseline_knows_the_labels_that_the_adversary_knows():
+    batch = Batch(torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([7, 8, 9]))
+    pool, labels = torch.tensor([[0.1], [0.3], [0.9]]), torch.tensor([7, 7, 8])
+    scores = baseline_scores(batch, pool=pool, labels=labels, metrics=[MSE()], rng=rng(0))
+    errors = [0.2**2, 0.1**2, (0.5 - 1.3 / 3) ** 2]
+    assert scores["label"]["mse"].tolist() == pytest.approx(errors, rel=1e-5)
+
+
 def test_an_attack_that_found_something_beats_both_baselines():
     guess, batch = noisy([0.05] * 4)
     pool = rng(7).uniform((50, 1, 4, 4)).float()

@@ -122,9 +122,19 @@ class Target:
     def pool(self) -> Tensor:
         """Inputs of all other examples, from which the trivial baselines are made."""
         assert self.everybody is not None
+        return self.everybody.inputs[self._is_other]
+
+    @property
+    def _pool_labels(self) -> Tensor | None:
+        labels = None if self.everybody is None else self.everybody.labels
+        return None if labels is None else labels[self._is_other]
+
+    @property
+    def _is_other(self) -> Tensor:
+        assert self.everybody is not None
         others = torch.ones(len(self.everybody.inputs), dtype=torch.bool)
         others[list(self.people)] = False
-        return self.everybody.inputs[others]
+        return others
 
     @cached_property
     def digest(self) -> str:
@@ -188,6 +198,7 @@ class Target:
         trivial = baseline_scores(
             self.batch,
             pool=self.pool,
+            labels=self._pool_labels if labels_known or guess.labels is not None else None,
             metrics=scores.metrics,
             rng=rng,
             low=low,

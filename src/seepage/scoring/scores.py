@@ -300,6 +300,7 @@ def baseline_scores(
     batch: Batch,
     *,
     pool: Tensor,
+    labels: Tensor | None = None,
     metrics: Sequence[Metric] | None = None,
     rng: Rng,
     peak: float = 1.0,
@@ -311,6 +312,7 @@ def baseline_scores(
     Args:
         batch: The truth.
         pool: Inputs `(N, ...)` of people who are not in the batch, at least as many as in it.
+        labels: Labels of the pool, if the adversary knows the labels of the batch.
         metrics: By default every metric that fits these inputs.
         rng: Randomness of the draw.
         peak: Width of the range of values, 1 for images in [0, 1].
@@ -319,7 +321,8 @@ def baseline_scores(
             most frequent.
 
     Returns:
-        Scores under "mean", which of tokens is the most frequent at each place, and "draw".
+        Scores under "mean", which of tokens is the most frequent at each place, and "draw"; with
+        labels also under "label", the mean of others with the person's own label.
 
     Example:
         >>> import torch
@@ -330,10 +333,22 @@ def baseline_scores(
     """
     drawn = draw_guess(pool, len(batch), rng=rng)
     guesses = {"mean": mean_guess(_typical_input(pool, domain), len(batch)), "draw": drawn}
+    if labels is not None:
+        guesses["label"] = _guess_by_label(batch.labels, pool, labels, domain)
     return {
         name: score(guess, batch, metrics=metrics, peak=peak, low=low, domain=domain)
         for name, guess in guesses.items()
     }
+
+
+def _guess_by_label(
+    wanted: Tensor, pool: Tensor, labels: Tensor, domain: Domain | None
+) -> Reconstruction:
+    """The mean of others with each person's label; of everybody if nobody else has it."""
+    classes = wanted.argmax(1) if wanted.ndim == 2 else wanted
+    alike = [pool[labels == label] for label in classes.tolist()]
+    rows = [_typical_input(rows if len(rows) else pool, domain) for rows in alike]
+    return Reconstruction(torch.stack(rows))
 
 
 def _typical_input(pool: Tensor, domain: Domain | None) -> Tensor:

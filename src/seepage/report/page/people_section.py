@@ -207,6 +207,7 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
 def _baselines(attempt: Attempt) -> str:
     guesses = {
         "the mean of others": attempt.record.baselines.get("mean"),
+        "the mean of their label": attempt.record.baselines.get("label"),
         "somebody else's": attempt.record.baselines.get("draw"),
     }
     metric = attempt.amount.metric
