@@ -82,7 +82,8 @@ def test_the_page_opens_from_disk_without_error_or_request(page):
     assert beyond == []
     assert sum(url.startswith("file:") for url in page.requests) == 1
     assert page.run("document.querySelector('h1').innerText") == (
-        "Inconclusive without a defense: the attacks were too weak to tell (2 people attacked)."
+        "Inconclusive without a defense: no control was run, so the attacks may be too weak "
+        "(2 people attacked)."
     )
     sections = page.run("[...document.querySelectorAll('main > section')].map(s => s.id)")
     assert sections == ["assumptions", "people", "defenses", "convergence", "records", "rerun"]

@@ -37,13 +37,14 @@ def links(*defenses):
     return tuple(map(Component.of, defenses))
 
 
-def place(rank=1, *, recognisable=True, match=9.0, rival=3.0, gallery="same label"):
+def place(rank=1, *, recognisable=True, match=9.0, rival=3.0, gallery="same label", low=1e3):
     """The place of a person among 99 strangers."""
-    return Identification(rank, 99, gallery, match, rival, recognisable, 5e3, 1e3, 2e4)
+    return Identification(rank, 99, gallery, match, rival, recognisable, 5 * low, low, 20 * low)
 
 
 HIDDEN = place(40, recognisable=False, match=0.5)
 ABLE = Control(bare=(1, 1, 0.01), negative=(0, 4, 0.04))
+WEAK = Control(bare=(0, 1, 0.01), negative=(0, 4, 0.04))
 
 
 def record(psnr, *, people=None, places=None, baseline=11.0, exact=0.0, **changed):
@@ -106,12 +107,44 @@ def test_labels_count_as_a_leak_where_they_were_secret_and_right_beyond_chance()
 
 
 def test_an_attempt_among_many_must_stand_out_from_the_strangers_of_all():
-    tries = [record([12.0], places=[place(match=3.5, rival=3.0)], attack=Component("one"))]
-    [alone] = strongest(attempts(tries)).values()
+    weak = place(match=3.5, rival=3.0, low=30)
+    one = record([12.0], places=[weak], attack=Component("one"))
+    [alone] = strongest(attempts([one])).values()
     assert alone.level is Level.recognisable
-    tries.append(record([12.0], places=[place(7, match=1.0, rival=4.0)], attack=Component("two")))
-    [among] = strongest(attempts(tries)).values()
+    two = record([12.0], places=[place(7, match=1.0, rival=4.0)], attack=Component("two"))
+    [among] = strongest(attempts([one, two])).values()
     assert among.level is Level.not_shown
+    clear = record([12.0], places=[place(match=3.5, low=1e4)], attack=Component("one"))
+    [still] = strongest(attempts([clear, two])).values()
+    assert still.level is Level.recognisable, "a bad attempt hides no clear match"
+
+
+def test_people_singled_out_by_luck_among_many_are_not_counted():
+    lucky = [place(low=30) if n < 2 else HIDDEN for n in range(100)]
+    best = strongest(attempts([record([12.0] * 100, places=lucky)]))
+    assert {attempt.level for attempt in best.values()} == {Level.not_shown}
+    many = [place(low=30) if n < 9 else HIDDEN for n in range(100)]
+    best = strongest(attempts([record([12.0] * 100, places=many)]))
+    assert sum(attempt.level.identified for attempt in best.values()) == 9
+
+
+@pytest.mark.parametrize("gallery", ["synthetic", "few of the label"])
+def test_without_fair_strangers_only_a_near_copy_identifies(gallery):
+    [far] = attempts([record([12.0], places=[place(recognisable=False, gallery=gallery)])])
+    assert far.level is Level.inconclusive
+    [near] = attempts([record([30.0], places=[place(gallery=gallery)])])
+    assert near.level is Level.recognisable
+    assert "too few strangers" in verdict([far.record]).headline
+
+
+def test_a_leaked_label_does_not_make_a_weak_attack_conclusive():
+    secret = Component("Threat", {"knows_labels": False})
+    scores = {"psnr": (9.0,) * 4, "label_accuracy": (1.0,) * 4}
+    leaked = record([9.0] * 4, scores=scores, threat=secret, label_chance=0.1, control=WEAK)
+    assert verdict([leaked]).headline == (
+        "Inconclusive: the attacks were too weak to tell (4 people attacked); the labels of 4 of 4 "
+        "people came back"
+    )
 
 
 def test_one_attack_that_works_is_enough_to_say_that_nothing_was_shown():
@@ -154,14 +187,14 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
     assert judged.headline == "2 of 3 people were identified without a defense: 2 recognisable"
     assert judged.details == (
         "The worst-off person, photos #0, came back at 31.2 dB, first among 99 strangers of the "
-        "same label (about 1 in 5,000); a guess that needs no update reaches 11.0 dB.",
+        "same label (at least 1 in 1,000); a guess that needs no update reaches 11.0 dB.",
         "People were still identified behind Sign (1 of 3).",
         "Nobody was identified behind Prune 0.99; with 3 people tested, up to 63% of a population "
         "may still be (95 % confidence).",
         "Positive control: without a defense the attack found people whom the audit had chosen "
         "itself.",
-        "Negative control: in guesses made from other updates, 0 of 4 people were found, where "
-        "luck finds 0.0.",
+        "Negative control: in guesses made from other updates, 0 of 16 people were found, where "
+        "luck finds 0.2.",
     )
     assert judged.level is Level.recognisable
     assert judged.worst.victim == ("photos", 0)

@@ -9,6 +9,7 @@ from scipy import stats
 
 import seepage as sp
 from seepage.core import Batch, Rng
+from seepage.core.errors import InvalidValue
 from seepage.scoring.identification import (
     FEWEST,
     Gallery,
@@ -102,7 +103,7 @@ def test_a_known_label_is_not_counted_as_a_leak():
     assert all(found.rank <= 12 for found in unknown)
 
 
-def test_where_few_share_the_label_the_guess_must_beat_what_the_label_gives():
+def test_where_few_share_the_label_only_a_near_copy_counts():
     inputs = patterns(40)
     labels = torch.arange(40) // 4
     gallery = Gallery(inputs, labels)
@@ -110,7 +111,34 @@ def test_where_few_share_the_label_the_guess_must_beat_what_the_label_gives():
     mean = inputs[1:4].mean(0, keepdim=True)
     assert not place(gallery, mean).singled_out
     assert place(gallery, inputs[:1] + 0.1).singled_out
-    assert place(gallery, inputs[:1]).gallery == "any label"
+    rough = place(gallery, inputs[:1] + 0.4 * Rng(0).normal((1, 3, 24, 24)))
+    assert rough.rank == 1
+    assert not rough.singled_out
+    assert rough.gallery == "few of the label"
+
+
+def test_made_up_strangers_accuse_nobody():
+    noise = Rng(7).uniform((60, 3, 24, 24))
+    faces = patterns(12)
+    typical = faces.mean(0, keepdim=True)
+    for person in range(6):
+        gallery = Gallery(torch.cat([faces[person : person + 1], noise]), synthetic=True)
+        assert not place(gallery, typical).singled_out
+        assert not place(gallery, faces[person + 1 : person + 2]).singled_out
+        assert place(gallery, faces[person : person + 1]).singled_out
+
+
+def test_odd_guesses_are_refused_or_read_and_never_break_the_rest(people):
+    with pytest.raises(InvalidValue, match="at least one guess"):
+        place(people, people.inputs[:0])
+    huge = torch.full((1, 3, 24, 24), 3e38)
+    beside = place(people, torch.cat([huge, people.inputs[:1]]))
+    assert beside.recognisable
+    lines = sp.data.load("hamlet")
+    texts = Gallery(lines.inputs, lines.labels, lines.domain)
+    beyond = lines.inputs[:1].clone()
+    beyond[:, 0] = 2**40
+    assert place(texts, beyond).singled_out
 
 
 def test_people_who_are_the_same_as_the_truth_are_no_strangers(people):
@@ -146,7 +174,7 @@ def test_one_large_column_does_not_make_a_row_exact():
 
 def test_attempts_are_corrected_for_their_number(people):
     one = place(people, people.inputs[:1])
-    lucky = replace(one, match=3.0, rival=2.9)
+    lucky = replace(one, match=3.0, rival=2.9, one_in_low=30.0)
     rival = replace(one, rank=5, match=1.0, rival=4.0)
     assert is_identified([lucky])
     assert not is_identified([lucky, rival])

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from seepage.audit.record import Defense, Record
+from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.scoring import METRICS
-from seepage.scoring.identification import is_identified
+from seepage.scoring.identification import explain_by_luck, is_identified
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ def _sign(metric: str) -> float:
     return 1.0 if METRICS[metric].higher_leaks_more else -1.0
 
 
+Setup = tuple[Defense, Component, int]
 # The gate that counts people who were identified.
 IDENTIFIED = "identified"
 
@@ -188,7 +190,8 @@ class Gate:
             threshold = float(value)
         except ValueError:
             threshold = math.nan
-        if math.isnan(threshold):
+        whole = metric != IDENTIFIED or (threshold >= 0 and threshold == int(threshold))
+        if math.isnan(threshold) or not whole:
             raise InvalidValue(f"expected --fail-above METRIC=NUMBER, got {text!r}")
         return cls(metric, threshold)
 
@@ -230,7 +233,29 @@ def find_identified(records: Iterable[Record]) -> list[Breach]:
         for index, person in enumerate(record.people if record.scores else ()):
             key = record.data, person, record.model, record.defense, record.local, record.batch_size
             groups.setdefault(key, []).append((record, index))
-    return [breach for group in groups.values() for breach in _identify_person(group)]
+    found = [breach for group in groups.values() for breach in _identify_person(group)]
+    # Setups are judged one by one, as in the report.
+    setups: dict[Setup, list[Breach]] = {}
+    for breach in found:
+        setups.setdefault(_setup_of(breach.record), []).append(breach)
+    people: dict[Setup, set[tuple[str, int]]] = {}
+    for group in groups.values():
+        record, index = group[0]
+        people.setdefault(_setup_of(record), set()).add((record.data, record.people[index]))
+    return [breach for key, each in setups.items() for breach in _drop_luck(each, len(people[key]))]
+
+
+def _setup_of(record: Record) -> Setup:
+    return record.defense, record.local, record.batch_size
+
+
+def _drop_luck(breaches: Sequence[Breach], people: int) -> list[Breach]:
+    """Leave out people whom luck alone may have singled out among so many."""
+    sure = [b for b in breaches if b.record.is_exact(b.record.people.index(b.person))]
+    rest = [b for b in breaches if b not in sure]
+    places = [b.record.identification[b.record.people.index(b.person)] for b in rest]
+    lucky = explain_by_luck(places, people)
+    return [*sure, *(b for b, by_luck in zip(rest, lucky, strict=True) if not by_luck)]
 
 
 def _identify_person(group: Sequence[tuple[Record, int]]) -> Iterator[Breach]:

@@ -323,6 +323,11 @@ def _print_worse(baseline: Path | None, found: AuditResult, console: Console) ->
     if baseline is None:
         return False
     changed = report.changes(load_audit(baseline).records, found.records)
+    if not any(change.before and change.after for change in changed):
+        raise InvalidValue(
+            f"--fail-if-worse {baseline} and this audit have no person, setup and attack in "
+            "common; compare audits of the same spec"
+        )
     judged = report.comparison_verdict(changed)
     for sentence in (f"{judged.headline}.", *judged.details):
         print_line(console, sentence)
@@ -333,7 +338,7 @@ def _is_inconclusive(found: AuditResult) -> bool:
     """Whether anybody could not be judged, in any setup."""
     groups = group_by_setup(report.attempts(found.records)).values()
     people = [attempt for group in groups for attempt in report.strongest(group).values()]
-    return not people or any(attempt.level is report.Level.inconclusive for attempt in people)
+    return any(not a.level.identified and not a.conclusive for a in people)
 
 
 def _describe_leak(leak: Breach) -> str:

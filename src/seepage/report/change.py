@@ -47,7 +47,7 @@ class Change:
         """The order of changes: by the change of reading, then by the difference."""
         if self.before is None or self.after is None:
             return 0, 0.0
-        return abs(self.before.level.rank - self.after.level.rank), abs(self.difference)
+        return abs(_rank(self.before) - _rank(self.after)), abs(self.difference)
 
     @property
     def direction(self) -> Direction:
@@ -56,10 +56,15 @@ class Change:
             return Direction.appeared
         if self.after is None:
             return Direction.vanished
-        if self.before.level is self.after.level and abs(self.difference) < NOTICED:
+        if _rank(self.before) == _rank(self.after) and abs(self.difference) < NOTICED:
             return Direction.same
-        worse = (self.before.level.rank, self.difference) > (self.after.level.rank, 0.0)
+        worse = (_rank(self.before), self.difference) > (_rank(self.after), 0.0)
         return Direction.worse if worse else Direction.better
+
+
+def _rank(attempt: Attempt) -> int:
+    """The order of levels; whether nothing was found conclusively does not count as a change."""
+    return min(attempt.level.rank, Level.inconclusive.rank)
 
 
 def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:

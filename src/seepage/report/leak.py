@@ -12,7 +12,7 @@ from typing import TypeVar
 from seepage.audit.record import Record
 from seepage.core.construct import Component
 from seepage.report.words import NO_DEFENSE, Setup, decibels
-from seepage.scoring.identification import Identification, is_identified
+from seepage.scoring.identification import Identification, explain_by_luck, is_identified
 
 # PSNR says little about tables and texts: it would compare codes of answers and word numbers.
 _SHARES: Mapping[str, str] = {"feature_accuracy": "columns", "token_accuracy": "words"}
@@ -115,6 +115,7 @@ class Attempt:
         index: Position of the person in the record's batch.
         psnr: What came back, in dB.
         level: What that shows, as the only attempt on this person.
+        conclusive: Whether the attack, or another one on this person, is known to find people.
     """
 
     number: int
@@ -122,6 +123,7 @@ class Attempt:
     index: int
     psnr: float
     level: Level
+    conclusive: bool = False
 
     @property
     def victim(self) -> Victim:
@@ -161,6 +163,9 @@ class Attempt:
         return _score(self.record.scores, self.index, metric)
 
 
+_SINGLED = (Level.recognisable, Level.singled_out)
+
+
 def _level_of(record: Record, index: int) -> Level:
     if record.is_exact(index):
         return Level.reconstructed
@@ -174,15 +179,19 @@ def _unidentified(record: Record, index: int) -> Level:
     """The level of a person whom nothing singles out."""
     if _list_parts(record, index):
         return Level.partly
+    return Level.not_shown if _is_conclusive(record, index) else Level.inconclusive
+
+
+def _is_conclusive(record: Record, index: int) -> bool:
+    """Whether the attack would have found this person, as far as the controls can tell."""
     found = record.identification[index] if record.identification else None
-    conclusive = (
+    return (
         found is not None
-        and found.gallery != "synthetic"
+        and found.fair
         and record.control is not None
         and record.control.able
         and not record.effort.get("cut")
     )
-    return Level.not_shown if conclusive else Level.inconclusive
 
 
 def _list_parts(record: Record, index: int) -> tuple[str, ...]:
@@ -220,7 +229,8 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
 def _list_attempts(number: int, record: Record) -> Iterator[Attempt]:
     for index, value in enumerate(record.scores.get("psnr", ())):
         if value is not None:
-            yield Attempt(number, record, index, value, _level_of(record, index))
+            level, conclusive = _level_of(record, index), _is_conclusive(record, index)
+            yield Attempt(number, record, index, value, level, conclusive)
 
 
 def _score(scores: Scores, index: int, metric: str) -> float | None:
@@ -265,12 +275,19 @@ def residual_of(record: Record) -> float:
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
     """Per person the attempt that shows most, the worst-off person first.
 
-    A defense is judged by the lowest error over attacks: it must hold against all of them.
+    A defense is judged by the lowest error over attacks: it must hold against all of them. People
+    who may be singled out by luck alone, among so many, are not counted as identified.
 
     References:
         Liu et al., 2024, Sec. 4 (liu2024systematic)
     """
     best = keep_strongest(tried, lambda attempt: attempt.victim)
+    singled = [victim for victim, attempt in best.items() if attempt.level in _SINGLED]
+    places = [found for victim in singled if (found := best[victim].identification) is not None]
+    for victim, lucky in zip(singled, explain_by_luck(places, len(best)), strict=False):
+        if lucky:
+            attempt = best[victim]
+            best[victim] = replace(attempt, level=_unidentified(attempt.record, attempt.index))
     return dict(sorted(best.items(), key=lambda item: strength(item[1]), reverse=True))
 
 
@@ -286,8 +303,10 @@ def keep_strongest(tried: Iterable[Attempt], key: Callable[[Attempt], K]) -> dic
 
 
 def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
+    conclusive = any(attempt.conclusive for attempt in group)
+    group = [replace(attempt, conclusive=conclusive) for attempt in group]
     best = max(group, key=strength)
-    if best.level in (Level.recognisable, Level.singled_out):
+    if best.level in _SINGLED:
         if is_identified([a.identification for a in group if a.identification is not None]):
             return best
         group = [replace(a, level=_unidentified(a.record, a.index)) for a in group]

@@ -134,12 +134,32 @@ def _headline(people: People, noun: str, where: str) -> str:
         besides = f"; {labels} of {total} labels came back too" if labels else ""
         return f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
     attacked = count_noun(total, "person", "people")
-    levels = {attempt.level for attempt in people.values()}
-    if Level.inconclusive in levels:
-        return f"Inconclusive{where}: the attacks were too weak to tell ({attacked} attacked)"
-    if Level.partly in levels:
-        return f"Nobody was identified{where}, but {_list_leaked_parts(people)} came back"
+    parts = _list_leaked_parts(people)
+    if _is_unclear(people):
+        besides = f"; {parts} came back" if parts else ""
+        return f"Inconclusive{where}: {_excuse(people)} ({attacked} attacked){besides}"
+    if parts:
+        return f"Nobody was identified{where}, but {parts} came back"
     return f"Nobody was identified{where} ({attacked} attacked)"
+
+
+def _is_unclear(people: People) -> bool:
+    """Whether somebody was not identified by attacks that are not known to identify anybody."""
+    return any(not a.level.identified and not a.conclusive for a in people.values())
+
+
+def _excuse(people: People) -> str:
+    """Why nothing can be concluded from having found nobody."""
+    unclear = [a for a in people.values() if not a.level.identified and not a.conclusive]
+    controlled = [a.record.control for a in unclear if a.record.control is not None]
+    places = [a.identification for a in unclear if a.identification is not None]
+    if places and not any(place.fair for place in places):
+        return "there were too few strangers of the kind to compare with"
+    if not controlled:
+        return "no control was run, so the attacks may be too weak"
+    if any(control.able for control in controlled):
+        return "time cut the attacks short"
+    return "the attacks were too weak to tell"
 
 
 def _count_levels(people: People, noun: str) -> str:
@@ -175,7 +195,7 @@ def _tell_worst(attempt: Attempt) -> str:
     if found is not None and found.singled_out and attempt.level.identified:
         among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
         if attempt.level is not Level.reconstructed:
-            among += f" (about 1 in {_round_claim(found.one_in)})"
+            among += f" (at least 1 in {_round_claim(found.one_in_low)})"
     elif found is not None:
         among = f", place {found.rank} among {found.strangers} strangers{_describe_gallery(found)}"
     beside = attempt.without_update
@@ -187,6 +207,7 @@ def _describe_gallery(found: Identification) -> str:
     return {
         "same label": " of the same label",
         "any label": "",
+        "few of the label": ", too few of whom share the label",
         "synthetic": " made up for the comparison, since no others were given",
     }[found.gallery]
 
@@ -202,20 +223,23 @@ def _count_labels(people: People) -> int:
 
 def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     """What the controls say about the attacks, in a sentence or two."""
-    controls = {a.record.control: None for a in tried if a.record.control is not None}
+    found = {
+        (a.record.data, a.record.model, a.record.attack, Setup.of(a.record)): a.record.control
+        for a in tried
+    }
+    controls = [control for control in found.values() if control is not None]
     if not controls:
-        everybody = all(attempt.level.identified for attempt in strongest(tried).values())
-        said = "No control was run, so people who were not identified may still be at risk."
-        return [] if everybody else [said]
+        return []
     able = [c for c in controls if c.able]
     hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
-    first = (
-        "Positive control: without a defense the attack found people whom the audit had chosen "
-        "itself."
-        if able
-        else "Positive control: the attacks did not find people whom the audit had chosen itself, "
-        "not even without a defense."
-    )
+    first = "Positive control: without a defense the attack found people whom the audit had chosen "
+    first += "itself."
+    if not able:
+        works = any(a.level.identified and not a.record.defense for a in strongest(tried).values())
+        besides = "though it found others" if works else "not even without a defense"
+        first = (
+            f"Positive control: people whom the audit had chosen itself were not found, {besides}."
+        )
     if not tested:
         return [first]
     return [
@@ -237,11 +261,7 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     """What each defense changes."""
     leaking = {setup: people for setup, people in groups.items() if count_identified(people)}
     rest = {setup: people for setup, people in groups.items() if setup not in leaking}
-    unclear = {
-        setup: people
-        for setup, people in rest.items()
-        if any(attempt.level is Level.inconclusive for attempt in people.values())
-    }
+    unclear = {setup: people for setup, people in rest.items() if _is_unclear(people)}
     holding = {setup: people for setup, people in rest.items() if setup not in unclear}
     sentences = []
     if leaking:
@@ -258,8 +278,9 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
             "may still be (95 % confidence)."
         )
     if unclear:
-        names = list_words([labels[setup] for setup in unclear], "or")
-        sentences.append(f"Inconclusive behind {names}: the attacks were too weak to tell.")
+        for why in dict.fromkeys(map(_excuse, unclear.values())):
+            listed = [labels[setup] for setup, people in unclear.items() if _excuse(people) == why]
+            sentences.append(f"Inconclusive behind {list_words(listed, 'or')}: {why}.")
     if groups and not holding and not unclear:
         sentences.append("No defense tried here hides everybody.")
     return sentences

@@ -27,6 +27,10 @@ _REMEMBERED = 1000
 # Degraded truths that an eye still recognises: noise of a quarter of the range.
 _NOISE = 0.25
 _SEEN = ("pixels", "structure")
+# What about 26 dB of PSNR gives a photo, and neither a mean nor another person does.
+_NEAR_COPY = {"pixels": 0.98, "structure": 0.9}
+# Probability of an accusation by luck that is accepted over all people and attempts.
+_LUCK = 0.05
 _LARGEST_CLAIM = 1e9
 
 
@@ -37,7 +41,8 @@ class Identification:
     Attributes:
         rank: Place of the truth among the candidates; 1 is first.
         strangers: How many others were in the gallery.
-        gallery: Who they were: "same label", "any label", or "synthetic".
+        gallery: Who they were: "same label", "any label", "few of the label" if the adversary knows
+            a label that too few others have, or "synthetic" if they were made up.
         match: How far the truth stands out, in robust deviations of the candidates.
         rival: The same for the stranger who stands out most.
         recognisable: Whether an eye would agree; see `identify`.
@@ -62,9 +67,14 @@ class Identification:
         return self.rank / (self.strangers + 1)
 
     @property
+    def fair(self) -> bool:
+        """Whether a guess that ignores the update has no better chance than any stranger's."""
+        return self.gallery in ("same label", "any label")
+
+    @property
     def singled_out(self) -> bool:
-        """Whether the truth is first."""
-        return self.rank == 1
+        """Whether the truth is first; in a gallery that is not fair it must be a near copy too."""
+        return self.rank == 1 and (self.fair or self.recognisable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +123,8 @@ class Gallery:
         order = self._order[allowed[self._order]]
         if label is None or self.labels is None:
             return order[:size], order[:0]
-        alike = order[self.labels[order] == label]
+        labels = self.labels.argmax(1) if self.labels.ndim == 2 else self.labels
+        alike = order[labels[order] == label]
         if len(alike) >= FEWEST:
             return alike[:size], order[:0]
         return order[:size], alike
@@ -164,8 +175,9 @@ def identify(
     correction.
 
     A label that the adversary knows or learns would single out many people by itself, so strangers
-    have the person's label. If fewer than nine people have it, strangers have any label, and the
-    guess must also look more like the truth than those few people and their mean do.
+    have the person's label. If fewer than nine people have it, strangers have any label, and only a
+    near copy of the truth counts, which the label alone does not give. The same holds for strangers
+    who are made up.
 
     A person is recognisable if the truth is first by pixels or by structure and looks as much like
     the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
@@ -186,6 +198,8 @@ def identify(
         >>> found.rank, found.strangers, found.singled_out
         (1, 39, True)
     """
+    if len(guesses) == 0:
+        raise InvalidValue("expected at least one guess to look for people in, got none")
     labels = batch.labels.argmax(1) if batch.labels.ndim == 2 else batch.labels
     truths = batch.inputs.detach().cpu()
     shown = gallery.similarity.show(guesses)
@@ -219,18 +233,29 @@ def _find(
         rivals = torch.cat([rivals, torch.tensor([best])])
     rank = 1 + int((rivals >= match).sum())
     one_in, low, high = extrapolate(match, rivals)
-    kind = "same label" if label is not None and gallery.labels is not None else "any label"
+    kind = _describe_gallery(gallery, strangers, label)
+    fair = kind in ("same label", "any label")
+    least = gallery.least_alike(strangers, label) if fair else _NEAR_COPY
     return Identification(
         rank=rank,
         strangers=len(strangers),
-        gallery="synthetic" if gallery.synthetic else "any label" if len(alike) else kind,
+        gallery=kind,
         match=match,
         rival=float(rivals.max()),
-        recognisable=rank == 1 and _is_recognisable(table, gallery.least_alike(strangers, label)),
+        recognisable=rank == 1 and _is_recognisable(table, least, every=not fair),
         one_in=one_in,
         one_in_low=low,
         one_in_high=high,
     )
+
+
+def _describe_gallery(gallery: Gallery, strangers: Tensor, label: int | None) -> str:
+    if gallery.synthetic:
+        return "synthetic"
+    if label is None or gallery.labels is None:
+        return "any label"
+    labels = gallery.labels.argmax(1) if gallery.labels.ndim == 2 else gallery.labels
+    return "same label" if bool((labels[strangers] == label).all()) else "few of the label"
 
 
 def _guess_by_label(gallery: Gallery, alike: Tensor) -> Tensor:
@@ -299,15 +324,17 @@ def extrapolate(match: float, others: Tensor) -> tuple[float, float, float]:
     return claim(excess), claim(wide), claim(narrow)
 
 
-def _is_recognisable(table: Table, least: Mapping[str, float]) -> bool:
+def _is_recognisable(table: Table, least: Mapping[str, float], *, every: bool) -> bool:
     if "columns" in table:
         return float(table["columns"][:, 0].max()) >= 0.8
     if "places" in table:
         return float(table["places"][:, 0].max()) >= 0.5
-    return any(
+    reached = [
         float(table[name][:, 0].max()) >= max(value, float(table[name][:, 1:].max()))
         for name, value in least.items()
-    )
+        if name in table
+    ]
+    return bool(reached) and (all(reached) if every else any(reached))
 
 
 def is_identified(found: Sequence[Identification]) -> bool:
@@ -315,12 +342,41 @@ def is_identified(found: Sequence[Identification]) -> bool:
 
     The truth must stand out more, in some attempt, than any stranger in any attempt. A guess that
     ignores the update reaches that with probability 1 / (N + 1), however many attempts there are.
+    Or it stands out so much in one attempt that luck would not explain the best of all of them.
 
     Example:
         >>> one = Identification(1, 99, "any label", 8.0, 3.0, True, 1e4, 1e3, 1e5)
         >>> is_identified([one]), is_identified([])
         (True, False)
     """
-    if not found:
+    first = [one for one in found if one.singled_out]
+    if not first:
         return False
-    return max(one.match for one in found) > max(one.rival for one in found)
+    clear = any(one.one_in_low * _LUCK >= len(found) or not one.fair for one in first)
+    return clear or max(one.match for one in first) > max(one.rival for one in found)
+
+
+def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
+    """Which of the people singled out in a group may owe it to luck alone.
+
+    If more people are singled out than luck explains, nobody does. Otherwise those do whose match
+    is not so rare that luck would not produce it even once among so many people.
+
+    Args:
+        found: The best match of each person who was singled out.
+        people: How many were looked for.
+
+    Example:
+        >>> weak = Identification(1, 9, "same label", 2.0, 1.9, False, 12.0, 10.0, 20.0)
+        >>> explain_by_luck([weak], people=20), any(explain_by_luck([weak] * 12, people=20))
+        ([True], False)
+    """
+    from scipy.special import betainc
+
+    if not found:
+        return []
+    chance = max(1 / (one.strangers + 1) for one in found)
+    count = len(found)
+    if float(betainc(count, people - count + 1, chance)) <= _LUCK:
+        return [False] * count
+    return [one.fair and one.one_in_low * _LUCK < people for one in found]

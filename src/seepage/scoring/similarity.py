@@ -97,6 +97,7 @@ def _standardise(values: Tensor) -> Tensor:
     """Remove the brightness of each channel and the contrast; entries that are not finite too."""
     values = torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     values = values.unsqueeze(2) if values.ndim == 3 else values
+    values = values.clamp(-1e9, 1e9)
     centred = values - values.mean((-2, -1), keepdim=True)
     return centred / (centred.square().mean((1, 2, 3), keepdim=True).sqrt() + _TINY)
 
@@ -248,8 +249,8 @@ def _compare_rows(guesses: Tensor, candidates: Tensor, public: Tensor, table: Ta
 
 def _compare_texts(guesses: Tensor, candidates: Tensor, public: Tensor) -> Table:
     """Share of words in their place, and overlap of words weighed by how rare they are."""
-    guesses = guesses.long()
-    highest = int(max(values.max() for values in (guesses, candidates, public))) + 1
+    highest = int(max(values.max() for values in (candidates, public))) + 1
+    guesses = torch.where(guesses < highest, guesses, -1).long()
     seen = torch.zeros(highest)
     for text in public:
         seen[text.clamp(min=0).unique()] += 1
