@@ -109,8 +109,8 @@ class Gallery:
 
     def choose_strangers(
         self, truth: Tensor, *, label: int | None, without: Collection[int], size: int
-    ) -> tuple[Tensor, Tensor]:
-        """Numbers of strangers, and of those whose label alone could pass for the person.
+    ) -> Tensor:
+        """Numbers of strangers: of the person's label if enough have it, else of any label.
 
         Args:
             truth: Input of the person; copies of it are left out.
@@ -122,12 +122,10 @@ class Gallery:
         allowed[list(without)] = False
         order = self._order[allowed[self._order]]
         if label is None or self.labels is None:
-            return order[:size], order[:0]
+            return order[:size]
         labels = self.labels.argmax(1) if self.labels.ndim == 2 else self.labels
         alike = order[labels[order] == label]
-        if len(alike) >= FEWEST:
-            return alike[:size], order[:0]
-        return order[:size], alike
+        return (alike if len(alike) >= FEWEST else order)[:size]
 
     def embed(self, numbers: Tensor) -> Views:
         """Views of these people; computed once for each."""
@@ -206,10 +204,10 @@ def identify(
     found = []
     for truth, label in zip(truths, labels.tolist(), strict=True):
         known = int(label) if labels_known else None
-        strangers, alike = gallery.choose_strangers(truth, label=known, without=without, size=size)
+        strangers = gallery.choose_strangers(truth, label=known, without=without, size=size)
         if len(strangers) == 0:
             raise InvalidValue("expected at least one stranger to compare with, got none")
-        found.append(_find(shown, truth, gallery, strangers, alike, known))
+        found.append(_find(shown, truth, gallery, strangers, known))
     return tuple(found)
 
 
@@ -218,7 +216,6 @@ def _find(
     truth: Tensor,
     gallery: Gallery,
     strangers: Tensor,
-    alike: Tensor,
     label: int | None,
 ) -> Identification:
     similarity, others = gallery.similarity, gallery.embed(strangers)
@@ -227,10 +224,6 @@ def _find(
     table = similarity.compare(shown, candidates)
     standing = _stand_out(table)
     match, rivals = float(standing[0]), standing[1:]
-    if len(alike):
-        by_label = similarity.show(_guess_by_label(gallery, alike))
-        best = float(_stand_out(similarity.compare(by_label, candidates))[0])
-        rivals = torch.cat([rivals, torch.tensor([best])])
     rank = 1 + int((rivals >= match).sum())
     one_in, low, high = extrapolate(match, rivals)
     kind = _describe_gallery(gallery, strangers, label)
@@ -256,14 +249,6 @@ def _describe_gallery(gallery: Gallery, strangers: Tensor, label: int | None) ->
         return "any label"
     labels = gallery.labels.argmax(1) if gallery.labels.ndim == 2 else gallery.labels
     return "same label" if bool((labels[strangers] == label).all()) else "few of the label"
-
-
-def _guess_by_label(gallery: Gallery, alike: Tensor) -> Tensor:
-    """What an adversary would guess who knows the label alone: its people and their mean."""
-    people = gallery.inputs[alike]
-    if not people.is_floating_point():
-        return people
-    return torch.cat([people, people.mean(0, keepdim=True)])
 
 
 def _stand_out(table: Table) -> Tensor:
