@@ -59,6 +59,7 @@ def always(): return Deadly()
 
 SPEC = """
 metrics = ["psnr"]
+controls = false
 [[scenario]]
 data = { name = "digits" }
 models = [
@@ -73,7 +74,7 @@ defenses = [{ name = "AddGaussian", std = 0.001 }]
 BOUNDED = """
 [[scenario]]
 data = { name = "digits", pixels = 8 }
-models = { name = "mlp", hidden = [8] }
+models = { name = "mlp", hidden = [8], activation = "sigmoid" }
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }
 bounds = [{ name = "CramerRao" }, { name = "VanTrees", points = 1 }]
@@ -147,6 +148,7 @@ def ray_starts():
         pytest.skip(f"ray does not start here: {type(error).__name__}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_starts")
 def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, cases):
     (place / "spec.toml").write_text(SPEC + BOUNDED)
