@@ -81,6 +81,8 @@ PROMISED = {
     "attacks.systematic",
     "attacks.through",
     "audit_step",
+    "PublicData",
+    "auto",
     "bounds.CandidateError",
     "bounds.MutualInformation",
     "bounds.ReconstructionRobustness",

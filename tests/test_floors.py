@@ -18,7 +18,7 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 PAPERS = Path(__file__).parents[1] / "papers" / "src"
 
 # Who may see truth and guess side by side.
-SIGHTED = {"audit", "scoring", "testing", "report", "cli", "step"}
+SIGHTED = {"audit", "rehearsal", "scoring", "testing", "report", "cli", "step"}
 HEAVY = {
     "PIL",
     "flwr",

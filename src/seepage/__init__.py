@@ -59,6 +59,7 @@ if typing.TYPE_CHECKING:
         epsilon,
     )
     from seepage.exposure import vet
+    from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
     from seepage.step import audit_step
     from seepage.threats import Threat
@@ -84,6 +85,7 @@ _HOMES = {
     ),
     "seepage.core.errors": ("SeepageError",),
     "seepage.exposure": ("vet",),
+    "seepage.rehearsal": ("PublicData", "auto"),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
     "seepage.threats": ("Threat",),
@@ -109,6 +111,7 @@ __all__ = [
     "Paired",
     "Precode",
     "Prune",
+    "PublicData",
     "Quantize",
     "Reconstruction",
     "Rng",
@@ -124,6 +127,7 @@ __all__ = [
     "attacks",
     "audit",
     "audit_step",
+    "auto",
     "bounds",
     "capture",
     "certify",

@@ -23,6 +23,7 @@ from seepage.core.construct import Component
 from seepage.core.digest import stable_repr
 from seepage.core.progress import listen
 from seepage.defenses.chain import chain
+from seepage.rehearsal.public_data import PublicData, Rehearses
 from seepage.threats.threat import Threat
 
 # Batches of people that each control looks for where they are not.
@@ -66,6 +67,38 @@ def adversaries(
             called = names.setdefault(stable_repr(plain), _name_unaware(name))
             every[unaware, called] = unaware, called, plain
     return list(every.values())
+
+
+def _group_targets(targets: Sequence[Target]) -> list[list[Target]]:
+    """Targets of the same data and batch size."""
+    groups: dict[tuple[str, int], list[Target]] = {}
+    for target in targets:
+        groups.setdefault((target.data, len(target.people)), []).append(target)
+    return list(groups.values())
+
+
+def _choose_canaries(group: Sequence[Target]) -> Target | None:
+    return group[0].choose_canaries({p for target in group for p in target.people})
+
+
+def _find_public(targets: Sequence[Target]) -> dict[str, PublicData]:
+    """People of each data set whom no case attacks, neither as a target nor as a canary."""
+    taken: dict[str, set[int]] = {}
+    held: dict[str, Target] = {}
+    for group in _group_targets(targets):
+        canaries = _choose_canaries(group)
+        for target in (*group, *([] if canaries is None else [canaries])):
+            taken.setdefault(target.data, set()).update(target.people)
+            held[target.data] = target
+    found = {name: target.choose_public(taken[name]) for name, target in held.items()}
+    return {name: public for name, public in found.items() if public is not None}
+
+
+def _give_public(attack: Attack, target: Target, public: Mapping[str, PublicData]) -> Attack:
+    """Give an attack that rehearses the people of the data set whom nobody attacks."""
+    if not isinstance(attack, Rehearses) or target.data not in public:
+        return attack
+    return attack.with_public(public[target.data])
 
 
 def _name_unaware(name: Name) -> Name:
@@ -126,8 +159,12 @@ class Audit:
         """List every combination; an impossible client is refused here, before anything runs."""
         clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
         targets = tuple(targets)
+        public = _find_public(targets)
         attacks = [
-            Case(task, client, threat, attack, name, target, seed, self.metrics)
+            Case(
+                *(task, client, threat, _give_public(attack, target, public)),
+                *(name, target, seed, self.metrics),
+            )
             for task, client in product(self.tasks, clients)
             for threat, name, attack in adversaries(self.threats, self.attacks, client)
             for target, seed in product(targets, self.seeds)
@@ -154,20 +191,18 @@ class Audit:
         and in a guess from noise of the same norms. Once for each data set and batch size, with
         the first seed.
         """
-        groups: dict[tuple[str, int], list[Target]] = {}
-        for target in targets:
-            groups.setdefault((target.data, len(target.people)), []).append(target)
         bare = [Client(local, chain()) for local in self.locals]
         every = {stable_repr(client): client for client in [*bare, *clients]}.values()
-        found = []
-        for group in groups.values():
-            canaries = group[0].choose_canaries({p for target in group for p in target.people})
+        found, public = [], _find_public(targets)
+        for group in _group_targets(targets):
+            canaries = _choose_canaries(group)
             if canaries is None:
                 continue
             others = tuple(group[:NEGATIVES])
             for task, client in product(self.tasks, every):
                 for threat, name, attack in adversaries(self.threats, self.attacks, client):
-                    case = Case(task, client, threat, attack, name, canaries, self.seeds[0])
+                    given = _give_public(attack, canaries, public)
+                    case = Case(task, client, threat, given, name, canaries, self.seeds[0])
                     case = replace(case, metrics=self.metrics, others=others)
                     found += [replace(case, control=kind) for kind in ("canary", "noise")]
         return found

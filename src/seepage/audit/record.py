@@ -14,6 +14,7 @@ from torch import Tensor
 from seepage.audit.artifacts import pack, unpack
 from seepage.core.construct import Component
 from seepage.core.protocols import Side
+from seepage.core.race import Race
 from seepage.scoring.identification import Identification
 
 Defense = tuple[Component, ...]
@@ -99,6 +100,7 @@ class Record:
         label_chance: How often a guess of the most frequent label is right.
         control_kind: "canary" or "noise" for a control; empty for an attack on people.
         negatives: For a control, the places of other people, whom its guess has no part of.
+        race: How the attack was chosen, if it was chosen by rehearsing.
         control: How the controls of this attack went; None if none was run. Not stored, but put
             together from the records of the controls.
     """
@@ -124,6 +126,7 @@ class Record:
     label_chance: float | None = None
     control_kind: str = ""
     negatives: tuple[Identification, ...] = ()
+    race: Race | None = None
     control: Control | None = None
 
     @property
@@ -154,6 +157,7 @@ class Record:
         values["bound"] = Ceiling(**values["bound"]) if values.get("bound") else None
         for name in ("identification", "negatives"):
             values[name] = tuple(Identification(**one) for one in values.get(name) or ())
+        values["race"] = Race.from_plain(values["race"]) if values.get("race") else None
         values["control"] = None
         return cls(**values)
 

@@ -169,6 +169,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         negatives=tuple(negatives),
         certificate=None if certificate is None else asdict(certificate),
         effort=effort,
+        race=trace.race,
         vetted=vet(case.broadcast, case.private).judgement if planted else "",
     )
     words = describe_inputs(case.task.domain, scored.guess)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from seepage.attacks import ATTACKS, ReadLogits, Unmixed, adaptive
+from seepage.attacks import ReadLogits, Unmixed, adaptive
 from seepage.attacks.applicability import require_kind
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.image_prior import PriorNetwork
@@ -27,6 +27,7 @@ from seepage.data.dataset import Dataset
 from seepage.data.load import load
 from seepage.defenses import DEFENSES, chain
 from seepage.domains import Image, Signal
+from seepage.rehearsal.auto_attack import ALL_ATTACKS
 from seepage.threats.threat import Threat
 from seepage.zoo import build, load_weights
 
@@ -217,7 +218,7 @@ def read_attack(table: Table, domain: Domain | None = None) -> tuple[Component, 
             with error_path(key):
                 options[key] = read(options[key], domain)
     wanted = {key: options.pop(key, False) for key in _WRAPPERS}
-    made = _construct_part("attack", ATTACKS, {"name": name, **options}, Attack)
+    made = _construct_part("attack", ALL_ATTACKS, {"name": name, **options}, Attack)
     if domain is not None:
         with error_path("name"):
             require_kind(name, domain)

@@ -21,12 +21,15 @@ from seepage.core.task import describe_inputs
 from seepage.data.dataset import Dataset
 from seepage.data.load import load as load_data
 from seepage.defenses.chain import chain
+from seepage.rehearsal.public_data import PublicData
 from seepage.scoring import Scores, baseline_scores, score
 from seepage.scoring.identification import Gallery, Identification, identify
 from seepage.threats.threat import Threat
 
 # Baselines for a capture guess noise, since no other data is at hand.
 _POOL = 64
+# Public people that an attack may rehearse on, at most.
+_PUBLIC = 200
 
 Plain = Mapping[str, tuple[float | None, ...]]
 
@@ -239,6 +242,30 @@ class Target:
             return None
         return float(torch.bincount(labels).max()) / len(labels)
 
+    def choose_public(self, taken: Collection[int]) -> PublicData | None:
+        """People of the same data whom nobody attacks, nor anybody with the same inputs.
+
+        Args:
+            taken: Numbers of the people who are attacked.
+        """
+        gallery = self.everybody
+        if gallery is None or gallery.synthetic:
+            return None
+        if self.captured is not None:
+            # The truth of a capture stands first, if there is one, and must not change the choice.
+            first = 0 if self.batch is None else len(self.people)
+            rows = Rng(0).fork("public").permutation(len(gallery.inputs) - first)[:_PUBLIC]
+            chosen = (rows + first).tolist()
+        else:
+            private = {digest(gallery.inputs[number]) for number in taken}
+            order = Rng(0).fork("public").permutation(len(gallery.inputs)).tolist()
+            free = [number for number in order if number not in taken][:_PUBLIC]
+            chosen = [number for number in free if digest(gallery.inputs[number]) not in private]
+        if not chosen:
+            return None
+        labels = None if gallery.labels is None else gallery.labels[chosen]
+        return PublicData(gallery.inputs[chosen], labels)
+
     def choose_canaries(self, taken: Collection[int]) -> Target | None:
         """Another batch of this size from the same data, whose inputs the audit may know.
 
@@ -329,12 +356,14 @@ class CapturedData:
         captured: What the adversary holds.
         domain: The space of the inputs.
         truth: The private batch, used for scoring alone; None if nobody has it.
+        public: People of the same kind: strangers to tell the truth from, and to rehearse on.
     """
 
     name: str
     captured: CapturedUpdate
     domain: Domain
     truth: Batch | None = None
+    public: Dataset | None = None
     # The network tells the number of classes.
     classes: None = field(default=None, init=False)
 
@@ -342,20 +371,29 @@ class CapturedData:
     def target(self) -> Target:
         """What the audit attacks."""
         if self.truth is None:
-            return Target.unknown(self.name, self.captured)
-        noise = self.domain.sample(max(_POOL, len(self.truth)), rng=Rng(0))
+            public = self.public
+            gallery = None if public is None else Gallery(public.inputs, public.labels, self.domain)
+            return replace(Target.unknown(self.name, self.captured), everybody=gallery)
         return Target(
             data=self.name,
             people=tuple(range(len(self.truth))),
             batch=self.truth,
-            everybody=Gallery(
-                torch.cat([self.truth.inputs.to(noise), noise]), domain=self.domain, synthetic=True
-            ),
+            everybody=self._gather(self.truth),
             bounds=self.domain.bounds,
             source=digest(self.captured.digest),
             captured=self.captured,
             domain=self.domain,
         )
+
+    def _gather(self, truth: Batch) -> Gallery:
+        """The private batch, then public people, or noise where there are none."""
+        if self.public is None:
+            noise = self.domain.sample(max(_POOL, len(truth)), rng=Rng(0))
+            inputs = torch.cat([truth.inputs.to(noise), noise])
+            return Gallery(inputs, domain=self.domain, synthetic=True)
+        inputs = torch.cat([truth.inputs.to(self.public.inputs), self.public.inputs])
+        labels = torch.cat([truth.labels, self.public.labels])
+        return Gallery(inputs, labels, self.domain)
 
     def take(self, indices: Sequence[int]) -> Batch:
         """Return random inputs of the right kind, to find out which metrics fit them."""
@@ -372,6 +410,7 @@ def read_capture(
     form: Form | None = None,
     shape: Sequence[int] | None = None,
     batch_size: int | None = None,
+    public: str | None = None,
 ) -> CapturedData:
     """Read a captured update and, if there is one, the truth beside it.
 
@@ -383,6 +422,7 @@ def read_capture(
         form: What the update is, in spite of what the file says.
         shape: Of one input, if the file does not say.
         batch_size: Number of inputs, if the file does not say.
+        public: A data set of the same kind as the private data.
     """
     held = load(capture)
     setting = held.setting
@@ -398,7 +438,20 @@ def read_capture(
         )
     known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
     batch = None if truth is None else _read_truth(Path(truth), domain)
-    return CapturedData(name or Path(capture).name, CapturedUpdate(held, known), domain, batch)
+    people = None if public is None else _read_public(public, domain)
+    captured = CapturedUpdate(held, known)
+    return CapturedData(name or Path(capture).name, captured, domain, batch, people)
+
+
+def _read_public(name: str, domain: Domain) -> Dataset:
+    dataset = load_data(name)
+    if tuple(dataset.domain.shape) != tuple(domain.shape):
+        raise InvalidValue(
+            f"expected public data of shape {tuple(domain.shape)}, as the capture, got {name} of "
+            f"{tuple(dataset.domain.shape)}"
+        )
+    domain.check(dataset.inputs[:1])
+    return dataset
 
 
 def _read_truth(path: Path, domain: Domain) -> Batch:

@@ -132,6 +132,7 @@ def options(
 Device = StrEnum("Device", ["auto", "cpu", "cuda"])
 Where = StrEnum("Where", ["local", "ray"])
 _CapturedForm = StrEnum("_CapturedForm", ["gradient", "difference", "weights_after"])
+Effort = StrEnum("Effort", ["quick", "standard", "thorough"])
 Printed = StrEnum("Printed", ["text", "json"])
 Format = StrEnum("Format", ["html", "markdown", "csv", "json", "parquet"])
 Kind = StrEnum(
@@ -173,9 +174,24 @@ def audit(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The model that was trained: a model name, or package.module:factory."),
+        typer.Option(help="The model that is trained: a model name, or package.module:factory."),
     ] = None,
     option: NetworkOptions = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Attack --model on people of this data set; see `seepage list data`."),
+    ] = None,
+    people: Annotated[
+        int | None, typer.Option(min=1, help="How many people of --data to attack; 4 by default.")
+    ] = None,
+    effort: Annotated[
+        Effort | None,
+        typer.Option(help="How hard to attack --model or --capture; quick by default."),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(help="With --capture, a data set like the private data, for rehearsals."),
+    ] = None,
     truth: Annotated[
         Path | None,
         typer.Option(help="The private batch of the capture; used only for scoring."),
@@ -195,11 +211,11 @@ def audit(
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Batch size; needed only if the capture does not record it."),
+        typer.Option(min=1, help="Batch size; of a capture, only if it does not record it."),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps of each search on the capture; 1000 by default."),
+        typer.Option(min=1, help="Steps in all, instead of those of --effort."),
     ] = None,
     device: DeviceOption = Device.auto,
     executor: Annotated[
@@ -239,31 +255,43 @@ def audit(
 ) -> None:
     """Run every attack in a spec and show what leaked.
 
+    Instead of a spec, --model with --data attacks people of a data set, and --model with --capture
+    attacks a captured update; both by the strongest attack that fits.
+
     Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above
     or more than before, 4 inconclusive.
     """
     from rich.console import Console
 
     from seepage.audit.choices import Gate
-    from seepage.cli.capture_command import CaptureRequest
+    from seepage.cli.capture_command import CaptureRequest, ModelRequest
     from seepage.cli.run_audit import AuditRequest, run_request
     from seepage.core.errors import InvalidValue
 
-    of_capture: dict[str, Any] = {
+    if capture is not None and model is None:
+        raise InvalidValue("--capture needs --model, the model that was trained; give both")
+    if data is not None and model is None:
+        raise InvalidValue("--data needs --model, the model to attack; give both")
+    chosen: dict[str, Any] = {
         "model": model,
         "option": option,
+        "batch_size": batch_size,
+        "effort": effort and effort.value,
+        "steps": steps,
+    }
+    of_capture: dict[str, Any] = {
         "truth": truth,
         "labels": labels,
         "form": form and form.value,
         "shape": shape,
-        "batch_size": batch_size,
-        "steps": steps,
+        "public": public,
     }
-    extra = [name for name, value in of_capture.items() if value is not None]
-    if capture is None and extra:
-        raise InvalidValue(f"--{extra[0].replace('_', '-')} needs --capture, which is missing")
-    if capture is not None and model is None:
-        raise InvalidValue("--capture needs --model, the model that was trained; give both")
+    _refuse_extra(chosen if model is None else {}, "--model")
+    _refuse_extra(of_capture if capture is None else {}, "--capture")
+    _refuse_extra({"people": people} if data is None else {}, "--data")
+    if (data is None) == (capture is None) and model is not None:
+        raise InvalidValue("expected --model with --data, or --model with --capture")
+    given = {name: value for name, value in chosen.items() if value is not None}
     _import_from_here()
     request = AuditRequest(
         spec=spec,
@@ -278,11 +306,21 @@ def audit(
         dry_run=dry_run,
         plain=plain,
         quiet=quiet,
-        capture=None if capture is None else CaptureRequest(file=capture, **of_capture),
+        capture=(None if capture is None else CaptureRequest(file=capture, **given, **of_capture)),
+        network=None if data is None else ModelRequest(data=data, people=people, **given),
         fail_if_inconclusive=fail_if_inconclusive,
         baseline=fail_if_worse,
     )
     raise typer.Exit(run_request(request, Console()))
+
+
+def _refuse_extra(options: Mapping[str, object], needed: str) -> None:
+    """Raise `InvalidValue` if an option is given without the one that it goes with."""
+    from seepage.core.errors import InvalidValue
+
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidValue(f"--{name.replace('_', '-')} needs {needed}, which is missing")
 
 
 def _import_from_here() -> None:
@@ -404,15 +442,15 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
 def _read_catalogue(kind: Kind) -> dict[str, str]:
     """Return each name of a kind with one line about it, and the package if it is another's."""
     from seepage import data, scoring, zoo
-    from seepage.attacks import ATTACKS
     from seepage.bounds import BOUNDS
     from seepage.bounds.risk import RISKS
     from seepage.clients import LOCALS
     from seepage.data.load import NAMED
     from seepage.defenses import DEFENSES
+    from seepage.rehearsal import ALL_ATTACKS
 
     parts: dict[str, Mapping[str, object]] = {
-        "attacks": ATTACKS,
+        "attacks": ALL_ATTACKS,
         "bounds": BOUNDS,
         "risks": RISKS,
         "defenses": DEFENSES,

@@ -1,4 +1,4 @@
-"""`seepage audit --capture`: an update from elsewhere, as a spec like any other."""
+"""`seepage audit --capture` and `--model --data`: options instead of a spec, written as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from seepage.attacks.applicability import ApplicableAttack, check_applicability
+from seepage.attacks.applicability import check_applicability
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.targets import CapturedData, read_capture
@@ -19,8 +19,8 @@ from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable
 
-# Steps of each search, by default.
-STEPS = 1_000
+# People of a data set that are attacked, by default.
+_PEOPLE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,54 @@ class CaptureRequest:
     form: str | None = None
     shape: str | None = None
     batch_size: int | None = None
+    public: str | None = None
+    effort: str = "quick"
     steps: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """The options of `seepage audit` that go with `--model` and `--data`, see its help."""
+
+    model: str
+    data: str
+    option: Sequence[str] | None = None
+    people: int | None = None
+    batch_size: int | None = None
+    effort: str = "quick"
+    steps: int | None = None
+
+
+def model_spec(request: ModelRequest, *, device: str) -> SpecSource:
+    """Write down an audit of one network on one data set by `auto`."""
+    batch_size = request.batch_size or 1
+    people = request.people or max(_PEOPLE, batch_size)
+    data = {"name": request.data, "people": people, "batch_size": batch_size}
+    written = write_toml(
+        {
+            "title": f"{request.model} on {request.data}",
+            "scenario": {
+                "data": data,
+                "models": _list_network(request),
+                "attacks": [_write_auto(request)],
+            },
+        }
+    )
+    note = "# Written by seepage audit --model; --resume and --workers need nothing else.\n"
+    return SpecSource(f"the spec of {request.model} on {request.data}", note + written, device)
+
+
+def _list_network(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
+    return {"name": request.model, **dict(map(read_option, request.option or ()))}
+
+
+def _write_auto(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
+    steps = {} if request.steps is None else {"budget": request.steps}
+    return {"name": "auto", "effort": request.effort, **steps}
+
+
 def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
-    """Read the capture, choose attacks that fit, and write it all down as a spec.
+    """Read the capture, check that some attack fits, and write it all down as a spec.
 
     Prints why other attacks do not fit. An update whose numbers contradict its file is refused
     unless `form` insists.
@@ -47,10 +90,7 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     data = _list_data(request)
     # The choice of attacks must not depend on the truth.
     held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
-    network: dict[str, Any] = {
-        "name": request.model,
-        **dict(map(read_option, request.option or ())),
-    }
+    network = _list_network(request)
     task = read_model(network, held)
     with explain_errors(task.name):
         _ = task.classes  # a network for other inputs says so here
@@ -60,7 +100,7 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
             f"{request.file} is {checked.words}, or audit it with --form {checked.found} to read "
             f"it as that, or with --form {checked.declared} to insist"
         )
-    found = check_applicability(held.captured.observe(task), steps=request.steps or STEPS)
+    found = check_applicability(held.captured.observe(task))
     for name, reason in found.refused.items():
         print_line(console, f"{name} does not apply: {reason}", style="dim")
     if not found.chosen:
@@ -71,7 +111,7 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
             "scenario": {
                 "data": data,
                 "models": network,
-                "attacks": [_write_attack(option) for option in found.chosen],
+                "attacks": [_write_auto(request)],
             },
         }
     )
@@ -98,7 +138,7 @@ def _list_data(request: CaptureRequest) -> dict[str, Any]:
         data["labels"] = _read_labels(request.labels)
     if request.shape is not None:
         data["shape"] = list(read_shape(request.shape))
-    for key in ("form", "batch_size"):
+    for key in ("form", "batch_size", "public"):
         if getattr(request, key) is not None:
             data[key] = getattr(request, key)
     return data
@@ -111,8 +151,3 @@ def _read_labels(written: str) -> list[int]:
         raise InvalidValue(
             f"expected --labels as class numbers such as 3,5,5, got {written!r}"
         ) from None
-
-
-def _write_attack(option: ApplicableAttack) -> dict[str, Any]:
-    infers = {"infer_labels": True} if option.infer_labels else {}
-    return {"name": option.name, **option.options, **infers}

@@ -30,7 +30,12 @@ from seepage.audit.run_spec import find_breaches, pick_device, read_source, requ
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource
 from seepage.audit.store import PAGE, SHEET
-from seepage.cli.capture_command import CaptureRequest, capture_spec
+from seepage.cli.capture_command import (
+    CaptureRequest,
+    ModelRequest,
+    capture_spec,
+    model_spec,
+)
 from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen
@@ -54,6 +59,7 @@ class AuditRequest:
         baseline: The audit that --fail-if-worse names.
         command: Resumes after an interrupt; `seepage audit ... --resume` if None.
         capture: A captured update instead of a spec.
+        network: A model and a data set instead of a spec.
     """
 
     spec: Path | None
@@ -70,6 +76,7 @@ class AuditRequest:
     quiet: bool
     command: str | None = None
     capture: CaptureRequest | None = None
+    network: ModelRequest | None = None
     fail_if_inconclusive: bool = False
     baseline: Path | None = None
 
@@ -77,8 +84,9 @@ class AuditRequest:
         """Refuse options that contradict each other."""
         if self.resume and self.overwrite:
             raise InvalidValue("expected --resume or --overwrite, got both; choose one")
-        if self.spec is not None and self.capture is not None:
-            raise InvalidValue("expected a spec or --capture, got both; leave one out")
+        if self.spec is not None and (self.capture is not None or self.network is not None):
+            other = "--capture" if self.capture is not None else "--model"
+            raise InvalidValue(f"expected a spec or {other}, got both; leave one out")
         if self.retry_failed and not self.resume:
             raise InvalidValue("--retry-failed goes with --resume, which is not given")
 
@@ -197,6 +205,8 @@ def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
     device = pick_device(request.device)
     if request.capture is not None and not request.resumes:
         return capture_spec(request.capture, device=device, console=console)
+    if request.network is not None and not request.resumes:
+        return model_spec(request.network, device=device)
     return read_source(request.spec, request.out, resume=request.resume, device=device)
 
 

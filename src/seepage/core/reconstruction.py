@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue
+from seepage.core.race import Race
 
 if TYPE_CHECKING:
     from seepage.core.task import Domain
@@ -24,6 +25,7 @@ class Trace:
         diverged: How many restarts stopped being finite on the way.
         seconds: Wall-clock time; a share of it if several were attacked side by side.
         device: Where it ran.
+        race: How the attack was chosen, if it was chosen by rehearsing.
     """
 
     objective: tuple[float, ...] = ()
@@ -31,6 +33,7 @@ class Trace:
     diverged: int = 0
     seconds: float = 0.0
     device: str = "cpu"
+    race: Race | None = None
 
     @property
     def steps(self) -> int:

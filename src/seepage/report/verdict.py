@@ -24,6 +24,7 @@ from seepage.report.leak import (
     strongest,
     unscored,
 )
+from seepage.report.races import tell_races
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
 from seepage.scoring.identification import Identification
 
@@ -100,6 +101,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *_tell_controls(tried),
+            *tell_races(records),
         ),
         worst=worst,
     )

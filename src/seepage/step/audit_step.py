@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,19 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from seepage.attacks.applicability import Applicability, ApplicableAttack, check_applicability
-from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.attacks.applicability import Applicability, check_applicability
 from seepage.audit.case import Case, client_key
 from seepage.audit.record import Outcome, Record
 from seepage.audit.run_case import run_case
 from seepage.audit.targets import Target
 from seepage.clients import Client
-from seepage.core import Batch, Domain, Observation, Protection, Rng, Task, progress
-from seepage.core.construct import Component
+from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task, progress
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
+from seepage.rehearsal import PublicData
+from seepage.rehearsal.auto_attack import EffortName
 from seepage.scoring.identification import FEWEST, Gallery
 from seepage.step.shared_update import (
     choose_computation,
@@ -36,8 +35,8 @@ from seepage.step.shared_update import (
     find_privacy,
     leave_unchanged,
 )
+from seepage.step.step_attacks import StepAttack, list_attacks, read_public
 from seepage.step.step_inputs import (
-    TryRanges,
     check_batch,
     choose_domain,
     list_ranges,
@@ -48,64 +47,6 @@ from seepage.step.step_inputs import (
 from seepage.step.step_result import StepAudit
 from seepage.threats import Threat
 from seepage.zoo.foreign import Logits, find_logits
-
-_TRIAL = 3
-_FEWEST = 10
-# How many steps one unit of a recipe's option stands for.
-_COUNTED = {"steps": 1, "iterations": 20}
-
-
-def fit_to_budget(
-    option: ApplicableAttack, observation: Observation, *, seconds: float, runs: int = 1
-) -> ApplicableAttack:
-    """Cut the steps of an attack to what fits, as measured on a few of them.
-
-    Args:
-        option: An attack; one that does not search stays as it is.
-        observation: What it will attack.
-        seconds: How long it may take.
-        runs: How often it takes its steps.
-    """
-    counted = _find_counter(option)
-    if counted is None:
-        return option
-    wanted = option.options[counted]
-    assert isinstance(wanted, int)
-    trial = 1 if counted == "iterations" else _TRIAL
-    short = replace(option, options={**option.options, counted: trial})
-    began = time.perf_counter()
-    try:
-        guess = short.attack(observation, rng=Rng(0).fork("trial"))
-    except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
-        return option
-    taken = time.perf_counter() - began
-    # Inferring labels takes its time once, however many steps follow.
-    each = min(guess.trace.seconds or taken, taken) / trial
-    left = seconds - (taken - trial * each)
-    fewest = max(1, _FEWEST // _COUNTED[counted])
-    fit = min(wanted, max(fewest, int(left / (each * runs))))
-    return replace(option, options={**option.options, counted: fit})
-
-
-def _find_counter(option: ApplicableAttack) -> str | None:
-    """Return the option that counts the steps of an attack; None if it does not search."""
-    return next((name for name in _COUNTED if name in option.options), None)
-
-
-def _count_runs(option: ApplicableAttack, ranges: Sequence[tuple[float, float]]) -> int:
-    """How often an attack runs: a search that stays in the range of inputs tries every range."""
-    return len(ranges) if _find_counter(option) == "steps" else 1
-
-
-def _describe_cut(full: ApplicableAttack, run: ApplicableAttack) -> str | None:
-    """Say how many steps were left out; None if there are none."""
-    counted = _find_counter(full)
-    if counted is None or run.options[counted] == full.options[counted]:
-        return None
-    return (
-        f"{full.name} ran {run.options[counted]} of {full.options[counted]} {counted}, as many as "
-        "fit into seconds=; give more seconds before you rely on what it did not find"
-    )
 
 
 @contextmanager
@@ -132,58 +73,43 @@ def show_progress(name: str) -> Iterator[None]:
 
 
 def run_attacks(
-    case: Callable[[ApplicableAttack], Case],
-    fit: Callable[[ApplicableAttack, float], ApplicableAttack],
-    found: Applicability,
+    case: Callable[[StepAttack], Case],
+    listed: Sequence[StepAttack],
+    refused: Mapping[str, str],
     *,
     canaries: Target | None,
     notes: tuple[str, ...],
     promise: str,
-    seconds: float,
 ) -> StepAudit:
-    """Run the attacks that apply, closed forms first, until one of them proves its answer.
+    """Run attacks, and each on canaries too, unless it proves its answer.
 
     Args:
         case: Makes a case from an attack.
-        fit: Cuts the steps of an attack to so many seconds.
-        found: The attacks that apply.
+        listed: What to run.
+        refused: Attacks that do not apply, with the reason.
         canaries: People who are attacked without the defense as a control; None if there are none.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
-        seconds: Time for all searches together.
     """
     cases: list[Case] = []
     outcomes: list[Outcome] = []
     controls: list[tuple[Case, Outcome]] = []
-    refused = dict(found.refused)
-    searches = sum(bool(option.options) for option in found.chosen)
-    left = seconds
-    for option in found.chosen:
-        proven = next((o.record for o in outcomes if _proven(o.record)), None)
-        if proven is not None:
-            name = proven.attack.name
-            refused[option.name] = f"not needed, since {name} proved that what came back is right"
-            continue
-        began = time.perf_counter()
-        with show_progress(option.name):
-            share = 0.9 * left / max(1, searches) / (1 if canaries is None else 2)
-            fitted = fit(option, share)
-            attempt = case(fitted)
+    refused = dict(refused)
+    for one in listed:
+        attempt = case(one)
+        with show_progress(one.name.name):
             outcome = run_case(attempt)
             if canaries is not None and not _proven(outcome.record):
                 control = _make_control(attempt, canaries)
                 controls.append((control, run_case(control)))
-        if option.options:
-            left, searches = max(0.0, left - (time.perf_counter() - began)), searches - 1
-        cut = _describe_cut(option, fitted)
-        if cut is not None and outcome.record.error is None:
+        if outcome.record.error is not None:
+            refused[one.name.name] = outcome.record.error
+            continue
+        if one.cut and not _proven(outcome.record):
             record = replace(outcome.record, effort={**outcome.record.effort, "cut": 1})
-            outcome, notes = replace(outcome, record=record), (*notes, cut)
-        if outcome.record.error is None:
-            cases.append(attempt)
-            outcomes.append(outcome)
-        else:
-            refused[option.name] = outcome.record.error
+            outcome, notes = replace(outcome, record=record), (*notes, one.cut)
+        cases.append(attempt)
+        outcomes.append(outcome)
     return StepAudit(tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls))
 
 
@@ -206,12 +132,6 @@ def _choose_canaries(who: Target, others: Tensor | None) -> Target | None:
 
 def _proven(record: Record) -> bool:
     return bool(record.certificate and record.certificate["unique"])
-
-
-def list_options(option: ApplicableAttack) -> dict[str, object]:
-    """List the options of an attack, as records show them."""
-    infers = {"infer_labels": True} if option.infer_labels else {}
-    return {**option.options, **infers}
 
 
 _POOL = 64
@@ -265,8 +185,11 @@ def audit_step(
     others: Tensor | None = None,
     privacy_engine: object = None,
     delta: float = 1e-5,
-    seconds: float = 60.0,
-    steps: int = 1_000,
+    attacks: Sequence[str | Attack] | None = None,
+    public: PublicData | Tensor | None = None,
+    effort: EffortName = "quick",
+    seconds: float = 300.0,
+    steps: int | None = None,
     seed: int = 0,
 ) -> StepAudit:
     """Measure what one training step would give away, and leave everything as it was.
@@ -296,8 +219,15 @@ def audit_step(
             serve as a control. Without them nobody can be said not to be identified.
         privacy_engine: That made the model private, so that the result tells what was spent.
         delta: Of the epsilon that is told where the model is private.
-        seconds: About how long all searches together may take; closed forms come on top.
-        steps: At most this many steps of each search.
+        attacks: What to run, as attacks or by name; by default `auto`, which computes what can be
+            computed and chooses the strongest search for the rest.
+        public: What `auto` rehearses on; by default `others` who do not serve as a control, and
+            without any, made-up inputs.
+        effort: Of `auto`: "quick", "standard" or "thorough".
+        seconds: About how long it may take at most; closed forms come on top. Where time leaves no
+            room for all steps, nobody is said to be safe.
+        steps: All steps of `auto`, instead of those of the effort; or the steps of each search that
+            is asked for by name.
         seed: Of all randomness.
 
     Example:
@@ -312,7 +242,7 @@ def audit_step(
             inputs, or targets that are no classes.
         InvalidValue: Network, loss and batch do not fit together.
     """
-    if not (seconds > 0 and steps >= 1):
+    if not (seconds > 0 and (steps is None or steps >= 1)):
         raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
     if not isinstance(seed, int):
         raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
@@ -343,32 +273,47 @@ def audit_step(
                 rng=client_key(seed, client, who),
             )
         seen = _observe(task, client, known, who, seed)
-        found = check_applicability(seen, steps=steps)
-
-        shape = tuple(private.inputs.shape[1:])
-        ranges = list_ranges(shape, declared=domain, others=others)
-
-        def case(option: ApplicableAttack) -> Case:
-            name, attack = Component(option.name, list_options(option)), option.attack
-            if _count_runs(option, ranges) > 1:
-                # Labels are inferred once for all ranges.
-                attack = TryRanges(replace(option, infer_labels=False).attack, ranges)
-                attack = InferLabels(attack) if option.infer_labels else attack
-            return Case(task, client, known, attack, name, who, seed)
-
-        def fit(option: ApplicableAttack, share: float) -> ApplicableAttack:
-            return fit_to_budget(option, seen, seconds=share, runs=_count_runs(option, ranges))
-
-        promise = "" if privacy is None else privacy.account
-        return run_attacks(
-            case,
-            fit,
+        found = check_applicability(seen)
+        shape, canaries = tuple(private.inputs.shape[1:]), _choose_canaries(who, others)
+        # Without a defense, the rehearsal of the control is that of the step.
+        rehearsals = 1.0 if client.chain.links else 0.5
+        listed = list_attacks(
+            attacks,
+            seen,
             found,
-            canaries=_choose_canaries(who, others),
-            notes=notes,
-            promise=promise,
+            effort=effort,
+            steps=steps,
             seconds=seconds,
+            runs=1.0 if canaries is None else 1.0 + rehearsals,
+            public=_shape_public(read_public(public, others, taken=len(private)), task),
+            ranges=list_ranges(shape, declared=domain, others=others),
         )
+        audited = run_attacks(
+            lambda one: Case(task, client, known, one.attack, one.name, who, seed),
+            listed,
+            found.refused,
+            canaries=canaries,
+            notes=notes,
+            promise="" if privacy is None else privacy.account,
+        )
+        return _explain_searches(audited, found)
+
+
+def _shape_public(public: PublicData | None, task: Task) -> PublicData | None:
+    if public is None:
+        return None
+    return replace(public, inputs=public.inputs.reshape(-1, *task.domain.shape))
+
+
+def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
+    """Say of every search that a proof made it needless."""
+    proven = next((record for record in audited.records if _proven(record)), None)
+    if proven is None:
+        return audited
+    name = proven.attack.name if proven.race is None else proven.race.chosen[0]
+    reason = f"not needed, since {name} proved that what came back is right"
+    searches = {option.name: reason for option in found.chosen if option.options}
+    return replace(audited, refused={**audited.refused, **searches})
 
 
 def _prepare_task(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.inverting_gradients import inverting_gradients
+from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.clients.gradient import Reduction
 from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.rng import require_key
 from seepage.core.task import Loss
 from seepage.domains import Image, Signal
@@ -155,11 +158,42 @@ class TryRanges:
     def _search(
         self, observation: Observation, bounds: tuple[float, float], rng: Rng
     ) -> Reconstruction:
-        domain = observation.task.domain
-        assert isinstance(domain, Box)
-        task = replace(observation.task, domain=replace(domain, bounds=bounds))
-        narrowed = replace(observation, task=task, simulate=observation.simulate.with_task(task))
-        return self.attack(narrowed, rng=rng)
+        return self.attack(_narrow(observation, bounds), rng=rng)
+
+
+def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:
+    """The same observation, with inputs known to lie in a narrower range."""
+    domain = observation.task.domain
+    assert isinstance(domain, Box)
+    task = replace(observation.task, domain=replace(domain, bounds=bounds))
+    return replace(observation, task=task, simulate=observation.simulate.with_task(task))
+
+
+@dataclass(frozen=True)
+class FindRange:
+    """Finds the range of inputs by a short search in each, then attacks in that range.
+
+    Args:
+        attack: The attack.
+        ranges: As for `TryRanges`; the first is kept if no search runs.
+        steps: Steps of the search in each range.
+    """
+
+    attack: Attack
+    ranges: tuple[tuple[float, float], ...]
+    steps: int = 100
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Probe every range, and attack in the best."""
+        require_key(rng)
+        probe = InferLabels(inverting_gradients(steps=self.steps, restarts=1, tv=1e-3))
+        lowest: dict[tuple[float, float], float] = {}
+        for bounds in self.ranges:
+            with suppress(SeepageError):
+                found = probe(_narrow(observation, bounds), rng=rng.fork("range"))
+                lowest[bounds] = min(found.trace.finals, default=math.inf)
+        best = min(lowest, key=lambda bounds: lowest[bounds], default=self.ranges[0])
+        return self.attack(_narrow(observation, best), rng=rng)
 
 
 def list_ranges(

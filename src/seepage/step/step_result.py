@@ -136,6 +136,8 @@ class StepAudit:
 
 
 def _tried(record: Record) -> str:
+    race = record.race
+    chosen = f", which chose {', '.join(race.chosen)}" if race is not None else ""
     effort = f"{record.effort.get('steps', 0)} steps, {record.effort.get('seconds', 0.0):.1f} s"
     best = most(amounts(record)).words()
-    return f"tried: {record.attack}: {record.error or f'at best {best} ({effort})'}"
+    return f"tried: {record.attack}{chosen}: {record.error or f'at best {best} ({effort})'}"

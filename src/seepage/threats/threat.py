@@ -199,6 +199,17 @@ class Threat:
         """How the client runs the network: "eval" if it uses the broadcast statistics."""
         return "eval" if self.batchnorm == "running" else "train"
 
+    @classmethod
+    def of(cls, seen: Observation) -> Threat:
+        """What an observation grants, so that an adversary can make more of its kind."""
+        running: BatchNorm = "unknown" if seen.task.mode == "train" else "running"
+        return cls(
+            knows_labels=seen.labels is not None,
+            knows_batch_size=seen.batch_size is not None or seen.labels is not None,
+            batchnorm=running if seen.statistics is None else "exact",
+            knows_mixing=seen.mixing is not None,
+        )
+
     def observe(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
         """Let the client share its update, and return what the adversary sees.
 
@@ -207,11 +218,17 @@ class Threat:
 
         Args:
             client: The client that shares.
-            task: The broadcast network.
+            task: The network, before the client's defense changes it.
             batch: The private batch; only what this threat grants enters the result.
             rng: The client's randomness; the adversary has another key.
         """
-        task = client.broadcast(task.in_mode(self.mode))
+        broadcast = client.broadcast(task.in_mode(self.mode))
+        return self.observe_broadcast(client, broadcast, batch, rng=rng)
+
+    def observe_broadcast(
+        self, client: Client, task: Task, batch: Batch, *, rng: Rng
+    ) -> Observation:
+        """The same on a network that was broadcast already, in the mode the client runs it."""
         # In full precision: rounding by a GPU would hide what other adversaries see.
         with precision("float32"):
             shared = client.share(task, batch, rng=rng)

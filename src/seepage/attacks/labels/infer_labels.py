@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -11,8 +12,9 @@ from torch import Tensor
 from seepage.attacks.labels.count_labels import count_classes, estimate_batch_size
 from seepage.attacks.labels.label_evidence import read_evidence, require_batch_size
 from seepage.core import Attack, Observation, Reconstruction, Rng
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import NotApplicable, SeepageError
 from seepage.core.rng import require_key
+from seepage.search.many import attack_many
 
 
 class LabelRule(Protocol):
@@ -166,7 +168,30 @@ class InferLabels:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Infer what is missing and attack."""
         require_key(rng)
+        return self.attack(self._label(observation), rng=rng)
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction | SeepageError]:
+        """Infer the labels of each, and attack side by side those with as many."""
+        found: dict[int, Reconstruction | SeepageError] = {}
+        groups: dict[int, list[tuple[int, Observation]]] = {}
+        for place, observation in enumerate(observations):
+            try:
+                seen = self._label(observation)
+            except SeepageError as error:
+                found[place] = error
+            else:
+                groups.setdefault(seen.batch_size or 0, []).append((place, seen))
+        for group in groups.values():
+            places, seen_together = zip(*group, strict=True)
+            keys = [rngs[place] for place in places]
+            guesses = attack_many(self.attack, seen_together, rngs=keys)
+            found.update(zip(places, guesses, strict=True))
+        return [found[place] for place in range(len(observations))]
+
+    def _label(self, observation: Observation) -> Observation:
         if observation.labels is not None:
-            return self.attack(observation, rng=rng)
+            return observation
         labels = recover_labels(observation, self.rule)
-        return self.attack(replace(observation, labels=labels, batch_size=len(labels)), rng=rng)
+        return replace(observation, labels=labels, batch_size=len(labels))

@@ -33,6 +33,7 @@ from seepage.report.page.people_section import (
     record_section,
     unscored_section,
 )
+from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
 from seepage.report.verdict import audit_verdict, missing
 from seepage.report.words import Setup, decibels, defense_words, label_setups, short_names
@@ -76,6 +77,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         _control_section(records),
         tradeoff_section(choices),
         bound_section(headrooms(tried, audit.bounds)),
+        race_section(records),
         _convergence_section(tried, objective=objective),
         record_section(records) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),

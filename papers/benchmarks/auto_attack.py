@@ -1,0 +1,244 @@
+"""`auto` beside fixed recipes at the same number of steps, and its forecasts beside what came.
+
+    python -m benchmarks.auto_attack --device cuda --people 4
+
+Each cell is a network, a batch size and a client. `auto` rehearses once for all updates of a cell,
+on public people; what it takes for that is added to the steps of every fixed recipe, so that all
+have as many in all. The recipes stand in the table with hindsight. Networks, seeds and people are
+others than those that the portfolio of `auto` was chosen on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import seepage as sp
+from benchmarks.provenance import save
+from seepage.attacks import adaptive
+from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.core import Attack, LocalComputation, Protection, Task
+from seepage.core.errors import SeepageError
+from seepage.data.dataset import Dataset
+from seepage.rehearsal import Auto, Effort
+from seepage.rehearsal.rehearse import Rehearsal
+from seepage.search.many import attack_many
+
+FIXED: dict[str, Callable[[int], Attack]] = {
+    "inverting, tv 1e-4": lambda n: sp.attacks.inverting_gradients(steps=n, restarts=1, tv=1e-4),
+    "inverting, tv 1e-2": lambda n: sp.attacks.inverting_gradients(steps=n, restarts=1, tv=1e-2),
+    "inverting, layers 2.5": lambda n: sp.attacks.inverting_gradients(
+        steps=n, restarts=1, tv=1e-4, layerwise=2.5
+    ),
+    "teacher forced": lambda n: sp.attacks.teacher_forced(steps=n),
+    "systematic": lambda n: sp.attacks.systematic(steps=n),
+}
+NONE = "none"
+CLIENTS: dict[str, tuple[LocalComputation, Protection]] = {
+    NONE: (sp.Gradient(), sp.chain()),
+    "prune 0.9": (sp.Gradient(), sp.Prune(0.9)),
+    "noise 0.01": (sp.Gradient(), sp.AddGaussian(0.01)),
+    "dp-sgd": (sp.Gradient(), sp.dp_sgd(max_norm=1.0, noise_multiplier=0.01)),
+    "clip 1": (sp.Gradient(), sp.Clip(1.0)),
+    "mixup 2": (sp.Gradient(), sp.MixUp(2)),
+    "fedavg 5": (sp.FedAvg(steps=5, lr=0.01), sp.chain()),
+}
+
+
+class Recurrent(nn.Module):
+    """A GRU on heart beats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.GRU(1, 32, batch_first=True)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        states, _ = self.cells(inputs.transpose(1, 2))
+        return self.head(states[:, -1])
+
+
+class Patches(nn.Module):
+    """A small ViT: patches of 4 x 4, two blocks of attention."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.positions = nn.Parameter(0.02 * torch.randn(1, 64, width))
+        self.query, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        tokens = self.patches(inputs).flatten(2).transpose(1, 2) + self.positions
+        q, k, v = self.query(self.first(tokens)).chunk(3, -1)
+        seen = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1) @ v
+        tokens = tokens + self.mix(seen)
+        tokens = tokens + self.narrow(nn.functional.gelu(self.wide(self.second(tokens))))
+        return self.head(tokens.mean(1))
+
+
+def pooled() -> nn.Module:
+    """Conv-BatchNorm-ReLU-MaxPool, twice, and a linear head."""
+    blocks = [
+        layer
+        for before, after in ((3, 32), (32, 64))
+        for layer in (
+            nn.Conv2d(before, after, 3, padding=1),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+    ]
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(64 * 64, 10))
+
+
+def own(make: Callable[[], nn.Module], seed: int, data: Dataset, name: str) -> Task:
+    """A network of this file, with weights drawn from a seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return sp.Task(make().eval(), sp.cross_entropy, data.domain, name=name)
+
+
+def networks(held: dict[str, Dataset]) -> dict[str, tuple[str, Callable[[], Task]]]:
+    """The data set and the maker of every network, by name."""
+    cifar, ecg = held["cifar10"], held["ecg"]
+
+    def named(name: str, **options: Any) -> tuple[str, Callable[[], Task]]:
+        data = options.pop("data", "cifar10")
+        given = {"domain": held[data].domain, "classes": held[data].classes, **options}
+        return data, lambda: sp.zoo.build(name, options=given)
+
+    def trained() -> Task:
+        task = sp.zoo.build("resnet20", options={"domain": cifar.domain, "classes": 10})
+        folder = sp.data.data_root() / "weights"
+        return sp.zoo.load_weights(task, folder / "cifar10_resnet20-12fca82f.safetensors")
+
+    return {
+        "mlp": named("mlp", hidden=[256], seed=0),
+        "lenet, seed 0": named("lenet", seed=0),
+        "lenet, seed 1": named("lenet", seed=1),
+        "cnn3-v3, seed 0": named("cnn3-v3", seed=0),
+        "convnet-16": named("convnet", width=16, seed=0),
+        "conv-bn-pool, seed 0": ("cifar10", lambda: own(pooled, 0, cifar, "conv-bn-pool 0")),
+        "conv-bn-pool, seed 1": ("cifar10", lambda: own(pooled, 1, cifar, "conv-bn-pool 1")),
+        "resnet20, seed 0": named("resnet20", seed=0),
+        "resnet20, seed 1": named("resnet20", seed=1),
+        "resnet20, trained": ("cifar10", trained),
+        "resnet18, seed 0": named("resnet18", seed=0),
+        "vit": ("cifar10", lambda: own(Patches, 0, cifar, "vit")),
+        "gru": ("ecg", lambda: own(Recurrent, 0, ecg, "gru")),
+        "table mlp": named("mlp", data="voters", hidden=[64, 64], seed=0),
+    }
+
+
+@dataclass
+class Cell:
+    """One network, batch size and client, and the mean score of every attack on it."""
+
+    network: str
+    batch_size: int
+    client: str
+    means: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def run_cell(cell: Cell, held: dict[str, Dataset], options: argparse.Namespace) -> Cell:
+    """Attack the same updates with `auto` and with every recipe."""
+    data_name, make = networks(held)[cell.network]
+    data, task = held[data_name], make().to(device=torch.device(options.device))
+    client, size, count = sp.Client(*CLIENTS[cell.client]), cell.batch_size, options.people
+    people = [data.take(range(size * i, size * (i + 1))) for i in range(count)]
+    # Public people are taken from the end of the data set.
+    others = data.take(range(len(data) - 200, len(data)))
+    public = sp.PublicData(others.inputs, others.labels)
+    threat = sp.Threat(knows_labels=True)
+    device = torch.device(options.device)
+    seen = [
+        threat.observe(client, task, batch.to(device=device), rng=sp.rng(100 + i))
+        for i, batch in enumerate(people)
+    ]
+    keys = [sp.rng(200 + i) for i in range(count)]
+    judge = Rehearsal(tuple(seen), tuple(people), task.domain)
+    effort = Effort(options.steps, (8, 3, 1), (1, 2, 3))
+    began = time.perf_counter()
+    found = attack_many(Auto(effort, public), seen, rngs=keys)
+    cell.notes["seconds"] = round(time.perf_counter() - began, 1)
+    errors = [str(one) for one in found if isinstance(one, SeepageError)]
+    if errors:
+        cell.notes["error"] = errors[0]
+        return cell
+    cell.means["auto"] = fmean(judge.score(found))
+    race = found[0].trace.race
+    cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
+    rungs, each = effort.plan()
+    cell.notes["rehearsed"] = {t.attack: t.mean for t in race.trials if t.scores}
+    if race.forecast is not None:
+        kept = [race.forecast.covers(score) for score in judge.score(found)]
+        cell.notes["forecast"] = [sum(kept), len(kept)]
+    # Steps of the rehearsal, shared by the updates of the cell.
+    spent = sum(r.contenders * r.batches * r.steps for r in rungs) if race.trials else 0
+    steps = each + spent // count
+    for name, recipe in FIXED.items():
+        attack = InferLabels(recipe(steps))
+        guesses = attack_many(adaptive(attack) if client.chain.links else attack, seen, rngs=keys)
+        if not any(isinstance(one, SeepageError) for one in guesses):
+            cell.means[name] = fmean(judge.score(guesses))
+    cell.notes["steps"] = steps
+    return cell
+
+
+def list_cells(wanted: str) -> list[Cell]:
+    """Every network alone with one person; some with more people and behind defenses."""
+    names = list(networks(load_data()))
+    cells = [Cell(name, 1, NONE) for name in names]
+    several = ("conv-bn-pool, seed 0", "resnet20, trained", "lenet, seed 0", "convnet-16")
+    cells += [Cell(name, size, NONE) for size in (4, 8) for name in several]
+    cells += [Cell(name, 1, client) for client in CLIENTS if client != NONE for name in several[:2]]
+    return [cell for cell in cells if wanted in f"{cell.network}/{cell.batch_size}/{cell.client}"]
+
+
+def load_data() -> dict[str, Dataset]:
+    """The test people of every data set."""
+    return {
+        "cifar10": sp.data.load("cifar10", split="test"),
+        "ecg": sp.data.load("ecg"),
+        "voters": sp.data.load("voters"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--people", type=int, default=4, help="updates of each cell")
+    parser.add_argument("--steps", type=int, default=3_000, help="of auto, for one update")
+    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no cell after this")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    held, began, cells = load_data(), time.monotonic(), []
+    for cell in list_cells(options.only):
+        if time.monotonic() - began > options.seconds:
+            break
+        cells.append(run_cell(cell, held, options))
+        best = max((v for k, v in cell.means.items() if k != "auto"), default=float("nan"))
+        ours = cell.means.get("auto", float("nan"))
+        print(
+            f"{cell.network:22} B={cell.batch_size} {cell.client:10} auto {ours:6.2f} "
+            f"best fixed {best:6.2f} {cell.notes}",
+            flush=True,
+        )
+        save("auto_attack", options.device, {"cells": [vars(c) for c in cells]}, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""How an attack was chosen: what was tried on public inputs, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One attack at one effort, on updates that the adversary made itself.
+
+    Args:
+        attack: What was tried.
+        steps: Steps of its search.
+        scores: One for each rehearsed person; empty if the attack failed.
+        error: Why it failed; empty if it did not.
+    """
+
+    attack: str
+    steps: int
+    scores: tuple[float, ...] = ()
+    error: str = ""
+
+    @property
+    def mean(self) -> float:
+        """Over the rehearsed people; minus infinity if the attack failed."""
+        return fmean(self.scores) if self.scores else float("-inf")
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the rehearsal promises for one person: a middle, and an interval that covers 90 %."""
+
+    low: float
+    middle: float
+    high: float
+
+    def covers(self, score: float) -> bool:
+        """Whether a score lies in the interval."""
+        return self.low <= score <= self.high
+
+
+@dataclass(frozen=True)
+class Race:
+    """A rehearsal, from the first trial to the choice.
+
+    Args:
+        metric: By which trials were compared.
+        trials: In the order in which they were made.
+        chosen: The attacks that went on to the update itself, the best first.
+        rule: How their guesses were combined.
+        forecast: For one person of the update; None if nothing could be rehearsed.
+        rising: Whether the best attack still gained when its steps were doubled.
+        masked: Whether ignoring the defense recovered more than simulating it, so that the defense
+            only stands in the way of the search.
+        made_up: Whether the rehearsed inputs were made up, for want of public ones.
+        note: What could not be done; empty if nothing.
+    """
+
+    metric: str
+    trials: tuple[Trial, ...] = ()
+    chosen: tuple[str, ...] = ()
+    rule: str = "first"
+    forecast: Forecast | None = None
+    rising: bool = False
+    masked: bool = False
+    made_up: bool = False
+    note: str = ""
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Race:
+        """Read a race back from the data of `dataclasses.asdict`."""
+        trials = tuple(
+            Trial(one["attack"], one["steps"], tuple(one["scores"]), one["error"])
+            for one in plain["trials"]
+        )
+        forecast = Forecast(**plain["forecast"]) if plain["forecast"] else None
+        chosen = tuple(plain["chosen"])
+        return cls(**{**plain, "trials": trials, "forecast": forecast, "chosen": chosen})

@@ -1,0 +1,15 @@
+"""The attack that chooses itself: closed forms first, then what rehearsals recommend."""
+
+from seepage.rehearsal.auto_attack import ALL_ATTACKS, EFFORTS, Auto, Effort, auto
+from seepage.rehearsal.public_data import PublicData, Rehearses, make_up
+
+__all__ = [
+    "ALL_ATTACKS",
+    "EFFORTS",
+    "Auto",
+    "Effort",
+    "PublicData",
+    "Rehearses",
+    "auto",
+    "make_up",
+]

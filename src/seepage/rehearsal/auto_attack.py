@@ -1,0 +1,261 @@
+"""`auto`: the strongest attack without a knob. It computes what it can, and rehearses the rest."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from seepage.attacks import ATTACKS
+from seepage.attacks.applicability import ApplicableAttack, check_applicability
+from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
+from seepage.core.plugins import Catalogue
+from seepage.core.race import Race
+from seepage.core.rng import require_key
+from seepage.domains import Tokens
+from seepage.rehearsal.portfolio import Contender, list_contenders
+from seepage.rehearsal.public_data import PublicData, make_up
+from seepage.rehearsal.rehearse import Chosen, Rung, combine, rehearse
+from seepage.search.many import attack_many
+
+EffortName = Literal["quick", "standard", "thorough"]
+# More steps than this go into further restarts.
+_LONGEST = 8_000
+# Fewer steps than this tell nothing of how an attack would go.
+_SHORTEST = 20
+_MADE_UP = 64
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard `auto` tries.
+
+    Args:
+        steps: All steps of one attack together, half of them for the rehearsal. A step is one
+            gradient of the network and one step of the search, for a whole batch.
+        contenders: How many race in each round of the rehearsal.
+        batches: How many batches each of them attacks in each round.
+    """
+
+    steps: int
+    contenders: tuple[int, ...]
+    batches: tuple[int, ...]
+
+    def plan(self) -> tuple[tuple[Rung, ...], int]:
+        """The rounds of the rehearsal, and the steps of each chosen attack on the update."""
+        share = self.steps // 2 // len(self.contenders)
+        rungs = [
+            Rung(contenders, batches, share // (contenders * batches))
+            for contenders, batches in zip(self.contenders, self.batches, strict=True)
+        ]
+        possible = tuple(rung for rung in rungs if rung.steps >= _SHORTEST)
+        left = self.steps // 2 if possible else self.steps
+        return possible, max(1, left // (possible[-1].contenders if possible else 1))
+
+
+EFFORTS: dict[str, Effort] = {
+    "quick": Effort(3_000, (8, 3, 1), (1, 1, 2)),
+    "standard": Effort(24_000, (12, 4, 2), (2, 2, 3)),
+    "thorough": Effort(240_000, (24, 8, 3), (3, 4, 4)),
+}
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Computes what can be computed, and searches for the rest as rehearsals recommend.
+
+    The arguments are those of `auto`.
+    """
+
+    effort: Effort
+    public: PublicData | None = None
+
+    def with_public(self, public: PublicData) -> Auto:
+        """The same attack with public inputs to rehearse on; its own are kept if it has some."""
+        return self if self.public is not None else replace(self, public=public)
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Attack one update."""
+        (found,) = self.many((observation,), rngs=(rng,))
+        if isinstance(found, SeepageError):
+            raise found
+        return found
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction | SeepageError]:
+        """Attack several updates; the searches run side by side."""
+        require_key(*rngs)
+        began = time.perf_counter()
+        found: dict[int, Reconstruction | SeepageError] = {}
+        searched: dict[int, _Searched] = {}
+        for place, (seen, rng) in enumerate(zip(observations, rngs, strict=True)):
+            try:
+                solved, search = self._compute(seen, rng)
+            except SeepageError as error:
+                found[place] = error
+                continue
+            if search is None:
+                assert solved is not None
+                found[place] = solved
+            else:
+                searched[place] = search
+        found |= self._search(searched, rngs)
+        share = (time.perf_counter() - began) / max(1, len(observations))
+        return [_time(found[place], share) for place in range(len(observations))]
+
+    def _compute(
+        self, seen: Observation, rng: Rng
+    ) -> tuple[Reconstruction | None, _Searched | None]:
+        """What a closed form gives, or the search that is left to do."""
+        if isinstance(seen.task.domain, Tokens):
+            return _name(ApplicableAttack("dager").attack(seen, rng=rng), "dager"), None
+        found = check_applicability(seen)
+        computed: dict[str, Reconstruction] = {}
+        refused = dict(found.refused)
+        for option in found.chosen:
+            if option.options:
+                continue
+            try:
+                guess = option.attack(seen, rng=rng.fork(option.name))
+            except SeepageError as error:
+                refused[option.name] = str(error)
+                continue
+            guess = computed[option.name] = _name(guess, option.name)
+            if guess.certificate is not None and guess.certificate.unique:
+                return guess, None
+        searches = list_contenders(seen, found)
+        if searches:
+            closed = [Contender(name, searches=False) for name in computed]
+            return None, _Searched(seen, self._choose(seen, [*closed, *searches]), computed)
+        if computed:
+            return next(iter(computed.values())), None
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        raise NotApplicable(f"no attack applies to this update ({reasons})")
+
+    def _choose(self, seen: Observation, contenders: Sequence[Contender]) -> Chosen:
+        """Rehearse; where that cannot be done, take the closed forms and the first search."""
+        rungs, steps = self.effort.plan()
+        note = f"{self.effort.steps} steps are too few to rehearse"
+        try:
+            if rungs:
+                public = self.public or make_up(
+                    seen.task.domain, _MADE_UP, rng=Rng(0).fork("made up")
+                )
+                return rehearse(seen, contenders, public, rungs, steps=steps)
+        except SeepageError as error:
+            note = f"nothing could be rehearsed: {error}"
+        first = next(number for number, one in enumerate(contenders) if one.searches)
+        chosen = tuple(contenders[: first + 1])
+        race = Race("", chosen=tuple(map(str, chosen)), rule="residual", note=note)
+        return Chosen(chosen, race)
+
+    def _search(
+        self, searched: dict[int, _Searched], rngs: Sequence[Rng]
+    ) -> dict[int, Reconstruction | SeepageError]:
+        """Attack with the chosen contenders, updates with the same choice side by side."""
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for place, one in searched.items():
+            groups.setdefault(one.chosen.race.chosen, []).append(place)
+        found: dict[int, Reconstruction | SeepageError] = {}
+        _, steps = self.effort.plan()
+        restarts = max(1, math.ceil(steps / _LONGEST))
+        for places in groups.values():
+            seen = [searched[place].seen for place in places]
+            keys = [rngs[place].fork("search") for place in places]
+            guesses: dict[int, list[Reconstruction | SeepageError]] = {p: [] for p in places}
+            for contender in searched[places[0]].chosen.contenders:
+                if not contender.searches:
+                    for place in places:
+                        guesses[place].append(searched[place].computed[contender.recipe])
+                    continue
+                attack = contender.build(steps // restarts, restarts=restarts)
+                for place, guess in zip(places, attack_many(attack, seen, rngs=keys), strict=True):
+                    guesses[place].append(guess)
+            found |= {place: searched[place].combine(guesses[place]) for place in places}
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Searched:
+    """An update that is searched for: with which attacks, and what was computed already."""
+
+    seen: Observation
+    chosen: Chosen
+    computed: Mapping[str, Reconstruction]
+
+    def combine(
+        self, guesses: Sequence[Reconstruction | SeepageError]
+    ) -> Reconstruction | SeepageError:
+        """One guess of those that succeeded, with the race in its trace."""
+        able = [guess for guess in guesses if not isinstance(guess, SeepageError)]
+        able = able or list(self.computed.values())
+        if not able:
+            return guesses[0]
+        best = combine(self.chosen.race.rule, self.seen, able)
+        return replace(best, trace=replace(best.trace, race=self.chosen.race))
+
+
+def _name(guess: Reconstruction, attack: str) -> Reconstruction:
+    """Say in the trace which closed form it was."""
+    race = Race("", chosen=(attack,), note="computed, not searched")
+    return replace(guess, trace=replace(guess.trace, race=race))
+
+
+def _time(found: Reconstruction | SeepageError, seconds: float) -> Reconstruction | SeepageError:
+    if isinstance(found, SeepageError):
+        return found
+    return replace(found, trace=replace(found.trace, seconds=seconds))
+
+
+def auto(
+    *,
+    effort: EffortName = "standard",
+    budget: int | None = None,
+    public: PublicData | Tensor | None = None,
+) -> Auto:
+    """The strongest attack for this update, chosen by rehearsing; there is nothing to tune.
+
+    What can be computed is computed: if a closed form proves its answer, that is the answer.
+    Otherwise the adversary plays the client on public inputs, attacks the updates that it made
+    itself with many searches and settings, and keeps those that bring most back. With the best of
+    them it attacks the update. It never sees the private batch.
+
+    Args:
+        effort: How hard to try: "quick" takes about a minute on two cores for a million parameters,
+            "standard" ten times as many steps, "thorough" a hundred times, for a GPU or a night.
+        budget: Steps in all, half of them for the rehearsal; by default those of the effort. The
+            same budget gives the same result on every machine, up to rounding.
+        public: Inputs of the kind that the client has. In an audit, people of the same data set
+            whom nobody attacks; without any, inputs are made up.
+
+    Example:
+        >>> auto(effort="quick").effort.steps
+        3000
+
+    Deviations:
+        Ours; no paper has it.
+
+    References:
+        Croce and Hein, 2020 (croce2020reliable), who do the same for adversarial examples
+    """
+    if effort not in EFFORTS:
+        raise UnknownName("effort", effort, EFFORTS)
+    chosen = EFFORTS[effort]
+    if budget is not None:
+        if budget < 1:
+            raise InvalidValue(f"expected budget >= 1 steps, got {budget!r}")
+        chosen = replace(chosen, steps=budget)
+    held = PublicData(public) if isinstance(public, Tensor) else public
+    return Auto(chosen, held)
+
+
+ALL_ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
+    "attack", "seepage.attacks", {"auto": auto, **ATTACKS.built_in}
+)
+"""What a spec can name: `auto`, the attacks it chooses from, and those of other packages."""

@@ -1,0 +1,154 @@
+"""The attacks that `auto` tries, with their settings, in the order in which to try them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from seepage.attacks import ATTACKS, ReadLogits, adaptive
+from seepage.attacks.applicability import Applicability
+from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core.construct import write_call
+from seepage.core.errors import SeepageError
+from seepage.defenses.chain import chain
+from seepage.domains import Tabular
+from seepage.search.many import attack_many
+
+# What a search does about a defense that it knows: reads off the update what the defense did,
+# simulates its deterministic part, or searches as if there were none.
+Knowledge = Literal["adapts", "simulates", "ignores"]
+# A search with this option takes so many steps for each unit of it.
+_COUNTERS = {"iterations": 20}
+# Members of an ensemble, which share the steps.
+_MEMBERS = 8
+
+
+@dataclass(frozen=True)
+class IgnoreDefense:
+    """Searches as if the client had no defense.
+
+    Where a defense has no useful derivative, or draws something that cannot be known, simulating it
+    leads a search astray, and ignoring it recovers more.
+
+    Args:
+        attack: What searches.
+    """
+
+    attack: Attack
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Forget the defense, and attack."""
+        return self.attack(_forget(observation), rng=rng)
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction | SeepageError]:
+        """Attack side by side."""
+        return attack_many(self.attack, [_forget(seen) for seen in observations], rngs=rngs)
+
+
+def _forget(seen: Observation) -> Observation:
+    client = seen.simulate.client
+    if client is None:
+        return seen
+    return replace(seen, simulate=seen.simulate.with_client(replace(client, defense=chain())))
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A search with its settings, for any number of steps.
+
+    Args:
+        recipe: Name of the attack.
+        options: Of the recipe, without steps and restarts.
+        knowledge: What it does about a known defense.
+        read_logits: Whether it reads the gradient at the logits off the update.
+        searches: Whether it takes steps; closed forms do not.
+    """
+
+    recipe: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    knowledge: Knowledge = "simulates"
+    read_logits: bool = False
+    searches: bool = True
+
+    def __str__(self) -> str:
+        """The recipe with its settings, in a line of a table."""
+        words = {"adapts": ", adapted", "simulates": "", "ignores": ", ignoring the defense"}
+        read = ", reading the logits" if self.read_logits else ""
+        called = write_call(self.recipe, self.options) if self.options else self.recipe
+        return f"{called}{read}{words[self.knowledge]}"
+
+    def build(self, steps: int, *, restarts: int = 1) -> Attack:
+        """The attack with this many steps of each restart."""
+        if not self.searches:
+            return InferLabels(ATTACKS.built_in[self.recipe]())
+        made = ATTACKS.built_in[self.recipe](**self._count(steps, restarts))
+        if self.read_logits:
+            made = ReadLogits(made)
+        if self.recipe != "dlg":
+            made = InferLabels(made)
+        if self.knowledge == "adapts":
+            made = adaptive(made)
+        if self.knowledge == "ignores":
+            made = IgnoreDefense(made)
+        return made
+
+    def _count(self, steps: int, restarts: int) -> dict[str, object]:
+        if self.recipe == "dlg":
+            return {**self.options, "iterations": max(1, steps // _COUNTERS["iterations"])}
+        if self.recipe == "tableak":
+            members = max(1, min(_MEMBERS * restarts, steps // 10))
+            return {**self.options, "steps": max(1, steps // members), "members": members}
+        return {**self.options, "steps": steps, "restarts": restarts}
+
+
+def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender, ...]:
+    """List the searches that fit an observation, those that usually win first.
+
+    Args:
+        seen: What the adversary sees.
+        found: Which attacks apply to it.
+    """
+    client, applies = seen.simulate.client, {option.name for option in found.chosen}
+    if "inverting_gradients" not in applies:
+        return ()
+    plain = [*_list_searches(seen), *([Contender("dlg")] if "dlg" in applies else [])]
+    if client is None or not client.chain.links:
+        return tuple(plain)
+    # Behind a defense the leaders are tried in all three ways, the others as the adversary would.
+    adapted = [replace(one, knowledge="adapts") for one in plain]
+    ways = [replace(one, knowledge=way) for way in ("ignores", "simulates") for one in plain[:2]]
+    return (*adapted[:2], *ways, *adapted[2:])
+
+
+def _list_searches(seen: Observation) -> Iterator[Contender]:
+    search = "inverting_gradients"
+    if isinstance(seen.task.domain, Tabular):
+        yield Contender("tableak")
+        yield Contender(search, {"tv": 0.0})
+        yield Contender(search, {"tv": 0.0, "layerwise": 1.0})
+        yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
+        return
+    yield Contender(search, {"tv": 1e-3})
+    yield Contender(search, {"tv": 1e-2})
+    yield Contender(search, {"tv": 1e-3, "layerwise": 1.0})
+    yield Contender("teacher_forced")
+    yield Contender(search, {"tv": 1e-4})
+    yield Contender(search, {"tv": 1e-1})
+    yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
+    if seen.statistics is not None:
+        yield Contender("systematic")
+        yield Contender("gradattack_strongest")
+    if seen.batch_size == 1:
+        yield Contender(search, {"tv": 1e-3}, read_logits=True)
+    yield Contender(search, {"tv": 1e-6})
+    yield Contender("teacher_forced", {"tv": 3e-3})
+    yield Contender("teacher_forced", {"tv": 1e-1})
+    yield Contender(search, {"tv": 1e-2, "layerwise": 1.0})
+    yield Contender(search, {"tv": 1e-2, "layerwise": 2.5})
+    yield Contender(search, {"tv": 1e-2, "step_size": 0.03})
+    yield Contender(search, {"tv": 1e-4, "step_size": 0.03})
+    yield Contender("teacher_forced", {"weighting": 0.5})

@@ -1,0 +1,155 @@
+"""Inputs that anybody may have, on which an adversary rehearses; made up where there are none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from seepage.core import Attack, Batch, Domain, Rng, Task
+from seepage.core.digest import digest
+from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
+from seepage.domains import Image, Signal
+
+# Shapes in a made-up image. Few large ones and many small ones look like photographs to a search.
+_SHAPES = 40
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PublicData:
+    """Public inputs of the kind that clients have, none of them private.
+
+    Args:
+        inputs: `(N, ...)`, in natural units.
+        labels: `(N,)`; None draws them from what the network predicts.
+        made_up: Whether nobody's inputs were at hand.
+    """
+
+    inputs: Tensor
+    labels: Tensor | None = None
+    made_up: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an empty set, and a wrong number of labels."""
+        if not len(self.inputs):
+            raise InvalidValue("expected at least one public input, got none")
+        if self.labels is not None and len(self.labels) != len(self.inputs):
+            raise InvalidValue(
+                f"expected as many labels as public inputs, got {len(self.labels)} and "
+                f"{len(self.inputs)}"
+            )
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all of it."""
+        labels = () if self.labels is None else (self.labels,)
+        return digest(self.inputs, *labels)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal if the content is."""
+        return isinstance(other, PublicData) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        """By the content."""
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        """How many, and their hash."""
+        return f"PublicData({len(self.inputs)}, {self.digest})"
+
+    def draw(self, size: int, task: Task, *, rng: Rng) -> Batch:
+        """Draw a batch of different people, as far as there are enough."""
+        order = rng.permutation(len(self.inputs))
+        chosen = order.repeat(-(-size // len(order)))[:size]
+        inputs = task.move_inputs(self.inputs[chosen])
+        task.domain.check(inputs)
+        if self.labels is None:
+            return Batch(inputs, _predict_labels(task, inputs, rng.fork("labels")))
+        return Batch(inputs, self.labels[chosen].to(inputs.device))
+
+
+@runtime_checkable
+class Rehearses(Protocol):
+    """An attack that rehearses on public inputs, which an audit gives it."""
+
+    def with_public(self, public: PublicData, /) -> Attack:
+        """The same attack with these to rehearse on, unless it has some already."""
+
+
+def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:
+    """Draw labels with the probabilities that the network gives them."""
+    with torch.no_grad():
+        likely = task.outputs(task.parameters, inputs).double().softmax(-1).cpu()
+    drawn = rng.uniform((len(likely), 1)).double()
+    return (likely.cumsum(-1) < drawn).sum(-1).clamp(max=likely.shape[-1] - 1).to(inputs.device)
+
+
+def make_up(domain: Domain, size: int, *, rng: Rng) -> PublicData:
+    """Make up inputs of a domain.
+
+    Images are overlapping ellipses of all sizes, whose edges and smooth parts are like those of
+    photographs. Signals are sums of waves, the slow ones stronger. Other inputs are drawn by the
+    domain itself.
+
+    Raises:
+        NotApplicable: The domain cannot be sampled.
+
+    Example:
+        >>> from seepage.domains import CIFAR10
+        >>> make_up(CIFAR10, 2, rng=Rng(0)).inputs.shape
+        torch.Size([2, 3, 32, 32])
+    """
+    try:
+        if isinstance(domain, Image):
+            inputs = torch.stack([_draw_image(domain, rng.fork(i)) for i in range(size)])
+        elif isinstance(domain, Signal):
+            inputs = torch.stack([_draw_signal(domain, rng.fork(i)) for i in range(size)])
+        else:
+            inputs = domain.sample(size, rng=rng)
+    except Exception as error:
+        raise NotApplicable(
+            f"there is no public data, and {domain!r} cannot be sampled: {summarise_error(error)}"
+        ) from error
+    return PublicData(inputs, made_up=True)
+
+
+def _draw_image(domain: Image, rng: Rng) -> Tensor:
+    """Draw one image of ellipses, with sizes s of density s^-3, over a gradient of colour."""
+    channels, height, width = domain.shape
+    rows = torch.linspace(-1, 1, height)[:, None]
+    columns = torch.linspace(-1, 1, width)[None]
+    drawn = rng.uniform((_SHAPES, 6))
+    colours = rng.fork("colours").uniform((_SHAPES + 2, channels))
+    # One brightness for all channels, and a little colour.
+    colours = (0.7 * colours[:, :1] + 0.3 * colours).clamp(0, 1)
+    fade = (rows + columns + 2) / 4
+    image = colours[0, :, None, None] * fade + colours[1, :, None, None] * (1 - fade)
+    for (x, y, size, shape, angle, shade), colour in zip(drawn, colours[2:], strict=True):
+        radius = 0.08 / torch.sqrt(1 - 0.99 * size)
+        turned = angle * math.pi
+        across = (columns - 2 * x + 1) * turned.cos() + (rows - 2 * y + 1) * turned.sin()
+        along = (rows - 2 * y + 1) * turned.cos() - (columns - 2 * x + 1) * turned.sin()
+        inside = (across / radius).square() + (along / (radius * (0.3 + 0.7 * shape))).square() < 1
+        lit = (colour[:, None, None] + 0.3 * (shade - 0.5) * across[None]).clamp(0, 1)
+        image = torch.where(inside[None], lit, image)
+    return _scale(image, domain.bounds)
+
+
+def _draw_signal(domain: Signal, rng: Rng) -> Tensor:
+    channels, length = domain.shape
+    waves = min(length, 24)
+    numbers = torch.arange(1, waves + 1)
+    time = torch.arange(length) / length
+    phases = 2 * math.pi * rng.uniform((channels, waves, 1))
+    heights = rng.fork("heights").normal((channels, waves, 1)) / numbers[None, :, None]
+    signal = (heights * (2 * math.pi * numbers[None, :, None] * time + phases).sin()).sum(1)
+    return _scale(0.5 + 0.5 * signal / signal.abs().max().clamp(min=1e-6), domain.bounds)
+
+
+def _scale(values: Tensor, bounds: tuple[float, float]) -> Tensor:
+    low, high = bounds
+    return (low + (high - low) * values).clamp(low, high)

@@ -1,0 +1,346 @@
+"""Rehearse: be the client on public inputs, attack that, and see which search brings them back."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import torch
+
+from seepage.attacks.certificate import residual
+from seepage.attacks.labels.count_labels import estimate_batch_size
+from seepage.attacks.tableak import align_members
+from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
+from seepage.core.checkpoint import checkpoints
+from seepage.core.digest import digest, stable_repr
+from seepage.core.errors import MissingKnowledge, SeepageError, summarise_error
+from seepage.core.race import Forecast, Race, Trial
+from seepage.domains import Tabular
+from seepage.scoring import score
+from seepage.scoring.accuracy import FeatureAccuracy
+from seepage.scoring.entrywise import PSNR
+from seepage.search.many import attack_many
+from seepage.threats.threat import Threat
+
+if TYPE_CHECKING:
+    from seepage.rehearsal.portfolio import Contender
+    from seepage.rehearsal.public_data import PublicData
+
+# Above this a reconstruction is exact to 8 bits and more.
+_HIGHEST = 60.0
+# A doubling of the steps that gains less than this, in dB or as a share of a row, is a plateau.
+_PLATEAU = {"psnr": 0.5, "feature_accuracy": 0.01}
+# Ignoring a defense recovers this much more if the defense only misleads the search.
+_MASKED = {"psnr": 3.0, "feature_accuracy": 0.1}
+# The deviation of people's scores that is assumed before any is seen, as if from so many people.
+_SPREAD, _SEEN = {"psnr": 3.0, "feature_accuracy": 0.15}, 3
+# Share of the forecast's interval on either side.
+_TAIL = 0.05
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One round of a race: so many contenders, each on so many batches, for so many steps."""
+
+    contenders: int
+    batches: int
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What a race decided: the attacks that go on, the best first, and how it went."""
+
+    contenders: tuple[Contender, ...]
+    race: Race
+
+
+def be_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
+    """What the adversary would see if the client had this batch.
+
+    Args:
+        seen: What the adversary sees of the client; neither its update nor its labels are used.
+        batch: Public inputs.
+        rng: Randomness of the rehearsed client, which the real one does not share.
+    """
+    client, threat = seen.simulate.client, Threat.of(seen)
+    if client is not None:
+        return threat.observe_broadcast(client, seen.task, batch, rng=rng)
+    update = seen.simulate(batch.inputs, batch.labels).detach()
+    labels = batch.labels.sort(stable=True).values if threat.knows_labels else None
+    return replace(seen, update=update, labels=labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """Updates that the adversary made itself, of people whom it knows.
+
+    Args:
+        seen: What it sees of each.
+        people: Their inputs.
+        domain: What an input is.
+    """
+
+    seen: tuple[Observation, ...]
+    people: tuple[Batch, ...]
+    domain: Domain
+
+    @classmethod
+    def of(cls, seen: Observation, public: PublicData, *, batches: int, size: int) -> Rehearsal:
+        """Draw batches of public inputs, and be the client of each."""
+        key, domain = Rng(0).fork("rehearsal"), seen.task.domain
+        people = tuple(
+            public.draw(size, seen.task, rng=key.fork("people", i)) for i in range(batches)
+        )
+        updates = (
+            be_client(seen, batch, rng=key.fork("client", i)) for i, batch in enumerate(people)
+        )
+        return cls(tuple(updates), people, domain)
+
+    @property
+    def metric(self) -> Metric:
+        """How much of an input came back."""
+        return FeatureAccuracy() if isinstance(self.domain, Tabular) else PSNR()
+
+    def attack(self, attack: Attack, batches: int) -> list[Reconstruction | SeepageError]:
+        """Attack the first batches; whatever fails is an error of this attack alone."""
+        keys = [Rng(0).fork("rehearsal", "attack", i) for i in range(batches)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return attack_many(attack, self.seen[:batches], rngs=keys)
+            except Exception as error:  # noqa: BLE001 - the others race on
+                known = isinstance(error, SeepageError)
+                failed = error if known else SeepageError(summarise_error(error))
+                return [failed] * batches  # type: ignore[list-item]
+
+    def score(self, guesses: Sequence[Reconstruction]) -> tuple[float, ...]:
+        """How much of each person came back, at most 60 dB."""
+        pairs = zip(guesses, self.people, strict=False)
+        return tuple(value for guess, batch in pairs for value in self._score(guess, batch))
+
+    def _score(self, guess: Reconstruction, batch: Batch) -> list[float]:
+        low, high = getattr(self.domain, "bounds", (0.0, 1.0))
+        own = Reconstruction(guess.inputs.cpu().float())
+        truth = Batch(batch.inputs.cpu().float(), batch.labels.cpu())
+        metric, domain = self.metric, self.domain
+        found = score(own, truth, metrics=(metric,), low=low, peak=high - low, domain=domain)
+        return (
+            found[metric.name]
+            .double()
+            .nan_to_num(nan=0.0, posinf=_HIGHEST)
+            .clamp(max=_HIGHEST)
+            .tolist()
+        )
+
+
+def rehearse(
+    seen: Observation,
+    contenders: Sequence[Contender],
+    public: PublicData,
+    rungs: Sequence[Rung],
+    *,
+    steps: int,
+) -> Chosen:
+    """Let contenders race on rehearsed clients, and drop the slower ones after every rung.
+
+    The result depends on the network, the client, the threat, the batch size, the public inputs and
+    the rungs alone, so that it is computed once for all updates of a kind. With `checkpointing` it
+    is stored, and found again by the next audit in the same folder.
+
+    Args:
+        seen: What the adversary sees.
+        contenders: Who races; the first ones if there are too many.
+        public: What is rehearsed on.
+        rungs: The rounds of the race.
+        steps: Steps that the chosen ones have for the update itself, for the forecast.
+    """
+    size = seen.batch_size or estimate_batch_size(seen)
+    if size is None:
+        raise MissingKnowledge(
+            "batch size", needed_by="a rehearsal", hint="use Threat(knows_batch_size=True)"
+        )
+    key = (seen.simulate.client or seen.simulate, Threat.of(seen), contenders, rungs, size, steps)
+    name = "race-" + digest(seen.task.digest, public.digest, stable_repr(key))
+    stored = _load(name, contenders)
+    if stored is None:
+        most = max(rung.batches for rung in rungs)
+        rehearsal = Rehearsal.of(seen, public, batches=most, size=size)
+        stored = _run(rehearsal, contenders, rungs, steps=steps, made_up=public.made_up)
+        _store(name, stored)
+    return stored
+
+
+def _run(
+    rehearsal: Rehearsal,
+    contenders: Sequence[Contender],
+    rungs: Sequence[Rung],
+    *,
+    steps: int,
+    made_up: bool,
+) -> Chosen:
+    trials: list[Trial] = []
+    guesses: dict[str, list[Reconstruction]] = {}
+    computed = [contender for contender in contenders if not contender.searches]
+    left = [contender for contender in contenders if contender.searches]
+    for rung in rungs:
+        latest = {}
+        # Closed forms take no steps, so they run in every round.
+        for contender in (*computed, *left[: rung.contenders]):
+            name, attack = str(contender), contender.build(rung.steps)
+            trial, guesses[name] = _try(rehearsal, name, attack, rung)
+            latest[contender] = trial if contender.searches else replace(trial, steps=0)
+        trials += latest.values()
+        # Sorting keeps the order of those that are equal.
+        ranked = sorted(latest, key=lambda contender: -latest[contender].mean)
+        left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
+        computed = [one for one in computed if latest[one].scores]
+    left = [one for one in ranked if latest[one].scores][: rungs[-1].contenders] or left
+    metric, last = rehearsal.metric.name, rungs[-1]
+    rule, scores = _choose_rule(rehearsal, [guesses.get(str(one), []) for one in left])
+    gain = _measure_gain(str(left[0]), trials)
+    more = math.log2(max(1.0, steps / last.steps))
+    return Chosen(
+        tuple(left),
+        Race(
+            metric=metric,
+            trials=tuple(trials),
+            chosen=tuple(map(str, left)),
+            rule=rule,
+            forecast=make_forecast(scores, metric, gain=gain * more) if scores else None,
+            rising=gain > _PLATEAU[metric],
+            masked=_is_masked(trials, contenders, metric),
+            made_up=made_up,
+        ),
+    )
+
+
+def _try(
+    rehearsal: Rehearsal, name: str, attack: Attack, rung: Rung
+) -> tuple[Trial, list[Reconstruction]]:
+    """Attack the batches of one round, and score what came back."""
+    found = rehearsal.attack(attack, rung.batches)
+    guesses = [one for one in found if isinstance(one, Reconstruction)]
+    errors = [one for one in found if isinstance(one, SeepageError)]
+    if errors:
+        return Trial(name, rung.steps, error=str(errors[0]).splitlines()[0]), []
+    return Trial(name, rung.steps, rehearsal.score(guesses)), guesses
+
+
+def combine(rule: str, seen: Observation, guesses: Sequence[Reconstruction]) -> Reconstruction:
+    """Make one guess of several, without the truth.
+
+    Args:
+        rule: "first" takes the first, "residual" the one whose update is nearest to the observed
+            one, "mean" the mean of all, person by person.
+        seen: What was observed.
+        guesses: Of the attacks that were chosen, the best first.
+    """
+    first = guesses[0]
+    if rule == "residual":
+        return min(guesses, key=lambda guess: _residual(seen, guess))
+    alike = [guess for guess in guesses if guess.inputs.shape == first.inputs.shape]
+    if rule != "mean" or len(alike) < 2:
+        return first
+    rows = torch.stack([guess.inputs.flatten(1) for guess in alike])
+    anybody = torch.zeros(len(first.inputs), dtype=torch.long)
+    ordered = align_members(rows, anybody, reference=0)
+    mean = ordered.mean(0).reshape(first.inputs.shape)
+    return replace(first, inputs=seen.task.domain.project(mean), certificate=None)
+
+
+def _residual(seen: Observation, guess: Reconstruction) -> float:
+    labels = seen.labels if guess.labels is None else guess.labels
+    if labels is None:
+        return math.inf
+    try:
+        return residual(seen, guess.inputs, labels)
+    except Exception:  # noqa: BLE001 - a guess that cannot be simulated explains nothing
+        return math.inf
+
+
+def _choose_rule(
+    rehearsal: Rehearsal, guesses: Sequence[Sequence[Reconstruction]]
+) -> tuple[str, tuple[float, ...]]:
+    """Choose how to combine the guesses of the chosen ones, and score the combination."""
+    if not guesses[0]:
+        return "first", ()
+    scores = {}
+    for rule in ("first", "residual", "mean") if len(guesses) > 1 else ("first",):
+        columns = zip(rehearsal.seen, zip(*guesses, strict=False), strict=False)
+        scores[rule] = rehearsal.score([combine(rule, seen, each) for seen, each in columns])
+    rule = max(scores, key=lambda one: fmean(scores[one]))
+    return rule, scores[rule]
+
+
+def _measure_gain(leader: str, trials: Sequence[Trial]) -> float:
+    """What the last doubling of its steps gained for the leader, on the same people."""
+    own = [trial for trial in trials if trial.attack == leader and trial.scores and trial.steps]
+    if len(own) < 2 or own[-1].steps <= own[-2].steps:
+        return 0.0
+    shared = min(len(own[-1].scores), len(own[-2].scores))
+    gained = fmean(own[-1].scores[:shared]) - fmean(own[-2].scores[:shared])
+    return max(0.0, gained / math.log2(own[-1].steps / own[-2].steps))
+
+
+def _is_masked(trials: Sequence[Trial], contenders: Sequence[Contender], metric: str) -> bool:
+    ignoring = {str(one) for one in contenders if one.knowledge == "ignores"}
+    searches = [trial for trial in trials if trial.steps and trial.scores]
+    first = [trial for trial in searches if trial.steps == searches[0].steps]
+    without = [trial.mean for trial in first if trial.attack in ignoring]
+    knowing = [trial.mean for trial in first if trial.attack not in ignoring]
+    return bool(without) and max(without) > max(knowing, default=-math.inf) + _MASKED[metric]
+
+
+def make_forecast(scores: Sequence[float], metric: str, *, gain: float = 0.0) -> Forecast:
+    """Predict the score of one more person, with an interval that covers 90 %.
+
+    Scores are taken as normal, with a mean and a deviation that the rehearsal tells. A deviation of
+    3 dB, or of 0.15 for shares, is assumed as if three more people had shown it.
+
+    Args:
+        scores: Of rehearsed people.
+        metric: Its name.
+        gain: What more steps than were rehearsed may add.
+    """
+    from scipy.special import stdtrit
+
+    count, mean = len(scores), fmean(scores)
+    freedom = count - 1 + _SEEN
+    squares = sum((value - mean) ** 2 for value in scores) + _SEEN * _SPREAD[metric] ** 2
+    half = float(stdtrit(freedom, 1 - _TAIL)) * math.sqrt(squares / freedom * (1 + 1 / count))
+    most = 1.0 if metric == "feature_accuracy" else math.inf
+    middle = min(most, mean + gain / 2)
+    return Forecast(max(0.0, mean - half), middle, min(most, mean + gain + half))
+
+
+@lru_cache(maxsize=128)
+def _remembered(name: str) -> list[Chosen]:
+    """What was stored under a name in this process: one race, or none."""
+    return []
+
+
+def _load(name: str, contenders: Sequence[Contender]) -> Chosen | None:
+    held, folder = _remembered(name), checkpoints()
+    if held or folder is None:
+        return held[0] if held else None
+    stored = folder.load(name)
+    if stored is None:
+        return None
+    race = Race.from_plain(json.loads(bytes(stored[0].tolist())))
+    by_name = {str(contender): contender for contender in contenders}
+    return Chosen(tuple(by_name[chosen] for chosen in race.chosen), race)
+
+
+def _store(name: str, chosen: Chosen) -> None:
+    _remembered(name).append(chosen)
+    folder = checkpoints()
+    if folder is not None:
+        text = json.dumps(asdict(chosen.race)).encode()
+        folder.save(name, [torch.tensor(list(text), dtype=torch.uint8)])

@@ -1,0 +1,87 @@
+"""The section on rehearsals: who was tried, how leakage grew with effort, and who was chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from seepage.audit.record import Record
+from seepage.report.leak import Amount, Level
+from seepage.report.page.document import (
+    Markup,
+    Section,
+    element,
+    join_markup,
+    level_class,
+    make_scrollable,
+    table,
+)
+from seepage.report.page.line_chart import Axis, Curve, Labels, line_chart, span_axis
+from seepage.report.races import RaceSummary, summarise_races
+from seepage.report.words import label_setups
+
+# Races that are drawn at most; the table has them all.
+_DRAWN = 12
+
+
+def race_section(records: Sequence[Record]) -> Section | None:
+    """Draw every race; None if no attack rehearsed."""
+    found = summarise_races(records)
+    if not found:
+        return None
+    labels = label_setups(one.setup for one in found)
+    names = {id(one): f"{one.model}, {one.data}, {labels[one.setup]}" for one in found}
+    rows = [
+        [
+            one.data,
+            one.model,
+            labels[one.setup],
+            "; ".join(one.race.chosen),
+            one.forecast_words(),
+            "still rising" if one.race.rising else "plateau",
+        ]
+        for one in found
+    ]
+    header = dict.fromkeys(("data", "network", "defense", "chosen", "forecast", "effort"), "")
+    return Section(
+        "rehearsals",
+        "How the attack was chosen",
+        "Before it looked at an update, the adversary played the client itself, on inputs that "
+        "nobody attacks here, and tried many searches on the updates it had made. Those that "
+        "brought most back went on. The forecast is what they promise for one person, with an "
+        "interval that is right for nine in ten.",
+        join_markup(
+            make_scrollable("Rehearsals", table("Attacks chosen and forecasts", header, rows)),
+            *(_draw(one, names[id(one)]) for one in found[:_DRAWN]),
+        ),
+    )
+
+
+def _draw(one: RaceSummary, name: str) -> Markup:
+    """Draw what came back against the steps, one curve for each attack."""
+    curves = [
+        Curve(
+            [(math.log10(max(1, trial.steps)), trial.mean) for trial in trials],
+            f"{attack}: {Amount(one.race.metric, trials[-1].mean).words()}",
+            level_class(Level.recognisable if attack in one.race.chosen else None),
+            attack,
+        )
+        for attack, trials in one.curves.items()
+        if len(trials) > 1
+    ]
+    if not curves:
+        return element("p", None, f"{name}: one round, {len(one.race.trials)} attacks tried.")
+    points = [point for curve in curves for point in curve.points]
+    steps = sorted({trial.steps for trials in one.curves.values() for trial in trials})
+    across = span_axis((x for x, _ in points), room=0.08)
+    up: Axis = span_axis(y for _, y in points)
+    labels = Labels(
+        "steps",
+        "came back in rehearsal",
+        [(math.log10(max(1, step)), str(step)) for step in steps if step],
+        [(tick, f"{tick:g}") for tick in up.ticks()],
+    )
+    label = f"Leakage by steps in the rehearsal for {name}"
+    return join_markup(
+        element("h3", None, name), line_chart(across, up, labels, label=label, curves=curves)
+    )

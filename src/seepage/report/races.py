@@ -1,0 +1,95 @@
+"""How `auto` chose its attacks, one race for each setup, and whether the forecasts were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seepage.audit.record import Record
+from seepage.core.race import Race, Trial
+from seepage.report.leak import Amount
+from seepage.report.words import Setup, label_setups, list_words
+
+
+@dataclass(frozen=True)
+class RaceSummary:
+    """One race and what became of its forecast.
+
+    Args:
+        data: The data set of the people.
+        model: The network.
+        setup: The client and its defense.
+        race: How the attack was chosen.
+        kept: People whose score lies in the forecast.
+        people: People who were attacked.
+    """
+
+    data: str
+    model: str
+    setup: Setup
+    race: Race
+    kept: int
+    people: int
+
+    @property
+    def curves(self) -> dict[str, list[Trial]]:
+        """The trials of each attack, by steps; attacks that got more come last."""
+        found: dict[str, list[Trial]] = {}
+        for trial in self.race.trials:
+            if trial.scores:
+                found.setdefault(trial.attack, []).append(trial)
+        return dict(sorted(found.items(), key=lambda item: max(t.mean for t in item[1])))
+
+    def forecast_words(self) -> str:
+        """The forecast, and for how many it was right."""
+        forecast = self.race.forecast
+        if forecast is None:
+            return self.race.note or "-"
+        low, middle, high = (
+            Amount(self.race.metric, value).words(unit=False)
+            for value in (forecast.low, forecast.middle, forecast.high)
+        )
+        unit = " dB" if self.race.metric == "psnr" else ""
+        return f"{middle}{unit} ({low} to {high}), right for {self.kept} of {self.people}"
+
+
+def summarise_races(records: Sequence[Record]) -> list[RaceSummary]:
+    """Every race of an audit once, in the order of its cases."""
+    groups: dict[tuple[str, str, Setup, Race], list[Record]] = {}
+    for record in records:
+        if record.race is not None and record.race.trials:
+            key = record.data, record.model, Setup.of(record), record.race
+            groups.setdefault(key, []).append(record)
+    return [_summarise(*key, group) for key, group in groups.items()]
+
+
+def _summarise(
+    data: str, model: str, setup: Setup, race: Race, records: Sequence[Record]
+) -> RaceSummary:
+    scores = [v for r in records for v in r.scores.get(race.metric, ()) if v is not None]
+    kept = sum(race.forecast.covers(score) for score in scores) if race.forecast else 0
+    return RaceSummary(data, model, setup, race, kept, len(scores))
+
+
+def tell_races(records: Sequence[Record]) -> list[str]:
+    """What the rehearsals say about the verdict, in at most three sentences."""
+    found = summarise_races(records)
+    labels = label_setups(one.setup for one in found)
+    masked = dict.fromkeys(labels[one.setup] for one in found if one.race.masked)
+    rising = dict.fromkeys(labels[one.setup] for one in found if one.race.rising)
+    made_up = any(one.race.made_up for one in found)
+    sentences = []
+    if masked:
+        sentences.append(
+            f"Masked: behind {list_words([*masked])}, searches that ignore the defense recovered "
+            "more in rehearsal than those that simulate it. It misleads the search more than it "
+            "hides the data."
+        )
+    if rising:
+        sentences.append(
+            f"With {list_words([*rising])}, more steps still recovered more in rehearsal; a higher "
+            "effort may find more."
+        )
+    if made_up:
+        sentences.append("Rehearsals used made-up inputs, since no public ones were given.")
+    return sentences

@@ -1,0 +1,155 @@
+"""With which attacks a step is audited, and how many steps of them fit into the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from seepage.attacks.applicability import Applicability, ApplicableAttack
+from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.core import Attack, Observation, Rng
+from seepage.core.construct import Component
+from seepage.core.errors import InvalidValue, UnknownName
+from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
+from seepage.rehearsal.auto_attack import EffortName
+from seepage.step.step_inputs import FindRange, TryRanges
+
+# Steps of a search that is asked for by name.
+_STEPS = 1_000
+# Steps that are measured to tell how many fit.
+_TRIAL = 3
+# Most steps of the search that tells the range of inputs.
+_PROBE = 100
+# Share of the time that is planned, since no estimate is exact.
+_PLANNED = 0.9
+
+Ranges = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StepAttack:
+    """An attack on a step.
+
+    Args:
+        name: What records call it.
+        attack: What it does.
+        cut: Why it takes fewer steps than it was meant to; empty if it takes all.
+    """
+
+    name: Component
+    attack: Attack
+    cut: str = ""
+
+
+def list_attacks(
+    asked: Sequence[str | Attack] | None,
+    seen: Observation,
+    found: Applicability,
+    *,
+    effort: EffortName,
+    steps: int | None,
+    seconds: float,
+    runs: float,
+    public: PublicData | None,
+    ranges: Ranges,
+) -> list[StepAttack]:
+    """List what to run: `auto`, or the attacks that the caller asks for.
+
+    Args:
+        asked: Attacks, or their names; None for `auto`.
+        seen: What the adversary sees.
+        found: Which attacks apply to it.
+        effort: Of `auto`.
+        steps: All steps of `auto`, or those of a search that is asked for by name.
+        seconds: How long all of it may take.
+        runs: How often the steps of `auto` are taken, with its controls.
+        public: What `auto` rehearses on.
+        ranges: That inputs may lie in.
+    """
+    if asked is not None:
+        return [_read(one, found, steps or _STEPS, ranges) for one in asked]
+    if effort not in EFFORTS:
+        raise UnknownName("effort", effort, EFFORTS)
+    wanted = steps or EFFORTS[effort].steps
+    fit = _fit(seen, found, wanted, seconds / runs)
+    made: Attack = auto(effort=effort, budget=fit, public=public)
+    if len(ranges) > 1:
+        made = FindRange(made, ranges, steps=max(1, min(_PROBE, fit // 10)))
+    cut = (
+        ""
+        if fit == wanted
+        else (
+            f"auto took {fit} of {wanted} steps, as many as fit into seconds=; give more seconds "
+            "before you rely on what it did not find"
+        )
+    )
+    return [StepAttack(Component("auto", {"effort": effort, "steps": fit}), made, cut)]
+
+
+def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges) -> StepAttack:
+    if not isinstance(asked, str):
+        if not isinstance(asked, Attack):
+            raise InvalidValue(f"expected attacks, or their names, got {asked!r}")
+        return StepAttack(Component.of(asked), asked)
+    option = next((one for one in found.chosen if one.name == asked), None)
+    if option is None:
+        if asked not in ALL_ATTACKS:
+            raise UnknownName("attack", asked, ALL_ATTACKS)
+        return StepAttack(Component(asked, {}), ALL_ATTACKS[asked]())
+    counter = _find_counter(option)
+    if counter is not None:
+        counted = steps if counter == "steps" else max(1, steps // 20)
+        option = replace(option, options={**option.options, counter: counted})
+    attack = option.attack
+    if counter == "steps" and len(ranges) > 1:
+        # Labels are inferred once for all ranges.
+        attack = TryRanges(replace(option, infer_labels=False).attack, ranges)
+        attack = InferLabels(attack) if option.infer_labels else attack
+    infers = {"infer_labels": True} if option.infer_labels else {}
+    return StepAttack(Component(asked, {**option.options, **infers}), attack)
+
+
+def _find_counter(option: ApplicableAttack) -> str | None:
+    """Return the option that counts the steps of an attack; None if it does not search."""
+    return next((name for name in ("steps", "iterations") if name in option.options), None)
+
+
+def _fit(seen: Observation, found: Applicability, wanted: int, seconds: float) -> int:
+    """How many of the wanted steps fit into the time, as measured on a few of them."""
+    search = next((one for one in found.chosen if one.name == "inverting_gradients"), None)
+    if search is None:
+        return wanted
+    short = replace(search, options={**search.options, "steps": _TRIAL})
+    try:
+        short.attack(seen, rng=Rng(0).fork("warm"))
+        each = _time(lambda: short.attack(seen, rng=Rng(0).fork("trial"))) / _TRIAL
+    except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
+        return wanted
+    return min(wanted, max(1, int(_PLANNED * seconds / each)))
+
+
+def _time(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def read_public(
+    public: PublicData | Tensor | None, others: Tensor | None, *, taken: int
+) -> PublicData | None:
+    """What `auto` rehearses on: what is given, or the others who do not serve as a control.
+
+    Args:
+        public: Public inputs, as the caller gives them.
+        others: Inputs of people who are not in the batch.
+        taken: How many of the last ones serve as a control.
+    """
+    if public is not None:
+        return PublicData(public.detach().cpu().float()) if isinstance(public, Tensor) else public
+    if others is None or len(others) <= taken:
+        return None
+    free = others[: len(others) - taken]
+    return PublicData(free.detach().cpu().float())

@@ -1,0 +1,272 @@
+"""`auto` computes what can be computed, rehearses the rest, and never sees the private batch."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks.applicability import check_applicability
+from seepage.audit import Audit, select_targets
+from seepage.core.checkpoint import checkpointing
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.race import Race, Trial
+from seepage.rehearsal import ALL_ATTACKS, Auto, Effort, make_up, rehearse
+from seepage.rehearsal.portfolio import Contender, list_contenders
+from seepage.rehearsal.rehearse import (
+    Rehearsal,
+    Rung,
+    be_client,
+    combine,
+    make_forecast,
+)
+from seepage.testing import check_attack
+from seepage.threats.threat import Threat
+
+SMALL = Effort(240, (2, 1), (1, 2))
+RUNGS = (Rung(2, 1, 20), Rung(1, 2, 20))
+SEARCHES = (Contender("inverting_gradients", {"tv": 1e-2}), Contender("inverting_gradients"))
+
+
+@pytest.fixture(scope="module")
+def photos():
+    return sp.data.load("photos", pixels=16)
+
+
+@pytest.fixture(scope="module")
+def task(photos):
+    """A network that only a search can invert."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            *(nn.Conv2d(3, 12, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(12, 12, 3), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(12 * 25, 10)),
+        )
+    return sp.Task(model, sp.cross_entropy, photos.domain, name="pooled")
+
+
+@pytest.fixture(scope="module")
+def public(photos):
+    chosen = photos.take(range(8, 24))
+    return sp.PublicData(chosen.inputs, chosen.labels)
+
+
+def observe(task, batch, *, defense=None, seed=0, **knows):
+    client = sp.Client(sp.Gradient(), sp.chain() if defense is None else defense)
+    known = {"knows_labels": True, **knows}
+    return sp.Threat(**known).observe(client, task, batch, rng=sp.rng(seed))
+
+
+def psnr(guess, batch):
+    return sp.score(guess, batch)["psnr"]
+
+
+def test_what_a_closed_form_proves_is_the_answer_and_nothing_is_rehearsed(photos, monkeypatch):
+    monkeypatch.setattr(Rehearsal, "of", lambda *_, **__: pytest.fail("it rehearsed"))
+    batch, network = photos.take([0]), sp.zoo.mlp(hidden=(32,), domain=photos.domain)
+    guess = sp.auto(effort="quick")(observe(network, batch), rng=sp.rng(1))
+    assert guess.certificate.unique
+    assert guess.trace.race.chosen == ("analytic_fc",)
+    assert float(psnr(guess, batch)) > 60
+
+
+def test_a_closed_form_that_proves_nothing_competes_with_the_searches(photos, public):
+    batch, network = photos.take([0]), sp.zoo.mlp(hidden=(32,), domain=photos.domain)
+    seen = observe(network, batch, defense=sp.AddGaussian(1e-4))
+    guess = Auto(SMALL, public)(seen, rng=sp.rng(1))
+    closed = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+    assert any(trial.attack == "analytic_fc" for trial in guess.trace.race.trials)
+    assert float(psnr(guess, batch)) >= float(psnr(closed, batch)) - 1e-3
+
+
+def test_the_race_depends_on_nothing_that_is_private(photos, task, public):
+    seen = [observe(task, photos.take([person]), seed=person) for person in (0, 3)]
+    races = [rehearse.rehearse(one, SEARCHES, public, RUNGS, steps=20).race for one in seen]
+    assert races[0] == races[1]
+    # Not since the second was remembered: without memory it is the same.
+    rehearse._remembered.cache_clear()
+    assert rehearse.rehearse(seen[1], SEARCHES, public, RUNGS, steps=20).race == races[0]
+
+
+def test_the_rehearsed_client_is_the_client_and_draws_noise_of_its_own(photos, task):
+    batch, noisy = photos.take([0]), sp.AddGaussian(1.0)
+    seen = observe(task, batch, defense=noisy, seed=5)
+    again = be_client(seen, batch, rng=sp.rng(6))
+    assert not torch.equal(again.update.flat(), seen.update.flat())
+    same = be_client(observe(task, batch, seed=5), batch, rng=sp.rng(6))
+    assert torch.allclose(same.update.flat(), observe(task, batch).update.flat())
+    assert again.simulate.client == seen.simulate.client
+
+
+@pytest.mark.parametrize(
+    "threat",
+    [
+        Threat(),
+        Threat(knows_labels=True),
+        Threat(knows_labels=True, batchnorm="exact"),
+        Threat(batchnorm="unknown"),
+        Threat(knows_batch_size=False),
+    ],
+    ids=repr,
+)
+def test_an_observation_tells_the_threat_it_was_made_under(photos, threat):
+    client, network = sp.Client(sp.Gradient()), sp.zoo.build("resnet20", options={"width": 4, "domain": photos.domain})
+    seen = threat.observe(client, network, photos.take([0, 1]), rng=sp.rng(0))
+    assert Threat.of(seen) == threat
+
+
+def test_a_network_that_the_defense_changed_is_not_changed_again(photos):
+    seen = observe(sp.zoo.lenet(domain=photos.domain), photos.take([0]), defense=sp.Precode())
+    again = be_client(seen, photos.take([1]), rng=sp.rng(0))
+    assert list(again.update.tensors) == list(seen.update.tensors)
+
+
+def test_no_person_of_an_audit_is_rehearsed_on(photos):
+    twice = replace(photos, inputs=torch.cat([photos.inputs, photos.inputs[:2]]),
+                    labels=torch.cat([photos.labels, photos.labels[:2]]))  # fmt: skip
+    audit = Audit(
+        tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)],
+        attacks={"auto": sp.auto(effort="quick")},
+        controls=True,
+    )
+    cases = audit.cases(select_targets(twice, people=[0, 1, 5], batch_size=1))
+    assert {case.control for case in cases} == {None, "canary", "noise"}
+    attacked = torch.cat([case.target.truth for case in cases])
+    for case in cases:
+        held = case.attack.public.inputs
+        assert len(held) > 10
+        same = (held[:, None] == attacked[None]).flatten(2).all(2)
+        assert not same.any()
+
+
+def test_rehearsals_are_stored_and_found_again(photos, task, public, tmp_path, monkeypatch):
+    seen, attack = observe(task, photos.take([0])), Auto(replace(SMALL, steps=244), public)
+    with checkpointing(tmp_path):
+        first = attack(seen, rng=sp.rng(1))
+    rehearse._remembered.cache_clear()
+    monkeypatch.setattr(Rehearsal, "of", lambda *_, **__: pytest.fail("it rehearsed again"))
+    with checkpointing(tmp_path):
+        second = attack(seen, rng=sp.rng(1))
+    assert first.trace.race == second.trace.race
+    assert torch.equal(first.inputs, second.inputs)
+
+
+def test_a_race_survives_json():
+    trials = Trial("a", 20, (10.0, 12.0)), Trial("b", 20, error="no")
+    race = Race("psnr", trials, ("a",), forecast=make_forecast((10.0, 12.0), "psnr"), rising=True)
+    assert Race.from_plain(json.loads(json.dumps(asdict(race)))) == race
+
+
+def test_too_few_steps_to_rehearse_are_all_spent_on_the_update(photos, task):
+    guess = sp.auto(budget=30)(observe(task, photos.take([0])), rng=sp.rng(1))
+    assert guess.trace.steps == 30
+    assert "too few to rehearse" in guess.trace.race.note
+
+
+def test_without_public_inputs_they_are_made_up_and_the_race_says_so(photos, task):
+    guess = Auto(SMALL)(observe(task, photos.take([0])), rng=sp.rng(1))
+    assert guess.trace.race.made_up
+    assert guess.trace.race.forecast is not None
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [sp.domains.Image((1, 33, 30)), sp.domains.Signal((2, 40), bounds=(-3.0, 1.0))],
+    ids=["image", "signal"],
+)
+def test_made_up_inputs_are_valid_different_and_smooth(domain):
+    made = make_up(domain, 6, rng=sp.rng(0))
+    domain.check(made.inputs)
+    assert len({one.numpy().tobytes() for one in made.inputs}) == 6
+    rough = (made.inputs[..., 1:] - made.inputs[..., :-1]).square().mean()
+    assert rough < made.inputs.var()
+
+
+def test_a_domain_that_cannot_be_sampled_leaves_the_first_search(photos, task, monkeypatch):
+    def refuse(*_, **__):
+        raise NotApplicable("there is no public data, and it cannot be sampled")
+
+    with pytest.raises(NotApplicable, match="cannot be sampled"):
+        make_up(object(), 2, rng=sp.rng(0))
+    monkeypatch.setattr("seepage.rehearsal.auto_attack.make_up", refuse)
+    guess = Auto(SMALL)(observe(task, photos.take([0])), rng=sp.rng(1))
+    assert "nothing could be rehearsed: there is no public data" in guess.trace.race.note
+    assert guess.trace.steps > 0
+
+
+def test_behind_a_defense_leaders_are_tried_in_all_three_ways(photos, task):
+    seen = observe(task, photos.take([0]), defense=sp.Prune(0.9))
+    listed = list_contenders(seen, check_applicability(seen))
+    assert {one.knowledge for one in listed[:8]} == {"adapts", "ignores", "simulates"}
+    bare = observe(task, photos.take([0]))
+    assert {one.knowledge for one in list_contenders(bare, check_applicability(bare))} == {
+        "simulates"
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"effort": "heroic"}, UnknownName, "unknown effort 'heroic'"),
+        ({"budget": 0}, InvalidValue, "expected budget >= 1 steps, got 0"),
+        ({"public": torch.zeros(0, 3, 8, 8)}, InvalidValue, "at least one public input"),
+    ],
+)
+def test_bad_options_are_one_sentence(options, error, said):
+    with pytest.raises(error, match=said):
+        sp.auto(**options)
+
+
+def test_public_inputs_of_another_shape_are_refused_in_the_note(photos, task):
+    seen = observe(task, photos.take([0]))
+    guess = Auto(SMALL, sp.PublicData(torch.rand(4, 3, 8, 8)))(seen, rng=sp.rng(1))
+    assert "nothing could be rehearsed" in guess.trace.race.note
+
+
+def test_guesses_are_combined_without_the_truth(photos, task):
+    batch = photos.take([0, 1])
+    seen = observe(task, batch)
+    right = sp.Reconstruction(batch.inputs, batch.labels)
+    wrong = sp.Reconstruction(1 - batch.inputs, batch.labels)
+    assert combine("residual", seen, [wrong, right]) is right
+    assert combine("first", seen, [wrong, right]) is wrong
+    noise = [0.1 * sp.rng(i).normal(batch.inputs.shape) for i in range(2)]
+    swapped = sp.Reconstruction((batch.inputs + noise[1]).flip(0), batch.labels)
+    noisy = sp.Reconstruction(batch.inputs + noise[0], batch.labels)
+    mean = combine("mean", seen, [noisy, swapped])
+    assert (psnr(mean, batch) > psnr(noisy, batch) + 1.5).all()
+
+
+def test_forecasts_cover_nine_in_ten():
+    kept = []
+    for trial in range(400):
+        drawn = 20 + 4 * sp.rng(trial).normal((5,))
+        forecast = make_forecast(drawn[:4].tolist(), "psnr")
+        kept.append(forecast.covers(float(drawn[4])))
+    assert 0.85 < sum(kept) / len(kept) < 0.98
+
+
+def test_labels_are_inferred_for_many_as_for_one(photos, task):
+    attack = sp.attacks.inverting_gradients(steps=2, restarts=1)
+    wrapped = sp.attacks.labels.infer_labels.InferLabels(attack)
+    seen = [observe(task, photos.take([i]), knows_labels=False) for i in (0, 1)]
+    keys = [sp.rng(3), sp.rng(4)]
+    together = wrapped.many(seen, rngs=keys)
+    for guess, one, key in zip(together, seen, keys, strict=True):
+        assert torch.allclose(guess.inputs, wrapped(one, rng=key).inputs, atol=1e-4)
+
+
+def test_the_catalogue_of_specs_begins_with_auto():
+    assert next(iter(ALL_ATTACKS)) == "auto"
+
+
+def test_auto_keeps_the_laws_of_attacks(photos, task, public):
+    check_attack(
+        Auto(replace(SMALL, steps=600), public),
+        client=sp.Client(sp.Gradient()),
+        task=task,
+        batch=photos.take([0]),
+        at_least=14.0,
+    )
