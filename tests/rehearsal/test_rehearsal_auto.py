@@ -12,6 +12,7 @@ from seepage.attacks.applicability import check_applicability
 from seepage.audit import Audit, select_targets
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.progress import listen, stage
 from seepage.core.race import Race, Trial
 from seepage.rehearsal import ALL_ATTACKS, Auto, Effort, make_up, rehearse
 from seepage.rehearsal.portfolio import Contender, list_contenders
@@ -112,7 +113,10 @@ def test_the_rehearsed_client_is_the_client_and_draws_noise_of_its_own(photos, t
     ids=repr,
 )
 def test_an_observation_tells_the_threat_it_was_made_under(photos, threat):
-    client, network = sp.Client(sp.Gradient()), sp.zoo.build("resnet20", options={"width": 4, "domain": photos.domain})
+    client, network = (
+        sp.Client(sp.Gradient()),
+        sp.zoo.build("resnet20", options={"width": 4, "domain": photos.domain}),
+    )
     seen = threat.observe(client, network, photos.take([0, 1]), rng=sp.rng(0))
     assert Threat.of(seen) == threat
 
@@ -210,6 +214,7 @@ def test_behind_a_defense_leaders_are_tried_in_all_three_ways(photos, task):
     ("options", "error", "said"),
     [
         ({"effort": "heroic"}, UnknownName, "unknown effort 'heroic'"),
+        ({"seconds": 0.0}, InvalidValue, "expected seconds > 0, got 0.0"),
         ({"budget": 0}, InvalidValue, "expected budget >= 1 steps, got 0"),
         ({"public": torch.zeros(0, 3, 8, 8)}, InvalidValue, "at least one public input"),
     ],
@@ -256,6 +261,24 @@ def test_labels_are_inferred_for_many_as_for_one(photos, task):
     together = wrapped.many(seen, rngs=keys)
     for guess, one, key in zip(together, seen, keys, strict=True):
         assert torch.allclose(guess.inputs, wrapped(one, rng=key).inputs, atol=1e-4)
+
+
+def test_time_cuts_the_steps_and_the_race_says_so(photos, task):
+    seen = observe(task, photos.take([0]))
+    short = sp.auto(effort="thorough", seconds=0.5)(seen, rng=sp.rng(1))
+    assert short.trace.race.cut
+    assert short.trace.steps < 10_000
+    long = sp.auto(budget=30, seconds=600.0)(seen, rng=sp.rng(1))
+    assert not long.trace.race.cut
+
+
+def test_what_is_tried_is_told_to_a_display(photos, task, public):
+    told = set()
+    with listen(lambda *_: told.add(stage())):
+        Auto(replace(SMALL, steps=248), public)(observe(task, photos.take([0])), rng=sp.rng(1))
+    assert any(text.startswith("rehearsing inverting_gradients(tv=0.001)") for text in told)
+    assert any(not text.startswith("rehearsing") for text in told)
+    assert stage() == ""
 
 
 def test_the_catalogue_of_specs_begins_with_auto():

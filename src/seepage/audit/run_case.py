@@ -157,6 +157,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         "seconds": trace.seconds,
         "device": trace.device,
     }
+    if trace.race is not None and trace.race.cut:
+        effort["cut"] = 1
     # Whether a client that vets the planted network would have noticed.
     planted = isinstance(case.attack, ActiveAttack)
     record = replace(

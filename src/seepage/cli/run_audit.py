@@ -38,7 +38,7 @@ from seepage.cli.capture_command import (
 )
 from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.core.progress import listen
+from seepage.core.progress import listen, stage
 from seepage.report.leak import group_by_setup
 from seepage.report.words import count_noun
 
@@ -165,8 +165,9 @@ class AuditProgress:
             )
 
     def _show_step(self, step: int, steps: int, objective: float) -> None:
-        where = f"step {step}/{steps}, objective {objective:.3g}"
-        self._bar.update(self._task, note=f"{where}, worst {self._worst.words()}")
+        trying = f"{stage()}: " if stage() else ""
+        where = f"{trying}step {step}/{steps}, objective {objective:.3g}"
+        self._bar.update(self._task, note=f"{escape(where)}, worst {self._worst.words()}")
         if self._plain and time.monotonic() > self._printed_at + _SECONDS_PER_LINE:
             self._print_log(f"{self._case}: {where}")
 

@@ -17,6 +17,7 @@ from contextvars import ContextVar
 Listener = Callable[[int, int, float], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("seepage_progress", default=None)
+_stage: ContextVar[str] = ContextVar("seepage_stage", default="")
 
 
 def report(step: int, total: int, objective: float) -> None:
@@ -39,3 +40,18 @@ def listen(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+def stage() -> str:
+    """What is being done, for a display; empty if nobody says."""
+    return _stage.get()
+
+
+@contextmanager
+def staged(name: str) -> Iterator[None]:
+    """Say what is done inside the block."""
+    token = _stage.set(name)
+    try:
+        yield
+    finally:
+        _stage.reset(token)

@@ -56,6 +56,7 @@ class Race:
         rising: Whether the best attack still gained when its steps were doubled.
         masked: Whether ignoring the defense recovered more than simulating it, so that the defense
             only stands in the way of the search.
+        cut: Whether time left no room for all steps.
         made_up: Whether the rehearsed inputs were made up, for want of public ones.
         note: What could not be done; empty if nothing.
     """
@@ -67,6 +68,7 @@ class Race:
     forecast: Forecast | None = None
     rising: bool = False
     masked: bool = False
+    cut: bool = False
     made_up: bool = False
     note: str = ""
 

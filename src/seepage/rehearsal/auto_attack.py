@@ -11,10 +11,11 @@ from typing import Literal
 from torch import Tensor
 
 from seepage.attacks import ATTACKS
-from seepage.attacks.applicability import ApplicableAttack, check_applicability
+from seepage.attacks.applicability import Applicability, ApplicableAttack, check_applicability
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
 from seepage.core.plugins import Catalogue
+from seepage.core.progress import staged
 from seepage.core.race import Race
 from seepage.core.rng import require_key
 from seepage.domains import Tokens
@@ -74,6 +75,7 @@ class Auto:
 
     effort: Effort
     public: PublicData | None = None
+    seconds: float | None = None
 
     def with_public(self, public: PublicData) -> Auto:
         """The same attack with public inputs to rehearse on; its own are kept if it has some."""
@@ -132,16 +134,26 @@ class Auto:
         searches = list_contenders(seen, found)
         if searches:
             closed = [Contender(name, searches=False) for name in computed]
-            return None, _Searched(seen, self._choose(seen, [*closed, *searches]), computed)
+            effort = self._fit(seen, found)
+            chosen = self._choose(seen, [*closed, *searches], effort)
+            if effort != self.effort:
+                chosen = replace(chosen, race=replace(chosen.race, cut=True))
+            return None, _Searched(seen, chosen, computed, effort)
         if computed:
             return next(iter(computed.values())), None
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise NotApplicable(f"no attack applies to this update ({reasons})")
 
-    def _choose(self, seen: Observation, contenders: Sequence[Contender]) -> Chosen:
+    def _fit(self, seen: Observation, found: Applicability) -> Effort:
+        """The effort, cut to what fits into the time."""
+        if self.seconds is None:
+            return self.effort
+        return replace(self.effort, steps=fit_steps(seen, found, self.effort.steps, self.seconds))
+
+    def _choose(self, seen: Observation, contenders: Sequence[Contender], effort: Effort) -> Chosen:
         """Rehearse; where that cannot be done, take the closed forms and the first search."""
-        rungs, steps = self.effort.plan()
-        note = f"{self.effort.steps} steps are too few to rehearse"
+        rungs, steps = effort.plan()
+        note = f"{effort.steps} steps are too few to rehearse"
         try:
             if rungs:
                 public = self.public or make_up(
@@ -159,13 +171,13 @@ class Auto:
         self, searched: dict[int, _Searched], rngs: Sequence[Rng]
     ) -> dict[int, Reconstruction | SeepageError]:
         """Attack with the chosen contenders, updates with the same choice side by side."""
-        groups: dict[tuple[str, ...], list[int]] = {}
+        groups: dict[tuple[object, ...], list[int]] = {}
         for place, one in searched.items():
-            groups.setdefault(one.chosen.race.chosen, []).append(place)
+            groups.setdefault((one.effort, *one.chosen.race.chosen), []).append(place)
         found: dict[int, Reconstruction | SeepageError] = {}
-        _, steps = self.effort.plan()
-        restarts = max(1, math.ceil(steps / _LONGEST))
         for places in groups.values():
+            _, steps = searched[places[0]].effort.plan()
+            restarts = max(1, math.ceil(steps / _LONGEST))
             seen = [searched[place].seen for place in places]
             keys = [rngs[place].fork("search") for place in places]
             guesses: dict[int, list[Reconstruction | SeepageError]] = {p: [] for p in places}
@@ -175,7 +187,9 @@ class Auto:
                         guesses[place].append(searched[place].computed[contender.recipe])
                     continue
                 attack = contender.build(steps // restarts, restarts=restarts)
-                for place, guess in zip(places, attack_many(attack, seen, rngs=keys), strict=True):
+                with staged(str(contender)):
+                    found_now = attack_many(attack, seen, rngs=keys)
+                for place, guess in zip(places, found_now, strict=True):
                     guesses[place].append(guess)
             found |= {place: searched[place].combine(guesses[place]) for place in places}
         return found
@@ -188,6 +202,7 @@ class _Searched:
     seen: Observation
     chosen: Chosen
     computed: Mapping[str, Reconstruction]
+    effort: Effort
 
     def combine(
         self, guesses: Sequence[Reconstruction | SeepageError]
@@ -213,10 +228,38 @@ def _time(found: Reconstruction | SeepageError, seconds: float) -> Reconstructio
     return replace(found, trace=replace(found.trace, seconds=seconds))
 
 
+# Steps that are measured to tell how many fit, and the share of the time that is planned.
+_TRIAL, _PLANNED = 3, 0.9
+
+
+def fit_steps(seen: Observation, found: Applicability, wanted: int, seconds: float) -> int:
+    """How many of the wanted steps fit into the time, as measured on a few of them.
+
+    Args:
+        seen: What will be attacked.
+        found: Which attacks apply to it.
+        wanted: Steps in all.
+        seconds: How long they may take.
+    """
+    search = next((one for one in found.chosen if one.name == "inverting_gradients"), None)
+    if search is None:
+        return wanted
+    short = replace(search, options={**search.options, "steps": _TRIAL})
+    try:
+        short.attack(seen, rng=Rng(0).fork("warm"))
+        began = time.perf_counter()
+        short.attack(seen, rng=Rng(0).fork("trial"))
+    except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
+        return wanted
+    each = (time.perf_counter() - began) / _TRIAL
+    return min(wanted, max(1, int(_PLANNED * seconds / each)))
+
+
 def auto(
     *,
     effort: EffortName = "standard",
     budget: int | None = None,
+    seconds: float | None = None,
     public: PublicData | Tensor | None = None,
 ) -> Auto:
     """The strongest attack for this update, chosen by rehearsing; there is nothing to tune.
@@ -231,6 +274,8 @@ def auto(
             "standard" ten times as many steps, "thorough" a hundred times, for a GPU or a night.
         budget: Steps in all, half of them for the rehearsal; by default those of the effort. The
             same budget gives the same result on every machine, up to rounding.
+        seconds: About how long one update and its rehearsal may take at most. Fewer steps are
+            taken if they do not fit, so that the result depends on the machine.
         public: Inputs of the kind that the client has. In an audit, people of the same data set
             whom nobody attacks; without any, inputs are made up.
 
@@ -251,8 +296,10 @@ def auto(
         if budget < 1:
             raise InvalidValue(f"expected budget >= 1 steps, got {budget!r}")
         chosen = replace(chosen, steps=budget)
+    if seconds is not None and not seconds > 0:
+        raise InvalidValue(f"expected seconds > 0, got {seconds!r}")
     held = PublicData(public) if isinstance(public, Tensor) else public
-    return Auto(chosen, held)
+    return Auto(chosen, held, seconds)
 
 
 ALL_ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(

@@ -20,6 +20,7 @@ from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruct
 from seepage.core.checkpoint import checkpoints
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import MissingKnowledge, SeepageError, summarise_error
+from seepage.core.progress import staged
 from seepage.core.race import Forecast, Race, Trial
 from seepage.domains import Tabular
 from seepage.scoring import score
@@ -225,7 +226,8 @@ def _try(
     rehearsal: Rehearsal, name: str, attack: Attack, rung: Rung
 ) -> tuple[Trial, list[Reconstruction]]:
     """Attack the batches of one round, and score what came back."""
-    found = rehearsal.attack(attack, rung.batches)
+    with staged(f"rehearsing {name}"):
+        found = rehearsal.attack(attack, rung.batches)
     guesses = [one for one in found if isinstance(one, Reconstruction)]
     errors = [one for one in found if isinstance(one, SeepageError)]
     if errors:

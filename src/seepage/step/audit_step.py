@@ -60,12 +60,14 @@ def show_progress(name: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.markup import escape
 
     with Console(stderr=True).status(f"auditing the step: {name}") as status:
 
         def tell(step: int, steps: int, objective: float) -> None:
+            doing = escape(progress.stage() or name)
             status.update(
-                f"auditing the step: {name}, step {step}/{steps}, objective {objective:.3g}"
+                f"auditing the step: {doing}, step {step}/{steps}, objective {objective:.3g}"
             )
 
         with progress.listen(tell):

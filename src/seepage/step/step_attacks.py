@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from seepage.attacks.applicability import Applicability, ApplicableAttack
 from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.core import Attack, Observation, Rng
+from seepage.core import Attack, Observation
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
-from seepage.rehearsal.auto_attack import EffortName
+from seepage.rehearsal.auto_attack import EffortName, fit_steps
 from seepage.step.step_inputs import FindRange, TryRanges
 
 # Steps of a search that is asked for by name.
 _STEPS = 1_000
-# Steps that are measured to tell how many fit.
-_TRIAL = 3
 # Most steps of the search that tells the range of inputs.
 _PROBE = 100
-# Share of the time that is planned, since no estimate is exact.
-_PLANNED = 0.9
 
 Ranges = tuple[tuple[float, float], ...]
 
@@ -74,7 +69,7 @@ def list_attacks(
     if effort not in EFFORTS:
         raise UnknownName("effort", effort, EFFORTS)
     wanted = steps or EFFORTS[effort].steps
-    fit = _fit(seen, found, wanted, seconds / runs)
+    fit = fit_steps(seen, found, wanted, seconds / runs)
     made: Attack = auto(effort=effort, budget=fit, public=public)
     if len(ranges) > 1:
         made = FindRange(made, ranges, steps=max(1, min(_PROBE, fit // 10)))
@@ -115,26 +110,6 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
 def _find_counter(option: ApplicableAttack) -> str | None:
     """Return the option that counts the steps of an attack; None if it does not search."""
     return next((name for name in ("steps", "iterations") if name in option.options), None)
-
-
-def _fit(seen: Observation, found: Applicability, wanted: int, seconds: float) -> int:
-    """How many of the wanted steps fit into the time, as measured on a few of them."""
-    search = next((one for one in found.chosen if one.name == "inverting_gradients"), None)
-    if search is None:
-        return wanted
-    short = replace(search, options={**search.options, "steps": _TRIAL})
-    try:
-        short.attack(seen, rng=Rng(0).fork("warm"))
-        each = _time(lambda: short.attack(seen, rng=Rng(0).fork("trial"))) / _TRIAL
-    except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
-        return wanted
-    return min(wanted, max(1, int(_PLANNED * seconds / each)))
-
-
-def _time(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 def read_public(
