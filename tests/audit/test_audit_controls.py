@@ -40,7 +40,7 @@ def run(digits, attack, *defenses, people=4, network=(16,), **options):
         controls=True,
         **options,
     )
-    found = audit.run(select_targets(digits, people=people, batch_size=1))
+    found = audit.run(select_targets(digits, people=people, batch_size=1, start=0))
     return [outcome.record for outcome in found]
 
 
@@ -122,7 +122,7 @@ def test_a_metric_gate_passes_where_a_guess_without_update_does_as_well(noisy):
 def test_controls_are_kept_apart_from_people_and_survive_storage(tmp_path):
     spec = {
         "scenario": {
-            "data": {"name": "digits", "people": 2},
+            "data": {"name": "digits", "people": 2, "start": 0},
             "models": {"name": "mlp", "hidden": [8]},
             "threats": {"knows_labels": True},
             "attacks": {"name": "analytic_fc"},

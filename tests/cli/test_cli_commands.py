@@ -38,7 +38,7 @@ TINY = """controls = false
 title = "Tiny"
 metrics = ["psnr", "exact"]
 [[scenario]]
-data = { name = "photos", people = 1 }
+data = { name = "photos", people = 1, start = 0 }
 models = [{ name = "mlp", hidden = [8] }]
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }
