@@ -152,7 +152,7 @@ def test_what_a_spec_leaves_out_has_a_default(written):
     spec = load_spec(written(text + 'attacks = { name = "analytic_fc" }'))
     [part] = spec.parts
     case, *controls = part.audit.cases(part.batches)
-    assert [control.control for control in controls] == ["canary", "noise"]
+    assert [control.control for control in controls] == ["canary"] * 3 + ["noise"]
     assert spec.title == "spec"
     assert (case.client, case.threat) == (sp.Client(sp.Gradient()), sp.Threat())
     [drawn] = select_targets(sp.data.load("photos"), people=1, batch_size=1)

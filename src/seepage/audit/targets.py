@@ -25,6 +25,8 @@ from seepage.scoring import Scores, baseline_scores, score
 from seepage.scoring.identification import Gallery, Identification, identify
 from seepage.threats.threat import Threat
 
+# People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
+CANARIES = 3
 # Baselines for a capture guess noise, since no other data is at hand.
 _POOL = 64
 
@@ -239,21 +241,25 @@ class Target:
             return None
         return float(torch.bincount(labels).max()) / len(labels)
 
-    def choose_canaries(self, taken: Collection[int]) -> Target | None:
-        """Another batch of this size from the same data, whose inputs the audit may know.
+    def choose_canaries(self, taken: Collection[int]) -> list[Target]:
+        """Other batches of this size from the same data, whose inputs the audit may know.
+
+        As many as hold `CANARIES` people, or as the data has people left for.
 
         Args:
             taken: Numbers of the people who are attacked.
         """
         gallery, size = self.everybody, len(self.people)
         if gallery is None or gallery.labels is None or self.captured is not None:
-            return None
+            return []
         order = Rng(0).fork("canary").permutation(len(gallery.inputs)).tolist()
-        chosen = tuple(sorted([number for number in order if number not in taken][:size]))
-        if len(chosen) < size:
-            return None
-        batch = Batch(gallery.inputs[list(chosen)], gallery.labels[list(chosen)])
-        return replace(self, people=chosen, batch=batch)
+        free = [number for number in order if number not in taken]
+        batches = min(math.ceil(CANARIES / size), len(free) // size)
+        chosen = [tuple(sorted(free[i * size : (i + 1) * size])) for i in range(batches)]
+        return [
+            replace(self, people=who, batch=Batch(gallery.inputs[[*who]], gallery.labels[[*who]]))
+            for who in chosen
+        ]
 
 
 def _list_scores(scores: Scores) -> Plain:
