@@ -88,7 +88,7 @@ def test_people_and_seeds_of_one_scenario_share_a_row():
         ]
     )
     assert (row.people, row.worst, row.worst_person) == (3, 40.0, 2)
-    assert row.median == 25.0
+    assert row.median == 30.0, "over people: the best of two seeds counts"
     assert row.baseline == 13.0
     assert row.other["ssim"] == 0.52
     assert (row.exact, row.seconds, row.failed) == (1, 3.0, 0)
@@ -129,9 +129,9 @@ def test_a_group_without_any_result_has_no_worst_off_person():
     assert (row.people, row.failed, row.worst, row.worst_person) == (0, 2, -math.inf, None)
 
 
-def test_a_person_without_a_score_is_left_out():
+def test_a_person_without_a_score_was_attacked_but_has_no_part_in_the_median():
     [row] = summarise([record([None, 20.0])])
-    assert (row.people, row.worst_person) == (1, 1)
+    assert (row.people, row.worst_person, row.median) == (2, 1, 20.0)
 
 
 def rendered(records, width):

@@ -10,7 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.record import UNAWARE
-from seepage.report.change import Change, Direction, comparison_verdict, psnr_words
+from seepage.report.change import (
+    Change,
+    Direction,
+    attack_words,
+    comparison_verdict,
+    psnr_words,
+    setup_words,
+)
 from seepage.report.headroom import COLUMNS, Headroom, headrooms, silences, tabulate_bounds
 from seepage.report.leak import Verdict, attempts
 from seepage.report.summary import Row, exact_words, summarise, unscored_words
@@ -135,7 +142,7 @@ def _write_caption(rows: Sequence[Row]) -> str:
 
 
 def _write_leak(row: Row) -> Text:
-    if not row.people:
+    if row.worst_person is None:
         return Text(unscored_words(row), style="yellow")
     return Text(f"{row.words(row.worst, unit=False)} #{row.worst_person}")
 
@@ -171,7 +178,7 @@ def bound_table(found: Sequence[Headroom]) -> Table:
 
 
 def change_table(found: Sequence[Change]) -> Table:
-    """One line per person, defense and attack that changed, the worst first; at most `SHOWN`."""
+    """One line per person and setup that changed, the worst first; at most `SHOWN`."""
     changed = [change for change in found if change.direction in STYLES]
     left = len(changed) - SHOWN
     table = _start_table("What changed, worst first", f"and {left} more" if left > 0 else None)
@@ -179,19 +186,18 @@ def change_table(found: Sequence[Change]) -> Table:
         table.add_column(column, overflow="fold")
     for column in ("before", "now", ""):
         table.add_column(column, justify="right", no_wrap=True)
-    short = short_names(change.attack for change in found)
-    labels = label_setups(change.setup for change in found)
+    labels = label_setups(setup for change in found for setup in change.setups)
     for change in changed[:SHOWN]:
-        *cells, direction = _change_cells(change, labels, short[change.attack])
+        *cells, direction = _change_cells(change, labels)
         table.add_row(*map(Text, cells), Text(direction, style=STYLES[change.direction]))
     return table
 
 
-def _change_cells(change: Change, labels: Mapping[Setup, str], attack: str) -> list[str]:
+def _change_cells(change: Change, labels: Mapping[Setup, str]) -> list[str]:
     return [
         "{} #{}".format(*change.victim),
-        labels[change.setup],
-        attack,
+        setup_words(change, labels),
+        attack_words(change),
         psnr_words(change.before),
         psnr_words(change.after),
         str(change.direction),
@@ -212,7 +218,9 @@ def audit_markdown(audit: AuditResult) -> str:
             labels[row.setup],
             str(row.batch_size),
             f"{row.identified} of {row.people}",
-            f"{row.words(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
+            unscored_words(row)
+            if row.worst_person is None
+            else f"{row.words(row.worst)} #{row.worst_person}",
             row.words(row.median),
             row.words(row.baseline),
             exact_words(row, of=" of "),
@@ -233,11 +241,9 @@ def audit_markdown(audit: AuditResult) -> str:
 
 def comparison_markdown(before: str, after: str, found: Sequence[Change]) -> str:
     """What changed between two audits, the worst first, without what stayed the same."""
-    labels = label_setups(change.setup for change in found)
+    labels = label_setups(setup for change in found for setup in change.setups)
     rows = [
-        _change_cells(change, labels, change.attack.name)
-        for change in found
-        if change.direction is not Direction.same
+        _change_cells(change, labels) for change in found if change.direction is not Direction.same
     ]
     header = ["person", "defense", "attack", before, after, ""]
     return _write_document(f"{before} against {after}", comparison_verdict(found), [], header, rows)

@@ -31,6 +31,7 @@ from seepage.scoring.identification import Identification
 EXPLAINED = 1e-3
 
 People = Mapping[Victim, Attempt]
+_MISLED = "the attacks also find people who are not there"
 
 
 def _best_explained(records: Sequence[Record]) -> Record | None:
@@ -78,6 +79,10 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         noun: What a person's data are called, e.g. "images".
     """
     tried = attempts(records)
+    errors = Counter(record.error for record in records if record.error is not None)
+    if errors and errors.total() == len(records):
+        reason, _ = errors.most_common(1)[0]
+        return Verdict(None, f"Every case failed: {reason.rstrip('.')}")
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     blind = _best_explained(records)
     if not groups and blind is not None:
@@ -91,7 +96,9 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     where = ""
     if defended:
         where = " without a defense" if bare else " behind these defenses"
-    labels = label_setups(groups)
+    broken = dict.fromkeys(Setup.of(record) for record in records if record.error is not None)
+    failed = [setup for setup in broken if setup not in groups]
+    labels = label_setups([*groups, *failed])
     return Verdict(
         level=worst.level,
         headline=_headline(people, noun, where),
@@ -99,6 +106,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             _tell_worst(worst),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
+            *(f"No result with {labels[setup]}: every case failed." for setup in failed),
             *_tell_controls(tried),
         ),
         worst=worst,
@@ -132,7 +140,10 @@ def _headline(people: People, noun: str, where: str) -> str:
         verb = "were" if found > 1 or total > 1 else "was"
         labels = _count_labels(people)
         besides = f"; {labels} of {total} labels came back too" if labels else ""
-        return f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
+        told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
+        doubtful = _count_doubtful(people)
+        of = f" for {doubtful} of them" if doubtful < found else ""
+        return told + f"; this cannot be trusted{of}: {_MISLED}" * bool(doubtful)
     attacked = count_noun(total, "person", "people")
     parts = _list_leaked_parts(people)
     if _is_unclear(people):
@@ -141,6 +152,16 @@ def _headline(people: People, noun: str, where: str) -> str:
     if parts:
         return f"Nobody was identified{where}, but {parts} came back"
     return f"Nobody was identified{where} ({attacked} attacked)"
+
+
+def _count_doubtful(people: People) -> int:
+    """How many are identified only by attacks that also find people who are not there."""
+    return sum(
+        attempt.level in (Level.recognisable, Level.singled_out)
+        and attempt.record.control is not None
+        and attempt.record.control.misleading
+        for attempt in people.values()
+    )
 
 
 def _is_unclear(people: People) -> bool:
@@ -242,11 +263,18 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
         )
     if not tested:
         return [first]
-    return [
-        first,
+    second = (
         f"Negative control: in guesses made from other updates, {hits} of {tested} people were "
-        f"found, where luck finds {luck:.1f}.",
-    ]
+        f"found, where luck finds {luck:.1f}."
+    )
+    names = dict.fromkeys(
+        attack.name
+        for (_, _, attack, _), control in found.items()
+        if control is not None and control.misleading
+    )
+    if names:
+        second += f" With {list_words(list(names))} that is more than luck explains."
+    return [first, second]
 
 
 def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
@@ -266,7 +294,7 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     sentences = []
     if leaking:
         ranked = sorted(leaking.items(), key=lambda item: -count_identified(item[1]))
-        kept = [f"{labels[setup]} ({_share(people)})" for setup, people in ranked]
+        kept = [f"{labels[setup]} ({_share(people)}{_warn(people)})" for setup, people in ranked]
         sentences.append(f"People were still identified behind {list_words(kept)}.")
     if holding:
         names = list_words([labels[setup] for setup in holding], "or")
@@ -284,6 +312,13 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     if groups and not holding and not unclear:
         sentences.append("No defense tried here hides everybody.")
     return sentences
+
+
+def _warn(people: People) -> str:
+    doubtful = _count_doubtful(people)
+    if not doubtful:
+        return ""
+    return f", {'' if doubtful == count_identified(people) else f'{doubtful} '}not to be trusted"
 
 
 def _share(people: People) -> str:
