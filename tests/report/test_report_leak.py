@@ -31,6 +31,8 @@ from seepage.report import (
     summarise,
     verdict,
 )
+from seepage.report.effort import effort_curves
+from seepage.report.page.audit_page import _effort_section
 from seepage.report.page.line_chart import Axis, span_axis
 from seepage.report.page.strip_sections import defense_section
 from seepage.report.words import defense_words, list_words, short_names, threat_words
@@ -423,6 +425,49 @@ def test_the_front_is_what_no_choice_beats(choices):
     assert set(pareto_front(choices)) == set(unbeaten)
     utilities = [choice.utility for choice in pareto_front(choices)]
     assert utilities == sorted(utilities)
+
+
+def search(steps, psnr, **changed):
+    attack = Component("inverting_gradients", {"steps": steps, "tv": 0.1})
+    return record(psnr, attack=attack, **changed)
+
+
+def test_an_attack_whose_effort_curve_still_rises_reassures_nobody():
+    flat = [search(500, [10.0, 12.0, 11.0]), search(1000, [10.3, 12.2, 11.1])]
+    judged = verdict(flat)
+    assert judged.level is Level.not_shown
+    assert "Effort: 0 of 1 curve may still rise: doubling the steps gains little." in judged.details
+    [curve] = effort_curves(flat)
+    assert curve.words().startswith(
+        "inverting_gradients has reached a plateau: from 500 to 1,000 steps, doubling them gains "
+        "+0.2 dB (+0.1 to +0.3"
+    )
+    drawn = _effort_section(flat).content
+    assert "Leakage against steps" in drawn
+    assert curve.words() in drawn
+    assert _effort_section(flat[:1]) is None
+    steep = [search(250, [8.0, 9.0, 9.5]), search(1000, [13.0, 14.0, 14.9])]
+    judged = verdict(steep)
+    assert judged.headline == ("Inconclusive: more steps may still find more (3 people attacked)")
+    assert "may still rise: from 250 to 1,000 steps, doubling them gains +2.6 dB" in " ".join(
+        judged.details
+    )
+    settled = record([9.0, 9.0, 9.0], attack=Component("other"))
+    assert verdict([*steep, settled]).level is Level.not_shown, "another attack is enough"
+
+
+def test_effort_is_compared_only_where_nothing_but_the_steps_differs():
+    one = search(500, [10.0])
+    for other in (
+        search(1000, [15.0], model="cnn"),
+        search(1000, [15.0], defense=links(sp.Sign())),
+        search(1000, [15.0], people=[7]),
+        record([15.0], attack=Component("inverting_gradients", {"steps": 1000, "tv": 0.2})),
+    ):
+        assert effort_curves([one, other]) == []
+    [curve] = effort_curves([one, search(1000, [11.0], seed=0), search(1000, [15.0], seed=1)])
+    assert curve.medians == [(500, 10.0), (1000, 15.0)], "the best of several seeds"
+    assert curve.rising
 
 
 def test_two_audits_are_compared_person_by_person_behind_each_defense():

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -25,8 +26,8 @@ from seepage.report.contact_sheet import (
     SheetBlock,
     Strip,
     _make_blocks,
+    _wrap_words,
     draw,
-    wrap_words,
 )
 
 
@@ -304,6 +305,16 @@ def test_every_pixel_of_a_large_image_counts_and_signals_are_lines():
     assert np.median(highest) > TILE - 10
 
 
+def test_lines_of_one_attack_with_several_numbers_of_steps_show_them():
+    searches = [
+        record([20.0 + steps / 100], attack=Component("search", {"steps": steps}))
+        for steps in (100, 200)
+    ]
+    assert "steps" in rendered(searches, 80)
+    assert re.search(r"search +200 ", rendered(searches, 80))
+    assert "steps" not in rendered(searches[:1], 80)
+
+
 def test_long_titles_and_labels_stay_beside_each_other():
     words = "photos, inverting_gradients on a network with a long name, FedAvg 4 steps, seed 7"
     blank = Strip("Gaussian noise then clipping then more noise", (torch.ones(1, 8, 8),), ("",))
@@ -316,7 +327,7 @@ def test_long_titles_and_labels_stay_beside_each_other():
 
 def test_greek_letters_are_spelled_out_in_pictures():
     label = defense_words(links(sp.AddGaussian(0.5)))
-    assert wrap_words(label, width=500, size=12) == ["Gaussian noise sigma=0.5"]
+    assert _wrap_words(label, width=500, size=12) == ["Gaussian noise sigma=0.5"]
 
 
 def test_blocks_with_the_same_title_are_told_apart_by_what_differs():

@@ -29,7 +29,7 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True)
-class Attacked:
+class _Attacked:
     """What was attacked, apart from the person and the defense: cases that can be compared."""
 
     data: str
@@ -39,7 +39,7 @@ class Attacked:
     threat: str
 
     @classmethod
-    def of(cls, record: Record) -> Attacked:
+    def of(cls, record: Record) -> _Attacked:
         """What a case attacked."""
         granted = {} if record.threat is None else dict(record.threat.arguments)
         # An attack that is adapted to a defense also runs without knowing it.
@@ -60,7 +60,7 @@ class Change:
     """
 
     victim: Victim
-    attacked: Attacked
+    attacked: _Attacked
     defenses: tuple[Defense, Defense]
     before: Attempt | None
     after: Attempt | None
@@ -71,6 +71,16 @@ class Change:
         first, second = self.defenses
         local, size = self.attacked.local, self.attacked.batch_size
         return Setup(first, local, size), Setup(second, local, size)
+
+    def words(self, labels: Mapping[Setup, str]) -> str:
+        """The setup in words; both, if the defense is another one now."""
+        return ", now ".join(dict.fromkeys(labels[setup] for setup in self.setups))
+
+    @property
+    def attacks(self) -> str:
+        """Names of the attacks that showed most, before and now."""
+        names = [a.record.attack.name for a in (self.before, self.after) if a is not None]
+        return ", now ".join(dict.fromkeys(names))
 
     @property
     def difference(self) -> float:
@@ -141,12 +151,12 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
 People = Mapping[Victim, Attempt]
 
 
-def _judge(records: Sequence[Record]) -> dict[Attacked, dict[Defense, People]]:
+def _judge(records: Sequence[Record]) -> dict[_Attacked, dict[Defense, People]]:
     """The strongest attempt on each person behind each defense."""
-    groups: dict[Attacked, dict[Defense, list[Attempt]]] = {}
+    groups: dict[_Attacked, dict[Defense, list[Attempt]]] = {}
     for attempt in attempts(records):
         record = attempt.record
-        defenses = groups.setdefault(Attacked.of(record), {})
+        defenses = groups.setdefault(_Attacked.of(record), {})
         defenses.setdefault(record.defense, []).append(attempt)
     return {
         attacked: {defense: strongest(tried) for defense, tried in defenses.items()}
@@ -221,7 +231,7 @@ class Shift:
             for side in zip(*((c.before, c.after) for c in self.changes), strict=True)
         )
         gained = mean_interval([change.difference for change in self.changes])
-        where = setup_words(self.changes[0], labels)
+        where = self.changes[0].words(labels)
         attacked = self.changes[0].attacked
         where += f" on {attacked.model} and {attacked.data}" if place else ""
         return (
@@ -269,30 +279,13 @@ def comparison_verdict(found: Sequence[Change]) -> Verdict:
     return Verdict(level, headline, tuple(details))
 
 
-def setup_words(change: Change, labels: Mapping[Setup, str]) -> str:
-    """The setup of a change; both, if the defense is another one now."""
-    first, second = (labels[setup] for setup in change.setups)
-    return first if first == second else f"{first}, now {second}"
-
-
-def attack_words(change: Change) -> str:
-    """The attacks that showed most, before and now."""
-    names = [a.record.attack.name for a in (change.before, change.after) if a is not None]
-    return ", now ".join(dict.fromkeys(names))
-
-
 def _tell(change: Change, labels: Mapping[Setup, str]) -> str:
     return (
-        f"{change.victim[0]} #{change.victim[1]} with {setup_words(change, labels)}, "
+        f"{change.victim[0]} #{change.victim[1]} with {change.words(labels)}, "
         f"{list_words([_tell_side(change.before, 'before'), _tell_side(change.after, 'now')])}"
     )
 
 
 def _tell_side(attempt: Attempt | None, when: str) -> str:
     level = "" if attempt is None else f"{attempt.level} "
-    return f"{level}{when} ({psnr_words(attempt)})"
-
-
-def psnr_words(attempt: Attempt | None) -> str:
-    """The PSNR of one side of a change; "-" if that audit has no such attempt."""
-    return decibels(None if attempt is None else attempt.psnr)
+    return f"{level}{when} ({decibels(None if attempt is None else attempt.psnr)})"

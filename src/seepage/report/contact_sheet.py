@@ -50,17 +50,14 @@ class SheetBlock:
     def title(self, tile: int = TILE) -> list[str]:
         """The heading in lines that end with the pictures under it."""
         columns = max(len(strip.pictures) for strip in self.strips)
-        return wrap_words(self.heading, width=LEFT + columns * (tile + GAP), size=LARGE)
+        return _wrap_words(self.heading, width=LEFT + columns * (tile + GAP), size=LARGE)
 
 
-def wrap_words(text: str, *, width: int, size: int) -> list[str]:
+def _wrap_words(text: str, *, width: int, size: int) -> list[str]:
     """Break text into lines of at most this many pixels, Greek letters spelled out.
 
     The font that comes with Pillow has no Greek letters and draws boxes instead.
 
-    Example:
-        >>> wrap_words("noise \N{GREEK SMALL LETTER SIGMA}=0.5", width=80, size=12)
-        ['noise', 'sigma=0.5']
     """
     from PIL import ImageFont
 
@@ -108,7 +105,7 @@ def _draw_block(
         top += LINE
     top += GAP
     for strip in block.strips:
-        label = "\n".join(wrap_words(strip.label, width=LEFT - GAP, size=SMALL))
+        label = "\n".join(_wrap_words(strip.label, width=LEFT - GAP, size=SMALL))
         pen.multiline_text((left, top), label, fill=INK, font=small, spacing=5)
         pairs = zip(strip.pictures, strip.captions, strict=True)
         for column, (picture, caption) in enumerate(pairs):

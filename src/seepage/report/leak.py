@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeVar
 
 import numpy as np
 
 from seepage.audit.choices import find_identified
 from seepage.audit.record import Record
 from seepage.core.construct import Component
+from seepage.report.effort import effort_curves
 from seepage.report.words import NO_DEFENSE, Setup, decibels
 from seepage.scoring.identification import Identification
 
@@ -60,7 +60,6 @@ def headline(scores: Mapping[str, object]) -> str:
     return next((metric for metric in _SHARES if metric in scores), "psnr")
 
 
-K = TypeVar("K", bound=Hashable)
 Victim = tuple[str, int]
 Scores = Mapping[str, tuple[float | None, ...]]
 # From here on a PSNR only says that the guess is the input up to rounding.
@@ -243,6 +242,7 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     Who is identified is decided over all of these records: give those of a whole audit.
     """
     identifying, labels = find_identified(records), _find_leaked_labels(records)
+    rising = [curve for curve in effort_curves(records) if curve.rising]
     found = []
     for number, record in enumerate(records):
         for index in range(len(record.people) if record.scores else 0):
@@ -254,7 +254,8 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
                 psnr=-math.inf if psnr is None else psnr,
                 level=Level.inconclusive,
                 parts=_list_parts(record, index, label=entry in labels),
-                conclusive=_is_conclusive(record, index),
+                conclusive=_is_conclusive(record, index)
+                and not any(curve.covers(record) for curve in rising),
             )
             level = _level_of(attempt, identified=entry in identifying)
             found.append(replace(attempt, level=level))
@@ -308,16 +309,11 @@ def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
     References:
         Liu et al., 2024, Sec. 4 (liu2024systematic)
     """
-    best = keep_strongest(tried, lambda attempt: attempt.victim)
-    return dict(sorted(best.items(), key=lambda item: strength(item[1]), reverse=True))
-
-
-def keep_strongest(tried: Iterable[Attempt], key: Callable[[Attempt], K]) -> dict[K, Attempt]:
-    """The strongest attempt for each value of a key, in order of first appearance."""
-    groups: dict[K, list[Attempt]] = {}
+    groups: dict[Victim, list[Attempt]] = {}
     for attempt in tried:
-        groups.setdefault(key(attempt), []).append(attempt)
-    return {value: _pick_strongest(group) for value, group in groups.items()}
+        groups.setdefault(attempt.victim, []).append(attempt)
+    best = {victim: _pick_strongest(group) for victim, group in groups.items()}
+    return dict(sorted(best.items(), key=lambda item: strength(item[1]), reverse=True))
 
 
 def _pick_strongest(group: Sequence[Attempt]) -> Attempt:

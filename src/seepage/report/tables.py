@@ -10,20 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.record import UNAWARE
-from seepage.report.change import (
-    Change,
-    Direction,
-    attack_words,
-    comparison_verdict,
-    psnr_words,
-    setup_words,
-)
+from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.headroom import COLUMNS, Headroom, headrooms, silences, tabulate_bounds
 from seepage.report.leak import Verdict, attempts
 from seepage.report.summary import Row, exact_words, summarise, unscored_words
 from seepage.report.verdict import audit_verdict, missing
 from seepage.report.words import (
     Setup,
+    decibels,
     defense_words,
     label_setups,
     local_words,
@@ -56,8 +50,9 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     Args:
         rows: From `summarise`.
         width: Columns of the terminal. The network is shown on a wide terminal, or if two lines
-            would be the same without it. The batch size, what clients compute and what the
-            adversary knows are shown if they vary; a narrow terminal then has no median.
+            would be the same without it. The batch size, what clients compute, what the
+            adversary knows and the steps of an attack are shown if they vary; a narrow terminal
+            then has no median.
     """
     wide = width >= WIDE
     exact = wide and any(row.exact is not None for row in rows)
@@ -107,11 +102,16 @@ def _list_varying(rows: Sequence[Row]) -> dict[str, list[str]]:
     }
     # The name of an unaware attack already says what its threat would.
     aware = [row for row in rows if not row.attack.name.startswith(UNAWARE)]
-    return {
+    varying = {
         column: cells[column]
         for column, field in _FIELDS.items()
         if len({getattr(row, field) for row in aware}) > 1
     }
+    steps = [str(row.attack.arguments.get("steps", "")) for row in rows]
+    names = [row.attack.name for row in rows]
+    if len(set(zip(names, steps, strict=True))) > len(set(names)):
+        varying["steps"] = steps
+    return varying
 
 
 def _start_table(title: str, caption: str | None) -> Table:
@@ -196,10 +196,9 @@ def change_table(found: Sequence[Change]) -> Table:
 def _change_cells(change: Change, labels: Mapping[Setup, str]) -> list[str]:
     return [
         "{} #{}".format(*change.victim),
-        setup_words(change, labels),
-        attack_words(change),
-        psnr_words(change.before),
-        psnr_words(change.after),
+        change.words(labels),
+        change.attacks,
+        *(decibels(None if a is None else a.psnr) for a in (change.before, change.after)),
         str(change.direction),
     ]
 

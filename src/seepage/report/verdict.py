@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Record
+from seepage.report.effort import effort_curves
 from seepage.report.headroom import contradictions, headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
@@ -107,6 +108,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *(f"No result with {labels[setup]}: every case failed." for setup in failed),
+            *_tell_effort(records),
             *_tell_controls(tried),
         ),
         worst=worst,
@@ -179,7 +181,8 @@ def _excuse(people: People) -> str:
     if not controlled:
         return "no control was run, so the attacks may be too weak"
     if any(control.able for control in controlled):
-        return "time cut the attacks short"
+        cut = any(a.record.effort.get("cut") for a in unclear)
+        return "time cut the attacks short" if cut else "more steps may still find more"
     return "the attacks were too weak to tell"
 
 
@@ -240,6 +243,17 @@ def _round_claim(value: float) -> str:
 def _count_labels(people: People) -> int:
     """How many labels came back that the adversary did not know."""
     return sum("the label" in attempt.parts for attempt in people.values())
+
+
+def _tell_effort(records: Sequence[Record]) -> list[str]:
+    """Whether more steps would find more, of attacks that ran with several numbers of steps."""
+    curves = effort_curves(records)
+    rising = sorted((c for c in curves if c.rising), key=lambda c: -c.gain.high)
+    labels = label_setups(curve.scene[-1] for curve in curves)
+    told = f"Effort: {len(rising)} of {count_noun(len(curves), 'curve')} may still rise"
+    if rising:
+        return [f"{told}. With {labels[rising[0].scene[-1]]}, {rising[0].words()}."]
+    return [f"{told}: doubling the steps gains little."] if curves else []
 
 
 def _tell_controls(tried: Sequence[Attempt]) -> list[str]:

@@ -9,10 +9,8 @@ from seepage.report.change import (
     NOTICED,
     Change,
     Direction,
-    attack_words,
     changes,
     comparison_verdict,
-    setup_words,
     shifts,
 )
 from seepage.report.leak import Attempt
@@ -59,7 +57,7 @@ def _group_section(found: Sequence[Change]) -> Section:
     ways = (Direction.worse, Direction.better, Direction.same)
     rows = [
         [
-            setup_words(shift.changes[0], labels),
+            shift.changes[0].words(labels),
             shift.changes[0].attacked.data,
             shift.changes[0].attacked.model,
             median_words(c.before for c in shift.changes if c.before),
@@ -90,8 +88,8 @@ def _person_section(found: Sequence[Change]) -> Section:
     rows: list[list[str]] = [
         [
             "{} #{}".format(*change.victim),
-            setup_words(change, labels),
-            attack_words(change),
+            change.words(labels),
+            change.attacks,
             _write_amount(change.before),
             _write_amount(change.after),
             f"{change.difference:+.1f} dB" if change.difference else "-",
