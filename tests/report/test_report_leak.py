@@ -107,7 +107,7 @@ def test_labels_count_as_a_leak_where_they_were_secret_and_right_beyond_chance()
     levels = [attempt.level for attempt in attempts([leaked])]
     assert levels == [Level.partly] * 3 + [Level.not_shown]
     assert "the labels of 3 of 4 people came back" in verdict([leaked]).headline
-    lucky = replace(leaked, label_chance=0.7)
+    lucky = replace(leaked, label_chance=0.5)
     known = replace(leaked, threat=Component("Threat", {"knows_labels": True}))
     for each in (lucky, known):
         assert {attempt.level for attempt in attempts([each])} == {Level.not_shown}
