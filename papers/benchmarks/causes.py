@@ -191,7 +191,7 @@ def state(options: argparse.Namespace) -> list[Row]:
     for called, task in {"untrained": fresh, "after a pass": taught.task}.items():
         tried = attacks | ({"own statistics, four times as long": longer} if task is fresh else {})
         for name, attack in tried.items():
-            batches = select_targets(data, people=4 * options.images, batch_size=4)
+            batches = select_targets(data, people=4 * options.images, batch_size=4, start=0)
             audit = Audit(tasks=[task], attacks={name: attack}, threats=[sp.Threat.strongest()])
             found = list(serial(audit.cases(batches)))
             row: Row = {"network": called, "attack": name}
@@ -206,7 +206,7 @@ def effort(options: argparse.Namespace) -> list[Row]:
     data, seen = sp.data.load("cifar10"), sp.data.load("cifar10", split="train")
     width = options.width
     fresh = sp.zoo.wide_head_resnet18(width=width, neurons=256 * width, trained=32 * width)
-    batches = select_targets(data, people=4 * options.images, batch_size=4)
+    batches = select_targets(data, people=4 * options.images, batch_size=4, start=0)
     rows: list[Row] = []
     # One pass over the 20 000 images there are, and as many steps as one over all 50 000.
     for taught, searched in ((312, 1), (782, 1), (312, 4)):

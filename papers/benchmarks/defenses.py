@@ -125,7 +125,7 @@ def attempts(name: str, scale: Scale, device: str, taught: Path | None = None) -
     client = sp.Client(sp.Gradient(), row.defend(scale.attacked))
     wanted = ("psnr", "lpips") if images.domain.shape[0] == 3 else ("psnr",)
     measured = [METRICS[metric] for metric in wanted]
-    batches = select_targets(images, people=scale.people, batch_size=scale.attacked)
+    batches = select_targets(images, people=scale.people, batch_size=scale.attacked, start=0)
     return [
         Case(task, client, threat, adversary, label, batch, seed=0, metrics=measured)
         for label, (threat, adversary) in attacks(task, row, scale).items()

@@ -100,7 +100,9 @@ def recovered(task: sp.Task, defense: Protection, people: int, steps: int) -> Ro
             attacks={called: sp.attacks.adaptive(attack)},
             threats=[sp.Threat.strongest()],
         )
-        cases = audit.cases(select_targets(sp.data.load("cifar10"), people=people, batch_size=SIZE))
+        cases = audit.cases(
+            select_targets(sp.data.load("cifar10"), people=people, batch_size=SIZE, start=0)
+        )
         # Without the run unaware of the defense that an audit puts beside it.
         found = list(serial([case for case in cases if case.attack_name == called]))
         for metric in ("psnr", "lpips"):

@@ -25,7 +25,7 @@ title = "Throughput"
 metrics = ["psnr"]
 seeds = [0, 1, 2, 3, 4]
 [[scenario]]
-data = {{ name = "photos", people = 4 }}
+data = {{ name = "photos", people = 4, start = 0 }}
 models = {{ name = "cnn3-v3" }}
 threats = {{ knows_labels = true }}
 attacks = {{ name = "inverting_gradients", steps = {steps}, restarts = 1, tv = 1e-4 }}

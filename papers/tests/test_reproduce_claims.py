@@ -328,7 +328,7 @@ def test_a_network_is_read_once_and_judged_by_no_more_examples_than_taught_it(
     assert (first.accuracy * 20) % 1 == pytest.approx(0, abs=1e-6)
     built = []
     monkeypatch.setattr("seepage_papers.trained.entries.read_model", built.append)
-    again = laid_over({"models": model}, {"data": {"name": "mnist", "people": 3}})
+    again = laid_over({"models": model}, {"data": {"name": "mnist", "people": 3, "start": 0}})
     assert trained(again, place) is first
     assert built == []
 

@@ -24,7 +24,7 @@ place = "Proposition 1"
 claim = "The input of a fully connected layer can be computed."
 
 [scenario]
-data = { name = "photos", people = "$people" }
+data = { name = "photos", people = "$people", start = 0 }
 models = { name = "mlp", hidden = [8] }
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }

@@ -143,7 +143,7 @@ def test_the_interval_of_a_mean_is_that_of_scipy():
 @pytest.fixture
 def scenario(data_root):
     return {
-        "data": {"name": "mnist", "people": 2},
+        "data": {"name": "mnist", "people": 2, "start": 0},
         "models": {
             "name": "mlp",
             "hidden": [8],
@@ -276,7 +276,7 @@ paper = "geiping2020inverting"
 place = "Table 0"
 claim = "C."
 [scenario]
-data = { name = "photos", people = 4, batch_size = 2 }
+data = { name = "photos", people = 4, batch_size = 2, start = 0 }
 models = { name = "mlp", schooling = { epochs = 5 } }
 attacks = [{ name = "dlg", iterations = 3 }, { name = "hybrid", steps = [1, 2, 3] }]
 [[rows]]

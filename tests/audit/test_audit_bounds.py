@@ -35,7 +35,7 @@ SPEC = """controls = false
 seeds = [0, 1]
 metrics = ["psnr"]
 [[scenario]]
-data = { name = "digits", people = 2, pixels = 8 }
+data = { name = "digits", people = 2, start = 0, pixels = 8 }
 models = { name = "mlp", hidden = [8] }
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }
@@ -76,7 +76,7 @@ def audit(**changed):
         "defenses": [sp.AddGaussian(0.001)],
         "bounds": BOUNDS,
     }
-    return Audit(**{**parts, **changed}), select_targets(digits, people=2, batch_size=1)
+    return Audit(**{**parts, **changed}), select_targets(digits, people=2, batch_size=1, start=0)
 
 
 def timeless(record):

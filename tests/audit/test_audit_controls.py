@@ -40,7 +40,7 @@ def run(digits, attack, *defenses, people=4, network=(16,), **options):
         controls=True,
         **options,
     )
-    found = audit.run(select_targets(digits, people=people, batch_size=1))
+    found = audit.run(select_targets(digits, people=people, batch_size=1, start=0))
     return [outcome.record for outcome in found]
 
 
@@ -69,7 +69,7 @@ def test_a_defense_that_hides_everybody_from_an_attack_that_works_is_told_so(noi
 def test_every_attack_has_its_controls_once_for_each_defense(noisy):
     controls = [record for record in noisy if record.control_kind]
     assert [(c.control_kind, bool(c.defense)) for c in controls] == [
-        ("canary", False),
+        *[("canary", False)] * 3,
         ("noise", False),
         ("canary", True),
         ("noise", True),
@@ -78,9 +78,25 @@ def test_every_attack_has_its_controls_once_for_each_defense(noisy):
     assert not people & {person for control in controls for person in control.people}
     able = join_controls(noisy)[0].control
     assert able.able
-    assert able.bare[:2] == (1, 1)
-    assert able.negative[:2] == (0, 8), "the update of somebody else shows nobody"
-    assert 0.5 < able.negative[2] <= 0.8, "one in ten, or fewer where strangers have any label"
+    assert able.bare[:2] == (3, 3)
+    hits, tested, _ = able.negative
+    assert hits <= 3 < tested == 16, "the update of somebody else shows nobody but by luck"
+    assert not able.misleading
+    assert 1 < able.negative[2] <= 1.6, "one in ten, or fewer where strangers have any label"
+
+
+@pytest.mark.parametrize(("size", "batches"), [(1, 3), (2, 2), (3, 1), (8, 1)])
+def test_canaries_are_at_least_three_people_as_far_as_the_data_goes(digits, size, batches):
+    [who] = select_targets(digits, people=size, batch_size=size)
+    chosen = who.choose_canaries(who.people)
+    numbers = [number for target in chosen for number in target.people]
+    assert [len(target.people) for target in chosen] == [size] * batches
+    assert len({*numbers, *who.people}) == len(numbers) + size
+    everybody = set(range(len(digits)))
+    assert [t.people for t in who.choose_canaries(everybody - set(numbers[:size]))] == [
+        tuple(sorted(numbers[:size]))
+    ]
+    assert who.choose_canaries(everybody) == []
 
 
 def test_an_attack_that_finds_nobody_reassures_nobody(digits):
@@ -122,7 +138,7 @@ def test_a_metric_gate_passes_where_a_guess_without_update_does_as_well(noisy):
 def test_controls_are_kept_apart_from_people_and_survive_storage(tmp_path):
     spec = {
         "scenario": {
-            "data": {"name": "digits", "people": 2},
+            "data": {"name": "digits", "people": 2, "start": 0},
             "models": {"name": "mlp", "hidden": [8]},
             "threats": {"knows_labels": True},
             "attacks": {"name": "analytic_fc"},
@@ -130,7 +146,7 @@ def test_controls_are_kept_apart_from_people_and_survive_storage(tmp_path):
     }
     found = sp.audit.run(spec, tmp_path / "out", device="cpu")
     assert found.complete
-    assert [len(found.records), len(found.controls)] == [2, 2]
+    assert [len(found.records), len(found.controls)] == [2, 4]
     assert {record.control.able for record in found.records} == {True}
     again = sp.audit.load_audit(tmp_path / "out")
     assert again.records == found.records

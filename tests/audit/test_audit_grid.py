@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,6 +45,22 @@ def test_victims_are_consecutive_batches_and_everybody_else_is_the_pool():
         assert who.data == "photos"
 
 
+def test_people_are_a_random_sample_that_grows_with_their_number_and_changes_with_the_seed():
+    def draw(people, **options):
+        cut = select_targets(PHOTOS, people=people, batch_size=2, **options)
+        return [number for who in cut for number in who.people]
+
+    few, many = draw(4), draw(12)
+    assert few == draw(4) == many[:4], "more people include the fewer"
+    assert few != draw(4, sample_seed=1)
+    assert len(set(many)) == 12
+    everybody = [draw(8, sample_seed=seed) for seed in range(60)]
+    counts = np.bincount(np.ravel(everybody), minlength=24)
+    # Each has a chance of one in three: 20 of 60, with a deviation of 3.7.
+    assert counts.min() > 5
+    assert counts.max() < 36
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -54,6 +71,8 @@ def test_victims_are_consecutive_batches_and_everybody_else_is_the_pool():
         ({"people": 2, "batch_size": 0}, "batch_size >= 1, got 0"),
         ({"people": 4, "batch_size": 1, "start": 22}, "within the 24 examples of photos"),
         ({"people": 1, "batch_size": 1, "start": -1}, "start=-1"),
+        ({"people": 25, "batch_size": 1}, "at most the 24 people of photos, got 25"),
+        ({"people": [1, 2], "batch_size": 1, "start": 0}, "people by number or a start"),
         ({"people": 24, "batch_size": 24}, "too few to compare 24 people with others"),
     ],
 )
@@ -75,7 +94,7 @@ def grid():
 
 
 def test_the_grid_is_the_product_of_its_axes_with_seeds_turning_fastest(grid):
-    who = select_targets(PHOTOS, people=2, batch_size=1)
+    who = select_targets(PHOTOS, people=2, batch_size=1, start=0)
     cases = grid.cases(who)
     axes = (
         [t.name for t in grid.tasks],
@@ -115,12 +134,14 @@ def test_outcomes_come_one_by_one_through_the_executor_that_is_passed_in(grid):
             yield run_case(case)
 
     small = replace(grid, tasks=grid.tasks[:1], defenses=[sp.chain()], locals=[sp.Gradient()])
-    outcomes = small.run(select_targets(PHOTOS, people=1, batch_size=1), executor=backwards)
+    outcomes = small.run(
+        select_targets(PHOTOS, people=1, batch_size=1, start=0), executor=backwards
+    )
     assert ran == []
     assert next(outcomes).record.attack.name == "white"
     assert ran == [7]
     assert [o.record.seed for o in outcomes] == [0, 7, 0] + [7, 0] * 2
-    plain = small.run(select_targets(PHOTOS, people=1, batch_size=1))
+    plain = small.run(select_targets(PHOTOS, people=1, batch_size=1, start=0))
     assert [o.record.seed for o in plain] == [0, 7] * 4
 
 
@@ -132,7 +153,7 @@ def one_case(attack, *, dataset=PHOTOS, defense=None, size=1, seed=0, task=None,
         threats=[sp.Threat(**{"knows_labels": True, **threat})],
         seeds=[seed],
     )
-    [case] = audit.cases(select_targets(dataset, people=size, batch_size=size))
+    [case] = audit.cases(select_targets(dataset, people=size, batch_size=size, start=0))
     return case
 
 

@@ -24,7 +24,7 @@ SPEC = """controls = false
 metrics = ["psnr"]
 seeds = [0, 1]
 [[scenario]]
-data = { name = "digits", people = 3 }
+data = { name = "digits", people = 3, start = 0 }
 models = { name = "mlp", hidden = [8] }
 threats = { knows_labels = true }
 attacks = [{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 60, restarts = 1 }]

@@ -50,7 +50,7 @@ def records(data):
 
     def run(attack, threat, defense, together):
         audit = Audit(tasks=[task], attacks={"s": attack}, defenses=[defense], threats=[threat])
-        outcomes = list(audit.run(select_targets(data, people=2, batch_size=together)))
+        outcomes = list(audit.run(select_targets(data, people=2, batch_size=together, start=0)))
         assert all(outcome.record.error is None for outcome in outcomes)
         return [outcome.record for outcome in outcomes]
 

@@ -8,7 +8,7 @@ from seepage.core.errors import InvalidValue
 
 SPEC = """controls = false
 [[scenario]]
-data = { name = "photos", people = 8, batch_size = 8, pixels = 16 }
+data = { name = "photos", people = 8, batch_size = 8, start = 0, pixels = 16 }
 models = { name = "mlp", hidden = [16] }
 threats = { knows_labels = true, server = "SERVER" }
 attacks = [
@@ -60,8 +60,8 @@ def test_the_network_that_was_broadcast_is_the_planted_one_and_the_same_each_tim
         attacks={"robbing": sp.attacks.robbing_the_fed(std=0.15), "dlg": sp.attacks.dlg()},
         threats=[sp.Threat(server="malicious")],
     )
-    robbing, passive = audit.cases(select_targets(photos, people=4, batch_size=4))
-    again, _ = audit.cases(select_targets(photos, people=4, batch_size=4))
+    robbing, passive = audit.cases(select_targets(photos, people=4, batch_size=4, start=0))
+    again, _ = audit.cases(select_targets(photos, people=4, batch_size=4, start=0))
     assert robbing.broadcast.digest == again.broadcast.digest != robbing.task.digest
     assert robbing.id == again.id != passive.id
     assert passive.broadcast is passive.task

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.audit import QUICKSTART, environment, load_spec
+from seepage.audit import QUICKSTART, environment, load_spec, select_targets
 from seepage.core.construct import Component
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, SeepageError, UnknownName
 from seepage.scoring import METRICS
@@ -89,7 +89,7 @@ def test_an_attack_of_a_spec_may_adapt_to_the_defense(written):
 
 EVERY_DEFENSE = """controls = false
 [[scenario]]
-data = { name = "photos", people = 4, batch_size = 4, pixels = 16 }
+data = { name = "photos", people = 4, batch_size = 4, start = 0, pixels = 16 }
 models = { name = "cnn2-v2" }
 threats = [{ name = "strongest" }, { name = "realistic" }, { knows_mixing = true }]
 attacks = { name = "inverting_gradients", steps = 2, restarts = 1 }
@@ -152,10 +152,11 @@ def test_what_a_spec_leaves_out_has_a_default(written):
     spec = load_spec(written(text + 'attacks = { name = "analytic_fc" }'))
     [part] = spec.parts
     case, *controls = part.audit.cases(part.batches)
-    assert [control.control for control in controls] == ["canary", "noise"]
+    assert [control.control for control in controls] == ["canary"] * 3 + ["noise"]
     assert spec.title == "spec"
     assert (case.client, case.threat) == (sp.Client(sp.Gradient()), sp.Threat())
-    assert (case.seed, case.target.people) == (0, (0,))
+    [drawn] = select_targets(sp.data.load("photos"), people=1, batch_size=1)
+    assert (case.seed, case.target.people) == (0, drawn.people)
     assert part.audit.metrics is None
 
 
@@ -229,7 +230,7 @@ def test_every_error_of_a_spec_is_of_ours_and_says_file_scenario_and_entry(writt
 
 
 def test_labels_beyond_the_classes_are_found_in_every_batch(written):
-    text = '[[scenario]]\ndata = { name = "photos", people = 4 }\n'
+    text = '[[scenario]]\ndata = { name = "photos", people = 4, start = 0 }\n'
     text += 'models = { name = "mlp", classes = 3 }\nattacks = { name = "analytic_fc" }'
     assert sp.data.load("photos").labels[:3].max() < 3
     with pytest.raises(InvalidValue, match=r"expected labels in 0..2"):
@@ -272,11 +273,11 @@ data = { name = "photos", people = [7, 3] }
 models = { name = "mlp", hidden = [8], double = true }
 attacks = { name = "analytic_fc" }
 [[scenario]]
-data = { name = "photos", people = 1 }
+data = { name = "photos", people = 1, start = 0 }
 models = { name = "mlp", hidden = [8], double = true }
 attacks = { name = "analytic_fc" }
 [[scenario]]
-data = { name = "photos", people = 1, mean = 0.5 }
+data = { name = "photos", people = 1, start = 0, mean = 0.5 }
 models = { name = "mlp", hidden = [8] }
 attacks = { name = "analytic_fc" }
 """
@@ -286,6 +287,17 @@ def test_people_can_be_named_by_number(written):
     named, *_ = load_spec(written(SHARED)).parts
     assert [who.people for who in named.batches] == [(7,), (3,)]
     assert torch.equal(named.batches[0].truth, sp.data.load("photos").take([7]).inputs)
+
+
+def test_a_spec_says_whether_people_are_drawn_or_taken_in_order(written):
+    def people(how):
+        text = SHARED.replace("people = [7, 3]", f"people = 3{how}")
+        return [who.people[0] for who in load_spec(written(text)).parts[0].batches]
+
+    assert people(", start = 0") == [0, 1, 2]
+    assert people("") == people(", sample_seed = 0") != people(", sample_seed = 1")
+    with pytest.raises(InvalidValue, match="nobody is drawn at random here, got sample_seed=1"):
+        people(", start = 0, sample_seed = 1")
 
 
 @pytest.mark.parametrize("people", ["[3, 3]", "[3, 99]", "[]"])

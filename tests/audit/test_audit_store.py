@@ -33,7 +33,7 @@ def grid(**changes):
         "seeds": [0, 1],
         **changes,
     }
-    who = select_targets(PHOTOS, people=3, batch_size=1)
+    who = select_targets(PHOTOS, people=3, batch_size=1, start=0)
     return Audit(**parts).cases(who)
 
 
@@ -179,7 +179,7 @@ def test_a_changed_spec_is_refused_with_a_word_about_what_changed(name, half):
 def test_other_private_inputs_under_the_same_name_are_another_case():
     other = replace(PHOTOS, inputs=PHOTOS.inputs.flip(-1))
     [case] = Audit(tasks=[CASES[0].task], attacks={"match": CASES[0].attack}).cases(
-        select_targets(other, people=1, batch_size=1)
+        select_targets(other, people=1, batch_size=1, start=0)
     )
     assert case.identity.keys() == CASES[0].identity.keys()
     differing = [key for key in case.identity if case.identity[key] != CASES[0].identity[key]]
@@ -193,7 +193,7 @@ def test_a_case_has_the_same_id_in_every_process():
         "photos = sp.data.load('photos')\n"
         "audit = Audit(tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)],\n"
         "    attacks={'match': sp.attacks.inverting_gradients(steps=2, restarts=1)})\n"
-        "print(audit.cases(select_targets(photos, people=1, batch_size=1))[0].id)"
+        "print(audit.cases(select_targets(photos, people=1, batch_size=1, start=0))[0].id)"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert there.stdout.strip() == CASES[0].id

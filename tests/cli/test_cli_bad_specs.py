@@ -170,7 +170,7 @@ BAD = {
     ),
     "batch beyond the data": (
         spec(data='{ name = "photos", batch_size = 25 }'),
-        "within the 24 examples of photos, got size=25",
+        "at most the 24 people of photos, got 25",
     ),
     "batch without anybody left": (
         spec(data='{ name = "photos", batch_size = 13 }'),
@@ -198,7 +198,7 @@ BAD = {
     "empty seeds": (spec(head="seeds = []"), "expected seeds as a list of whole numbers, got []"),
     "seeds that are words": (spec(head='seeds = ["one"]'), "expected seeds as a list of whole"),
     "labels beyond the classes": (
-        spec(data='{ name = "photos", people = 4 }', models='{ name = "mlp", classes = 3 }'),
+        spec(data='{ name = "photos", people = [3] }', models='{ name = "mlp", classes = 3 }'),
         "expected labels in 0..2 for mlp(hidden=(256,), classes=3), got [3]",
     ),
     "network too deep for the pixels": (

@@ -38,7 +38,7 @@ TINY = """controls = false
 title = "Tiny"
 metrics = ["psnr", "exact"]
 [[scenario]]
-data = { name = "photos", people = 1 }
+data = { name = "photos", people = 1, start = 0 }
 models = [{ name = "mlp", hidden = [8] }]
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }
@@ -166,6 +166,16 @@ def test_a_case_that_cannot_work_is_recorded_while_the_others_complete(audit):
     assert errors[2:] == [None, None]
     assert result.output.count("failed: ") == 1
     assert "failed" in result.output.split("What leaked")[1]
+
+
+def test_an_audit_in_which_every_case_failed_ends_with_1_and_the_reason(audit):
+    text = people(2).replace('"mlp", hidden = [8]', '"cnn2-v2"')
+    gates = "--fail-above", "identified=0", "--fail-if-inconclusive"
+    result, kept = audit(text, *gates)
+    assert result.exit_code == 1
+    assert all(record.error for record in kept)
+    assert "Every case failed: cnn(variant='cnn2-v2') has no fully" in result.output
+    assert "identified" not in result.output.replace("Found: people identified", "")
 
 
 def test_a_network_beside_the_command_is_found(audit, place):

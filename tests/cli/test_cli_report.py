@@ -17,7 +17,7 @@ SPEC = """
 title = "Tiny"
 metrics = ["psnr", "ssim", "exact"]
 [[scenario]]
-data = { name = "photos", people = 2 }
+data = { name = "photos", people = 2, start = 0 }
 models = [{ name = "mlp", hidden = [8] }]
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }
@@ -110,32 +110,60 @@ def test_two_audits_are_compared(audits):
     assert same.exit_code == 0, same.output
     assert "Nothing changed." in same.output
     text = (audits / "fewer" / "comparison.html").read_text(encoding="utf-8")
-    assert "By defense and attack" in text
+    assert "By setup" in text
     assert "only in the first" in text
     other = report(audits / "weak", audits / "strong", "--format", "csv")
     assert other.exit_code == 0
     rows = list(csv.DictReader(io.StringIO((audits / "strong" / "comparison.csv").read_text())))
-    directions = {(row["defense"], row["person"]): row["direction"] for row in rows}
-    assert directions["no defense", "0"] == "same"
-    assert set(directions.values()) == {"same", "only in the first", "only in the second"}
+    directions = {(row["defense_before"], row["defense"]): row["direction"] for row in rows}
+    assert directions == {
+        ("no defense", "no defense"): "same",
+        ("Prune 0.5", "Prune 0.9999"): "better",
+    }
+    assert "Less leaks than before: with Prune 0.5, now Prune 0.9999" in other.output
+
+
+def test_audits_with_nothing_in_common_are_one_error_and_no_file(audits):
+    spec = SPEC.replace("RATIO", "0.5").replace("hidden = [8]", "hidden = [9]")
+    (audits / "other.toml").write_text(spec)
+    again = ["audit", str(audits / "other.toml"), "--out", str(audits / "other")]
+    assert CliRunner().invoke(app, again).exit_code == 0
+    done = report(audits / "weak", audits / "other")
+    assert "the two audits have nothing in common" in str(done.exception)
+    assert not (audits / "other" / "comparison.html").exists()
+    gated = [*again, "--resume", "--fail-if-worse", str(audits / "weak")]
+    assert "nothing in common" in str(CliRunner().invoke(app, gated).exception)
+
+
+def test_the_gate_against_an_earlier_audit_goes_by_the_verdict_of_the_comparison(audits):
+    def gate(name, baseline):
+        out = str(audits / name)
+        words = ["audit", str(audits / f"{name}.toml"), "--out", out, "--resume"]
+        return CliRunner().invoke(app, [*words, "--fail-if-worse", str(audits / baseline)])
+
+    worse = gate("weak", "strong")
+    assert worse.exit_code == 3
+    assert "More leaks than before: with Prune 0.9999, now Prune 0.5, 0 of 2" in worse.output
+    assert gate("strong", "weak").exit_code == 0
+    assert gate("weak", "weak").exit_code == 0
 
 
 def test_the_comparison_in_every_format(audits):
     for form in ("json", "markdown"):
         assert report(audits / "weak", audits / "strong", "--format", form).exit_code == 0
     plain = json.loads((audits / "strong" / "comparison.json").read_text())
-    assert len(plain["changes"]) == 6
+    assert len(plain["changes"]) == 4
     assert "weak against strong" in (audits / "strong" / "comparison.md").read_text()
 
 
 def test_a_report_of_an_audit_that_was_broken_off_says_so(audits):
     with sqlite3.connect(audits / "weak" / "audit.sqlite") as database:
-        database.execute("DELETE FROM records WHERE rowid > 7")
+        database.execute("DELETE FROM records WHERE rowid > 9")
     database.close()
     done = report(audits / "weak")
     assert done.exit_code == 0, done.output
-    assert "Not complete: 1 case of 8 not run yet." in done.output
-    assert "Not complete: 1 case of 8" in (audits / "weak" / "report.html").read_text()
+    assert "Not complete: 1 case of 10 not run yet." in done.output
+    assert "Not complete: 1 case of 10" in (audits / "weak" / "report.html").read_text()
 
 
 def test_what_cannot_be_reported_is_one_sentence(audits):

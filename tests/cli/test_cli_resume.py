@@ -35,7 +35,7 @@ SPEC = """controls = false
 title = "Small"
 metrics = ["psnr", "l1"]
 [[scenario]]
-data = { name = "photos", people = 3 }
+data = { name = "photos", people = 3, start = 0 }
 models = { name = "mlp", hidden = [8] }
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }

@@ -117,7 +117,7 @@ def cases(attack, *, people=1, defenses=NOISES[:1], seeds=(0,)):
         threats=[sp.Threat(knows_labels=True)],
         seeds=seeds,
     )
-    return audit.cases(select_targets(PHOTOS, people=people, batch_size=1))
+    return audit.cases(select_targets(PHOTOS, people=people, batch_size=1, start=0))
 
 
 def psnr(outcomes):
@@ -181,7 +181,7 @@ def test_a_forked_key_holds_nothing_of_the_key_it_comes_from():
 
 def test_every_person_seed_and_defense_has_a_key_of_its_own():
     noisy, silent = Client(sp.Gradient(), NOISES[0]), Client(sp.Gradient())
-    who = select_targets(PHOTOS, people=4, batch_size=1)
+    who = select_targets(PHOTOS, people=4, batch_size=1, start=0)
     keys = {
         client_key(seed, client, one)
         for seed in (0, 1)
@@ -194,7 +194,10 @@ def test_every_person_seed_and_defense_has_a_key_of_its_own():
 
 
 def test_the_key_follows_the_private_data():
-    client, [who] = Client(sp.Gradient(), NOISES[0]), select_targets(PHOTOS, people=1, batch_size=1)
+    client, [who] = (
+        Client(sp.Gradient(), NOISES[0]),
+        select_targets(PHOTOS, people=1, batch_size=1, start=0),
+    )
     inputs = who.batch.inputs.clone()
     inputs[0, 0, 0, 0] += 1 / 255
     for other in (
@@ -212,7 +215,7 @@ def test_all_attacks_and_threats_see_the_same_noise():
         defenses=NOISES,
         threats=[sp.Threat(knows_labels=True), sp.Threat()],
     )
-    found = audit.cases(select_targets(PHOTOS, people=1, batch_size=1))
+    found = audit.cases(select_targets(PHOTOS, people=1, batch_size=1, start=0))
     for defense in NOISES:
         same = [c.observe().update.flat() for c in found if c.client.defense == defense]
         assert len(same) == 4
@@ -224,13 +227,13 @@ import seepage as sp
 from seepage.audit import select_targets
 from seepage.audit.case import client_key
 client = sp.Client(sp.Gradient(), sp.AddGaussian(0.5))
-[who] = select_targets(sp.data.load("photos"), people=1, batch_size=1)
+[who] = select_targets(sp.data.load("photos"), people=1, batch_size=1, start=0)
 print(client_key(3, client, who).digest)
 """
 
 
 def test_another_process_finds_the_same_key():
-    [who] = select_targets(PHOTOS, people=1, batch_size=1)
+    [who] = select_targets(PHOTOS, people=1, batch_size=1, start=0)
     here = client_key(3, Client(sp.Gradient(), sp.AddGaussian(0.5)), who)
     there = subprocess.run(
         [sys.executable, "-c", KEY_ELSEWHERE],

@@ -103,7 +103,7 @@ greet = acme_parts:greet
 SPEC = """
 metrics = ["psnr", "{prefix}{metric}"]
 [[scenario]]
-data = {{ name = "{prefix}few", people = 1 }}
+data = {{ name = "{prefix}few", people = 1, start = 0 }}
 models = [{{ name = "{model}" }}]
 defenses = [[{{ name = "{prefix}Halve" }}]]
 threats = {{ knows_labels = true }}
@@ -265,7 +265,7 @@ def test_everything_else_works_beside_a_broken_part(broken, place):
 TINY = """
 metrics = ["psnr"]
 [[scenario]]
-data = { name = "photos", people = 1 }
+data = { name = "photos", people = 1, start = 0 }
 models = [{ name = "mlp", hidden = [8] }]
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }

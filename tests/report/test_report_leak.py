@@ -1,6 +1,7 @@
 """How attempts are read, ordered and put into a verdict."""
 
 import io
+import itertools
 import math
 from dataclasses import fields, replace
 
@@ -12,9 +13,10 @@ from rich.console import Console
 from scipy import stats
 
 import seepage as sp
-from seepage.audit import Choice, Record, pareto_front
+from seepage.audit import Choice, Record, find_breaches, pareto_front
 from seepage.audit.record import Control
 from seepage.core.construct import Component
+from seepage.core.errors import InvalidValue
 from seepage.report import (
     Direction,
     Level,
@@ -24,10 +26,15 @@ from seepage.report import (
     comparison_verdict,
     median_interval,
     share_not_ruled_out,
+    shifts,
     strongest,
+    summarise,
     verdict,
 )
+from seepage.report.effort import effort_curves
+from seepage.report.page.audit_page import _effort_section
 from seepage.report.page.line_chart import Axis, span_axis
+from seepage.report.page.strip_sections import defense_section
 from seepage.report.words import defense_words, list_words, short_names, threat_words
 from seepage.scoring.identification import Identification
 
@@ -104,6 +111,134 @@ def test_labels_count_as_a_leak_where_they_were_secret_and_right_beyond_chance()
     known = replace(leaked, threat=Component("Threat", {"knows_labels": True}))
     for each in (lucky, known):
         assert {attempt.level for attempt in attempts([each])} == {Level.not_shown}
+
+
+def guess_labels(right, *, people=20, chance=0.2, **changed):
+    """Records of one person each, of whom the first few had their label guessed."""
+    options = {
+        "threat": Component("Threat", {"knows_labels": False}),
+        "label_chance": chance,
+        **changed,
+    }
+    return [
+        record([9.0], people=[n], scores={"psnr": (9.0,), "label_accuracy": (float(n < right),)},
+               **options)
+        for n in range(people)
+    ]  # fmt: skip
+
+
+def test_labels_of_single_people_are_tested_over_all_people_of_a_setup():
+    judged = verdict(guess_labels(20))
+    assert judged.headline == ("Nobody was identified, but the labels of 20 of 20 people came back")
+    assert judged.level is Level.partly
+    # Seven or more of twenty at a chance of 0.2 have a probability of 8.7 %, eight of 3.2 %.
+    assert stats.binom.sf(7, 20, 0.2) < 0.05 < stats.binom.sf(6, 20, 0.2)
+    assert "label" not in verdict(guess_labels(7)).headline
+    assert "the labels of 8 of 20 people" in verdict(guess_labels(8)).headline
+
+
+def test_label_leaks_are_corrected_for_the_number_of_attacks_but_not_for_repetitions():
+    other = guess_labels(4, attack=Component("other"))
+    assert "label" not in verdict([*guess_labels(8), *other]).headline
+    again = [replace(one, seed=seed) for seed in range(5) for one in guess_labels(7)]
+    assert "label" not in verdict(again).headline, "seeds are no more people"
+
+
+def test_labels_of_different_chances_are_tested_together():
+    rare = guess_labels(2, people=2, chance=0.1)
+    common = guess_labels(2, people=3, chance=0.5, data="votes")
+    # 0.1^2 * P(2 or more of 3 at 0.5) = 0.005, and a binomial with the larger chance has 0.19.
+    assert {a.level for a in attempts([*rare, *common])} == {Level.partly, Level.not_shown}
+    assert stats.binom.sf(3, 5, 0.5) > 0.05
+
+
+def test_a_label_counts_whichever_attack_guessed_it():
+    labels = guess_labels(20, attack=Component("labels"))
+    sharper = [record([15.0], people=[n], places=[HIDDEN], attack=Component("search"))
+               for n in range(20)]  # fmt: skip
+    assert "the labels of 20 of 20 people came back" in verdict([*labels, *sharper]).headline
+
+
+def test_identification_by_an_attack_that_finds_people_who_are_not_there_is_qualified():
+    liar = Control(bare=(3, 3, 0.01), negative=(6, 8, 0.08))
+    judged = verdict([record([25.0, 12.0], control=liar)])
+    assert judged.headline == (
+        "1 of 2 people were identified: 1 recognisable; this cannot be trusted: the attacks also "
+        "find people who are not there"
+    )
+    assert "With analytic_fc that is more than luck explains." in judged.details[-1]
+    defended = verdict([record([12.0]), record([25.0], defense=links(sp.Sign()), control=liar)])
+    assert "behind Sign (1 of 1, not to be trusted)" in " ".join(defended.details)
+    proved = verdict([record([math.inf, 25.0], exact=1.0, control=liar)])
+    assert "trusted" not in proved.headline, "an exact copy is no luck"
+    lucky = Control(bare=(3, 3, 0.1), negative=(2, 8, 0.8))
+    assert "trusted" not in verdict([record([25.0], control=lucky)]).headline
+
+
+def test_a_positive_control_needs_most_canaries():
+    able = [Control(bare=(hits, 3, 0.01)).able for hits in range(4)]
+    assert able == [False, False, True, True]
+    assert not Control(bare=(2, 4, 0.01)).able
+    assert not Control(bare=(2, 3, 0.5)).able, "by luck"
+
+
+def test_gate_verdict_and_table_count_the_same_people():
+    """Two networks, defenses, batch sizes, attacks and seeds; lucky, exact and broken guesses."""
+
+    def many(seed):
+        rng = np.random.default_rng(seed)
+        for model, attack, defense, size, repeat in itertools.product(
+            ("mlp", "cnn"), ("one", "two"), ((), links(sp.Sign())), (1, 4), (0, 1)
+        ):
+            for first in range(0, 8, size):
+                places = [
+                    place(int(rng.choice([1, 1, 5])), match=float(rng.uniform(2, 6)),
+                          rival=float(rng.uniform(1, 6)), low=float(rng.choice([20, 1e4])))
+                    for _ in range(size)
+                ]  # fmt: skip
+                psnr = [float(rng.choice([12.0, 25.0])) if rng.random() > 0.2 else None
+                        for _ in range(size)]  # fmt: skip
+                made = record(psnr, people=range(first, first + size), places=places, model=model,
+                              attack=Component(attack), defense=defense, seed=repeat)  # fmt: skip
+                broken = rng.random() < 0.2
+                yield replace(made, scores={}, identification=(), error="no") if broken else made
+
+    for seed in range(20):
+        records = list(many(seed))
+        bare = [one for one in records if not one.defense]
+        gate = {breach.person for breach in find_breaches(["identified=0"], bare)}
+        people = strongest(attempts(bare))
+        assert {victim[1] for victim, a in people.items() if a.level.identified} == gate
+        said = f"{len(gate)} of {len(people)} people were" if gate else "Nobody was identified"
+        assert verdict(bare).headline.startswith((said, "Inconclusive" if not gate else said))
+        for row in summarise(records):
+            assert row.identified <= row.people
+        for defense, size in itertools.product(((), links(sp.Sign())), (1, 4)):
+            rows = [r for r in summarise(records) if (r.defense, r.batch_size) == (defense, size)]
+            setup = [r for r in records if (r.defense, r.batch_size) == (defense, size)]
+            found = len({breach.person for breach in find_breaches(["identified=0"], setup)})
+            assert max(row.identified for row in rows) <= found
+            assert found <= sum(row.identified for row in rows)
+
+
+def test_a_guess_that_is_not_finite_is_read_alike_by_gate_and_verdict():
+    partial = record([None], places=[place()])
+    assert len(find_breaches(["identified=0"], [partial])) == 1
+    assert verdict([partial]).headline == "The one person attacked was identified: recognisable"
+    [row] = summarise([partial])
+    assert (row.identified, row.people) == (1, 1)
+
+
+def test_where_every_case_failed_there_is_no_verdict_but_the_reason():
+    failed = [
+        record([12.0], people=[n], scores={}, identification=(), error=reason)
+        for n, reason in enumerate(["no gradient.", "out of memory", "no gradient."])
+    ]
+    judged = verdict(failed)
+    assert judged.headline == "Every case failed: no gradient"
+    assert (judged.level, judged.details) == (None, ())
+    some = verdict([record([25.0]), replace(failed[0], defense=links(sp.Sign()))])
+    assert "No result with Sign: every case failed." in some.details
 
 
 def test_an_attempt_among_many_must_stand_out_from_the_strangers_of_all():
@@ -292,37 +427,131 @@ def test_the_front_is_what_no_choice_beats(choices):
     assert utilities == sorted(utilities)
 
 
+def search(steps, psnr, **changed):
+    attack = Component("inverting_gradients", {"steps": steps, "tv": 0.1})
+    return record(psnr, attack=attack, **changed)
+
+
+def test_an_attack_whose_effort_curve_still_rises_reassures_nobody():
+    flat = [search(500, [10.0, 12.0, 11.0]), search(1000, [10.3, 12.2, 11.1])]
+    judged = verdict(flat)
+    assert judged.level is Level.not_shown
+    assert "Effort: 0 of 1 curve may still rise: doubling the steps gains little." in judged.details
+    [curve] = effort_curves(flat)
+    assert curve.words().startswith(
+        "inverting_gradients has reached a plateau: from 500 to 1,000 steps, doubling them gains "
+        "+0.2 dB (+0.1 to +0.3"
+    )
+    drawn = _effort_section(flat).content
+    assert "Leakage against steps" in drawn
+    assert curve.words() in drawn
+    assert _effort_section(flat[:1]) is None
+    steep = [search(250, [8.0, 9.0, 9.5]), search(1000, [13.0, 14.0, 14.9])]
+    judged = verdict(steep)
+    assert judged.headline == ("Inconclusive: more steps may still find more (3 people attacked)")
+    assert "may still rise: from 250 to 1,000 steps, doubling them gains +2.6 dB" in " ".join(
+        judged.details
+    )
+    settled = record([9.0, 9.0, 9.0], attack=Component("other"))
+    assert verdict([*steep, settled]).level is Level.not_shown, "another attack is enough"
+
+
+def test_effort_is_compared_only_where_nothing_but_the_steps_differs():
+    one = search(500, [10.0])
+    for other in (
+        search(1000, [15.0], model="cnn"),
+        search(1000, [15.0], defense=links(sp.Sign())),
+        search(1000, [15.0], people=[7]),
+        record([15.0], attack=Component("inverting_gradients", {"steps": 1000, "tv": 0.2})),
+    ):
+        assert effort_curves([one, other]) == []
+    [curve] = effort_curves([one, search(1000, [11.0], seed=0), search(1000, [15.0], seed=1)])
+    assert curve.medians == [(500, 10.0), (1000, 15.0)], "the best of several seeds"
+    assert curve.rising
+
+
 def test_two_audits_are_compared_person_by_person_behind_each_defense():
     before = [
         record([30.0, 25.0, 12.0]),
         record([22.0], defense=links(sp.Sign())),
         record([40.0], defense=links(sp.Clip(1.0))),
+        record([40.0], defense=links(sp.Prune(0.5))),
     ]
     after = [
         record([21.0, 25.5, 29.0]),
-        record([math.inf], defense=links(sp.Prune(0.9))),
+        record([12.0], defense=links(sp.Prune(0.9))),
         record([40.0], defense=links(sp.Clip(1.0))),
     ]
     found = {
-        (c.victim[1], defense_words(c.setup.defense)): c.direction for c in changes(before, after)
+        (c.victim[1], *map(defense_words, c.defenses)): c.direction for c in changes(before, after)
     }
     assert found == {
-        (0, "no defense"): Direction.better,
-        (1, "no defense"): Direction.same,
-        (2, "no defense"): Direction.worse,
-        (0, "Sign"): Direction.vanished,
-        (0, "Prune 0.9"): Direction.appeared,
-        (0, "Clip C=1"): Direction.same,
+        (0, "no defense", "no defense"): Direction.better,
+        (1, "no defense", "no defense"): Direction.same,
+        (2, "no defense", "no defense"): Direction.worse,
+        (0, "Sign", "Sign"): Direction.vanished,
+        (0, "Prune 0.5", "Prune 0.9"): Direction.better,
+        (0, "Clip C=1", "Clip C=1"): Direction.same,
     }
     judged = comparison_verdict(changes(before, after))
-    assert judged.headline == "1 person leaks more than before"
-    assert judged.details[0] == (
-        "Most: photos #2 behind no defense, batch size 3 against analytic_fc, 12.0 dB before and "
-        "29.0 dB now."
+    assert judged.headline == (
+        "Less leaks than before: with Prune 0.5, batch size 1, now Prune 0.9, batch size 1, 1 of 1 "
+        "identified before and 0 now (-28.0 dB, interval -28.0 to -28.0)"
     )
-    assert (
-        "4 pairs of results (1 worse, 1 better, 2 within 1 dB); 2 are in one" in judged.details[-1]
+    assert judged.details[0].startswith(
+        "Within noise: with no defense, batch size 3, 2 of 3 identified before and 3 now (+2.8 dB"
     )
+    assert judged.details[1] == (
+        "Most: photos #2 with no defense, batch size 3, not shown before (12.0 dB) and "
+        "recognisable now (29.0 dB)."
+    )
+    assert judged.details[-1] == (
+        "Compared: 5 people of 3 setups (1 worse, 2 better, 2 within 1 dB); 1 are in one audit "
+        "only."
+    )
+
+
+def test_cases_are_matched_by_what_was_attacked_and_not_by_the_attack():
+    before, after = record([12.0]), record([25.0], attack=Component("stronger"))
+    [change] = changes([before], [after])
+    assert change.direction is Direction.worse
+    for changed in (
+        {"model": "cnn"},
+        {"data": "cells"},
+        {"people": [7]},
+        {"local": Component.of(sp.FedAvg(lr=0.1, steps=4))},
+        {"threat": Component("Threat", {"knows_labels": False})},
+    ):
+        other = [record([25.0], **changed)]
+        with pytest.raises(InvalidValue, match="the two audits have nothing in common"):
+            changes([before], other)
+
+
+def test_a_change_is_within_noise_unless_its_interval_over_people_excludes_zero():
+    def shift(newly, *, people=20):
+        old = [record([12.0], people=[n]) for n in range(people)]
+        new = [record([12.5], people=[n], places=[place() if n < newly else HIDDEN])
+               for n in range(people)]  # fmt: skip
+        [found] = shifts(changes(old, new))
+        return found.direction
+
+    assert [shift(newly) for newly in (0, 1, 2)] == ["same", "within noise", "within noise"]
+    assert [shift(newly) for newly in (5, 20)] == ["worse", "worse"]
+    assert shift(4, people=4) is Direction.worse, "all of a few people are no noise"
+
+
+def test_repetitions_and_attacks_are_no_more_people_in_an_interval():
+    def median_row(seeds):
+        records = [record([p], people=[n], seed=s) for s in range(seeds)
+                   for n, p in enumerate([10.0, 12.0, 30.0])]  # fmt: skip
+        [row] = summarise(records)
+        return row.median, row.people, defense_section(attempts(records)).content
+
+    assert median_row(1) == median_row(10)
+    before = [record([12.0], people=[n]) for n in range(3)]
+    after = [record([12.0 + 3 * (n == 0)], people=[n], seed=s) for s in range(50) for n in range(3)]
+    [found] = shifts(changes(before, after))
+    assert (len(found.changes), found.direction) == (3, Direction.noise)
 
 
 def test_becoming_recognisable_is_worse_even_at_a_lower_psnr():
@@ -336,7 +565,8 @@ def test_the_same_audit_twice_changes_nothing():
     same = [record([math.inf, 20.0]), record([12.0], defense=links(sp.Sign()))]
     assert {change.direction for change in changes(same, same)} == {Direction.same}
     assert comparison_verdict(changes(same, same)).headline == "Nothing changed"
-    assert "nothing in common" in comparison_verdict(changes(same, [])).headline
+    with pytest.raises(InvalidValue, match="nothing in common"):
+        changes(same, [])
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=6))

@@ -17,13 +17,13 @@ SPEC = """
 title = "read, not looked at"
 
 [[scenario]]
-data = { name = "voters", people = 1 }
+data = { name = "voters", people = 1, start = 0 }
 models = { name = "mlp", hidden = [64] }
 threats = { knows_labels = true }
 attacks = { name = "tableak", steps = 150, members = 3 }
 
 [[scenario]]
-data = { name = "hamlet", people = 2, batch_size = 2 }
+data = { name = "hamlet", people = 2, batch_size = 2, start = 0 }
 models = { name = "gpt", width = 48 }
 threats = {}
 attacks = { name = "dager" }

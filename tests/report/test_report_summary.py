@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,8 @@ from seepage.report.contact_sheet import (
     TILE,
     SheetBlock,
     Strip,
+    _make_blocks,
+    _wrap_words,
     draw,
 )
 
@@ -88,7 +91,7 @@ def test_people_and_seeds_of_one_scenario_share_a_row():
         ]
     )
     assert (row.people, row.worst, row.worst_person) == (3, 40.0, 2)
-    assert row.median == 25.0
+    assert row.median == 30.0, "over people: the best of two seeds counts"
     assert row.baseline == 13.0
     assert row.other["ssim"] == 0.52
     assert (row.exact, row.seconds, row.failed) == (1, 3.0, 0)
@@ -129,9 +132,9 @@ def test_a_group_without_any_result_has_no_worst_off_person():
     assert (row.people, row.failed, row.worst, row.worst_person) == (0, 2, -math.inf, None)
 
 
-def test_a_person_without_a_score_is_left_out():
+def test_a_person_without_a_score_was_attacked_but_has_no_part_in_the_median():
     [row] = summarise([record([None, 20.0])])
-    assert (row.people, row.worst_person) == (1, 1)
+    assert (row.people, row.worst_person, row.median) == (2, 1, 20.0)
 
 
 def rendered(records, width):
@@ -249,9 +252,9 @@ def tile(sheet, *, row, column):
     return sheet.getpixel((x, y))
 
 
-def size_of(*, rows, columns, blocks=1):
+def size_of(*, rows, columns, blocks=1, lines=1):
     width = MARGIN + blocks * (LEFT + columns * (TILE + GAP) + MARGIN)
-    return width, MARGIN + LINE + GAP + rows * (TILE + LINE + GAP) + MARGIN
+    return width, MARGIN + lines * LINE + GAP + rows * (TILE + LINE + GAP) + MARGIN
 
 
 def test_the_sheet_shows_the_truth_above_what_came_back_behind_each_defense(tmp_path):
@@ -280,7 +283,7 @@ def test_a_failed_case_is_an_empty_frame(tmp_path):
 def test_two_scenarios_stand_side_by_side(tmp_path):
     outcomes = [outcome(0.0), outcome(0.0, data="digits", channels=1)]
     sheet = sheet_of(outcomes, tmp_path / "sheet.png")
-    assert sheet.size == size_of(rows=2, columns=1, blocks=2)
+    assert sheet.size == size_of(rows=2, columns=1, blocks=2, lines=2)
 
 
 def test_a_large_batch_shows_its_first_people(tmp_path):
@@ -302,6 +305,37 @@ def test_every_pixel_of_a_large_image_counts_and_signals_are_lines():
     assert np.median(highest) > TILE - 10
 
 
+def test_lines_of_one_attack_with_several_numbers_of_steps_show_them():
+    searches = [
+        record([20.0 + steps / 100], attack=Component("search", {"steps": steps}))
+        for steps in (100, 200)
+    ]
+    assert "steps" in rendered(searches, 80)
+    assert re.search(r"search +200 ", rendered(searches, 80))
+    assert "steps" not in rendered(searches[:1], 80)
+
+
+def test_long_titles_and_labels_stay_beside_each_other():
+    words = "photos, inverting_gradients on a network with a long name, FedAvg 4 steps, seed 7"
+    blank = Strip("Gaussian noise then clipping then more noise", (torch.ones(1, 8, 8),), ("",))
+    drawn = np.asarray(draw([SheetBlock(words, (blank,))] * 2))[:, :, 0]
+    wide = (drawn.shape[1] - MARGIN) // 2
+    assert drawn[:, MARGIN + wide - MARGIN : MARGIN + wide].min() == 255, "between the titles"
+    label = drawn[-(TILE + LINE + GAP + MARGIN) :, MARGIN + LEFT - GAP : MARGIN + LEFT]
+    assert label.min() == 255, "between label and picture"
+
+
+def test_greek_letters_are_spelled_out_in_pictures():
+    label = defense_words(links(sp.AddGaussian(0.5)))
+    assert _wrap_words(label, width=500, size=12) == ["Gaussian noise sigma=0.5"]
+
+
+def test_blocks_with_the_same_title_are_told_apart_by_what_differs():
+    two = [replace(outcome(0.0), record=record([30.0], seed=seed)) for seed in (0, 1)]
+    titles = [block.heading for block in _make_blocks(two)]
+    assert titles == [f"photos, analytic_fc on mlp(hidden=(8,)), seed {seed}" for seed in (0, 1)]
+
+
 def test_signals_leave_no_sheet(tmp_path):
     beats = torch.zeros(1, 1, 30)
     only = Outcome(record([30.0]), beats, beats)
@@ -313,4 +347,4 @@ def test_signals_leave_no_sheet(tmp_path):
 def test_signals_are_left_out_of_a_sheet_of_images(tmp_path):
     beats = torch.zeros(1, 1, 30)
     both = [outcome(0.0), Outcome(record([30.0], data="ecg"), beats, beats)]
-    assert sheet_of(both, tmp_path / "sheet.png").size == size_of(rows=2, columns=1)
+    assert sheet_of(both, tmp_path / "sheet.png").size == size_of(rows=2, columns=1, lines=2)

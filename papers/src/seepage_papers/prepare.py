@@ -39,5 +39,5 @@ def without_preparation(scenario: Mapping[str, Any]) -> dict[str, Any]:
     model, data = dict(scenario["models"]), dict(scenario["data"])
     model.pop("schooling", None)
     if isinstance(data.get("people"), Mapping):
-        data["people"] = data["people"]["count"]
+        data.update(people=data["people"]["count"], start=0)
     return {**scenario, "data": data, "models": model}

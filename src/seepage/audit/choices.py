@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.scoring import METRICS
-from seepage.scoring.identification import explain_by_luck, is_identified
+from seepage.scoring.identification import Identification, explain_by_luck, is_identified
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,9 @@ class Gate:
         A score counts only if it beats the best guess for that person without any update.
         """
         if self.metric == IDENTIFIED:
-            found = find_identified(records)
+            found = _list_identified(list(records), self)
             people = {(breach.record.data, breach.person) for breach in found}
-            listed = [replace(breach, gate=self) for breach in found]
-            return listed if len(people) > self.threshold else []
+            return found if len(people) > self.threshold else []
         sign = _sign(self.metric)
         beyond = [
             Breach(self, record, person, value)
@@ -226,45 +225,52 @@ class Gate:
         return any(sign * known >= value for known in values if known is not None)
 
 
-def find_identified(records: Iterable[Record]) -> list[Breach]:
-    """Everybody singled out or reconstructed by all attacks together, in every setup."""
-    groups: dict[tuple[object, ...], list[tuple[Record, int]]] = {}
-    for record in records:
+Entry = tuple[int, int]
+
+
+def find_identified(records: Sequence[Record]) -> set[Entry]:
+    """Which attempts identify their person, as places of the record and of the person in it.
+
+    Verdicts, tables and gates all go by this. In each setup (defense, local computation and batch
+    size) a person is judged by all attacks, networks, adversaries and seeds together. People whom
+    luck alone may have singled out among so many are left out.
+    """
+    setups: dict[Setup, dict[tuple[str, int], list[Entry]]] = {}
+    for number, record in enumerate(records):
+        people = setups.setdefault((record.defense, record.local, record.batch_size), {})
         for index, person in enumerate(record.people if record.scores else ()):
-            key = record.data, person, record.model, record.defense, record.local, record.batch_size
-            groups.setdefault(key, []).append((record, index))
-    found = [breach for group in groups.values() for breach in _identify_person(group)]
-    # Setups are judged one by one, as in the report.
-    setups: dict[Setup, list[Breach]] = {}
-    for breach in found:
-        setups.setdefault(_setup_of(breach.record), []).append(breach)
-    people: dict[Setup, set[tuple[str, int]]] = {}
-    for group in groups.values():
-        record, index = group[0]
-        people.setdefault(_setup_of(record), set()).add((record.data, record.people[index]))
-    return [breach for key, each in setups.items() for breach in _drop_luck(each, len(people[key]))]
+            people.setdefault((record.data, person), []).append((number, index))
+    return {entry for people in setups.values() for entry in _identify(records, people.values())}
 
 
-def _setup_of(record: Record) -> Setup:
-    return record.defense, record.local, record.batch_size
+def _identify(records: Sequence[Record], people: Collection[Sequence[Entry]]) -> Iterator[Entry]:
+    """The attempts that identify their person in one setup."""
+    singled: list[tuple[list[Entry], Identification]] = []
+    for entries in people:
+        exact = [(number, i) for number, i in entries if records[number].is_exact(i)]
+        placed = [(number, i) for number, i in entries if records[number].identification]
+        places = {(number, i): records[number].identification[i] for number, i in placed}
+        first = {entry: place for entry, place in places.items() if place.singled_out}
+        if exact:
+            yield from {*exact, *first}
+        elif is_identified(list(places.values())):
+            singled.append((list(first), max(first.values(), key=lambda place: place.match)))
+    lucky = explain_by_luck([place for _, place in singled], len(people))
+    for (entries, _), by_luck in zip(singled, lucky, strict=True):
+        if not by_luck:
+            yield from entries
 
 
-def _drop_luck(breaches: Sequence[Breach], people: int) -> list[Breach]:
-    """Leave out people whom luck alone may have singled out among so many."""
-    sure = [b for b in breaches if b.record.is_exact(b.record.people.index(b.person))]
-    rest = [b for b in breaches if b not in sure]
-    places = [b.record.identification[b.record.people.index(b.person)] for b in rest]
-    lucky = explain_by_luck(places, people)
-    return [*sure, *(b for b, by_luck in zip(rest, lucky, strict=True) if not by_luck)]
-
-
-def _identify_person(group: Sequence[tuple[Record, int]]) -> Iterator[Breach]:
-    gate = Gate(IDENTIFIED, 0)
-    exact = next((entry for entry in group if entry[0].is_exact(entry[1])), None)
-    if exact is not None:
-        yield Breach(gate, exact[0], exact[0].people[exact[1]], 1.0)
-        return
-    placed = [(record, index) for record, index in group if record.identification]
-    if placed and is_identified([record.identification[index] for record, index in placed]):
-        best, index = max(placed, key=lambda entry: entry[0].identification[entry[1]].match)
-        yield Breach(gate, best, best.people[index], 1.0)
+def _list_identified(records: Sequence[Record], gate: Gate) -> list[Breach]:
+    """One breach for each person and setup: an exact guess, or the one that stands out most."""
+    best: dict[tuple[object, ...], tuple[tuple[bool, float], Breach]] = {}
+    for number, index in sorted(find_identified(records)):
+        record = records[number]
+        person, match = record.people[index], -math.inf
+        if record.identification:
+            match = record.identification[index].match
+        key = record.data, person, record.defense, record.local, record.batch_size
+        order = record.is_exact(index), match
+        if key not in best or order > best[key][0]:
+            best[key] = order, Breach(gate, record, person, 1.0)
+    return [breach for _, breach in best.values()]

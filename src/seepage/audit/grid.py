@@ -77,7 +77,7 @@ def _group_targets(targets: Sequence[Target]) -> list[list[Target]]:
     return list(groups.values())
 
 
-def _choose_canaries(group: Sequence[Target]) -> Target | None:
+def _choose_canaries(group: Sequence[Target]) -> Sequence[Target]:
     return group[0].choose_canaries({p for target in group for p in target.people})
 
 
@@ -86,8 +86,7 @@ def _find_public(targets: Sequence[Target]) -> dict[str, PublicData]:
     taken: dict[str, set[int]] = {}
     held: dict[str, Target] = {}
     for group in _group_targets(targets):
-        canaries = _choose_canaries(group)
-        for target in (*group, *([] if canaries is None else [canaries])):
+        for target in (*group, *_choose_canaries(group)):
             taken.setdefault(target.data, set()).update(target.people)
             held[target.data] = target
     found = {name: target.choose_public(taken[name]) for name, target in held.items()}
@@ -189,22 +188,28 @@ class Audit:
         people of the same data whom the audit chose itself, without the defense. The negative
         controls tell how often it finds people who are not there: in the guess for the canaries,
         and in a guess from noise of the same norms. Once for each data set and batch size, with
-        the first seed.
+        the first seed. Without the defense there are canaries enough for a majority, in several
+        batches where batches are small; with a defense and for noise there is one batch.
         """
         bare = [Client(local, chain()) for local in self.locals]
         every = {stable_repr(client): client for client in [*bare, *clients]}.values()
-        found, public = [], _find_public(targets)
+        found: list[Case] = []
+        public = _find_public(targets)
         for group in _group_targets(targets):
             canaries = _choose_canaries(group)
-            if canaries is None:
+            if not canaries:
                 continue
             others = tuple(group[:NEGATIVES])
             for task, client in product(self.tasks, every):
+                shown = canaries[:1] if client.chain.links else canaries
                 for threat, name, attack in adversaries(self.threats, self.attacks, client):
-                    given = _give_public(attack, canaries, public)
-                    case = Case(task, client, threat, given, name, canaries, self.seeds[0])
-                    case = replace(case, metrics=self.metrics, others=others)
-                    found += [replace(case, control=kind) for kind in ("canary", "noise")]
+                    given = _give_public(attack, group[0], public)
+                    cases = [
+                        Case(task, client, threat, given, name, who, self.seeds[0], self.metrics)
+                        for who in shown
+                    ]
+                    found += [replace(case, control="canary", others=others) for case in cases]
+                    found += [replace(case, control="noise", others=others) for case in cases[:1]]
         return found
 
     def run(self, targets: Iterable[Target], *, executor: Executor = serial) -> Iterator[Outcome]:

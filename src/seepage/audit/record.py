@@ -64,13 +64,24 @@ class Control:
 
     @property
     def able(self) -> bool:
-        """Whether the attack finds more canaries without the defense than luck explains."""
-        from scipy.special import betainc
-
+        """Whether the attack finds most canaries without the defense, and not by luck."""
         if self.bare is None:
             return False
         hits, trials, chance = self.bare
-        return hits > 0 and float(betainc(hits, trials - hits + 1, chance)) <= 0.1
+        return 2 * hits > trials and _is_more_than_luck(hits, trials, chance, 0.1)
+
+    @property
+    def misleading(self) -> bool:
+        """Whether the attack finds people who are not there more often than luck explains."""
+        hits, trials, expected = self.negative
+        return trials > 0 and _is_more_than_luck(hits, trials, expected / trials, 0.01)
+
+
+def _is_more_than_luck(hits: int, trials: int, chance: float, luck: float) -> bool:
+    """Whether so many hits have at most the probability `luck` if each has this chance."""
+    from scipy.special import betainc
+
+    return hits > 0 and float(betainc(hits, trials - hits + 1, chance)) <= luck
 
 
 @dataclass(frozen=True)
@@ -216,14 +227,18 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
 
 def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:
     """Canaries identified, canaries, and the chance of one by luck; the best of several attacks."""
+    groups: dict[tuple[object, ...], list[Identification]] = {}
+    for control in controls:
+        key = control.attack, control.threat
+        groups.setdefault(key, []).extend(control.identification)
     counts = [
         (
-            sum(one.singled_out for one in c.identification),
-            len(c.identification),
-            max(1 / (one.strangers + 1) for one in c.identification),
+            sum(one.singled_out for one in found),
+            len(found),
+            max(1 / (one.strangers + 1) for one in found),
         )
-        for c in controls
-        if c.identification
+        for found in groups.values()
+        if found
     ]
     return max(counts, default=None)
 

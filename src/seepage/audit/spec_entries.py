@@ -259,7 +259,7 @@ Find = Callable[[Table], Dataset]
 def read_data(
     table: Table, *, find: Find | None = None
 ) -> tuple[Dataset | CapturedData, tuple[Target, ...]]:
-    """Read `{ name, split, pixels, mean, std, people, batch_size, start }`, or a capture.
+    """Read a data set and who of it is attacked, or a capture.
 
     Args:
         table: The entry.
@@ -268,13 +268,13 @@ def read_data(
     if "capture" in table:
         held = construct("a captured update", read_capture, table)
         return held, (held.target,)
-    require_keys(table, *DATASET, "people", "batch_size", "start")
+    require_keys(table, *DATASET, "people", "batch_size", "start", "sample_seed")
     _split_name(table)
     found = (find or read_dataset)({key: table[key] for key in DATASET if key in table})
     batch_size = table.get("batch_size", 1)
     cut = {"people": table.get("people", batch_size), "batch_size": batch_size}
-    start = {"start": table["start"]} if "start" in table else {}
-    return found, construct("a batch", partial(select_targets, found), {**cut, **start})
+    chosen = {key: table[key] for key in ("start", "sample_seed") if key in table}
+    return found, construct("a batch", partial(select_targets, found), {**cut, **chosen})
 
 
 def read_dataset(table: Table) -> Dataset:

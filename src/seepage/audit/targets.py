@@ -26,6 +26,8 @@ from seepage.scoring import Scores, baseline_scores, score
 from seepage.scoring.identification import Gallery, Identification, identify
 from seepage.threats.threat import Threat
 
+# People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
+CANARIES = 3
 # Baselines for a capture guess noise, since no other data is at hand.
 _POOL = 64
 # Public people that an attack may rehearse on, at most.
@@ -266,21 +268,25 @@ class Target:
         labels = None if gallery.labels is None else gallery.labels[chosen]
         return PublicData(gallery.inputs[chosen], labels)
 
-    def choose_canaries(self, taken: Collection[int]) -> Target | None:
-        """Another batch of this size from the same data, whose inputs the audit may know.
+    def choose_canaries(self, taken: Collection[int]) -> list[Target]:
+        """Other batches of this size from the same data, whose inputs the audit may know.
+
+        As many as hold `CANARIES` people, or as the data has people left for.
 
         Args:
             taken: Numbers of the people who are attacked.
         """
         gallery, size = self.everybody, len(self.people)
         if gallery is None or gallery.labels is None or self.captured is not None:
-            return None
+            return []
         order = Rng(0).fork("canary").permutation(len(gallery.inputs)).tolist()
-        chosen = tuple(sorted([number for number in order if number not in taken][:size]))
-        if len(chosen) < size:
-            return None
-        batch = Batch(gallery.inputs[list(chosen)], gallery.labels[list(chosen)])
-        return replace(self, people=chosen, batch=batch)
+        free = [number for number in order if number not in taken]
+        batches = min(math.ceil(CANARIES / size), len(free) // size)
+        chosen = [tuple(sorted(free[i * size : (i + 1) * size])) for i in range(batches)]
+        return [
+            replace(self, people=who, batch=Batch(gallery.inputs[[*who]], gallery.labels[[*who]]))
+            for who in chosen
+        ]
 
 
 def _list_scores(scores: Scores) -> Plain:
@@ -292,18 +298,47 @@ def _list_scores(scores: Scores) -> Plain:
 
 
 def select_targets(
-    dataset: Dataset, *, people: int | Sequence[int], batch_size: int, start: int = 0
+    dataset: Dataset,
+    *,
+    people: int | Sequence[int],
+    batch_size: int,
+    start: int | None = None,
+    sample_seed: int = 0,
 ) -> tuple[Target, ...]:
     """Select batches of a data set to attack.
 
+    Intervals over people speak of the whole data set only if the people are drawn at random, so
+    that is the default. More people with the same seed include the fewer.
+
     Args:
         dataset: The data set.
-        people: How many examples to take from `start` on, or their numbers.
+        people: How many examples to draw at random, or their numbers.
         batch_size: How many share an update.
-        start: Number of the first example, if `people` is how many.
+        start: Take people in order from this number on, instead of at random.
+        sample_seed: Of the random draw.
+
+    Example:
+        >>> import seepage as sp
+        >>> photos = sp.data.load("photos")
+        >>> [target.people for target in select_targets(photos, people=4, batch_size=2)]
+        [(4, 10), (1, 9)]
+        >>> [target.people for target in select_targets(photos, people=4, batch_size=2, start=0)]
+        [(0, 1), (2, 3)]
     """
     counted = isinstance(people, int)
-    numbers = tuple(range(start, start + people) if isinstance(people, int) else people)
+    if not counted and start is not None:
+        raise InvalidValue(f"expected people by number or a start, got {people} and {start}")
+    if sample_seed and (start is not None or not counted):
+        raise InvalidValue(
+            f"nobody is drawn at random here, got sample_seed={sample_seed}; leave it out, or "
+            "give only the number of people"
+        )
+    if not isinstance(people, int):
+        numbers = tuple(people)
+    elif start is None:
+        numbers = _draw_people(dataset, people, sample_seed)
+    else:
+        numbers = tuple(range(start, start + people))
     if not numbers or not all(type(number) is int for number in numbers):
         raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
     if batch_size < 1:
@@ -313,13 +348,20 @@ def select_targets(
             f"expected people to be a multiple of batch_size, got {len(numbers)} people in batches "
             f"of {batch_size}"
         )
-    if not counted and (start or len(set(numbers)) < len(numbers)):
-        raise InvalidValue(
-            f"expected different people by number and no start, got {list(numbers)} and {start}"
-        )
+    if len(set(numbers)) < len(numbers):
+        raise InvalidValue(f"expected different people, got {list(numbers)}")
     cuts = [numbers[i : i + batch_size] for i in range(0, len(numbers), batch_size)]
     gallery = _share_gallery(dataset)
     return tuple(_select_target(dataset, gallery, cut) for cut in cuts)
+
+
+def _draw_people(dataset: Dataset, count: int, seed: int) -> tuple[int, ...]:
+    if count > len(dataset):
+        raise InvalidValue(
+            f"expected at most the {len(dataset)} people of {dataset.name}, got {count}"
+        )
+    order = Rng(seed).fork("people").permutation(len(dataset))
+    return tuple(order[: max(count, 0)].tolist())
 
 
 _GALLERIES: WeakKeyDictionary[Dataset, Gallery] = WeakKeyDictionary()

@@ -241,7 +241,8 @@ def audit(
     fail_if_worse: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Exit with code 3 if anybody leaks more than in this earlier audit."
+            metavar="DIR",
+            help="Exit with code 3 if more leaks than in this earlier audit, beyond noise.",
         ),
     ] = None,
     resume: Resume = False,

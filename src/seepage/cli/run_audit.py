@@ -191,6 +191,8 @@ def run_request(request: AuditRequest, console: Console) -> int:
         return show_plan(request, spec, console)
     found = perform(request, spec, console)
     _print_result(found, console)
+    if found.records and all(record.error for record in found.records):
+        return CASE_FAILED
     leaked = _print_leaks(request.gates, found.records, console)
     worse = _print_worse(request.baseline, found, console)
     if leaked or worse:
@@ -330,19 +332,14 @@ def _print_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Cons
 
 
 def _print_worse(baseline: Path | None, found: AuditResult, console: Console) -> bool:
-    """Print who leaks more than in an earlier audit, and return whether anybody does."""
+    """Print how much leaked in an earlier audit, and return whether more leaks beyond noise."""
     if baseline is None:
         return False
     changed = report.changes(load_audit(baseline).records, found.records)
-    if not any(change.before and change.after for change in changed):
-        raise InvalidValue(
-            f"--fail-if-worse {baseline} and this audit have no person, setup and attack in "
-            "common; compare audits of the same spec"
-        )
     judged = report.comparison_verdict(changed)
     for sentence in (f"{judged.headline}.", *judged.details):
         print_line(console, sentence)
-    return any(change.direction is report.Direction.worse for change in changed)
+    return any(s.direction is report.Direction.worse for s in report.shifts(changed))
 
 
 def _is_inconclusive(found: AuditResult) -> bool:

@@ -1,6 +1,6 @@
 """Reports of audits: tables, contact sheets, HTML pages, and files for other programs."""
 
-from seepage.report.change import Change, Direction, changes, comparison_verdict
+from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
 from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.flat_rows import (
     as_csv,
@@ -79,6 +79,7 @@ __all__ = [
     "result_rows",
     "save_contact_sheet",
     "share_not_ruled_out",
+    "shifts",
     "silences",
     "strongest",
     "summarise",

@@ -1,46 +1,101 @@
-"""Compare two audits: who leaks more and who less, by setup and attack."""
+"""Compare two audits: who leaks more and who less, and whether that is more than noise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from seepage.audit.record import Record
+from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
-from seepage.report.leak import SATURATED, Attempt, Level, Verdict, Victim, attempts, keep_strongest
-from seepage.report.words import Setup, count_noun, decibels, label_setups
+from seepage.core.errors import InvalidValue
+from seepage.report.intervals import mean_interval
+from seepage.report.leak import SATURATED, Attempt, Level, Verdict, Victim, attempts, strongest
+from seepage.report.words import Setup, count_noun, decibels, label_setups, list_words
 
 # Another seed alone can change the PSNR by less than this, in dB.
 NOTICED = 1.0
 
 
 class Direction(StrEnum):
-    """How an attack on a person changed."""
+    """How a person, or the people of a setup, changed."""
 
     worse = "worse"
     better = "better"
+    noise = "within noise"
     same = "same"
     appeared = "only in the second"
     vanished = "only in the first"
 
 
 @dataclass(frozen=True)
+class _Attacked:
+    """What was attacked, apart from the person and the defense: cases that can be compared."""
+
+    data: str
+    model: str
+    local: Component
+    batch_size: int
+    threat: str
+
+    @classmethod
+    def of(cls, record: Record) -> _Attacked:
+        """What a case attacked."""
+        granted = {} if record.threat is None else dict(record.threat.arguments)
+        # An attack that is adapted to a defense also runs without knowing it.
+        granted.pop("knows_defense", None)
+        return cls(record.data, record.model, record.local, record.batch_size, str(granted))
+
+
+@dataclass(frozen=True)
 class Change:
-    """One person in one setup against one attack: the strongest attempt of either audit."""
+    """One person in one setup: the strongest attempt of either audit.
+
+    Args:
+        victim: The person.
+        attacked: The rest of what was attacked.
+        defenses: Those of the first and of the second audit; the same where one has none.
+        before: The strongest attempt of the first audit; None if it has none.
+        after: That of the second.
+    """
 
     victim: Victim
-    setup: Setup
-    attack: Component
+    attacked: _Attacked
+    defenses: tuple[Defense, Defense]
     before: Attempt | None
     after: Attempt | None
+
+    @property
+    def setups(self) -> tuple[Setup, Setup]:
+        """Defense, local computation and batch size, in the first audit and in the second."""
+        first, second = self.defenses
+        local, size = self.attacked.local, self.attacked.batch_size
+        return Setup(first, local, size), Setup(second, local, size)
+
+    def words(self, labels: Mapping[Setup, str]) -> str:
+        """The setup in words; both, if the defense is another one now."""
+        return ", now ".join(dict.fromkeys(labels[setup] for setup in self.setups))
+
+    @property
+    def attacks(self) -> str:
+        """Names of the attacks that showed most, before and now."""
+        names = [a.record.attack.name for a in (self.before, self.after) if a is not None]
+        return ", now ".join(dict.fromkeys(names))
 
     @property
     def difference(self) -> float:
         """How much more came back, in dB up to saturation; zero if only one audit has a result."""
         if self.before is None or self.after is None:
             return 0.0
-        return min(self.after.psnr, SATURATED) - min(self.before.psnr, SATURATED)
+        before, after = (min(max(a.psnr, 0.0), SATURATED) for a in (self.before, self.after))
+        return after - before
+
+    @property
+    def identified(self) -> int:
+        """1 if the person is identified now and was not before, -1 the other way round, else 0."""
+        if self.before is None or self.after is None:
+            return 0
+        return self.after.level.identified - self.before.level.identified
 
     @property
     def weight(self) -> tuple[int, float]:
@@ -68,53 +123,169 @@ def _rank(attempt: Attempt) -> int:
 
 
 def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
-    """List every person of either audit in every setup against every attack, worst first."""
-    old, new = (keep_strongest(attempts(records), _key) for records in (before, after))
-    found = [Change(*key, old.get(key), new.get(key)) for key in dict.fromkeys([*old, *new])]
+    """List every person of either audit in every setup, worst first.
+
+    Two cases are compared if data, person, network, batch size, local computation and threat are
+    the same, whichever attacks were run. A defense is compared with the same one, else with one of
+    the same kind, else, where each audit has one left, with that.
+
+    Raises:
+        InvalidValue: The audits have nothing in common.
+    """
+    old, new = (_judge(records) for records in (before, after))
+    found = [
+        Change(victim, attacked, defenses, first.get(victim), second.get(victim))
+        for attacked in dict.fromkeys([*old, *new])
+        for defenses, first, second in _pair(old.get(attacked, {}), new.get(attacked, {}))
+        for victim in dict.fromkeys([*first, *second])
+    ]
+    if not any(change.before and change.after for change in found):
+        raise InvalidValue(
+            "the two audits have nothing in common: no person was attacked in both with the same "
+            "data, network, batch size, local computation and threat"
+        )
     ordered = sorted(found, key=lambda change: change.weight, reverse=True)
     return [change for kind in Direction for change in ordered if change.direction is kind]
 
 
+People = Mapping[Victim, Attempt]
+
+
+def _judge(records: Sequence[Record]) -> dict[_Attacked, dict[Defense, People]]:
+    """The strongest attempt on each person behind each defense."""
+    groups: dict[_Attacked, dict[Defense, list[Attempt]]] = {}
+    for attempt in attempts(records):
+        record = attempt.record
+        defenses = groups.setdefault(_Attacked.of(record), {})
+        defenses.setdefault(record.defense, []).append(attempt)
+    return {
+        attacked: {defense: strongest(tried) for defense, tried in defenses.items()}
+        for attacked, defenses in groups.items()
+    }
+
+
+def _pair(
+    old: Mapping[Defense, People], new: Mapping[Defense, People]
+) -> Iterator[tuple[tuple[Defense, Defense], People, People]]:
+    """Defenses of two audits that are compared, with the people behind each."""
+    left, right = list(old), list(new)
+    rules: tuple[Callable[[Defense], object], ...] = (tuple, _list_kinds)
+    for rule in rules:
+        for first in tuple(left):
+            second = next((d for d in right if rule(d) == rule(first)), None)
+            if second is not None:
+                yield (first, second), old[first], new[second]
+                left.remove(first)
+                right.remove(second)
+    if len(left) == len(right) == 1:
+        yield (left[0], right[0]), old[left[0]], new[right[0]]
+        return
+    for defense in left:
+        yield (defense, defense), old[defense], {}
+    for defense in right:
+        yield (defense, defense), {}, new[defense]
+
+
+def _list_kinds(defense: Defense) -> list[str]:
+    return [link.name for link in defense]
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """How the people of one setup changed together.
+
+    Args:
+        changes: Those that both audits have, one per person.
+    """
+
+    changes: tuple[Change, ...]
+
+    @property
+    def direction(self) -> Direction:
+        """Whether more or less leaks than before, beyond noise.
+
+        People count as a sample: the change is noise unless the 95 % interval of its mean over
+        people lies on one side of zero, for the share of people who are identified, or else for
+        the PSNR, whose mean must also change by `NOTICED`.
+        """
+        shares = mean_interval([float(change.identified) for change in self.changes])
+        levels = mean_interval([change.difference for change in self.changes])
+        if shares.low <= 0 <= shares.high and abs(levels.middle) >= NOTICED:
+            shares = levels
+        if shares.low > 0:
+            return Direction.worse
+        if shares.high < 0:
+            return Direction.better
+        still = all(change.direction is Direction.same for change in self.changes)
+        return Direction.same if still else Direction.noise
+
+    def tell(self, labels: Mapping[Setup, str], *, place: bool) -> str:
+        """In words: how many people are identified and what came back, before and now.
+
+        Args:
+            labels: Of setups.
+            place: Whether to name the data and the network.
+        """
+        first, second = (
+            sum(a.level.identified for a in side if a is not None)
+            for side in zip(*((c.before, c.after) for c in self.changes), strict=True)
+        )
+        gained = mean_interval([change.difference for change in self.changes])
+        where = self.changes[0].words(labels)
+        attacked = self.changes[0].attacked
+        where += f" on {attacked.model} and {attacked.data}" if place else ""
+        return (
+            f"with {where}, {first} of {len(self.changes)} identified before and {second} now "
+            f"({gained.middle:+.1f} dB, interval {gained.low:+.1f} to {gained.high:+.1f})"
+        )
+
+
+def shifts(found: Sequence[Change]) -> list[Shift]:
+    """The changes of each setup that both audits have."""
+    groups: dict[tuple[object, ...], list[Change]] = {}
+    for change in found:
+        if change.before and change.after:
+            groups.setdefault((change.attacked, change.defenses), []).append(change)
+    return [Shift(tuple(group)) for group in groups.values()]
+
+
 def comparison_verdict(found: Sequence[Change]) -> Verdict:
     """Write what changed as sentences."""
-    worse = [change for change in found if change.direction is Direction.worse]
-    better = [change for change in found if change.direction is Direction.better]
+    moved = {shift: shift.direction for shift in shifts(found)}
+    labels = label_setups(setup for change in found for setup in change.setups)
     both = [change for change in found if change.before and change.after]
-    if not both:
-        return Verdict(None, "The two audits have nothing in common to compare")
+    place = len({(change.attacked.data, change.attacked.model) for change in both}) > 1
+    said = {shift: shift.tell(labels, place=place) for shift in moved}
     headline = "Nothing changed"
-    if worse or better:
-        people = len({change.victim for change in worse or better})
-        verb, more = "leaks" if people == 1 else "leak", "more" if worse else "less"
-        headline = f"{count_noun(people, 'person', 'people')} {verb} {more} than before"
-    labels = label_setups(change.setup for change in found)
+    if Direction.noise in moved.values():
+        headline = "Nothing changed beyond noise"
+    for way, words in ((Direction.better, "Less"), (Direction.worse, "More")):
+        told = [said[shift] for shift, direction in moved.items() if direction is way]
+        if told:
+            headline = f"{words} leaks than before: {told[0]}"
+            headline += f", and {count_noun(len(told) - 1, 'setup')} more" * (len(told) > 1)
+    level = Level.recognisable if Direction.worse in moved.values() else Level.not_shown
+    noisy = [said[shift] for shift, way in moved.items() if way is Direction.noise]
+    counts = [sum(c.direction is way for c in both) for way in (Direction.worse, Direction.better)]
     alone = len(found) - len(both)
     details = [
-        *(f"Most: {_tell(c, labels)}." for c in worse[:1]),
-        *(
-            f"{'Also, less leaks of ' if worse else 'Most: '}{_tell(c, labels)}."
-            for c in better[:1]
-        ),
-        f"Compared: {count_noun(len(both), 'pair')} of results ({len(worse)} worse, "
-        f"{len(better)} better, {len(both) - len(worse) - len(better)} within {NOTICED:g} dB)"
+        *(f"Within noise: {told}." for told in noisy),
+        *(f"Most: {_tell(change, labels)}." for change in both[:1] if any(counts)),
+        f"Compared: {count_noun(len(both), 'person', 'people')} of "
+        f"{count_noun(len(moved), 'setup')} ({counts[0]} worse, {counts[1]} better, "
+        f"{len(both) - sum(counts)} within {NOTICED:g} dB)"
         + (f"; {alone} are in one audit only." if alone else "."),
     ]
-    level = Level.recognisable if worse else Level.not_shown
     return Verdict(level, headline, tuple(details))
-
-
-def _key(attempt: Attempt) -> tuple[Victim, Setup, Component]:
-    return attempt.victim, Setup.of(attempt.record), attempt.record.attack
 
 
 def _tell(change: Change, labels: Mapping[Setup, str]) -> str:
     return (
-        f"{change.victim[0]} #{change.victim[1]} behind {labels[change.setup]} against "
-        f"{change.attack.name}, {psnr_words(change.before)} before and "
-        f"{psnr_words(change.after)} now"
+        f"{change.victim[0]} #{change.victim[1]} with {change.words(labels)}, "
+        f"{list_words([_tell_side(change.before, 'before'), _tell_side(change.after, 'now')])}"
     )
 
 
-def psnr_words(attempt: Attempt | None) -> str:
-    """The PSNR of one side of a change; "-" if that audit has no such attempt."""
-    return decibels(None if attempt is None else attempt.psnr)
+def _tell_side(attempt: Attempt | None, when: str) -> str:
+    level = "" if attempt is None else f"{attempt.level} "
+    return f"{level}{when} ({decibels(None if attempt is None else attempt.psnr)})"

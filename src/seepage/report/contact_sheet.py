@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from seepage.audit.record import Defense, Outcome
-from seepage.report.words import decibels, defense_words, local_words, threat_words
+from seepage.report.words import decibels, defense_words, local_words, threat_label
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 TILE, GAP, MARGIN, LINE, LEFT = 96, 8, 28, 20, 150
+LARGE, SMALL = 15, 12
 INK, FAINT, PAPER = (24, 24, 27), (113, 113, 122), (255, 255, 255)
 ACROSS = 2
 
@@ -42,7 +44,36 @@ class SheetBlock:
         """Width and height in pixels, with the margin to the right and below."""
         columns = max(len(strip.pictures) for strip in self.strips)
         width = LEFT + columns * (tile + GAP) + MARGIN
-        return width, LINE + GAP + len(self.strips) * (tile + LINE + GAP) + MARGIN
+        title = LINE * len(self.title(tile))
+        return width, title + GAP + len(self.strips) * (tile + LINE + GAP) + MARGIN
+
+    def title(self, tile: int = TILE) -> list[str]:
+        """The heading in lines that end with the pictures under it."""
+        columns = max(len(strip.pictures) for strip in self.strips)
+        return _wrap_words(self.heading, width=LEFT + columns * (tile + GAP), size=LARGE)
+
+
+def _wrap_words(text: str, *, width: int, size: int) -> list[str]:
+    """Break text into lines of at most this many pixels, Greek letters spelled out.
+
+    The font that comes with Pillow has no Greek letters and draws boxes instead.
+
+    """
+    from PIL import ImageFont
+
+    font, lines = ImageFont.load_default(size), [""]
+    for word in "".join(map(_spell, text)).split():
+        longer = f"{lines[-1]} {word}".strip()
+        if font.getlength(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _spell(letter: str) -> str:
+    name = unicodedata.name(letter, "")
+    return name.rpartition(" ")[2].lower() if name.startswith("GREEK SMALL") else letter
 
 
 def draw(blocks: Sequence[SheetBlock], *, tile: int = TILE, across: int = ACROSS) -> Pillow.Image:
@@ -68,11 +99,14 @@ def _draw_block(
 ) -> None:
     from PIL import ImageFont
 
-    large, small = ImageFont.load_default(15), ImageFont.load_default(12)
-    pen.text((left, top), block.heading, fill=INK, font=large)
-    top += LINE + GAP
+    large, small = ImageFont.load_default(LARGE), ImageFont.load_default(SMALL)
+    for line in block.title(tile):
+        pen.text((left, top), line, fill=INK, font=large)
+        top += LINE
+    top += GAP
     for strip in block.strips:
-        pen.multiline_text((left, top), strip.label, fill=INK, font=small, spacing=5)
+        label = "\n".join(_wrap_words(strip.label, width=LEFT - GAP, size=SMALL))
+        pen.multiline_text((left, top), label, fill=INK, font=small, spacing=5)
         pairs = zip(strip.pictures, strip.captions, strict=True)
         for column, (picture, caption) in enumerate(pairs):
             x = left + LEFT + column * (tile + GAP)
@@ -161,18 +195,23 @@ def _make_blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
     for outcome in outcomes:
         r = outcome.record
         heading = f"{r.data}, {r.attack.name} on {r.model}"
-        client = (local_words(r.local), threat_words(r.threat), f"batch size {r.batch_size}")
-        full = (r.data, str(r.attack), r.model, *client, f"seed {r.seed}")
+        threat = "" if r.threat is None else threat_label(r.threat)
+        client = (local_words(r.local), threat, f"batch size {r.batch_size}")
+        full = (str(r.attack), *client, f"seed {r.seed}")
         groups.setdefault((heading, *full), {}).setdefault(r.defense, []).append(outcome)
-    headings = [heading for heading, *_ in groups]
+    alike: dict[str, list[tuple[str, ...]]] = {}
+    for heading, *details in groups:
+        alike.setdefault(heading, []).append(tuple(details))
     blocks = []
     for (heading, *details), by_defense in groups.items():
         truth = truth_strip(next(iter(by_defense.values())))
         guesses = [
-            guess_strip(defense_words(defense).replace(" + ", " +\n"), group)
-            for defense, group in by_defense.items()
+            guess_strip(defense_words(defense), group) for defense, group in by_defense.items()
         ]
-        # If two short headings are the same, show the details ones.
-        title = heading if headings.count(heading) == 1 else ", ".join(details)
+        # Blocks with the same short heading are told apart by what differs between them.
+        varying = [len(set(values)) > 1 for values in zip(*alike[heading], strict=True)]
+        title = ", ".join(
+            [heading, *(d for d, varies in zip(details, varying, strict=True) if varies)]
+        )
         blocks.append(SheetBlock(title, tuple(guesses if truth is None else [truth, *guesses])))
     return blocks

@@ -83,14 +83,16 @@ def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
 
 
 def change_rows(found: Sequence[Change]) -> list[FlatRow]:
-    """One row per person, setup and attack of either audit."""
+    """One row per person and setup of either audit."""
     return [
         {
             "data": change.victim[0],
             "person": change.victim[1],
-            **_describe_setup(change.setup),
-            "attack": str(change.attack),
-            "attack_name": change.attack.name,
+            "model": change.attacked.model,
+            **_describe_setup(change.setups[1]),
+            "defense_before": defense_words(change.defenses[0]),
+            "attack_before": str(change.before.record.attack) if change.before else None,
+            "attack_after": str(change.after.record.attack) if change.after else None,
             "psnr_before": change.before.psnr if change.before else None,
             "psnr_after": change.after.psnr if change.after else None,
             "level_before": str(change.before.level) if change.before else None,

@@ -146,7 +146,7 @@ def headrooms(tried: Sequence[Attempt], bounds: Iterable[Record]) -> list[Headro
     attacks: dict[tuple[_Scene, Victim], list[Attempt]] = {}
     for attempt in tried:
         # On a network that the server planted, other bounds hold than on the honest one.
-        if attempt.record.vetted:
+        if attempt.record.vetted or attempt.psnr == -math.inf:
             continue
         attacks.setdefault((_Scene.of(attempt.record), attempt.victim), []).append(attempt)
     groups: dict[tuple[_Scene, Component], list[Record]] = {}

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeVar
 
+import numpy as np
+
+from seepage.audit.choices import find_identified
 from seepage.audit.record import Record
 from seepage.core.construct import Component
+from seepage.report.effort import effort_curves
 from seepage.report.words import NO_DEFENSE, Setup, decibels
-from seepage.scoring.identification import Identification, explain_by_luck, is_identified
+from seepage.scoring.identification import Identification
 
 # PSNR says little about tables and texts: it would compare codes of answers and word numbers.
 _SHARES: Mapping[str, str] = {"feature_accuracy": "columns", "token_accuracy": "words"}
 # A share of columns or words this far above the best guess without an update is a leak of them.
 _MORE = 0.2
 # Probability with which labels may be right by chance and still count as leaked.
-_LUCK = 0.1
+_LUCK = 0.05
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,6 @@ def headline(scores: Mapping[str, object]) -> str:
     return next((metric for metric in _SHARES if metric in scores), "psnr")
 
 
-K = TypeVar("K", bound=Hashable)
 Victim = tuple[str, int]
 Scores = Mapping[str, tuple[float | None, ...]]
 # From here on a PSNR only says that the guess is the input up to rounding.
@@ -113,8 +115,9 @@ class Attempt:
         number: Position of the record in the audit.
         record: The case.
         index: Position of the person in the record's batch.
-        psnr: What came back, in dB.
-        level: What that shows, as the only attempt on this person.
+        psnr: What came back, in dB; minus infinity where that is not defined.
+        level: What that shows, corrected for all attempts and people of the setup.
+        parts: What leaked besides the input as a whole: the label, columns, words.
         conclusive: Whether the attack, or another one on this person, is known to find people.
     """
 
@@ -123,6 +126,7 @@ class Attempt:
     index: int
     psnr: float
     level: Level
+    parts: tuple[str, ...] = ()
     conclusive: bool = False
 
     @property
@@ -149,11 +153,6 @@ class Attempt:
         return found[self.index] if found else None
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """What leaked besides the input as a whole: the label, columns, words."""
-        return _list_parts(self.record, self.index)
-
-    @property
     def baseline(self) -> float | None:
         """PSNR of the best guess for this person that needs no update; None if none was made."""
         return _baseline(self.record, self.index, "psnr")
@@ -163,23 +162,17 @@ class Attempt:
         return _score(self.record.scores, self.index, metric)
 
 
-_SINGLED = (Level.recognisable, Level.singled_out)
-
-
-def _level_of(record: Record, index: int) -> Level:
-    if record.is_exact(index):
+def _level_of(attempt: Attempt, *, identified: bool) -> Level:
+    record, index = attempt.record, attempt.index
+    if identified and record.is_exact(index):
         return Level.reconstructed
-    found = record.identification[index] if record.identification else None
-    if found is not None and found.singled_out:
-        return Level.recognisable if found.recognisable else Level.singled_out
-    return _unidentified(record, index)
-
-
-def _unidentified(record: Record, index: int) -> Level:
-    """The level of a person whom nothing singles out."""
-    if _list_parts(record, index):
+    if identified:
+        return (
+            Level.recognisable if record.identification[index].recognisable else Level.singled_out
+        )
+    if attempt.parts:
         return Level.partly
-    return Level.not_shown if _is_conclusive(record, index) else Level.inconclusive
+    return Level.not_shown if attempt.conclusive else Level.inconclusive
 
 
 def _is_conclusive(record: Record, index: int) -> bool:
@@ -194,10 +187,8 @@ def _is_conclusive(record: Record, index: int) -> bool:
     )
 
 
-def _list_parts(record: Record, index: int) -> tuple[str, ...]:
-    parts = []
-    if _leaks_labels(record) and _score(record.scores, index, "label_accuracy") == 1:
-        parts.append("the label")
+def _list_parts(record: Record, index: int, *, label: bool) -> tuple[str, ...]:
+    parts = ["the label"] * label
     metric = headline(record.scores)
     value, guessed = _score(record.scores, index, metric), _baseline(record, index, metric)
     if metric in _SHARES and value is not None and value >= (guessed or 0.0) + _MORE:
@@ -205,32 +196,70 @@ def _list_parts(record: Record, index: int) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _leaks_labels(record: Record) -> bool:
-    """Whether more labels of a batch are right than chance explains."""
-    from scipy.special import betainc
+def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:
+    """Which attempts have their person's label, from attacks that beat chance.
 
-    known = record.threat is not None and bool(record.threat.arguments.get("knows_labels"))
-    right = [v for v in record.scores.get("label_accuracy", ()) if v is not None]
-    hits = sum(right)
-    if known or record.label_chance is None or not hits:
-        return False
-    return float(betainc(hits, len(right) - hits + 1, record.label_chance)) <= _LUCK
+    Over the people of a setup, the number of labels that an attack has right is tested against a
+    guess of the most frequent label. Every person counts once, in the first repetition. The
+    probability is multiplied by the number of attacks on the setup, networks and adversaries
+    included.
+    """
+    setups: dict[Setup, dict[tuple[object, ...], list[int]]] = {}
+    for number, record in enumerate(records):
+        known = record.threat is not None and bool(record.threat.arguments.get("knows_labels"))
+        if not known and record.label_chance is not None and "label_accuracy" in record.scores:
+            key = record.model, record.threat, record.attack
+            setups.setdefault(Setup.of(record), {}).setdefault(key, []).append(number)
+    return {
+        (number, index)
+        for attacks in setups.values()
+        for numbers in attacks.values()
+        if _luck_with_labels([records[n] for n in numbers]) * len(attacks) <= _LUCK
+        for number in numbers
+        for index, right in enumerate(records[number].scores["label_accuracy"])
+        if right == 1
+    }
+
+
+def _luck_with_labels(records: Sequence[Record]) -> float:
+    """Probability of as many right labels as one attack has, by chance alone."""
+    tested: dict[Victim, tuple[float, bool]] = {}
+    for record in records:
+        for person, right in zip(record.people, record.scores["label_accuracy"], strict=True):
+            if right is not None and record.label_chance is not None:
+                tested.setdefault((record.data, person), (record.label_chance, right == 1))
+    # The distribution of a sum of events with different chances.
+    spread = np.ones(1)
+    for chance, _ in tested.values():
+        spread = np.convolve(spread, (1 - chance, chance))
+    hits = sum(right for _, right in tested.values())
+    return float(spread[hits:].sum())
 
 
 def attempts(records: Sequence[Record]) -> list[Attempt]:
-    """Every person of every record with a score, in the order of the audit."""
-    return [
-        attempt
-        for number, record in enumerate(records)
-        for attempt in _list_attempts(number, record)
-    ]
+    """Every person of every record with a score, in the order of the audit.
 
-
-def _list_attempts(number: int, record: Record) -> Iterator[Attempt]:
-    for index, value in enumerate(record.scores.get("psnr", ())):
-        if value is not None:
-            level, conclusive = _level_of(record, index), _is_conclusive(record, index)
-            yield Attempt(number, record, index, value, level, conclusive)
+    Who is identified is decided over all of these records: give those of a whole audit.
+    """
+    identifying, labels = find_identified(records), _find_leaked_labels(records)
+    rising = [curve for curve in effort_curves(records) if curve.rising]
+    found = []
+    for number, record in enumerate(records):
+        for index in range(len(record.people) if record.scores else 0):
+            entry, psnr = (number, index), _score(record.scores, index, "psnr")
+            attempt = Attempt(
+                number=number,
+                record=record,
+                index=index,
+                psnr=-math.inf if psnr is None else psnr,
+                level=Level.inconclusive,
+                parts=_list_parts(record, index, label=entry in labels),
+                conclusive=_is_conclusive(record, index)
+                and not any(curve.covers(record) for curve in rising),
+            )
+            level = _level_of(attempt, identified=entry in identifying)
+            found.append(replace(attempt, level=level))
+    return found
 
 
 def _score(scores: Scores, index: int, metric: str) -> float | None:
@@ -275,45 +304,26 @@ def residual_of(record: Record) -> float:
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
     """Per person the attempt that shows most, the worst-off person first.
 
-    A defense is judged by the lowest error over attacks: it must hold against all of them. People
-    who may be singled out by luck alone, among so many, are not counted as identified.
+    A defense is judged by the lowest error over attacks: it must hold against all of them.
 
     References:
         Liu et al., 2024, Sec. 4 (liu2024systematic)
     """
-    best = keep_strongest(tried, lambda attempt: attempt.victim)
-    singled = [victim for victim, attempt in best.items() if attempt.level in _SINGLED]
-    places = [found for victim in singled if (found := best[victim].identification) is not None]
-    for victim, lucky in zip(singled, explain_by_luck(places, len(best)), strict=False):
-        if lucky:
-            attempt = best[victim]
-            best[victim] = replace(attempt, level=_unidentified(attempt.record, attempt.index))
+    groups: dict[Victim, list[Attempt]] = {}
+    for attempt in tried:
+        groups.setdefault(attempt.victim, []).append(attempt)
+    best = {victim: _pick_strongest(group) for victim, group in groups.items()}
     return dict(sorted(best.items(), key=lambda item: strength(item[1]), reverse=True))
 
 
-def keep_strongest(tried: Iterable[Attempt], key: Callable[[Attempt], K]) -> dict[K, Attempt]:
-    """The strongest attempt for each value of a key, in order of first appearance.
-
-    Its level is corrected for the number of attempts: see `is_identified`.
-    """
-    groups: dict[K, list[Attempt]] = {}
-    for attempt in tried:
-        groups.setdefault(key(attempt), []).append(attempt)
-    return {value: _pick_strongest(group) for value, group in groups.items()}
-
-
 def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
-    conclusive = any(attempt.conclusive for attempt in group)
-    group = [replace(attempt, conclusive=conclusive) for attempt in group]
     best = max(group, key=strength)
-    if best.level in _SINGLED:
-        if is_identified([a.identification for a in group if a.identification is not None]):
-            return best
-        group = [replace(a, level=_unidentified(a.record, a.index)) for a in group]
-        best = max(group, key=strength)
     # One attack that would have found the person is enough to say that nothing was shown.
     able = [a for a in group if a.level is Level.not_shown]
-    return max(able, key=strength) if best.level is Level.inconclusive and able else best
+    if best.level is Level.inconclusive and able:
+        best = max(able, key=strength)
+    parts = tuple(dict.fromkeys(part for attempt in group for part in attempt.parts))
+    return replace(best, parts=parts, conclusive=any(attempt.conclusive for attempt in group))
 
 
 def strength(attempt: Attempt) -> tuple[int, float]:

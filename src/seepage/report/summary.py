@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,6 +11,7 @@ from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.report.leak import (
     Amount,
+    Attempt,
     attempts,
     count_identified,
     headline,
@@ -84,16 +85,22 @@ class Row:
 def summarise(records: Iterable[Record]) -> list[Row]:
     """Group attacks by everything but people and seeds, the worst leak first."""
     groups: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        if record.bound is not None:
-            continue
-        key = tuple(getattr(record, name) for name in GROUPED_BY)
-        groups.setdefault(key, []).append(record)
-    rows = [_row(group) for group in groups.values()]
+    tried: dict[tuple[object, ...], list[Attempt]] = {}
+    attacks = [record for record in records if record.bound is None]
+    for record in attacks:
+        groups.setdefault(_key(record), []).append(record)
+    # Of all records at once, so that a line counts nobody whom the verdict does not count.
+    for attempt in attempts(attacks):
+        tried.setdefault(_key(attempt.record), []).append(attempt)
+    rows = [_row(group, tried.get(key, ())) for key, group in groups.items()]
     return sorted(rows, key=lambda row: -in_references(Amount(row.metric, row.worst)))
 
 
-def _row(group: list[Record]) -> Row:
+def _key(record: Record) -> tuple[object, ...]:
+    return tuple(getattr(record, name) for name in GROUPED_BY)
+
+
+def _row(group: list[Record], tried: Sequence[Attempt]) -> Row:
     done = [record for record in group if record.error is None]
     metric = headline({name: None for record in done for name in record.scores})
     people = [
@@ -104,21 +111,24 @@ def _row(group: list[Record]) -> Row:
         )
         if value is not None
     ]
-    values = [value for value, *_ in people]
+    # Repetitions of an attack on one person are no more people: the best counts.
+    best: dict[int, float] = {}
+    for value, number, *_ in people:
+        best[number] = max(value, best.get(number, -math.inf))
     worst, person, record, index = max(
         people, key=lambda entry: entry[0], default=(-math.inf, None, None, 0)
     )
     other = {} if record is None else {n: v[index] for n, v in record.scores.items()}
     return Row(
         **{name: getattr(group[0], name) for name in GROUPED_BY},
-        people=len({person for _, person, *_ in people}),
+        people=len({attempt.victim for attempt in tried}),
         metric=metric,
         worst=worst,
         worst_person=person,
-        median=median(values) if values else -math.inf,
+        median=median(best.values()) if best else -math.inf,
         baseline=-math.inf if record is None else _baseline(record, index, metric),
         exact=_exact(done),
-        identified=count_identified(strongest(attempts(done))),
+        identified=count_identified(strongest(tried)),
         other=other,
         seconds=sum(float(r.effort["seconds"]) for r in done),
         failed=len(group) - len(done),
@@ -154,7 +164,7 @@ def exact_words(row: Row, *, of: str) -> str:
 
 def _baseline(record: Record, index: int, metric: str) -> float:
     values = [scores[metric][index] for scores in record.baselines.values()]
-    return max(value for value in values if value is not None)
+    return max((value for value in values if value is not None), default=-math.inf)
 
 
 def unscored_words(row: Row) -> str:

@@ -10,13 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.record import UNAWARE
-from seepage.report.change import Change, Direction, comparison_verdict, psnr_words
+from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.headroom import COLUMNS, Headroom, headrooms, silences, tabulate_bounds
 from seepage.report.leak import Verdict, attempts
 from seepage.report.summary import Row, exact_words, summarise, unscored_words
 from seepage.report.verdict import audit_verdict, missing
 from seepage.report.words import (
     Setup,
+    decibels,
     defense_words,
     label_setups,
     local_words,
@@ -49,8 +50,9 @@ def leak_table(rows: Sequence[Row], *, width: int = WIDE) -> Table:
     Args:
         rows: From `summarise`.
         width: Columns of the terminal. The network is shown on a wide terminal, or if two lines
-            would be the same without it. The batch size, what clients compute and what the
-            adversary knows are shown if they vary; a narrow terminal then has no median.
+            would be the same without it. The batch size, what clients compute, what the
+            adversary knows and the steps of an attack are shown if they vary; a narrow terminal
+            then has no median.
     """
     wide = width >= WIDE
     exact = wide and any(row.exact is not None for row in rows)
@@ -100,11 +102,16 @@ def _list_varying(rows: Sequence[Row]) -> dict[str, list[str]]:
     }
     # The name of an unaware attack already says what its threat would.
     aware = [row for row in rows if not row.attack.name.startswith(UNAWARE)]
-    return {
+    varying = {
         column: cells[column]
         for column, field in _FIELDS.items()
         if len({getattr(row, field) for row in aware}) > 1
     }
+    steps = [str(row.attack.arguments.get("steps", "")) for row in rows]
+    names = [row.attack.name for row in rows]
+    if len(set(zip(names, steps, strict=True))) > len(set(names)):
+        varying["steps"] = steps
+    return varying
 
 
 def _start_table(title: str, caption: str | None) -> Table:
@@ -135,7 +142,7 @@ def _write_caption(rows: Sequence[Row]) -> str:
 
 
 def _write_leak(row: Row) -> Text:
-    if not row.people:
+    if row.worst_person is None:
         return Text(unscored_words(row), style="yellow")
     return Text(f"{row.words(row.worst, unit=False)} #{row.worst_person}")
 
@@ -171,7 +178,7 @@ def bound_table(found: Sequence[Headroom]) -> Table:
 
 
 def change_table(found: Sequence[Change]) -> Table:
-    """One line per person, defense and attack that changed, the worst first; at most `SHOWN`."""
+    """One line per person and setup that changed, the worst first; at most `SHOWN`."""
     changed = [change for change in found if change.direction in STYLES]
     left = len(changed) - SHOWN
     table = _start_table("What changed, worst first", f"and {left} more" if left > 0 else None)
@@ -179,21 +186,19 @@ def change_table(found: Sequence[Change]) -> Table:
         table.add_column(column, overflow="fold")
     for column in ("before", "now", ""):
         table.add_column(column, justify="right", no_wrap=True)
-    short = short_names(change.attack for change in found)
-    labels = label_setups(change.setup for change in found)
+    labels = label_setups(setup for change in found for setup in change.setups)
     for change in changed[:SHOWN]:
-        *cells, direction = _change_cells(change, labels, short[change.attack])
+        *cells, direction = _change_cells(change, labels)
         table.add_row(*map(Text, cells), Text(direction, style=STYLES[change.direction]))
     return table
 
 
-def _change_cells(change: Change, labels: Mapping[Setup, str], attack: str) -> list[str]:
+def _change_cells(change: Change, labels: Mapping[Setup, str]) -> list[str]:
     return [
         "{} #{}".format(*change.victim),
-        labels[change.setup],
-        attack,
-        psnr_words(change.before),
-        psnr_words(change.after),
+        change.words(labels),
+        change.attacks,
+        *(decibels(None if a is None else a.psnr) for a in (change.before, change.after)),
         str(change.direction),
     ]
 
@@ -212,7 +217,9 @@ def audit_markdown(audit: AuditResult) -> str:
             labels[row.setup],
             str(row.batch_size),
             f"{row.identified} of {row.people}",
-            f"{row.words(row.worst)} #{row.worst_person}" if row.people else unscored_words(row),
+            unscored_words(row)
+            if row.worst_person is None
+            else f"{row.words(row.worst)} #{row.worst_person}",
             row.words(row.median),
             row.words(row.baseline),
             exact_words(row, of=" of "),
@@ -233,11 +240,9 @@ def audit_markdown(audit: AuditResult) -> str:
 
 def comparison_markdown(before: str, after: str, found: Sequence[Change]) -> str:
     """What changed between two audits, the worst first, without what stayed the same."""
-    labels = label_setups(change.setup for change in found)
+    labels = label_setups(setup for change in found for setup in change.setups)
     rows = [
-        _change_cells(change, labels, change.attack.name)
-        for change in found
-        if change.direction is not Direction.same
+        _change_cells(change, labels) for change in found if change.direction is not Direction.same
     ]
     header = ["person", "defense", "attack", before, after, ""]
     return _write_document(f"{before} against {after}", comparison_verdict(found), [], header, rows)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Record
+from seepage.report.effort import effort_curves
 from seepage.report.headroom import contradictions, headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
@@ -32,6 +33,7 @@ from seepage.scoring.identification import Identification
 EXPLAINED = 1e-3
 
 People = Mapping[Victim, Attempt]
+_MISLED = "the attacks also find people who are not there"
 
 
 def _best_explained(records: Sequence[Record]) -> Record | None:
@@ -79,6 +81,10 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         noun: What a person's data are called, e.g. "images".
     """
     tried = attempts(records)
+    errors = Counter(record.error for record in records if record.error is not None)
+    if errors and errors.total() == len(records):
+        reason, _ = errors.most_common(1)[0]
+        return Verdict(None, f"Every case failed: {reason.rstrip('.')}")
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     blind = _best_explained(records)
     if not groups and blind is not None:
@@ -92,7 +98,9 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     where = ""
     if defended:
         where = " without a defense" if bare else " behind these defenses"
-    labels = label_setups(groups)
+    broken = dict.fromkeys(Setup.of(record) for record in records if record.error is not None)
+    failed = [setup for setup in broken if setup not in groups]
+    labels = label_setups([*groups, *failed])
     return Verdict(
         level=worst.level,
         headline=_headline(people, noun, where),
@@ -100,6 +108,8 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             _tell_worst(worst),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
+            *(f"No result with {labels[setup]}: every case failed." for setup in failed),
+            *_tell_effort(records),
             *_tell_controls(tried),
             *tell_races(records),
         ),
@@ -134,7 +144,10 @@ def _headline(people: People, noun: str, where: str) -> str:
         verb = "were" if found > 1 or total > 1 else "was"
         labels = _count_labels(people)
         besides = f"; {labels} of {total} labels came back too" if labels else ""
-        return f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
+        told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
+        doubtful = _count_doubtful(people)
+        of = f" for {doubtful} of them" if doubtful < found else ""
+        return told + f"; this cannot be trusted{of}: {_MISLED}" * bool(doubtful)
     attacked = count_noun(total, "person", "people")
     parts = _list_leaked_parts(people)
     if _is_unclear(people):
@@ -143,6 +156,16 @@ def _headline(people: People, noun: str, where: str) -> str:
     if parts:
         return f"Nobody was identified{where}, but {parts} came back"
     return f"Nobody was identified{where} ({attacked} attacked)"
+
+
+def _count_doubtful(people: People) -> int:
+    """How many are identified only by attacks that also find people who are not there."""
+    return sum(
+        attempt.level in (Level.recognisable, Level.singled_out)
+        and attempt.record.control is not None
+        and attempt.record.control.misleading
+        for attempt in people.values()
+    )
 
 
 def _is_unclear(people: People) -> bool:
@@ -160,7 +183,8 @@ def _excuse(people: People) -> str:
     if not controlled:
         return "no control was run, so the attacks may be too weak"
     if any(control.able for control in controlled):
-        return "time cut the attacks short"
+        cut = any(a.record.effort.get("cut") for a in unclear)
+        return "time cut the attacks short" if cut else "more steps may still find more"
     return "the attacks were too weak to tell"
 
 
@@ -223,6 +247,17 @@ def _count_labels(people: People) -> int:
     return sum("the label" in attempt.parts for attempt in people.values())
 
 
+def _tell_effort(records: Sequence[Record]) -> list[str]:
+    """Whether more steps would find more, of attacks that ran with several numbers of steps."""
+    curves = effort_curves(records)
+    rising = sorted((c for c in curves if c.rising), key=lambda c: -c.gain.high)
+    labels = label_setups(curve.scene[-1] for curve in curves)
+    told = f"Effort: {len(rising)} of {count_noun(len(curves), 'curve')} may still rise"
+    if rising:
+        return [f"{told}. With {labels[rising[0].scene[-1]]}, {rising[0].words()}."]
+    return [f"{told}: doubling the steps gains little."] if curves else []
+
+
 def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     """What the controls say about the attacks, in a sentence or two."""
     found = {
@@ -244,11 +279,18 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
         )
     if not tested:
         return [first]
-    return [
-        first,
+    second = (
         f"Negative control: in guesses made from other updates, {hits} of {tested} people were "
-        f"found, where luck finds {luck:.1f}.",
-    ]
+        f"found, where luck finds {luck:.1f}."
+    )
+    names = dict.fromkeys(
+        attack.name
+        for (_, _, attack, _), control in found.items()
+        if control is not None and control.misleading
+    )
+    if names:
+        second += f" With {list_words(list(names))} that is more than luck explains."
+    return [first, second]
 
 
 def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
@@ -268,7 +310,7 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     sentences = []
     if leaking:
         ranked = sorted(leaking.items(), key=lambda item: -count_identified(item[1]))
-        kept = [f"{labels[setup]} ({_share(people)})" for setup, people in ranked]
+        kept = [f"{labels[setup]} ({_share(people)}{_warn(people)})" for setup, people in ranked]
         sentences.append(f"People were still identified behind {list_words(kept)}.")
     if holding:
         names = list_words([labels[setup] for setup in holding], "or")
@@ -286,6 +328,13 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     if groups and not holding and not unclear:
         sentences.append("No defense tried here hides everybody.")
     return sentences
+
+
+def _warn(people: People) -> str:
+    doubtful = _count_doubtful(people)
+    if not doubtful:
+        return ""
+    return f", {'' if doubtful == count_identified(people) else f'{doubtful} '}not to be trusted"
 
 
 def _share(people: People) -> str:

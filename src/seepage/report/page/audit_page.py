@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seepage.audit.choices import Choice, pareto_front
+from seepage.report.effort import GAIN, effort_curves
 from seepage.report.headroom import headrooms
 from seepage.report.leak import REFERENCES, SATURATED, Attempt, attempts, group_by_attack, strength
 from seepage.report.page.document import (
@@ -78,6 +79,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         tradeoff_section(choices),
         bound_section(headrooms(tried, audit.bounds)),
         race_section(records),
+        _effort_section(records),
         _convergence_section(tried, objective=objective),
         record_section(records) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),
@@ -138,6 +140,43 @@ def _control_section(records: Sequence[Record]) -> Section | None:
 
 def _share(counts: tuple[int, int, float] | None) -> str:
     return "-" if counts is None else f"{counts[0]} of {counts[1]}"
+
+
+def _effort_section(records: Sequence[Record]) -> Section | None:
+    """Leakage against steps, of attacks that ran with several numbers of steps; None without."""
+    found = effort_curves(records)
+    if not found:
+        return None
+    labels = label_setups(curve.scene[-1] for curve in found)
+    lines = [
+        Curve(
+            [(math.log2(steps), value) for steps, value in curve.medians],
+            f"{labels[curve.scene[-1]]}, {curve.scene[1]}, {curve.scene[0]}: {curve.words()}",
+            "leak" if curve.rising else "safe",
+            f"{number}",
+        )
+        for number, curve in enumerate(found)
+    ]
+    across = span_axis(x for line in lines for x, _ in line.points)
+    up = span_axis(y for line in lines for _, y in line.points)
+    ticks = sorted({steps for curve in found for steps in curve.scores})
+    words = Labels(
+        "steps",
+        "median over people, dB",
+        [(math.log2(steps), f"{steps:,}") for steps in ticks],
+        [(tick, f"{tick:g}") for tick in up.ticks()],
+    )
+    return Section(
+        "effort",
+        "Would more steps find more?",
+        "Each line is one attack on one setup with several numbers of steps. It has reached a "
+        f"plateau if the 95 % interval over people of what doubling the steps gains is below "
+        f"{GAIN:g} dB. Otherwise nobody gets the level not shown by this attack.",
+        join_markup(
+            line_chart(across, up, words, label="Leakage against steps", curves=lines),
+            element("ul", None, *(element("li", None, line.tip) for line in lines)),
+        ),
+    )
 
 
 # The objective at the start and after each step; empty if it was not kept.

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.audit.audit_result import AuditResult
-from seepage.core.construct import Component
-from seepage.report.change import NOTICED, Change, Direction, changes, comparison_verdict
+from seepage.report.change import (
+    NOTICED,
+    Change,
+    Direction,
+    changes,
+    comparison_verdict,
+    shifts,
+)
 from seepage.report.leak import Attempt
 from seepage.report.page.document import (
     Markup,
@@ -22,7 +28,7 @@ from seepage.report.page.document import (
 from seepage.report.page.opening import opening, rerun_section
 from seepage.report.page.strip_sections import median_words
 from seepage.report.verdict import missing
-from seepage.report.words import Setup, label_setups, list_words, short_names
+from seepage.report.words import label_setups, list_words
 
 SHOWN = 400
 
@@ -47,44 +53,43 @@ def comparison_page(before: AuditResult, after: AuditResult) -> str:
 
 
 def _group_section(found: Sequence[Change]) -> Section:
-    groups: dict[tuple[Setup, Component], list[Change]] = {}
-    for change in found:
-        if change.before and change.after:
-            groups.setdefault((change.setup, change.attack), []).append(change)
-    short = short_names(change.attack for change in found)
-    labels = label_setups(change.setup for change in found)
+    labels = label_setups(setup for change in found for setup in change.setups)
     ways = (Direction.worse, Direction.better, Direction.same)
     rows = [
         [
-            labels[setup],
-            short[attack],
-            median_words(c.before for c in group if c.before),
-            median_words(c.after for c in group if c.after),
-            *(str(sum(c.direction is way for c in group)) for way in ways),
+            shift.changes[0].words(labels),
+            shift.changes[0].attacked.data,
+            shift.changes[0].attacked.model,
+            median_words(c.before for c in shift.changes if c.before),
+            median_words(c.after for c in shift.changes if c.after),
+            *(str(sum(c.direction is way for c in shift.changes)) for way in ways),
+            str(shift.direction),
         ]
-        for (setup, attack), group in groups.items()
+        for shift in shifts(found)
     ]
-    header = {"defense": "", "attack": "", "median before": "number", "median now": "number",
-              **{str(way): "number" for way in ways}}  # fmt: skip
+    header = {"defense": "", "data": "", "network": "", "median before": "number",
+              "median now": "number", **{str(way): "number" for way in ways},
+              "together": ""}  # fmt: skip
     caption = "Median over people in dB of PSNR with its 95 % interval, and how many changed"
     return Section(
         "defenses",
-        "By defense and attack",
-        f"A person counts as changed from {NOTICED:g} dB on, or when the reading changes.",
-        make_scrollable("By defense and attack", table(caption, header, rows)),
+        "By setup",
+        f"A person counts as changed from {NOTICED:g} dB on, or when the reading changes. The last "
+        "column is about all people of a line: within noise, unless the 95 % interval of the mean "
+        "change over people lies on one side of zero.",
+        make_scrollable("By setup", table(caption, header, rows)),
     )
 
 
 def _person_section(found: Sequence[Change]) -> Section:
-    short = short_names(change.attack for change in found)
-    labels = label_setups(change.setup for change in found)
+    labels = label_setups(setup for change in found for setup in change.setups)
     header = {"person": "", "defense": "", "attack": "", "before": "number", "now": "number",
               "difference": "number", "": ""}  # fmt: skip
     rows: list[list[str]] = [
         [
             "{} #{}".format(*change.victim),
-            labels[change.setup],
-            short[change.attack],
+            change.words(labels),
+            change.attacks,
             _write_amount(change.before),
             _write_amount(change.after),
             f"{change.difference:+.1f} dB" if change.difference else "-",

@@ -17,7 +17,7 @@ from seepage.report.headroom import (
     scenes,
     silences,
 )
-from seepage.report.intervals import median_interval
+from seepage.report.intervals import Interval, median_interval
 from seepage.report.leak import (
     REFERENCES,
     SATURATED,
@@ -91,7 +91,7 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt]) -> Strip:
     people, total = list(best.values()), count_noun(len(best), "person", "people")
     stride = math.ceil(len(people) / DOTS)
     note = f"{count_identified(best)} of {total} identified"
-    interval = median_interval([attempt.psnr for attempt in people])
+    interval = _median_over(people)
     summary = (
         f"{name}: median {decibels(interval.middle)}, 95 % interval {decibels(interval.low)} to "
         f"{decibels(interval.high)}, worst-off {decibels(people[0].psnr)}"
@@ -178,9 +178,15 @@ def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) 
     )
 
 
+def _median_over(tried: Iterable[Attempt]) -> Interval:
+    """The median PSNR over attempts on different people, without those that have none."""
+    values = [attempt.psnr for attempt in tried if attempt.psnr > -math.inf]
+    return median_interval(values) if values else Interval(-math.inf, -math.inf, -math.inf)
+
+
 def median_words(tried: Iterable[Attempt]) -> str:
     """The median PSNR, then the ends of its interval, in dB."""
-    found = median_interval([attempt.psnr for attempt in tried])
+    found = _median_over(tried)
     low, middle, high = (decibels(v, unit=False) for v in (found.low, found.middle, found.high))
     return f"{middle} ({low} to {high})"
 
