@@ -15,7 +15,6 @@ import typer
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.attacks import ATTACKS
 from seepage.attacks.feature_recovery.features import NotToldApartWarning
 from seepage.audit import load_audit
 from seepage.audit import spec_entries as entries
@@ -25,6 +24,7 @@ from seepage.cli import app, main
 from seepage.cli.app import Kind
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
+from seepage.rehearsal import ALL_ATTACKS
 from seepage.scoring import METRICS
 from seepage.zoo import MODELS
 
@@ -94,7 +94,7 @@ def test_without_a_command_the_help_is_shown():
 
 
 CATALOGUES = {
-    "attacks": set(ATTACKS),
+    "attacks": set(ALL_ATTACKS),
     "defenses": set(DEFENSES),
     "locals": set(LOCALS),
     "models": {*MODELS, "hf:NAME", "timm:NAME"},
@@ -247,7 +247,7 @@ def test_a_warning_of_ours_is_one_sentence_without_a_place_in_the_code(place, mo
         """Warn."""
         return Doubtful()
 
-    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": doubtful})
+    monkeypatch.setattr(entries, "ALL_ATTACKS", {"analytic_fc": doubtful})
     (place / "spec.toml").write_text(people(1))
     monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
     with (
@@ -265,7 +265,7 @@ def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys)
         """Lose patience."""
         return Impatient([])
 
-    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": impatient})
+    monkeypatch.setattr(entries, "ALL_ATTACKS", {"analytic_fc": impatient})
     (place / "spec.toml").write_text(people(4))
     monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
     with pytest.raises(SystemExit) as stopped:

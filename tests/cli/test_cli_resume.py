@@ -73,7 +73,7 @@ def counted(monkeypatch):
         """Count."""
         return _Counting(met)
 
-    monkeypatch.setattr(entries, "ATTACKS", {"analytic_fc": counting})
+    monkeypatch.setattr(entries, "ALL_ATTACKS", {"analytic_fc": counting})
     return met
 
 

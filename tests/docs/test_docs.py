@@ -14,11 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.attacks import ATTACKS
 from seepage.audit import load_audit, load_spec
 from seepage.cli import app
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
+from seepage.rehearsal import ALL_ATTACKS
 from seepage.report.words import decibels
 from seepage.scoring import METRICS
 
@@ -108,7 +108,9 @@ def test_a_key_is_the_first_author_the_year_and_a_word_of_the_title(key):
     assert word in re.sub(r"[{}]", "", fields["title"]).lower()
 
 
-@pytest.mark.parametrize("part", [*ATTACKS.values(), *DEFENSES.values()], ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "part", [*ALL_ATTACKS.values(), *DEFENSES.values()], ids=lambda p: p.__name__
+)
 def test_every_attack_and_defense_cites_its_paper(part):
     assert set(CITATION.findall(part.__doc__)) & bibliography().keys()
 
@@ -203,14 +205,14 @@ def test_the_recorded_run_is_of_the_bundled_quickstart():
 
 
 def test_the_catalogue_names_every_attack_and_defense_and_no_part_that_does_not_exist():
-    known = {*ATTACKS, *DEFENSES, *LOCALS, *METRICS, *sp.zoo.MODELS, *sp.data.catalogue()}
+    known = {*ALL_ATTACKS, *DEFENSES, *LOCALS, *METRICS, *sp.zoo.MODELS, *sp.data.catalogue()}
     known |= {"package.module:factory"}
     parts = re.sub(
         r"^\| wrapper.*?\n\n", "", text("docs/reference/catalogue.md"), flags=re.M | re.S
     )
     rows = re.findall(r"^\| (`[^|]*) \|", parts, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
-    assert {*ATTACKS, *DEFENSES, "convnet", "photos", "psnr"} <= named <= known
+    assert {*ALL_ATTACKS, *DEFENSES, "convnet", "photos", "psnr"} <= named <= known
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.audit import load_audit
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
 from seepage.step.step_inputs import FindRange, TryRanges, list_ranges, unreduce_loss
@@ -514,11 +514,11 @@ def test_attacks_are_asked_for_by_name_or_as_values(photo):
     options = {"domain": (0, 1), "threat": known, "steps": 4}
     found = sp.audit_step(*step, attacks=["inverting_gradients", search], **options)
     assert [record.effort["steps"] for record in found.records] == [4, 3]
-    with pytest.raises(InvalidValue, match="unknown attack 'dig'"):
+    with pytest.raises(UnknownName, match="unknown attack 'dig'"):
         sp.audit_step(*step, attacks=["dig"], **options)
     with pytest.raises(InvalidValue, match="expected attacks, or their names, got 7"):
         sp.audit_step(*step, attacks=[7], **options)
-    with pytest.raises(InvalidValue, match="unknown effort 'heroic'"):
+    with pytest.raises(UnknownName, match="unknown effort 'heroic'"):
         sp.audit_step(*step, effort="heroic", **options)
 
 
