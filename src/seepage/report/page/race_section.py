@@ -11,6 +11,7 @@ from seepage.report.page.document import (
     Markup,
     Section,
     element,
+    faint,
     join_markup,
     level_class,
     make_scrollable,
@@ -83,5 +84,20 @@ def _draw(one: RaceSummary, name: str) -> Markup:
     )
     label = f"Leakage by steps in the rehearsal for {name}"
     return join_markup(
-        element("h3", None, name), line_chart(across, up, labels, label=label, curves=curves)
+        element("h3", None, name),
+        line_chart(across, up, labels, label=label, curves=curves),
+        _list_dropped(one),
     )
+
+
+def _list_dropped(one: RaceSummary) -> Markup | None:
+    """Name the attacks that the first round dropped, and those that failed."""
+    dropped = [
+        f"{attack} ({Amount(one.race.metric, trials[0].mean).words()})"
+        for attack, trials in one.curves.items()
+        if len(trials) == 1 and attack not in one.race.chosen
+    ]
+    failed = [f"{trial.attack} ({trial.error})" for trial in one.race.trials if trial.error]
+    listed = [("Dropped after the first round", dropped[::-1]), ("Failed", failed)]
+    words = [f"{what}: {', '.join(names)}." for what, names in listed if names]
+    return element("p", None, faint(" ".join(words))) if words else None
