@@ -83,7 +83,7 @@ def test_other_arrays_are_answered_with_the_accepted_names(tmp_path, arrays):
         ({"images": np.full((5, 1, 4, 4), 7.0)}, "divide by 255"),
         ({"images": np.full((5, 1, 4, 4), np.nan)}, "NaN"),
         ({"labels": LABELS / 2}, "integer labels"),
-        ({"labels": LABELS - 1}, "got -1 to 1"),
+        ({"labels": LABELS - 1}, "got others; number the classes"),
         ({"labels": LABELS[:3]}, r"labels \(5,\)"),
         ({"labels": LABELS[:, None]}, r"labels \(5,\)"),
         ({"labels": LABELS * 10**12}, "numbered from 0"),
