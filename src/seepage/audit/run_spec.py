@@ -15,11 +15,12 @@ import torch
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import IDENTIFIED, Breach, Gate
 from seepage.audit.database import DATABASE
+from seepage.audit.folder import CHECKPOINTS
 from seepage.audit.record import Record
 from seepage.audit.run_case import AnyCase, Executor, serial, side_by_side
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.audit.store import CHECKPOINTS, AuditStore, environment
+from seepage.audit.store import AuditStore, environment
 from seepage.audit.workers import Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import DataNotFound, InvalidValue
@@ -262,7 +263,16 @@ def _run_missing(
     done = {record.case for record in records}
     missing = [case for case in by_id.values() if case.id not in done]
     showing = progress.begin(total=len(by_id), done=records, mended=store.mended)
+
+    def started(case: AnyCase) -> None:
+        store.begin(case)
+        progress.started(case)
+
     with checkpointing(store.path / CHECKPOINTS), showing:
-        for outcome in executor(missing, progress.started):
-            store.add(by_id[outcome.record.case], outcome)
-            progress.finished(outcome.record)
+        try:
+            for outcome in executor(missing, started):
+                store.add(by_id[outcome.record.case], outcome)
+                progress.finished(outcome.record)
+        except BaseException:
+            store.interrupt()
+            raise

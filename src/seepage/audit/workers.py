@@ -42,8 +42,9 @@ def _build_cases(source: SpecSource) -> dict[str, AnyCase]:
 
 def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Path) -> None:
     """Run the case of every id that is sent, until the other end of the pipe closes."""
-    # Ctrl-C reaches all processes; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # These reach all processes; the parent decides what they mean.
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     cases = _build_cases(source)
