@@ -112,6 +112,16 @@ def _require_batch(record: Record, tensor: Tensor | None) -> Tensor | None:
     return tensor if len(tensor) == record.batch_size else None
 
 
+def read_about(path: Path) -> dict[str, str]:
+    """Read title and spec of an audit, whatever became of its records."""
+    require_plain(path)
+    database = Database(path / DATABASE, read_only=True)
+    try:
+        return {"title": path.name, "spec": "", **database.about()}
+    finally:
+        database.close()
+
+
 def load_audit(path: Path | str) -> AuditResult:
     """Read the directory of an audit, without changing anything in it.
 

@@ -42,6 +42,7 @@ from seepage.audit.folder import (
 from seepage.audit.record import Outcome, Record, pack_words
 from seepage.audit.run_case import AnyCase
 from seepage.audit.targets import Target
+from seepage.audit.trust import SEAL, make_seal
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
@@ -150,7 +151,9 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         """
         words = json.dumps(environment, indent=2)
         private = KEPT if keep_private else LEFT_OUT
-        about = {"title": title, "spec": spec, "environment": words, PRIVATE: private}
+        about = {"title": title, "spec": spec, "environment": words}
+        about |= {PRIVATE: private, SEAL: make_seal(spec)}
+        _require_text(title, spec)
         planned = _plan(cases)
         artifacts = dict.fromkeys([*planned, *(case.target.digest for case in cases)])
         # Every file that this audit may write is listed before any of them exists.
@@ -177,7 +180,12 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
     @classmethod
     def resume(
-        cls, path: Path, *, cases: Sequence[AnyCase], retry_failed: bool = False
+        cls,
+        path: Path,
+        *,
+        cases: Sequence[AnyCase],
+        retry_failed: bool = False,
+        keep_private: bool = True,
     ) -> AuditStore:
         """Go on with an audit of exactly these cases.
 
@@ -185,12 +193,18 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             path: Where it is.
             cases: What it is to run; refused if the audit there was begun for others.
             retry_failed: Run failed cases again.
+            keep_private: False refuses an audit that stores private inputs.
         """
         with _explain_errors(path):
             require_plain(path)
             with _take_lock(path) as lock:
                 store = cls(path, lock)
                 store._require_plan(_plan(cases))
+                if store._keeps_private and not keep_private:
+                    raise InvalidValue(
+                        f"the audit in {str(path)!r} stores private inputs; remove them with "
+                        f"seepage purge {path}, or leave --no-truth out"
+                    )
                 store._mend({case.target.digest: case.target for case in cases})
                 if retry_failed:
                     store._database.forget(r.case for r in store.records() if r.error)
@@ -292,6 +306,16 @@ class AuditStore(AbstractContextManager["AuditStore"]):
     def __exit__(self, *error: object) -> None:
         """Close it at the end of the block."""
         self.close()
+
+
+def _require_text(*texts: str) -> None:
+    """Refuse what cannot be stored, such as a file name that is not UTF-8."""
+    for text in texts:
+        if text != text.encode(errors="replace").decode():
+            shown = text.encode(errors="replace").decode()
+            raise InvalidValue(
+                f"expected names in UTF-8, got other bytes in {shown[:80]!r}; rename the file"
+            )
 
 
 def _plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:

@@ -240,6 +240,22 @@ def audit(
         bool, typer.Option("--retry-failed", help="With --resume, run failed cases again.")
     ] = False,
     overwrite: Overwrite = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="Seconds that a case may take; then it is ended and recorded as failed."
+        ),
+    ] = None,
+    no_truth: Annotated[
+        bool,
+        typer.Option("--no-truth", help="Store scores only: no private inputs and no guesses."),
+    ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="With --resume, import what the spec of somebody else's audit names."
+        ),
+    ] = False,
     dry_run: DryRun = False,
     plain: Plain = False,
     quiet: Quiet = False,
@@ -286,6 +302,9 @@ def audit(
         capture=None if capture is None else CaptureRequest(file=capture, **of_capture),
         fail_if_inconclusive=fail_if_inconclusive,
         baseline=fail_if_worse,
+        timeout=timeout,
+        keep_private=not no_truth,
+        trust=trust,
     )
     raise typer.Exit(run_request(request, _make_console()))
 

@@ -74,6 +74,9 @@ class AuditRequest:
     capture: CaptureRequest | None = None
     fail_if_inconclusive: bool = False
     baseline: Path | None = None
+    timeout: float | None = None
+    keep_private: bool = True
+    trust: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
@@ -92,11 +95,13 @@ class AuditRequest:
             "--executor": None if self.executor == "local" else self.executor,
             "--workers": self.workers,
             "--fail-if-worse": self.baseline,
+            "--timeout": None if self.timeout is None else f"{self.timeout:.17g}",
         }
         flags = {
             "--fail-if-inconclusive": self.fail_if_inconclusive,
             "--plain": self.plain,
             "--quiet": self.quiet,
+            "--no-truth": not self.keep_private,
             "--resume": True,
         }
         return [
@@ -222,7 +227,9 @@ def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
     device = pick_device(request.device)
     if request.capture is not None and not request.resumes:
         return capture_spec(request.capture, device=device, console=console)
-    return read_source(request.spec, request.out, resume=request.resume, device=device)
+    return read_source(
+        request.spec, request.out, resume=request.resume, device=device, trust=request.trust
+    )
 
 
 def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
@@ -241,6 +248,9 @@ def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
                 overwrite=request.overwrite,
                 gates=request.gates,
                 progress=shown,
+                timeout=request.timeout,
+                keep_private=request.keep_private,
+                trust=request.trust,
             )
             _write_pages(found)
         except KeyboardInterrupt:

@@ -203,7 +203,8 @@ def read_arrays(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
 
 def _list_sizes(archive: NpzFile) -> list[tuple[str, int]]:
     """List the members of an archive, each with its bytes when unpacked."""
-    return [(info.filename, info.file_size) for info in archive.zip.infolist()]
+    members = archive.zip.infolist() if archive.zip else []
+    return [(info.filename, info.file_size) for info in members]
 
 
 @contextmanager
