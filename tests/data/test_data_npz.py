@@ -139,7 +139,7 @@ def test_members_that_are_not_arrays_are_unreadable(tmp_path):
 def test_nothing_at_the_path_and_a_folder_at_the_path_are_told_apart(tmp_path):
     with pytest.raises(DataNotFound, match=r"gone\.npz"):
         load(f"npz:{tmp_path / 'gone.npz'}")
-    with pytest.raises(UnreadableFile, match="directory"):
+    with pytest.raises(UnreadableFile, match="got a folder"):
         load(f"npz:{tmp_path}")
 
 
