@@ -9,6 +9,7 @@ precision. A test that fails only then depends on how a machine rounds.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from seepage.data import Dataset
 from seepage.domains import Image, Signal
 
 torch.set_num_threads(1)
+# The key of whoever runs the tests is left alone.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="seepage-tests-")
 # The same examples every time, so that a change is judged by itself; SEEPAGE_EXPLORE=1 draws more.
 settings.register_profile("seepage", derandomize="SEEPAGE_EXPLORE" not in os.environ)
 settings.load_profile("seepage")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from seepage.attacks.labels import InferLabels
 from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.audit import (
     Audit,
+    Outcome,
     Pool,
     RayCluster,
     SpecSource,
@@ -26,9 +28,10 @@ from seepage.audit import (
     serial,
     side_by_side,
 )
+from seepage.audit.workers import _run_task
 from seepage.core import Attack
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable
+from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable, SeepageError
 from seepage.core.progress import listen
 from seepage.search import Engine
 
@@ -182,6 +185,122 @@ def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, ca
     bounds = build_spec(SpecSource.read(place / "spec.toml")).cases[-2:]
     assert {record.case: timeless(record) for record in audited.bounds} == expected(bounds)
     assert all(0 < min(record.bound.values) < 1 for record in audited.bounds)
+
+
+class FakeRay(SimpleNamespace):
+    """A cluster that gives the outcomes, or raises the errors, of a list, in turn."""
+
+    class exceptions:  # noqa: N801
+        RayError = type("RayError", (Exception,), {})
+        RayTaskError = type("RayTaskError", (RayError,), {})
+        OutOfMemoryError = type("OutOfMemoryError", (RayError,), {})
+        WorkerCrashedError = type("WorkerCrashedError", (RayError,), {})
+        LocalRayletDiedError = type("LocalRayletDiedError", (RayError,), {})
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **options):
+        self.options = options
+
+    def shutdown(self):
+        pass
+
+    def remote(self, function):
+        task = SimpleNamespace(remote=lambda *given: given)
+        task.options = lambda **_: task
+        return task
+
+    def wait(self, running):
+        return running[:1], running[1:]
+
+    def nodes(self):
+        return [{"Alive": True}, {"Alive": self.answers}]
+
+    def get(self, task):
+        result = self.results[task[1]]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+@pytest.fixture
+def fake_ray(monkeypatch):
+    fake = FakeRay(answers=True, results={}, options={})
+    monkeypatch.setattr("seepage.audit.workers._import_ray", lambda: fake)
+    monkeypatch.setattr("seepage.audit.workers._NOTICED", 1)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("error", "answers", "is_kept"),
+    [
+        ("WorkerCrashedError", True, True),
+        ("OutOfMemoryError", True, True),
+        ("RayTaskError", True, True),
+        ("WorkerCrashedError", False, False),
+        ("LocalRayletDiedError", True, False),
+    ],
+)
+def test_a_lost_cluster_is_no_failure_of_a_case(place, cases, fake_ray, error, answers, is_kept):
+    """A case that failed by itself has a record; one that was lost runs again on --resume."""
+    first, second = cases[3:]
+    fake_ray.answers = answers
+    fake_ray.results = {
+        first.id: run_case(first).pack(),
+        second.id: getattr(fake_ray.exceptions, error)(),
+    }
+    found = iter(RayCluster(SpecSource.read(place / "spec.toml"))([first, second]))
+    assert next(found).record.error is None
+    if is_kept:
+        assert next(found).record.error == f"its worker was lost: {error}"
+    else:
+        with pytest.raises(
+            SeepageError, match=rf"Ray was lost \({error}\).*--resume runs the rest"
+        ):
+            next(found)
+    assert fake_ray.options["_node_ip_address"] == "127.0.0.1"
+
+
+LISTENERS = """
+from seepage.audit import RayCluster, SpecSource
+from seepage.audit.workers import _import_ray
+ray = _import_ray()
+import psutil  # Ray brings it along
+cluster = RayCluster(SpecSource("s", ""), 1)
+with cluster._start_cluster(ray):
+    ray.get(ray.remote(lambda: 1).remote())
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        for link in process.net_connections():
+            if link.status == "LISTEN":
+                print(process.name(), link.laddr.ip)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_starts")
+def test_other_machines_cannot_reach_the_cluster_of_an_audit():
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENERS], capture_output=True, text=True, timeout=300, check=True
+    )
+    addresses = [line.split()[-1] for line in done.stdout.splitlines()]
+    assert len(addresses) > 3
+    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
+
+
+def test_a_case_on_ray_is_ended_after_its_time(place, monkeypatch):
+    (place / "spec.toml").write_text(SPEC)
+    source = SpecSource.read(place / "spec.toml")
+    case = build_spec(source).cases[MLP]
+    monkeypatch.setattr("seepage.audit.workers.run_case", lambda case: time.sleep(60))
+    began = time.perf_counter()
+    outcome = Outcome.unpack(_run_task(source, case.id, str(place), 0.2), None)
+    assert outcome.record.error == "it took longer than the timeout of 0.2 s"
+    assert time.perf_counter() - began < 30
+    monkeypatch.setattr("seepage.audit.workers.run_case", run_case)
+    done = Outcome.unpack(_run_task(source, case.id, str(place), 60.0), None)
+    assert done.record.error is None
 
 
 def test_without_ray_the_extra_is_named(place, monkeypatch):

@@ -119,7 +119,7 @@ def test_killed_at_random_moments_and_resumed_it_ends_with_the_same_records(
 
 def planned(*names):
     """Cases of which only the store knows anything, so that no child has to compute."""
-    truth = {"inputs": torch.zeros(1)}
+    truth = {"inputs": torch.zeros(1, 1)}
     who = SimpleNamespace(digest="people", tensors=truth, words=())
     return [SimpleNamespace(id=n, description=n, identity={"is": n}, target=who) for n in names]
 
@@ -139,7 +139,7 @@ def finish(path, cases):
             if case.id not in done:
                 it = Component("it")
                 record = Record("d", (0,), "m", it, (it,), it, it, 0, case=case.id, truth="people")
-                store.add(case, Outcome(record, torch.zeros(1), torch.zeros(1)))
+                store.add(case, Outcome(record, torch.zeros(1, 1), torch.zeros(1, 1)))
     found = load_audit(path)
     assert found.complete
     assert found.damaged == ()

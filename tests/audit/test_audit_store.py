@@ -18,7 +18,7 @@ import seepage as sp
 from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, select_targets
 from seepage.audit.artifacts import pack, unpack
 from seepage.audit.database import FORMAT, TEMPORARY
-from seepage.audit.store import DirectoryLock
+from seepage.audit.folder import DirectoryLock
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.scoring import METRICS
 
@@ -214,7 +214,7 @@ def test_a_second_process_is_refused_and_a_dead_one_is_in_nobodys_way(half):
         [
             sys.executable,
             "-c",
-            "import sys, time; from pathlib import Path; from seepage.audit.store import *\n"
+            "import sys, time; from pathlib import Path; from seepage.audit.folder import *\n"
             "DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)",
             str(half),
         ],
@@ -446,7 +446,7 @@ def test_a_list_of_files_that_leads_out_of_the_directory_is_refused(half, listed
     mine = half.parent / "mine.txt"
     mine.write_text("mine")
     with sqlite3.connect(half / "audit.sqlite") as database:
-        database.execute("INSERT INTO files VALUES (?)", (listed,))
+        database.execute("INSERT INTO files VALUES (?, '')", (listed,))
     database.close()
     with pytest.raises(InvalidValue, match=r"which it cannot write|got a link or a folder"):
         begin(half, overwrite=True)

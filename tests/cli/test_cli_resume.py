@@ -189,7 +189,7 @@ def test_a_truncated_artifact_is_named_and_made_anew(counted, place):
     counted.clear()
     mended = audit("--resume")
     assert mended.exit_code == 0
-    assert f"{record.case}.safetensors was truncated and is made anew" in mended.output
+    assert f"{record.case}.safetensors was damaged and is made anew" in mended.output
     assert len(counted) == 1
     assert timeless(load_audit(place / "out").records[2]) == timeless(record)
 

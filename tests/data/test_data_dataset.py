@@ -84,8 +84,8 @@ def test_it_is_frozen():
         ({"inputs": torch.zeros(0, 1, 2, 2), "labels": torch.zeros(0).long()}, "at least one"),
         ({"labels": torch.tensor([0, 1])}, r"labels \(5,\)"),
         ({"labels": torch.zeros(5)}, "int64 labels"),
-        ({"labels": torch.tensor([0, 1, 2, 3, 4])}, r"labels in 0\.\.3 in ramp, got 0 to 4"),
-        ({"labels": torch.tensor([0, 1, 2, 3, -1])}, "got -1 to 3"),
+        ({"labels": torch.tensor([0, 1, 2, 3, 4])}, r"labels in 0\.\.3 in ramp, got others"),
+        ({"labels": torch.tensor([0, 1, 2, 3, -1])}, "got others; number the classes"),
     ],
 )
 def test_invalid_data_are_refused_at_construction(changes, complaint):

@@ -259,7 +259,8 @@ def test_a_report_of_a_broken_audit_says_what_is_missing(audit):
     broken = replace(record(1), scores={}, error="it does not fit")
     unfinished = audit([record(0), broken], planned=5, damaged=(Path("x.safetensors"),))
     (unfinished.path / "artifacts" / "case-0.safetensors").write_bytes(b"truncated")
-    words = "Not complete: 3 cases of 5 not run yet, 1 case failed and 1 file of tensors damaged."
+    lacks = "3 cases of 5 not run yet, 1 case failed and 1 file of tensors missing or altered"
+    words = f"Not complete: {lacks}."
     assert missing(unfinished) == words
     page = Page(audit_page(unfinished))
     assert words in page.text

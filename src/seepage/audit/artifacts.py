@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from seepage.core.errors import UnreadableFile
+from seepage.core.whole_file import PRIVATE_FOLDER, checksum, read_plain, write_whole
 
 SUFFIX = ".safetensors"
+# A name is never a path.
+NAME = "[A-Za-z0-9_-]{1,100}"
 
 
 def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None) -> bytes:
@@ -37,10 +40,10 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         tensors = load(data)
-    except (SafetensorError, ValueError) as error:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UnreadableFile(f"expected whole safetensors, got {len(data)} bytes") from error
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return tensors, header.get("__metadata__", {})
+    return tensors, header.get("__metadata__") or {}
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,17 @@ class Artifacts:
     folder: Path
 
     def path(self, name: str) -> Path:
-        """Where the file of this name is."""
+        """Where the file of this name is; a name never leads out of the folder."""
+        if not re.fullmatch(NAME, name):
+            raise UnreadableFile(f"expected the name of an artifact, got {name[:100]!r}")
         return self.folder / f"{name}{SUFFIX}"
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole and on disk when this returns, or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def write(self, name: str, data: bytes) -> str:
+        """Write a file, whole and on disk when this returns, or not at all; return its checksum."""
+        self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         path = self.path(name)
         write_whole(path, data, partial=path.with_suffix(".partial"))
+        return checksum(data)
 
     def read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Read the tensors and the metadata of a file; nothing if it does not exist.
@@ -66,48 +72,20 @@ class Artifacts:
             UnreadableFile: If it is damaged.
         """
         path = self.path(name)
-        if not path.is_file():
-            return {}, {}
         try:
-            return unpack(path.read_bytes())
-        except UnreadableFile as error:
-            raise UnreadableFile(f"{str(path)!r} is truncated or damaged: {error}") from error
+            return unpack(read_plain(path))
+        except FileNotFoundError:
+            return {}, {}
+        except OSError as error:
+            reason = error.strerror or error
+            raise UnreadableFile(f"{str(path)!r} is truncated or damaged: {reason}") from error
 
-    def find_damaged(self, names: Iterable[str]) -> list[str]:
-        """Find the files that exist but are not whole; only their headers are read."""
-        return sorted(
-            name for name in names if self.path(name).is_file() and not is_whole(self.path(name))
-        )
+    def find_damaged(self, checksums: Mapping[str, str]) -> list[str]:
+        """Find the files that are missing, or whose bytes have another checksum."""
+        return sorted(name for name, wanted in checksums.items() if self._sum(name) != wanted)
 
-
-def is_whole(path: Path) -> bool:
-    """Whether a safetensors file has the length that its header says."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt"):
-            return True
-    except (SafetensorError, OSError):
-        return False
-
-
-def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
-    """Write a file, whole and on disk when this returns, or not at all.
-
-    Until it is whole it is called `partial`, in the same folder.
-    """
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    # The rename must survive a power failure.
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    def _sum(self, name: str) -> str:
+        try:
+            return checksum(read_plain(self.path(name)))
+        except OSError:
+            return ""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from seepage.audit.artifacts import SUFFIX, Artifacts
-from seepage.audit.database import DATABASE, Database, Planned
+from seepage.audit.artifacts import Artifacts
+from seepage.audit.database import (
+    ARTIFACTS,
+    DATABASE,
+    Database,
+    Planned,
+    artifact_names,
+)
+from seepage.audit.folder import require_plain
 from seepage.audit.record import Outcome, Record, join_controls, unpack_words
+from seepage.audit.record_schema import parse_json
 from seepage.core.errors import UnreadableFile
-
-ARTIFACTS = "artifacts"
-
-
-def artifact_names(files: Iterable[str]) -> list[str]:
-    """Return the names of the artifacts among the files of an audit."""
-    start = f"{ARTIFACTS}/"
-    return [file[len(start) :].removesuffix(SUFFIX) for file in files if file.startswith(start)]
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,8 @@ class AuditResult:
         records: Every result of an attack so far, in the same order.
         bounds: Every bound so far, likewise.
         controls: Every control so far, likewise.
-        damaged: Truncated files; their tensors read as None.
+        damaged: Files that are missing or were altered; their tensors read as None.
+        private: Whether private inputs and guesses are stored.
     """
 
     path: Path
@@ -49,6 +49,7 @@ class AuditResult:
     bounds: tuple[Record, ...] = ()
     controls: tuple[Record, ...] = ()
     damaged: tuple[Path, ...] = ()
+    private: bool = True
 
     @property
     def complete(self) -> bool:
@@ -58,11 +59,11 @@ class AuditResult:
 
     def truth(self, record: Record) -> Tensor | None:
         """The private inputs `(B, ...)`; None if they are not stored."""
-        return self._read(record.truth)[0].get("inputs")
+        return _require_batch(record, self._read(record.truth)[0].get("inputs"))
 
     def guess(self, record: Record) -> Tensor | None:
         """The guess `(B, ...)`, in the order of the examples; None if there is none."""
-        return self._read(record.case)[0].get("guess")
+        return _require_batch(record, self._read(record.case)[0].get("guess"))
 
     def truth_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
         """The private inputs in words; empty if they are not text or tables, or not stored."""
@@ -74,23 +75,51 @@ class AuditResult:
 
     def objective(self, record: Record) -> Tensor | None:
         """The objective at the start and after each step `(T,)`; None for closed forms."""
-        return self._read(record.case)[0].get("objective")
+        found = self._read(record.case)[0].get("objective")
+        return found if found is not None and found.ndim == 1 else None
 
     def outcomes(self) -> Iterator[Outcome]:
         """Every record whose private inputs or guesses are stored, with its tensors."""
         for record in self.records:
-            truth, (tensors, words) = self.truth(record), self._read(record.case)
-            guess = tensors.get("guess")
-            objective = tensors["objective"].tolist() if "objective" in tensors else ()
+            truth, guess, course = self.truth(record), self.guess(record), self.objective(record)
+            objective = () if course is None else tuple(course.tolist())
             # A record without scores never had a truth; with scores, the truth is missing.
             if truth is not None or (guess is not None and not record.scores):
-                yield Outcome(record, truth, guess, tuple(objective), unpack_words(words))
+                yield Outcome(record, truth, guess, objective, self.guess_said(record))
+
+    def holds(self, name: str) -> bool:
+        """Whether private inputs, or a guess at some, are stored under this name."""
+        try:
+            path = Artifacts(self.path / ARTIFACTS).path(name)
+        except UnreadableFile:
+            return False
+        return self.private and path not in self.damaged and path.is_file()
 
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+        artifacts = Artifacts(self.path / ARTIFACTS)
         try:
-            return Artifacts(self.path / ARTIFACTS).read(name)
-        except UnreadableFile:  # listed in `damaged`
+            if artifacts.path(name) in self.damaged:
+                return {}, {}
+            return artifacts.read(name)
+        except UnreadableFile:
             return {}, {}
+
+
+def _require_batch(record: Record, tensor: Tensor | None) -> Tensor | None:
+    """Return a tensor with one row per person; None for any other, which no audit writes."""
+    if tensor is None or tensor.ndim < 2 or tensor.numel() == 0 or tensor.is_complex():
+        return None
+    return tensor if len(tensor) == record.batch_size else None
+
+
+def read_about(path: Path) -> dict[str, str]:
+    """Read title and spec of an audit, whatever became of its records."""
+    require_plain(path)
+    database = Database(path / DATABASE, read_only=True)
+    try:
+        return {"title": path.name, "spec": "", **database.about()}
+    finally:
+        database.close()
 
 
 def load_audit(path: Path | str) -> AuditResult:
@@ -101,13 +130,16 @@ def load_audit(path: Path | str) -> AuditResult:
 
     Raises:
         DataNotFound: If there is no audit.
+        InvalidValue: If links or devices are in it.
         UnreadableFile: If its database is damaged, of another format, or no audit's.
     """
     path = Path(path)
+    require_plain(path)
     database = Database(path / DATABASE, read_only=True)
     try:
         about, planned, records = database.about(), database.planned(), database.records()
-        names = artifact_names(database.files())
+        private = database.keeps_private()
+        written = {k: v for k, v in artifact_names(database.files()).items() if v}
     finally:
         database.close()
     artifacts = Artifacts(path / ARTIFACTS)
@@ -115,10 +147,11 @@ def load_audit(path: Path | str) -> AuditResult:
         path=path,
         title=about.get("title", path.name),
         spec=about.get("spec", ""),
-        environment=json.loads(about.get("environment", "{}")),
+        environment=parse_json(about.get("environment", "{}"), "the environment"),
         planned=planned,
         records=join_controls(record for record in records if record.bound is None),
         bounds=tuple(record for record in records if record.bound is not None),
         controls=tuple(record for record in records if record.control_kind),
-        damaged=tuple(artifacts.path(name) for name in artifacts.find_damaged(names)),
+        damaged=tuple(artifacts.path(name) for name in artifacts.find_damaged(written)),
+        private=private,
     )

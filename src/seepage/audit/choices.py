@@ -190,10 +190,14 @@ class Gate:
             threshold = float(value)
         except ValueError:
             threshold = math.nan
-        whole = metric != IDENTIFIED or (threshold >= 0 and threshold == int(threshold))
+        whole = metric != IDENTIFIED or (threshold >= 0 and threshold.is_integer())
         if math.isnan(threshold) or not whole:
             raise InvalidValue(f"expected --fail-above METRIC=NUMBER, got {text!r}")
         return cls(metric, threshold)
+
+    def __str__(self) -> str:
+        """METRIC=VALUE."""
+        return f"{self.metric}={self.threshold:.17g}"
 
     def leaks(self, records: Iterable[Record]) -> list[Breach]:
         """List everybody beyond the threshold, the worst first.

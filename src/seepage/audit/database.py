@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from seepage.audit.artifacts import write_whole
+from seepage.audit.artifacts import NAME, SUFFIX
 from seepage.audit.record import Record
+from seepage.audit.record_schema import parse_json
 from seepage.core.errors import DataNotFound, UnreadableFile
+from seepage.core.whole_file import checksum, write_whole
 
 DATABASE = "audit.sqlite"
+ARTIFACTS = "artifacts"
+ARTIFACT = re.compile(rf"{ARTIFACTS}/({NAME}){re.escape(SUFFIX)}")
+# Under this name `about` says whether private inputs and guesses are stored.
+PRIVATE = "private inputs"
+KEPT, LEFT_OUT = "kept", "left out"
 # A database is built under this name and then renamed, which begins the audit.
 TEMPORARY = ".seepage-new-audit.sqlite"
 
 # Stored in the header of the file. Raise the format whenever the tables change, or what records or
 # identities hold; nothing else needs to change.
 APPLICATION = int.from_bytes(b"Seep", "big")
-FORMAT = 4
+FORMAT = 5
+# Most bytes of one value, which no record reaches.
+LARGEST = 256 * 2**20
 
 _TABLES = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -29,8 +40,11 @@ CREATE TABLE planned (
     position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, description TEXT NOT NULL,
     identity TEXT NOT NULL
 ) STRICT;
-CREATE TABLE records (id TEXT PRIMARY KEY REFERENCES planned (id), record TEXT NOT NULL) STRICT;
-CREATE TABLE files (path TEXT PRIMARY KEY) STRICT;
+CREATE TABLE records (
+    id TEXT PRIMARY KEY REFERENCES planned (id), record TEXT NOT NULL, sha256 TEXT NOT NULL
+) STRICT;
+CREATE TABLE files (path TEXT PRIMARY KEY, sha256 TEXT NOT NULL) STRICT;
+CREATE TABLE begun (id TEXT PRIMARY KEY REFERENCES planned (id), times INTEGER NOT NULL) STRICT;
 """
 
 
@@ -58,7 +72,7 @@ def read_format(path: Path) -> int | None:
             if application == APPLICATION:
                 return int(version)
             tables = {name for (name,) in sqlite.execute("SELECT name FROM sqlite_master")}
-    except sqlite3.Error:
+    except (sqlite3.Error, ValueError):
         return None
     # Format 1 had no application id.
     is_first = (application, version) == (0, 1) and tables >= {"about", "planned", "records"}
@@ -84,6 +98,20 @@ def require_database(path: Path) -> None:
         )
 
 
+def _read_tables(sqlite: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Read the statement that made each table, view and trigger."""
+    return sqlite.execute(
+        "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+    ).fetchall()
+
+
+@cache
+def _wanted_tables() -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as sqlite:
+        sqlite.executescript(_TABLES)
+        return _read_tables(sqlite)
+
+
 class Database:
     """An open file of records; every error of SQLite becomes one sentence.
 
@@ -99,10 +127,14 @@ class Database:
         with _explain_errors(path):
             address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
             self._sqlite = sqlite3.connect(address, uri=True, isolation_level=None)
+            self._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
             try:
+                self._sqlite.execute("PRAGMA trusted_schema = OFF")
                 [verdict] = self._sqlite.execute("PRAGMA quick_check(1)").fetchone()
                 if verdict != "ok":
                     raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
+                if _read_tables(self._sqlite) != _wanted_tables():
+                    raise sqlite3.DatabaseError("its tables are not those of an audit")
                 if not read_only:
                     # A writer never blocks a reader, and every commit is on disk.
                     self._sqlite.execute("PRAGMA journal_mode = WAL")
@@ -137,33 +169,66 @@ class Database:
             sqlite.executemany(
                 "INSERT INTO planned (id, description, identity) VALUES (?, ?, ?)", rows
             )
-            sqlite.executemany("INSERT INTO files VALUES (?)", [(file,) for file in files])
+            sqlite.executemany("INSERT INTO files VALUES (?, '')", [(file,) for file in files])
             sqlite.commit()
             data = sqlite.serialize()
         write_whole(path, data, partial=path.with_name(TEMPORARY))
 
-    def add(self, record: Record) -> None:
-        """Store a record, unless the case has one."""
+    def add(self, record: Record, checksums: Mapping[str, str]) -> None:
+        """Store a record, unless the case has one, and the checksums of files that were written."""
         text = json.dumps(record.plain(), allow_nan=False)
-        with _explain_errors(self.path):
-            self._sqlite.execute("INSERT OR IGNORE INTO records VALUES (?, ?)", (record.case, text))
+        row = (record.case, text, checksum(text.encode()))
+        with self._write():
+            self._sqlite.execute("INSERT OR IGNORE INTO records VALUES (?, ?, ?)", row)
+            self._sqlite.execute("DELETE FROM begun WHERE id = ?", (record.case,))
+            self._note(checksums)
+
+    def note(self, checksums: Mapping[str, str]) -> None:
+        """Store the checksums of files; an empty one says that a file is not there."""
+        with self._write():
+            self._note(checksums)
+
+    def _note(self, checksums: Mapping[str, str]) -> None:
+        rows = [(value, file) for file, value in checksums.items()]
+        self._sqlite.executemany("UPDATE files SET sha256 = ? WHERE path = ?", rows)
+
+    def leave_out_private(self, files: Iterable[str]) -> None:
+        """Note that private inputs and guesses are not stored, and that these files are gone."""
+        with self._write():
+            self._sqlite.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (PRIVATE, LEFT_OUT))
+            self._note(dict.fromkeys(files, ""))
+
+    def keeps_private(self) -> bool:
+        """Whether private inputs and guesses are stored."""
+        return self.about().get(PRIVATE) != LEFT_OUT
+
+    def begin(self, case: str, *, times: int) -> None:
+        """Note that a case has begun so many times without a result."""
+        with self._write():
+            self._sqlite.execute("INSERT OR REPLACE INTO begun VALUES (?, ?)", (case, times))
+
+    def begun(self) -> dict[str, int]:
+        """How often each case without a result has begun."""
+        return dict(self._rows("SELECT id, times FROM begun"))
 
     def forget(self, cases: Iterable[str]) -> None:
         """Drop the records of these cases, which will run again."""
-        # Leaving the connection's block commits, or rolls back after an error.
-        with _explain_errors(self.path), self._sqlite:
-            self._sqlite.execute("BEGIN IMMEDIATE")
-            self._sqlite.executemany("DELETE FROM records WHERE id = ?", [(c,) for c in cases])
+        rows = [(case,) for case in cases]
+        with self._write():
+            self._sqlite.executemany("DELETE FROM records WHERE id = ?", rows)
+            self._sqlite.executemany("DELETE FROM begun WHERE id = ?", rows)
 
     def empty(self) -> None:
         """Drop every record, and leave a single file, so that another can replace it."""
         with _explain_errors(self.path):
             self._sqlite.execute("PRAGMA journal_mode = DELETE")
             self._sqlite.execute("DELETE FROM records")
+            self._sqlite.execute("DELETE FROM begun")
+            self._sqlite.execute("UPDATE files SET sha256 = ''")
 
-    def files(self) -> tuple[str, ...]:
-        """What the audit may have written, relative to its directory."""
-        return tuple(file for (file,) in self._rows("SELECT path FROM files ORDER BY rowid"))
+    def files(self) -> dict[str, str]:
+        """What the audit may have written, relative to its directory, each with its checksum."""
+        return dict(self._rows("SELECT path, sha256 FROM files ORDER BY rowid"))
 
     def about(self) -> dict[str, str]:
         """Title, spec and environment."""
@@ -172,14 +237,38 @@ class Database:
     def planned(self) -> tuple[Planned, ...]:
         """Every case, in order."""
         rows = self._rows("SELECT id, description, identity FROM planned ORDER BY position")
-        return tuple(Planned(case, line, json.loads(identity)) for case, line, identity in rows)
+        return tuple(Planned(case, line, self._parse(identity)) for case, line, identity in rows)
 
     def records(self) -> tuple[Record, ...]:
-        """Every record there is, in the order of the plan."""
+        """Every record there is, in the order of the plan; raise if one is damaged."""
+        read = self._read_records()
+        for case, found in read.items():
+            if isinstance(found, UnreadableFile):
+                raise UnreadableFile(
+                    f"the record of {case[:40]!r} in {str(self.path)!r} is damaged: {found}; "
+                    "--resume runs that case again"
+                ) from found
+        return tuple(found for found in read.values() if isinstance(found, Record))
+
+    def find_damaged(self) -> dict[str, str]:
+        """Find the records that are damaged: the case of each, and why."""
+        read = self._read_records()
+        return {case: str(why) for case, why in read.items() if isinstance(why, UnreadableFile)}
+
+    def _read_records(self) -> dict[str, Record | UnreadableFile]:
         rows = self._rows(
-            "SELECT record FROM records JOIN planned USING (id) ORDER BY planned.position"
+            "SELECT id, record, sha256 FROM records LEFT JOIN planned USING (id) "
+            "ORDER BY planned.position"
         )
-        return tuple(Record.from_plain(json.loads(text)) for (text,) in rows)
+        names = artifact_names(self.files())
+        planned = {case for (case,) in self._rows("SELECT id FROM planned")}
+        return {case: _read_record(case, text, sha, planned, names) for case, text, sha in rows}
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        found = parse_json(text, f"what {str(self.path)!r} holds")
+        if not isinstance(found, dict):
+            raise UnreadableFile(f"{str(self.path)!r} is damaged: expected names and values")
+        return found
 
     def close(self) -> None:
         """Close the database, which is then a single file unless somebody is reading it."""
@@ -187,9 +276,38 @@ class Database:
             self._sqlite.execute("PRAGMA journal_mode = DELETE")
         self._sqlite.close()
 
+    @contextmanager
+    def _write(self) -> Iterator[None]:
+        """Write all that happens in the block, or nothing after an error."""
+        # Leaving the connection's block commits, or rolls back.
+        with _explain_errors(self.path), self._sqlite:
+            self._sqlite.execute("BEGIN IMMEDIATE")
+            yield
+
     def _rows(self, query: str) -> list[Any]:
         with _explain_errors(self.path):
             return self._sqlite.execute(query).fetchall()
+
+
+def artifact_names(files: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the artifacts among the files of an audit, with what is said of each."""
+    found = {ARTIFACT.fullmatch(file): said for file, said in files.items()}
+    return {match[1]: said for match, said in found.items() if match}
+
+
+def _read_record(
+    case: str, text: str, wanted: str, planned: Container[str], names: Container[str]
+) -> Record | UnreadableFile:
+    """Read a record, or say why that is not possible."""
+    try:
+        if checksum(text.encode()) != wanted:
+            raise UnreadableFile("its checksum is another")
+        record = Record.from_plain(parse_json(text, "it"))
+        if record.case != case or case not in planned or record.truth not in names:
+            raise UnreadableFile("it belongs to no case of this audit")
+    except UnreadableFile as error:
+        return error
+    return record
 
 
 @contextmanager
@@ -200,7 +318,7 @@ def _explain_errors(path: Path) -> Iterator[None]:
         raise UnreadableFile(
             f"cannot use {str(path)!r}: {error}; what was stored before is still there"
         ) from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.Error, UnicodeError) as error:  # a damaged header may name another encoding
         raise UnreadableFile(
             f"{str(path)!r} is damaged ({error}); restore it from a copy, or run the audit again "
             "in another folder"

@@ -235,7 +235,7 @@ def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> float:
     for r in records:
         if r.error is None:
             kind = (str(r.attack), r.model, str(r.local), r.data, str(r.batch_size))
-            seconds[kind].append(float(r.effort["seconds"]))
+            seconds[kind].append(float(r.effort.get("seconds", 0)))
     for case in cases:
         if _kind(case) not in seconds:
             seconds[_kind(case)].append(_measure(case))

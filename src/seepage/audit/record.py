@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from seepage.audit.artifacts import pack, unpack
+from seepage.audit.record_schema import check_record, parse_json
 from seepage.core.construct import Component
+from seepage.core.errors import UnreadableFile
 from seepage.core.protocols import Side
 from seepage.core.race import Race
 from seepage.scoring.identification import Identification
@@ -159,7 +161,8 @@ class Record:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Record:
-        """Read the record back from its plain form."""
+        """Read the record back from its plain form; raise `UnreadableFile` if it is none."""
+        check_record(plain)
         known = {field.name for field in fields(cls)}
         values = {key: _restore(value) for key, value in plain.items() if key in known}
         values["local"], values["attack"] = (Component(**values[k]) for k in ("local", "attack"))
@@ -249,8 +252,13 @@ def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
 
 
 def unpack_words(words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Undo `pack_words`."""
-    return tuple(tuple(map(str, one)) for one in json.loads(words.get("said", "[]")))
+    """Undo `pack_words`; nothing if they are not words."""
+    try:
+        said = parse_json(words.get("said", "[]"), "an input in words")
+    except UnreadableFile:
+        return ()
+    lists = isinstance(said, list) and all(isinstance(one, list) for one in said)
+    return tuple(tuple(map(str, one)) for one in said) if lists else ()
 
 
 @dataclass(frozen=True, eq=False)

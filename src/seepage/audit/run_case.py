@@ -31,7 +31,7 @@ def run_case(case: AnyCase) -> Outcome:
         if isinstance(case, BoundCase):
             return Outcome(_compute_bound(case), case.target.truth, None)
         return _attack(case, case.observe())
-    except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must go on
         return fail_case(case, _write_reason(error))
 
 
@@ -40,9 +40,10 @@ def fail_case(case: AnyCase, reason: str) -> Outcome:
     return Outcome(replace(_begin_record(case), error=reason), case.target.truth, None)
 
 
-def _write_reason(error: Exception) -> str:
+def _write_reason(error: BaseException) -> str:
     """Write an error in one line, with its type if it is not ours."""
-    lines = str(error).splitlines()
+    # It is stored as UTF-8, and may quote a file name that is none.
+    lines = str(error).encode(errors="replace").decode().splitlines()
     if isinstance(error, SeepageError):
         return lines[0]
     return ": ".join([type(error).__name__, *lines[:1]])
@@ -102,7 +103,7 @@ def _run_together(cases: Sequence[AnyCase]) -> list[Outcome]:
         return [run_case(case) for case in cases]
     try:
         seen = [case.observe() for case in attacks]
-    except Exception:  # noqa: BLE001 - one by one, the case that cannot be observed shows
+    except (Exception, SystemExit):  # noqa: BLE001 - one by one, the case that cannot be observed shows
         return [run_case(case) for case in cases]
     with until_done():
         return _attack_together(attacks, seen)
@@ -126,7 +127,7 @@ def _attack_together(cases: Sequence[Case], seen: Sequence[Observation]) -> list
             return [*first, *_attack_together(cases[half:], seen[half:])]
     try:
         return [_attack(cases[0], seen[0])]
-    except Exception as error:  # noqa: BLE001 - one case that breaks must not end the others
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must go on
         return [fail_case(cases[0], _write_reason(error))]
 
 

@@ -7,22 +7,26 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 
-from seepage.audit.audit_result import AuditResult, load_audit
+from seepage.audit.audit_result import AuditResult, load_audit, read_about
 from seepage.audit.choices import IDENTIFIED, Breach, Gate
 from seepage.audit.database import DATABASE
-from seepage.audit.record import Record
-from seepage.audit.run_case import AnyCase, Executor, serial, side_by_side
+from seepage.audit.folder import CHECKPOINTS, SPEC
+from seepage.audit.record import Outcome, Record
+from seepage.audit.run_case import AnyCase, Executor, fail_case, serial, side_by_side
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.audit.store import CHECKPOINTS, AuditStore, environment
-from seepage.audit.workers import Pool, RayCluster
+from seepage.audit.store import AuditStore, environment
+from seepage.audit.trust import SEAL, find_imports, is_own
+from seepage.audit.workers import TRIES, Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import DataNotFound, InvalidValue
+from seepage.core.whole_file import read_plain
 
 
 class ProgressListener(Protocol):
@@ -61,6 +65,9 @@ def run(
     progress: ProgressListener | None = None,
     title: str = "",
     notes: str = "",
+    timeout: float | None = None,
+    keep_private: bool = True,
+    trust: bool = False,
 ) -> AuditResult:
     """Run every case that has no result yet, and return all results.
 
@@ -82,6 +89,10 @@ def run(
         progress: Called while the audit runs.
         title: What an audit of cases is called.
         notes: Text to store in place of a spec, for an audit of cases.
+        timeout: Seconds after which a case of a spec is ended and recorded as failed; None takes
+            what the spec says. Cases then run in worker processes.
+        keep_private: Store private inputs and guesses; else only scores.
+        trust: Import what the spec in a stranger's `out` names.
 
     Example:
         >>> import seepage as sp
@@ -107,7 +118,7 @@ def run(
     temporary = tempfile.mkdtemp(prefix="seepage-") if out is None else None
     folder = Path(temporary or str(out))
     try:
-        spec = _build_given(spec_or_cases, folder, resume=resume, device=device)
+        spec = _build_given(spec_or_cases, folder, resume=resume, device=device, trust=trust)
         if spec is not None:
             require_measured([_parse_gate(gate) for gate in gates], spec)
             cases, name, notes, where = spec.cases, spec.title, spec.source.text, spec.source.device
@@ -115,7 +126,9 @@ def run(
             cases, name = _require_cases(spec_or_cases), "Audit"
             where = _find_device(cases)
         if resume and (folder / DATABASE).is_file():
-            store = AuditStore.resume(folder, cases=cases, retry_failed=retry_failed)
+            store = AuditStore.resume(
+                folder, cases=cases, retry_failed=retry_failed, keep_private=keep_private
+            )
         else:
             store = AuditStore.create(
                 folder,
@@ -124,10 +137,13 @@ def run(
                 environment=environment(where),
                 cases=cases,
                 overwrite=overwrite,
+                keep_private=keep_private,
             )
         with store:
-            chosen = _choose_executor(executor, spec, workers, folder)
-            _run_missing(store, cases, chosen, progress or _Silent())
+            limit = timeout or (None if spec is None else spec.timeout)
+            chosen = _choose_executor(executor, spec, workers, folder, limit)
+            alone = None if spec is None else Pool(spec.source, 1, folder / CHECKPOINTS, limit)
+            _run_missing(store, cases, chosen, alone, progress or _Silent())
         found = load_audit(folder)
     except BaseException:
         if temporary is not None:
@@ -138,16 +154,39 @@ def run(
     return found
 
 
-def read_source(path: Path | None, out: Path, *, resume: bool, device: str) -> SpecSource:
-    """Read a spec; without a path, that of the audit to resume, or the bundled quickstart."""
+def read_source(
+    path: Path | None, out: Path, *, resume: bool, device: str, trust: bool = False
+) -> SpecSource:
+    """Read a spec; without a path, that of the audit to resume, or the bundled quickstart.
+
+    Raises:
+        InvalidValue: If the spec of a stranger's audit would import something, unless `trust`.
+    """
     if path is None and resume:
         if not (out / DATABASE).is_file():
             raise DataNotFound(
                 f"no audit in {str(out)!r} to go on with; name its spec to begin one, or check "
                 "--out"
             )
-        return SpecSource("spec.toml", load_audit(out).spec, device)
+        about = read_about(out)
+        _require_trust(out, about["spec"], about.get(SEAL, ""), trust=trust)
+        return SpecSource("spec.toml", about["spec"], device)
     return SpecSource.read(path, device=device)
+
+
+def _require_trust(out: Path, spec: str, seal: str, *, trust: bool) -> None:
+    """Refuse a spec that differs from the one for people to read, or imports a stranger's code."""
+    shown = out / SPEC
+    if shown.is_file() and read_plain(shown) != spec.encode():
+        raise InvalidValue(
+            f"{str(shown)!r} differs from the spec with which the audit began; name the spec to "
+            "resume with, or remove that file"
+        )
+    if (named := find_imports(spec)) and not trust and not is_own(spec, seal):
+        raise InvalidValue(
+            f"the audit in {str(out)!r} was not begun by you, and its spec would import and "
+            f"run {', '.join(named)}; read that code, then add --trust"
+        )
 
 
 def pick_device(device: str) -> str:
@@ -202,7 +241,9 @@ def _parse_gate(gate: Gate | str) -> Gate:
     return Gate.parse(gate) if isinstance(gate, str) else gate
 
 
-def _build_given(given: object, out: Path, *, resume: bool, device: str) -> Spec | None:
+def _build_given(
+    given: object, out: Path, *, resume: bool, device: str, trust: bool
+) -> Spec | None:
     """Build the spec; None if cases were given instead."""
     if isinstance(given, Spec):
         return given
@@ -210,7 +251,8 @@ def _build_given(given: object, out: Path, *, resume: bool, device: str) -> Spec
         return build_spec(SpecSource("the spec", write_toml(given), pick_device(device)))
     if given is None or isinstance(given, Path | str):
         path = None if given is None else Path(given)
-        return build_spec(read_source(path, out, resume=resume, device=pick_device(device)))
+        where = pick_device(device)
+        return build_spec(read_source(path, out, resume=resume, device=where, trust=trust))
     return None
 
 
@@ -224,7 +266,11 @@ def _require_cases(given: object) -> tuple[AnyCase, ...]:
 
 
 def _choose_executor(
-    executor: str | Executor, spec: Spec | None, workers: int | None, out: Path
+    executor: str | Executor,
+    spec: Spec | None,
+    workers: int | None,
+    out: Path,
+    timeout: float | None,
 ) -> Executor:
     if callable(executor):
         return executor
@@ -232,20 +278,24 @@ def _choose_executor(
         raise InvalidValue(f"expected executor 'local' or 'ray', got {executor!r}")
     count = workers or 1
     if spec is None:
-        if executor == "ray" or count > 1:
+        if executor == "ray" or count > 1 or timeout is not None:
             raise InvalidValue(
-                "workers build their cases from a spec, got cases; give a spec, or leave executor "
-                "and workers out"
+                "workers build their cases from a spec, got cases; give a spec, or leave executor, "
+                "workers and timeout out"
             )
         return serial
     if executor == "ray":
-        return RayCluster(spec.source, workers)
+        return RayCluster(spec.source, workers, timeout)
     on_gpu = spec.source.device.startswith("cuda")
     if on_gpu and count > 1:
         raise InvalidValue("one process drives a GPU, got --workers; leave it out, or use ray")
-    if count > 1:
-        return Pool(spec.source, count, out / CHECKPOINTS)
+    if count > 1 or timeout is not None:
+        return Pool(spec.source, count, out / CHECKPOINTS, timeout)
     return side_by_side if on_gpu else serial
+
+
+def _give_up(case: AnyCase) -> Outcome:
+    return fail_case(case, f"it ended the process {TRIES} times")
 
 
 def _find_device(cases: Sequence[AnyCase]) -> str:
@@ -255,14 +305,32 @@ def _find_device(cases: Sequence[AnyCase]) -> str:
 
 
 def _run_missing(
-    store: AuditStore, cases: Sequence[AnyCase], executor: Executor, progress: ProgressListener
+    store: AuditStore,
+    cases: Sequence[AnyCase],
+    executor: Executor,
+    alone: Executor | None,
+    progress: ProgressListener,
 ) -> None:
+    """Run what has no result; a case that seems to end the process runs last, and `alone`."""
     by_id = {case.id: case for case in cases}
     records = store.records()
     done = {record.case for record in records}
     missing = [case for case in by_id.values() if case.id not in done]
     showing = progress.begin(total=len(by_id), done=records, mended=store.mended)
+
+    def started(case: AnyCase) -> None:
+        store.begin(case)
+        progress.started(case)
+
     with checkpointing(store.path / CHECKPOINTS), showing:
-        for outcome in executor(missing, progress.started):
-            store.add(by_id[outcome.record.case], outcome)
-            progress.finished(outcome.record)
+        begun = {case for case, times in store.begun().items() if times >= TRIES}
+        suspects = [case for case in missing if case.id in begun]
+        others = [case for case in missing if case.id not in begun]
+        last = alone(suspects, progress.started) if alone else map(_give_up, suspects)
+        try:
+            for outcome in chain(executor(others, started), last):
+                store.add(by_id[outcome.record.case], outcome)
+                progress.finished(outcome.record)
+        except BaseException:
+            store.interrupt()
+            raise

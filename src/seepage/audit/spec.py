@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,11 +44,13 @@ class Spec:
         title: What it is called.
         source: The file as it was read.
         parts: What to run, in order.
+        timeout: Seconds that a case may take; None for no limit.
     """
 
     title: str
     source: SpecSource
     parts: tuple[Part, ...]
+    timeout: float | None = None
 
     @cached_property
     def cases(self) -> tuple[AnyCase, ...]:
@@ -76,7 +79,8 @@ def build_spec(source: SpecSource) -> Spec:
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
     with locate_error(source):
-        entries.require_keys(table, "title", "seeds", "metrics", "controls", "scenario")
+        entries.require_keys(table, "title", "seeds", "metrics", "controls", "timeout", "scenario")
+        timeout = _read_timeout(table.get("timeout"))
         build = partial(
             _build_parts,
             metrics=_read_metrics(table.get("metrics")),
@@ -86,7 +90,8 @@ def build_spec(source: SpecSource) -> Spec:
             model=_share_models(source.device),
         )
         parts = [part for made in entries.read_each(table, "scenario", build) for part in made]
-    return Spec(str(table.get("title", Path(source.name).stem)), source, tuple(parts))
+    title = str(table.get("title", Path(source.name).stem))
+    return Spec(title, source, tuple(parts), timeout)
 
 
 def _share_models(device: str) -> Callable[..., Task]:
@@ -185,6 +190,15 @@ def _read_controls(value: object) -> bool:
         with error_path("controls"):
             raise InvalidValue(f"expected controls = true or false, got {value!r}")
     return value
+
+
+def _read_timeout(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        with error_path("timeout"):
+            raise InvalidValue(f"expected timeout as seconds for each case, got {value!r}")
+    return float(value)
 
 
 def _read_metric(name: object) -> Metric:

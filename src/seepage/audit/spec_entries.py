@@ -120,7 +120,7 @@ def explain_errors(name: str) -> Iterator[None]:
         yield
     except SeepageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InvalidValue(f"{name} cannot be built or run, it raised {reason}") from error
 

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from seepage.audit.artifacts import SUFFIX, Artifacts, is_whole, pack, write_whole
-from seepage.audit.audit_result import ARTIFACTS, artifact_names
+from seepage.audit.artifacts import SUFFIX, Artifacts, pack
 from seepage.audit.database import (
+    ARTIFACTS,
     DATABASE,
+    KEPT,
+    LEFT_OUT,
+    PRIVATE,
     TEMPORARY,
     Database,
     Planned,
-    read_format,
-    require_database,
+    artifact_names,
+)
+from seepage.audit.folder import (
+    BESIDE,
+    CHECKPOINTS,
+    ENVIRONMENT,
+    PARTIAL,
+    SPEC,
+    DirectoryLock,
+    find_checkpoints,
+    holds_audit,
+    remove_files,
+    require_plain,
+    require_unlocked,
 )
 from seepage.audit.record import Outcome, Record, pack_words
 from seepage.audit.run_case import AnyCase
 from seepage.audit.targets import Target
+from seepage.audit.trust import SEAL, make_seal
+from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
+from seepage.core.whole_file import PRIVATE_FOLDER, write_whole
 
-SPEC = "spec.toml"
-ENVIRONMENT = "environment.json"
-SHEET = "contact_sheet.png"
-PAGE = "report.html"
-CHECKPOINTS = "checkpoints"
-LOCK = "audit.lock"
-PARTIAL = ".partial"
 PACKAGES = ("seepage", "torch", "numpy", "scipy", "pillow", "safetensors")
-
-_OWNER = re.compile(rb"seepage (\d+)\n")
-_WHOLE = (SPEC, ENVIRONMENT, PAGE)
-_BESIDE = (*_WHOLE, *(f".{name}{PARTIAL}" for name in _WHOLE), SHEET)
-_SQLITE = tuple(f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal"))
-# Checkpoints are named by fingerprints, which are not known when the audit begins.
-_CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|{re.escape(PARTIAL)})")
 
 # A part that changes because another one did, and which; only the other one is reported.
 _IMPLIED_BY: Mapping[str, tuple[str, ...]] = defaultdict(
@@ -97,152 +100,6 @@ def _quote(values: Sequence[str]) -> str:
     return f"{first!r}{more}"
 
 
-class DirectoryLock:
-    """A lock on a directory, held until this process releases it or dies."""
-
-    def __init__(self, folder: Path) -> None:
-        """Take the lock; raise `InvalidValue` if another process holds it."""
-        import fcntl
-
-        self._handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            refused = _in_use(folder, self._handle)
-            os.close(self._handle)
-            raise refused from None
-        os.ftruncate(self._handle, 0)
-        os.write(self._handle, f"seepage {os.getpid()}\n".encode())
-
-    def release(self) -> None:
-        """Release the lock; the file stays, since a lock on a deleted file protects nothing."""
-        os.close(self._handle)
-
-
-def _require_unlocked(folder: Path) -> None:
-    """Raise `InvalidValue` if a process holds a directory, without writing anything."""
-    import fcntl
-
-    try:
-        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _in_use(folder, handle) from None
-    finally:
-        os.close(handle)
-
-
-def _in_use(folder: Path, handle: int) -> InvalidValue:
-    owner = _OWNER.fullmatch(os.read(handle, 64))
-    who = f"process {owner[1].decode()}" if owner else "another process"
-    return InvalidValue(f"{str(folder)!r} is in use by {who}; wait for it, or choose another --out")
-
-
-def _require_audit(path: Path) -> None:
-    """Raise unless a directory holds an audit that this version can go on with."""
-    require_database(path / DATABASE)
-    for name in (*_SQLITE, *_BESIDE, LOCK, TEMPORARY, ARTIFACTS, CHECKPOINTS):
-        if (path / name).is_symlink():
-            raise InvalidValue(
-                f"expected what an audit wrote at {str(path / name)!r}, got a link, which is "
-                "never followed; remove it, or choose another --out"
-            )
-
-
-def _holds_audit(path: Path) -> bool:
-    """Whether an audit is in a directory; False if one can begin there.
-
-    An audit can begin in an empty directory, or where another was killed before it had a database.
-    Nothing is written.
-
-    Raises:
-        InvalidValue: If the directory holds anything else.
-        UnreadableFile: If the audit has another format.
-    """
-    there = [file.name for file in path.iterdir()] if path.is_dir() else []
-    # After listing: a process that begins an audit here right now makes the database first.
-    if read_format(path / DATABASE) is not None:
-        _require_audit(path)
-        return True
-    is_free = path.is_dir() or not (path.exists() or path.is_symlink())
-    if not is_free or not all(_is_leftover(path / name) for name in there):
-        raise InvalidValue(
-            f"expected --out to name a new directory, but {str(path)!r} holds something else"
-        )
-    return False
-
-
-def _is_leftover(place: Path) -> bool:
-    """Whether an audit that was killed at its beginning may have left this file."""
-    if place.is_symlink():
-        return False
-    if place.name == LOCK and place.is_file():
-        with place.open("rb") as file:
-            owner = file.read(64)
-        # The file is empty until its owner has written the process id.
-        return not owner or _OWNER.fullmatch(owner) is not None
-    # It may be gone by now, if the audit that makes it is still alive.
-    return place.name == TEMPORARY and (place.is_file() or not place.exists())
-
-
-def _remove_files(path: Path) -> None:
-    """Remove an earlier audit's files by their names; its database stays, without records.
-
-    The database lists the files that an audit may write, not those it wrote: a `report.html` that
-    somebody else put there is removed too. Checkpoints are recognised by the form of their names.
-    If this is killed, what is left can be resumed or overwritten.
-
-    Args:
-        path: The directory, locked by this process.
-
-    Raises:
-        InvalidValue: If something else has the name of a file of the audit; nothing is removed.
-    """
-    database = Database(path / DATABASE)
-    try:
-        files = [*_find_written(path, database.files()), *_find_checkpoints(path)]
-        database.empty()
-    finally:
-        database.close()
-    for file in files:
-        file.unlink(missing_ok=True)
-    for folder in (path / ARTIFACTS, path / CHECKPOINTS):
-        with suppress(OSError):  # somebody keeps something else there
-            folder.rmdir()
-
-
-def _find_written(path: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Find the files of a list that exist."""
-    for name in names:
-        parts = PurePosixPath(name).parts
-        place = path.joinpath(*parts)
-        inside = len(parts) == 1 or (len(parts) == 2 and parts[0] == ARTIFACTS)
-        if ".." in parts or not inside:
-            raise InvalidValue(f"the audit in {str(path)!r} lists {name!r}, which it cannot write")
-        partial = [place.with_suffix(PARTIAL)] if len(parts) == 2 else []
-        for file in (place, *partial):
-            if file.is_symlink() or (file.exists() and not file.is_file()):
-                raise InvalidValue(
-                    f"expected a file that the audit wrote at {str(file)!r}, got a link or a "
-                    "folder; move it away, or choose another --out"
-                )
-            if file.exists():
-                yield file
-
-
-def _find_checkpoints(path: Path) -> list[Path]:
-    """Find the states of interrupted attacks, whole or not."""
-    folder = path / CHECKPOINTS
-    return [
-        file
-        for file in (folder.iterdir() if folder.is_dir() else ())
-        if _CHECKPOINT.fullmatch(file.name) and file.is_file() and not file.is_symlink()
-    ]
-
-
 class AuditStore(AbstractContextManager["AuditStore"]):
     """An audit's directory, open for writing by this process alone.
 
@@ -255,7 +112,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         lock: Its lock, released by `close`.
 
     Attributes:
-        mended: Truncated artifacts that were found when the audit was resumed.
+        mended: Files that were missing or altered when the audit was resumed, and records.
     """
 
     def __init__(self, path: Path, lock: DirectoryLock) -> None:
@@ -264,7 +121,10 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         self.artifacts = Artifacts(path / ARTIFACTS)
         self.mended: tuple[Path, ...] = ()
         self._lock = lock
+        self._at_work: dict[str, int] = {}
         self._database = Database(path / DATABASE)
+        self._kept = {name for name, value in self._checksums().items() if value}
+        self._keeps_private = self._database.keeps_private()
 
     @classmethod
     def create(
@@ -276,6 +136,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         environment: Mapping[str, object],
         cases: Sequence[AnyCase],
         overwrite: bool = False,
+        keep_private: bool = True,
     ) -> AuditStore:
         """Begin an audit in a new or empty directory.
 
@@ -286,28 +147,32 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             environment: As plain data.
             cases: What it is to run.
             overwrite: Replace an earlier audit; any other directory is never touched.
+            keep_private: Store private inputs and guesses, not scores alone.
         """
         words = json.dumps(environment, indent=2)
+        private = KEPT if keep_private else LEFT_OUT
         about = {"title": title, "spec": spec, "environment": words}
+        about |= {PRIVATE: private, SEAL: make_seal(spec)}
+        _require_text(title, spec)
         planned = _plan(cases)
         artifacts = dict.fromkeys([*planned, *(case.target.digest for case in cases)])
         # Every file that this audit may write is listed before any of them exists.
-        files = [*_BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in artifacts)]
+        files = [*BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in artifacts)]
         with _explain_errors(path):
             begun = InvalidValue(
                 f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
                 "another --out"
             )
-            if _holds_audit(path) and not overwrite:
-                _require_unlocked(path)
+            if holds_audit(path) and not overwrite:
+                require_unlocked(path)
                 raise begun
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             with _take_lock(path) as lock:
                 # Again, since another process may have begun here in the meantime.
-                if _holds_audit(path):
+                if holds_audit(path):
                     if not overwrite:
                         raise begun
-                    _remove_files(path)
+                    remove_files(path)
                 Database.create(path / DATABASE, about=about, planned=planned.values(), files=files)
                 store = cls(path, lock)
                 store._write_copies()
@@ -315,7 +180,12 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
     @classmethod
     def resume(
-        cls, path: Path, *, cases: Sequence[AnyCase], retry_failed: bool = False
+        cls,
+        path: Path,
+        *,
+        cases: Sequence[AnyCase],
+        retry_failed: bool = False,
+        keep_private: bool = True,
     ) -> AuditStore:
         """Go on with an audit of exactly these cases.
 
@@ -323,12 +193,18 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             path: Where it is.
             cases: What it is to run; refused if the audit there was begun for others.
             retry_failed: Run failed cases again.
+            keep_private: False refuses an audit that stores private inputs.
         """
         with _explain_errors(path):
-            _require_audit(path)
+            require_plain(path)
             with _take_lock(path) as lock:
                 store = cls(path, lock)
                 store._require_plan(_plan(cases))
+                if store._keeps_private and not keep_private:
+                    raise InvalidValue(
+                        f"the audit in {str(path)!r} stores private inputs; remove them with "
+                        f"seepage purge {path}, or leave --no-truth out"
+                    )
                 store._mend({case.target.digest: case.target for case in cases})
                 if retry_failed:
                     store._database.forget(r.case for r in store.records() if r.error)
@@ -344,20 +220,31 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             )
 
     def _mend(self, targets: Mapping[str, Target]) -> None:
-        """Remove truncated files; private inputs are written again, cases will run again."""
+        """Remove what is damaged; private inputs are written again, cases will run again."""
         (self.path / TEMPORARY).unlink(missing_ok=True)
         self._write_copies()
-        broken = self.artifacts.find_damaged(artifact_names(self._database.files()))
-        self._database.forget(broken)
-        self.mended = tuple(map(self.artifacts.path, broken))
+        written = {name: value for name, value in self._checksums().items() if value}
+        broken = self.artifacts.find_damaged(written)
+        lost = self._database.find_damaged()
+        self._database.forget({*broken, *lost})
+        self._database.note({self._file(name): "" for name in {*broken, *lost} & written.keys()})
+        self._kept.difference_update(broken, lost)
+        self.mended = tuple(map(self.artifacts.path, dict.fromkeys([*broken, *lost])))
         for path in self.mended:
-            path.unlink()
-        for name in broken:
-            if name in targets:
-                self._keep_truth(targets[name])
-        for path in _find_checkpoints(self.path):
-            if path.suffix != SUFFIX or not is_whole(path):
+            path.unlink(missing_ok=True)
+        self._database.note(
+            {k: v for name in broken if name in targets for k, v in self._keep(targets[name])}
+        )
+        for path in find_checkpoints(self.path):
+            if path.suffix != SUFFIX or not Checkpoints(path.parent).is_whole(path.stem):
                 path.unlink()
+
+    def _checksums(self) -> dict[str, str]:
+        """The checksum of every artifact, by name; empty for those that are not written."""
+        return artifact_names(self._database.files())
+
+    def _file(self, name: str) -> str:
+        return f"{ARTIFACTS}/{name}{SUFFIX}"
 
     def _write_copies(self) -> None:
         """Write the spec and the environment as files for people to read, unless they exist."""
@@ -372,22 +259,42 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         """The records there are, in the order of the plan."""
         return self._database.records()
 
+    def begun(self) -> dict[str, int]:
+        """How often each case has begun without a result, not counting interrupts."""
+        return self._database.begun()
+
+    def begin(self, case: AnyCase) -> None:
+        """Note that a case begins, so that one that ends the process is known."""
+        self._at_work[case.id] = self.begun().get(case.id, 0)
+        self._database.begin(case.id, times=self._at_work[case.id] + 1)
+
+    def interrupt(self) -> None:
+        """Note that the cases at work did not end the process themselves."""
+        for case, times in self._at_work.items():
+            self._database.begin(case, times=times)
+
     def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Store the outcome of a case: its tensors first, then its record."""
         try:
-            if case.target.tensors and not self.artifacts.path(case.target.digest).exists():
-                self._keep_truth(case.target)
-            if outcome.guess is not None:
-                self.artifacts.write(case.id, outcome.pack())
+            checksums = dict(self._keep(case.target))
+            if not self._keeps_private:
+                outcome = replace(outcome, guess=None, said=())
+            if outcome.guess is not None or outcome.objective:
+                checksums[self._file(case.id)] = self.artifacts.write(case.id, outcome.pack())
         except OSError as error:
             raise UnreadableFile(
                 f"cannot write to {str(self.artifacts.folder)!r}: {error.strerror}; what was "
                 "stored before is still there, and --resume goes on from it"
             ) from error
-        self._database.add(outcome.record)
+        self._database.add(outcome.record, checksums)
+        self._kept.add(case.target.digest)
+        self._at_work.pop(case.id, None)
 
-    def _keep_truth(self, target: Target) -> None:
-        self.artifacts.write(target.digest, pack(target.tensors, pack_words(target.words)))
+    def _keep(self, target: Target) -> Iterator[tuple[str, str]]:
+        """Write the private inputs unless they are there; yield the file and its checksum."""
+        if target.tensors and self._keeps_private and target.digest not in self._kept:
+            data = pack(target.tensors, pack_words(target.words))
+            yield self._file(target.digest), self.artifacts.write(target.digest, data)
 
     def close(self) -> None:
         """Close the database and release the directory."""
@@ -399,6 +306,16 @@ class AuditStore(AbstractContextManager["AuditStore"]):
     def __exit__(self, *error: object) -> None:
         """Close it at the end of the block."""
         self.close()
+
+
+def _require_text(*texts: str) -> None:
+    """Refuse what cannot be stored, such as a file name that is not UTF-8."""
+    for text in texts:
+        if text != text.encode(errors="replace").decode():
+            shown = text.encode(errors="replace").decode()
+            raise InvalidValue(
+                f"expected names in UTF-8, got other bytes in {shown[:80]!r}; rename the file"
+            )
 
 
 def _plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:

@@ -478,6 +478,8 @@ def read_capture(
         raise InvalidValue(
             f"{capture} does not say what an input looks like; give its shape, such as 3x32x32"
         )
+    if labels is not None and not all(0 <= label < 2**31 for label in labels):
+        raise InvalidValue("expected labels as class numbers from 0, got others")
     known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
     batch = None if truth is None else _read_truth(Path(truth), domain)
     people = None if public is None else _read_public(public, domain)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 import torch
 
@@ -24,12 +25,16 @@ from seepage.audit.record import Outcome
 from seepage.audit.run_case import AnyCase, Started, announce_nothing, fail_case, run_case
 from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, MissingExtra, UnknownName
+from seepage.core.errors import InvalidValue, MissingExtra, SeepageError, UnknownName
 from seepage.core.progress import listen, report
 
 # The first byte of a message says what follows.
-PROGRESS, OUTCOME = b"p", b"o"
+BEGUN, PROGRESS, OUTCOME = b"b", b"p", b"o"
 TRIES = 2
+# The address on which a cluster that is started here listens.
+HOST = "SEEPAGE_RAY_HOST"
+# Seconds after which Ray knows that a machine is lost.
+_NOTICED = 20
 
 
 @lru_cache(maxsize=1)
@@ -42,8 +47,9 @@ def _build_cases(source: SpecSource) -> dict[str, AnyCase]:
 
 def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Path) -> None:
     """Run the case of every id that is sent, until the other end of the pipe closes."""
-    # Ctrl-C reaches all processes; the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # These reach all processes; the parent decides what they mean.
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     cases = _build_cases(source)
@@ -55,6 +61,7 @@ def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Pat
         while True:
             try:
                 case = cases[link.recv_bytes().decode()]
+                link.send_bytes(BEGUN)
                 link.send_bytes(OUTCOME + run_case(case).pack())
             except (EOFError, BrokenPipeError):
                 return
@@ -79,11 +86,13 @@ class Pool:
         source: The spec whose cases will come.
         workers: How many processes.
         checkpoints: Folder in which long attacks save their state.
+        timeout: Seconds after which a case is ended and recorded as failed; None for no limit.
     """
 
     source: SpecSource
     workers: int
     checkpoints: Path
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse less than one worker."""
@@ -102,7 +111,7 @@ class Pool:
                     case = waiting.popleft()
                     started(case)
                     idle.send(case)
-                for worker, case in _wait_for_messages(crew):
+                for worker, case in _wait_for_messages(crew, self.timeout):
                     try:
                         outcome = worker.receive()
                     except (EOFError, ConnectionError):
@@ -117,10 +126,15 @@ class Pool:
                         )
                     if outcome is not None:
                         yield outcome
+                for worker in [worker for worker in crew if worker.is_late(self.timeout)]:
+                    crew.remove(worker)
+                    late = worker.case
+                    worker.kill()
+                    if late is not None and self.timeout is not None:
+                        yield fail_case(late, describe_timeout(self.timeout))
         finally:
             for worker in crew:
-                worker.process.kill()
-                worker.end()
+                worker.kill()
 
     def _find_idle(self, crew: list[_Worker]) -> _Worker | None:
         """Find a worker without a case, or start one if there may be more."""
@@ -148,10 +162,21 @@ class Pool:
         return _Worker(process, ours)
 
 
-def _wait_for_messages(crew: Sequence[_Worker]) -> list[tuple[_Worker, AnyCase]]:
-    """Wait until busy workers have sent something or died, and list them with their cases."""
+def describe_timeout(seconds: float) -> str:
+    """Say that a case was ended."""
+    return f"it took longer than the timeout of {seconds:g} s"
+
+
+def _wait_for_messages(
+    crew: Sequence[_Worker], timeout: float | None
+) -> list[tuple[_Worker, AnyCase]]:
+    """Wait until busy workers have sent something or died, and list them with their cases.
+
+    With a timeout, wait no longer than until the next case is late.
+    """
     busy = {id(worker.link): (worker, worker.case) for worker in crew if worker.case}
-    ready = wait([worker.link for worker, _ in busy.values()])
+    left = None if timeout is None else min(worker.left(timeout) for worker, _ in busy.values())
+    ready = wait([worker.link for worker, _ in busy.values()], left)
     return [busy[id(link)] for link in ready]
 
 
@@ -162,16 +187,36 @@ class _Worker:
         self.process = process
         self.link = link
         self.case: AnyCase | None = None
+        self._began: float | None = None
+
+    def left(self, timeout: float) -> float:
+        """Seconds until the case in hand is late; those of a case not begun are not counted."""
+        began = time.monotonic() if self._began is None else self._began
+        return max(0.0, began + timeout - time.monotonic())
+
+    def is_late(self, timeout: float | None) -> bool:
+        """Whether the case in hand takes longer than it may."""
+        if timeout is None or self.case is None or self._began is None:
+            return False
+        return time.monotonic() >= self._began + timeout
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.end()
 
     def send(self, case: AnyCase) -> None:
         """Send a case; a worker that has died is noticed in `receive`."""
-        self.case = case
+        self.case, self._began = case, None
         with suppress(BrokenPipeError):
             self.link.send_bytes(case.id.encode())
 
     def receive(self) -> Outcome | None:
         """Return an outcome, or report progress and return None."""
         message = self.link.recv_bytes()
+        if message[:1] == BEGUN:
+            self._began = time.monotonic()
+            return None
         if message[:1] != OUTCOME:
             report(*json.loads(message[1:]))
             return None
@@ -192,16 +237,20 @@ class RayCluster:
     """Runs cases as tasks of Ray, each with one CPU, and one GPU if the spec runs on CUDA.
 
     A running cluster is used if `RAY_ADDRESS` names one; else one is started here for as long as
-    the audit runs. Ray runs a task whose worker died once more; then the case is recorded as
-    failed. Workers look for the files that a spec names under the same paths as here.
+    the audit runs, which other machines cannot reach unless SEEPAGE_RAY_HOST names an address of
+    this one. Ray runs a task whose worker died once more; then the case is recorded as failed.
+    Cases that are lost with the cluster have no result and run when the audit is resumed. Workers
+    look for the files that a spec names under the same paths as here.
 
     Args:
         source: The spec whose cases will come.
         workers: CPUs of the cluster started here; None takes all.
+        timeout: Seconds after which a case is ended and recorded as failed; None for no limit.
     """
 
     source: SpecSource
     workers: int | None = None
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse at once if Ray is not installed."""
@@ -218,15 +267,26 @@ class RayCluster:
                 num_cpus=1, num_gpus=int(self.source.device.startswith("cuda")), max_retries=1
             )
             folder = str(Path.cwd())
-            running = {task.remote(self.source, case.id, folder): case for case in cases}
-            while running:
-                [ready], _ = ray.wait(list(running))
-                case = running.pop(ready)
-                try:
-                    outcome = Outcome.unpack(ray.get(ready), case.target.truth)
-                except ray.exceptions.RayError as error:
-                    outcome = fail_case(case, f"its worker was lost: {type(error).__name__}")
-                yield outcome
+            try:
+                running = {
+                    task.remote(self.source, case.id, folder, self.timeout): case for case in cases
+                }
+                while running:
+                    [ready], _ = ray.wait(list(running))
+                    case = running[ready]
+                    try:
+                        outcome = Outcome.unpack(ray.get(ready), case.target.truth)
+                    except ray.exceptions.RayError as error:
+                        if not _is_own_fault(ray, error):
+                            raise
+                        outcome = fail_case(case, f"its worker was lost: {type(error).__name__}")
+                    running.pop(ready)
+                    yield outcome
+            except (ray.exceptions.RayError, ConnectionError) as error:
+                raise SeepageError(
+                    f"Ray was lost ({type(error).__name__}), and with it the cases at work; what "
+                    "is done is stored, and --resume runs the rest"
+                ) from error
 
     @contextmanager
     def _start_cluster(self, ray: ModuleType) -> Iterator[None]:
@@ -239,6 +299,7 @@ class RayCluster:
         ray.init(
             num_cpus=None if there else self.workers,
             include_dashboard=None if there else False,
+            _node_ip_address=None if there else os.environ.get(HOST, "127.0.0.1"),
             log_to_driver=False,
             logging_level="ERROR",
             runtime_env={"env_vars": {"PYTHONPATH": paths}},
@@ -250,6 +311,9 @@ class RayCluster:
 
 
 def _import_ray() -> ModuleType:
+    if "RAY_ADDRESS" not in os.environ and HOST not in os.environ:
+        # Read when Ray is imported: the cluster started here listens on the loopback device only.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         # An import statement would have another type where the extra is not installed.
         ray = import_module("ray")
@@ -261,10 +325,59 @@ def _import_ray() -> ModuleType:
     return ray
 
 
-def _run_task(source: SpecSource, case: str, folder: str) -> bytes:
+def _is_own_fault(ray: ModuleType, error: Exception) -> bool:
+    """Whether a task failed by itself, not because a machine or the cluster was lost."""
+    known = ray.exceptions
+    if isinstance(error, known.RayTaskError | known.OutOfMemoryError):
+        return True
+    if not isinstance(error, known.WorkerCrashedError):
+        return False
+    # A worker dies with its machine too, which Ray notices later.
+    try:
+        for _ in range(_NOTICED):
+            if not all(node["Alive"] for node in ray.nodes()):
+                return False
+            time.sleep(1)
+    except (known.RayError, ConnectionError):
+        return False
+    return True
+
+
+class _TooLong(BaseException):
+    """The time of a case is over; no attack may take it for an error of its own."""
+
+
+@contextmanager
+def _limit_time(seconds: float | None) -> Iterator[None]:
+    """Raise `_TooLong` after some seconds; end the process if nobody listens."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    watchdog = threading.Timer(2 * seconds + 10, os._exit, [1])
+    watchdog.daemon = True
+    watchdog.start()
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        watchdog.cancel()
+        signal.signal(signal.SIGALRM, before)
+
+
+def _run_task(source: SpecSource, case: str, folder: str, timeout: float | None) -> bytes:
     """Run one case in a worker."""
     os.chdir(folder)
     cases = _build_cases(source)
     if case not in cases:
         raise UnknownName("case", case, cases, where="in the spec as this worker reads it")
-    return run_case(cases[case]).pack()
+    try:
+        with _limit_time(timeout):
+            return run_case(cases[case]).pack()
+    except _TooLong:
+        return fail_case(cases[case], describe_timeout(timeout or 0)).pack()

@@ -24,6 +24,7 @@ from seepage import __version__
 
 if TYPE_CHECKING:
     import click
+    from rich.console import Console
 
     from seepage.core.plugins import Catalogue
 
@@ -127,6 +128,12 @@ def options(
     ] = False,
 ) -> None:
     """Measures what a shared gradient gives away."""
+
+
+def _make_console(*, stderr: bool = False) -> Console:
+    from seepage.cli.safe_console import SafeConsole
+
+    return SafeConsole(stderr=stderr)
 
 
 Device = StrEnum("Device", ["auto", "cpu", "cuda"])
@@ -250,6 +257,22 @@ def audit(
         bool, typer.Option("--retry-failed", help="With --resume, run failed cases again.")
     ] = False,
     overwrite: Overwrite = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, help="Seconds that a case may take; then it is ended and recorded as failed."
+        ),
+    ] = None,
+    no_truth: Annotated[
+        bool,
+        typer.Option("--no-truth", help="Store scores only: no private inputs and no guesses."),
+    ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="With --resume, import what the spec of somebody else's audit names."
+        ),
+    ] = False,
     dry_run: DryRun = False,
     plain: Plain = False,
     quiet: Quiet = False,
@@ -262,8 +285,6 @@ def audit(
     Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above
     or more than before, 4 inconclusive.
     """
-    from rich.console import Console
-
     from seepage.audit.choices import Gate
     from seepage.cli.capture_command import CaptureRequest, ModelRequest
     from seepage.cli.run_audit import AuditRequest, run_request
@@ -311,8 +332,11 @@ def audit(
         network=None if data is None else ModelRequest(data=data, people=people, **given),
         fail_if_inconclusive=fail_if_inconclusive,
         baseline=fail_if_worse,
+        timeout=timeout,
+        keep_private=not no_truth,
+        trust=trust,
     )
-    raise typer.Exit(run_request(request, Console()))
+    raise typer.Exit(run_request(request, _make_console()))
 
 
 def _refuse_extra(options: Mapping[str, object], needed: str) -> None:
@@ -342,8 +366,6 @@ def inspect(
     form: PrintedOption = Printed.text,
 ) -> None:
     """Say what an architecture gives away: its rank metric, and counts of its first layer."""
-    from rich.console import Console
-
     from seepage.cli.model_commands import inspect_models
 
     _import_from_here()
@@ -353,7 +375,7 @@ def inspect(
         shape=shape,
         numerical=numerical,
         as_json=form is Printed.json,
-        console=Console(),
+        console=_make_console(),
     )
 
 
@@ -379,8 +401,6 @@ def vet(
 
     Exit codes: 0 clean, 2 bad usage, 3 suspicious, 4 malicious.
     """
-    from rich.console import Console
-
     from seepage.cli.model_commands import vet_model
 
     _import_from_here()
@@ -392,7 +412,7 @@ def vet(
         data=data,
         people=people,
         as_json=form is Printed.json,
-        console=Console(),
+        console=_make_console(),
     )
     raise typer.Exit(code)
 
@@ -418,17 +438,37 @@ def report(
 
     The audit may still be running or may have been interrupted: the report says what is missing.
     """
-    from rich.console import Console
-
     from seepage.cli.report_command import write_report
 
-    write_report(directories, form=form.value, out=out, utility=utility, console=Console())
+    write_report(directories, form=form.value, out=out, utility=utility, console=_make_console())
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
+) -> None:
+    """Check that an audit is as it was written: checksums, records and files.
+
+    Exit codes: 0 whole, 1 something is missing or was altered, 2 no audit.
+    """
+    from seepage.cli.store_commands import verify_audit
+
+    raise typer.Exit(verify_audit(directory, _make_console()))
+
+
+@app.command()
+def purge(
+    directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
+) -> None:
+    """Remove the private inputs and the guesses of an audit, and keep its scores."""
+    from seepage.cli.store_commands import purge_audit
+
+    purge_audit(directory, _make_console())
 
 
 @app.command(name="list")
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
     """List the names that a spec can use."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -437,7 +477,7 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
     table.add_column()
     for name, line in _read_catalogue(kind).items():
         table.add_row(name, Text(line))
-    Console().print(table)
+    _make_console().print(table)
 
 
 def _read_catalogue(kind: Kind) -> dict[str, str]:
@@ -483,11 +523,18 @@ def _read_lines(parts: Mapping[str, object]) -> dict[str, str]:
 
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 2."""
+    from seepage.cli.signals import exit_code, exit_on_signals
+
     try:
-        with _warn_in_sentences():
+        with exit_on_signals(), _warn_in_sentences():
             app()
     except KeyboardInterrupt:
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(exit_code(INTERRUPTED)) from None
+    except SystemExit as ended:
+        # Typer has one code for every interrupt.
+        raise SystemExit(
+            exit_code(INTERRUPTED) if ended.code == INTERRUPTED else ended.code
+        ) from None
     except Exception as error:
         from seepage.core.errors import SeepageError
 
@@ -523,7 +570,5 @@ def _show_warning(
 
 
 def _print_to_stderr(sentence: str, *, style: str) -> None:
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = _make_console(stderr=True)
     console.print(sentence, style=style, markup=False, highlight=False, soft_wrap=True)

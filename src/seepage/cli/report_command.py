@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console
 
 from seepage import report
-from seepage.audit.artifacts import write_whole
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Choice, leakages
+from seepage.audit.folder import PAGE
 from seepage.audit.record import Record
-from seepage.audit.store import PAGE
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
+from seepage.core.whole_file import write_whole
 from seepage.report.words import label_defenses
 
 _SUFFIX = {"markdown": "md"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,13 +24,13 @@ from seepage import report
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import IDENTIFIED, Breach, Gate
 from seepage.audit.database import DATABASE
+from seepage.audit.folder import PAGE, SHEET
 from seepage.audit.grid import estimate
 from seepage.audit.record import Record
 from seepage.audit.run_case import AnyCase
 from seepage.audit.run_spec import find_breaches, pick_device, read_source, require_measured, run
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource
-from seepage.audit.store import PAGE, SHEET
 from seepage.cli.capture_command import (
     CaptureRequest,
     ModelRequest,
@@ -37,6 +38,7 @@ from seepage.cli.capture_command import (
     model_spec,
 )
 from seepage.cli.report_command import print_alarms, print_line, save_page
+from seepage.cli.signals import raise_on_signals
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
 from seepage.report.leak import group_by_setup
@@ -79,6 +81,9 @@ class AuditRequest:
     network: ModelRequest | None = None
     fail_if_inconclusive: bool = False
     baseline: Path | None = None
+    timeout: float | None = None
+    keep_private: bool = True
+    trust: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
@@ -89,6 +94,31 @@ class AuditRequest:
             raise InvalidValue(f"expected a spec or {other}, got both; leave one out")
         if self.retry_failed and not self.resume:
             raise InvalidValue("--retry-failed goes with --resume, which is not given")
+
+    def resuming(self) -> list[str]:
+        """The words of the command that goes on with this audit."""
+        valued = {
+            "--out": self.out,
+            "--device": None if self.device == "auto" else self.device,
+            "--executor": None if self.executor == "local" else self.executor,
+            "--workers": self.workers,
+            "--fail-if-worse": self.baseline,
+            "--timeout": None if self.timeout is None else f"{self.timeout:.17g}",
+        }
+        flags = {
+            "--fail-if-inconclusive": self.fail_if_inconclusive,
+            "--plain": self.plain,
+            "--quiet": self.quiet,
+            "--no-truth": not self.keep_private,
+            "--resume": True,
+        }
+        return [
+            *("seepage", "audit"),
+            *([] if self.spec is None else [str(self.spec)]),
+            *(str(w) for pair in valued.items() if pair[1] is not None for w in pair),
+            *(word for gate in self.gates for word in ("--fail-above", str(gate))),
+            *(flag for flag, is_given in flags.items() if is_given),
+        ]
 
     @property
     def resumes(self) -> bool:
@@ -120,7 +150,7 @@ class AuditProgress:
         """Say what is done already, and show a bar inside the block."""
         self.has_begun = True
         for path in mended:
-            print_line(self._console, f"{path} was truncated and is made anew", style="yellow")
+            print_line(self._console, f"{path} was damaged and is made anew", style="yellow")
         if done:
             are = count_noun(len(done), "case is", "cases are")
             self._shown.print(f"{are} done, {total - len(done)} to run")
@@ -210,39 +240,51 @@ def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
         return capture_spec(request.capture, device=device, console=console)
     if request.network is not None and not request.resumes:
         return model_spec(request.network, device=device)
-    return read_source(request.spec, request.out, resume=request.resume, device=device)
+    return read_source(
+        request.spec, request.out, resume=request.resume, device=device, trust=request.trust
+    )
 
 
 def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
     """Run every case that has no result yet, show the progress, and write the pages."""
     _print_title(spec, console)
     shown = AuditProgress(console, quiet=request.quiet, plain=request.plain)
-    try:
-        found = run(
-            spec,
-            request.out,
-            executor="ray" if request.executor == "ray" else "local",
-            workers=request.workers,
-            resume=request.resume,
-            retry_failed=request.retry_failed,
-            overwrite=request.overwrite,
-            gates=request.gates,
-            progress=shown,
-        )
-    except KeyboardInterrupt:
-        if shown.has_begun:
-            begun, total = load_audit(request.out), len(spec.cases)
-            _write_pages(begun)
-            done = len(begun.records) + len(begun.bounds)
-            when = f"before the first of {total} cases was done"
-            if done:
-                when = f"after {done} of {total} cases; they are in {request.out}"
-            path = f" {request.spec}" if request.spec else ""
-            again = request.command or f"seepage audit{path} --out {request.out} --resume"
-            print_line(console, f"interrupted {when}\nto go on: {again}")
-        raise
-    _write_pages(found)
+    with raise_on_signals():
+        try:
+            found = run(
+                spec,
+                request.out,
+                executor="ray" if request.executor == "ray" else "local",
+                workers=request.workers,
+                resume=request.resume,
+                retry_failed=request.retry_failed,
+                overwrite=request.overwrite,
+                gates=request.gates,
+                progress=shown,
+                timeout=request.timeout,
+                keep_private=request.keep_private,
+                trust=request.trust,
+            )
+            _write_pages(found)
+        except KeyboardInterrupt:
+            if shown.has_begun:
+                _print_interrupt(request, len(spec.cases), console)
+            else:
+                print_line(console, "interrupted before the first case began; nothing was lost")
+            raise
     return found
+
+
+def _print_interrupt(request: AuditRequest, total: int, console: Console) -> None:
+    """Write the pages of what is done, and print how to go on."""
+    begun = load_audit(request.out)
+    done = len(begun.records) + len(begun.bounds) + len(begun.controls)
+    when = f"before the first of {total} cases was done"
+    if done:
+        when = f"after {done} of {total} cases; they are in {request.out}"
+    again = request.command or shlex.join(request.resuming())
+    print_line(console, f"interrupted {when}\nto go on: {again}")
+    _write_pages(begun)
 
 
 def _print_title(spec: Spec, console: Console) -> None:
@@ -309,7 +351,7 @@ def _print_result(found: AuditResult, console: Console) -> None:
         print_alarms(judged, console)
     every = (*found.records, *found.bounds, *found.controls)
     reasons = [f"failed: {record.error}" for record in every if record.error]
-    damaged = [f"truncated: {path}; --resume makes it anew" for path in found.damaged]
+    damaged = [f"missing or altered: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
         print_line(console, line, style="yellow")
     out = found.path

@@ -10,6 +10,8 @@ loads it.
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +21,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, write_whole
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was altered and is not used."""
 
 
 @dataclass(frozen=True)
@@ -40,32 +48,43 @@ class Checkpoints:
             raise InvalidValue(f"expected every >= 1, got {self.every!r}")
 
     def load(self, fingerprint: str) -> list[Tensor] | None:
-        """Load the tensors saved under this fingerprint, or None."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        """Load the tensors saved under this fingerprint, or None.
 
+        A checkpoint that was altered is discarded with a warning, and the work starts anew.
+        """
         path = self._path(fingerprint)
-        if not path.is_file():
+        if not (path.exists() or path.is_symlink()):
             return None
         try:
-            named = load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise UnreadableFile(
-                f"the checkpoint {str(path)!r} cannot be read ({error}); delete it to start anew"
-            ) from error
-        return [named[f"{index:03d}"] for index in range(len(named))]
+            return _unpack(read_plain(path))
+        except OSError as error:
+            warnings.warn(
+                f"the checkpoint {str(path)!r} is damaged ({error}); the work starts anew",
+                CheckpointWarning,
+                stacklevel=2,
+            )
+            self.discard(fingerprint)
+            return None
+
+    def is_whole(self, fingerprint: str) -> bool:
+        """Whether a checkpoint is there as it was saved."""
+        try:
+            _unpack(read_plain(self._path(fingerprint)))
+        except OSError:
+            return False
+        return True
 
     def save(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Save tensors, whole or not at all."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         path = self._path(fingerprint)
-        partial = path.with_suffix(".partial")
         # Copies, since an optimiser may hold one tensor under two names.
         own = [t.detach().cpu().clone(memory_format=torch.contiguous_format) for t in tensors]
-        save_file({f"{index:03d}": t for index, t in enumerate(own)}, partial)
-        partial.replace(path)
+        named = {f"{index:03d}": t for index, t in enumerate(own)}
+        data = save(named, metadata={"digest": digest(*own)})
+        write_whole(path, data, partial=path.with_suffix(".partial"))
 
     def finish(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Remove the checkpoint of finished work; inside `until_done`, save its end instead."""
@@ -82,6 +101,22 @@ class Checkpoints:
 
     def _path(self, fingerprint: str) -> Path:
         return self.folder / f"{fingerprint}.safetensors"
+
+
+def _unpack(data: bytes) -> list[Tensor]:
+    """Read the tensors of a checkpoint; raise `UnreadableFile` unless they are as they were."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        named = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        tensors = [named[f"{index:03d}"] for index in range(len(named))]
+        if header["__metadata__"]["digest"] != digest(*tensors):
+            raise UnreadableFile("its numbers have another checksum")
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UnreadableFile("it is no whole safetensors file") from error
+    return tensors
 
 
 _current: ContextVar[Checkpoints | None] = ContextVar("seepage_checkpoints", default=None)

@@ -68,8 +68,8 @@ class Dataset:
         least, most = int(self.labels.min()), int(self.labels.max())
         if not 0 <= least <= most < self.classes:
             raise InvalidValue(
-                f"expected labels in 0..{self.classes - 1} in {self.name}, got {least} to {most}; "
-                "number the classes from 0 and name each of them"
+                f"expected labels in 0..{self.classes - 1} in {self.name}, got others; number the "
+                "classes from 0 and name each of them"
             )
 
     def __len__(self) -> int:

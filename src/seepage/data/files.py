@@ -6,6 +6,7 @@ import importlib
 import inspect
 import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,11 @@ from seepage.core.errors import (
     DataNotFound,
     InvalidValue,
     MissingExtra,
+    SeepageError,
     UnknownName,
     UnreadableFile,
 )
+from seepage.core.whole_file import open_plain, require_size
 from seepage.data.dataset import DataRequest, Dataset, data_root, interleave_classes
 from seepage.domains.box import CIFAR10, CIFAR100, MNIST, Image, Signal
 
@@ -86,14 +89,26 @@ def stack_pictures(pictures: Sequence[Tensor]) -> Tensor:
     return torch.stack([picture.expand(channels, -1, -1) for picture in pictures])
 
 
+# Read by Pillow itself; others, such as EPS, start another program.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+# Bytes that a pixel takes on its way from 8 bits to floats, in copies of which several live.
+_ROOM = 40
+
+
 def read_picture(path: Path) -> Tensor:
     """Read an image file, upright, as `(1, H, W)` if grey, else `(3, H, W)`."""
     from PIL import Image, ImageOps
 
     damage = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error, zlib.error)
     try:
-        with Image.open(path) as picture:
-            return _picture_to_tensor(ImageOps.exif_transpose(picture))
+        with open_plain(path, follow=True) as file, warnings.catch_warnings():
+            # We know the size that Pillow warns of, and have a limit of our own.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file, formats=FORMATS) as picture:
+                require_size(path, _ROOM * picture.width * picture.height)
+                return _picture_to_tensor(ImageOps.exif_transpose(picture))
+    except SeepageError:
+        raise
     except (*damage, Image.DecompressionBombError) as error:
         raise UnreadableFile(
             f"expected an image in {path}, but it cannot be read ({error}); replace or remove it"
@@ -114,7 +129,7 @@ def _picture_to_tensor(picture: Picture) -> Tensor:
 
 
 def image_folder(request: DataRequest) -> Dataset:
-    """Load every image that Pillow can read, cut to its centre square; 32 pixels by default.
+    """Load PNG, JPEG, BMP, GIF, WebP, TIFF and PPM images, cut to their centre square of 32 pixels.
 
     Classes are the sub-folders in alphabetical order, and consecutive examples differ in class.
     Images are not normalised, since their population is unknown.
@@ -139,7 +154,7 @@ def image_folder(request: DataRequest) -> Dataset:
         inputs=inputs,
         labels=torch.tensor([label for _, label in chosen]),
         domain=Image(tuple(inputs.shape[1:])),
-        class_names=tuple(folder.name for folder in classes),
+        class_names=tuple(folder.name.encode(errors="replace").decode() for folder in classes),
         source=f"{root}, given by the user.",
     )
 
@@ -148,7 +163,7 @@ def _list_images(folder: Path) -> list[Path]:
     from PIL import Image
 
     forms = Image.registered_extensions()
-    readable = {suffix for suffix in forms if forms[suffix] in Image.OPEN}
+    readable = {suffix for suffix in forms if forms[suffix] in FORMATS}
     files = (child for child in folder.iterdir() if child.is_file() and child.name[0] != ".")
     return sorted(file for file in files if file.suffix.lower() in readable)
 
@@ -156,6 +171,10 @@ def _list_images(folder: Path) -> list[Path]:
 # Raised for archives that are truncated, garbled, encrypted or of a wrong size.
 _DAMAGE = (OSError, ValueError, EOFError, RuntimeError, MemoryError, OverflowError)
 _ARCHIVE_DAMAGE = (*_DAMAGE, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
+
+
+# How a file of a single array begins.
+_SINGLE = b"\x93NUMPY"
 
 
 def _list_arrays(path: Path) -> list[str]:
@@ -172,11 +191,20 @@ def read_arrays(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
             f"is not among {', '.join(found) or 'none'}"
         )
     with _open_archive(path) as archive:
+        members = {name.removesuffix(".npy"): size for name, size in _list_sizes(archive)}
+        # Bytes become floats, which take four times as many.
+        require_size(path, 5 * sum(members.get(name, 0) for name in names))
         arrays = {name: archive[name] for name in names}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):  # numpy returns other members as bytes
                 raise ValueError(f"{name} is not an array")
     return tuple(arrays.values())
+
+
+def _list_sizes(archive: NpzFile) -> list[tuple[str, int]]:
+    """List the members of an archive, each with its bytes when unpacked."""
+    members = archive.zip.infolist() if archive.zip else []
+    return [(info.filename, info.file_size) for info in members]
 
 
 @contextmanager
@@ -185,11 +213,14 @@ def _open_archive(path: Path) -> Iterator[NpzFile]:
         raise DataNotFound(f"expected an npz file at {path}, but nothing is there; check the path")
     try:
         # numpy would leave a file open that it opened itself if the archive is damaged.
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, NpzFile):
+        with open_plain(path, follow=True) as file:
+            if file.read(len(_SINGLE)) == _SINGLE:
                 raise ValueError("it holds a single array without a name")
+            file.seek(0)
+            archive = np.load(file, allow_pickle=False)
             yield archive
+    except SeepageError:
+        raise
     except _ARCHIVE_DAMAGE as error:
         raise UnreadableFile(
             f"expected an npz archive of plain arrays in {path}, but it cannot be read "
@@ -249,7 +280,9 @@ def _name_classes(path: Path, key: str | None, labels: NDArray[Any]) -> tuple[st
         return tuple(map(str, read_arrays(path, key)[0].tolist()))
     most = int(labels.max(initial=0))
     if most >= MOST_CLASSES:
-        raise InvalidValue(f"expected classes numbered from 0 in {path}, got a label {most}")
+        raise InvalidValue(
+            f"expected classes numbered from 0 to less than {MOST_CLASSES} in {path}, got others"
+        )
     return tuple(map(str, range(most + 1)))
 
 

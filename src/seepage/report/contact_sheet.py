@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from seepage.audit.record import Defense, Outcome
+from seepage.core.whole_file import write_whole
 from seepage.report.words import decibels, defense_words, local_words, threat_label
 
 if TYPE_CHECKING:
@@ -159,11 +161,16 @@ SHOWN = 8
 
 
 def save_contact_sheet(outcomes: Sequence[Outcome], path: Path) -> bool:
-    """Draw every case whose inputs are images; return whether there was any."""
+    """Draw every case whose inputs are images; return whether there was any.
+
+    The picture is for its owner alone, since it shows private inputs.
+    """
     inputs = [(o, o.guess if o.truth is None else o.truth) for o in outcomes]
     blocks = _make_blocks([o for o, shown in inputs if shown is not None and shown.ndim == 4])
     if blocks:
-        draw(blocks).save(path)
+        kept = io.BytesIO()
+        draw(blocks).save(kept, "png")
+        write_whole(path, kept.getvalue(), partial=path.with_name(f".{path.name}.partial"))
     return bool(blocks)
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,11 @@ def result_rows(records: Sequence[Record]) -> list[FlatRow]:
             "level": str(attempt.level),
             **_describe_place(attempt),
             **{metric: attempt.score(metric) for metric in metrics},
-            **{f"{n}_psnr": s["psnr"][attempt.index] for n, s in attempt.record.baselines.items()},
+            **{
+                f"{name}_psnr": scores["psnr"][attempt.index]
+                for name, scores in attempt.record.baselines.items()
+                if "psnr" in scores
+            },
             **_effort(attempt.record),
             "error": None,
         }
@@ -211,5 +216,10 @@ def _name_infinities(value: object) -> object:
 
 
 def _quote_formula(value: object) -> object:
-    risky = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if risky else value
+    if not isinstance(value, str):
+        return value
+    # A spreadsheet begins a new cell, hence perhaps a formula, at any of these.
+    plain = re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]+", " ", value)
+    # Full-width signs count as the plain ones in some languages.
+    risky = plain.lstrip().startswith(tuple("=+-@\uff1d\uff0b\uff0d\uff20"))
+    return f"'{plain}" if risky else plain

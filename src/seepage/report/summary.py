@@ -130,7 +130,7 @@ def _row(group: list[Record], tried: Sequence[Attempt]) -> Row:
         exact=_exact(done),
         identified=count_identified(strongest(tried)),
         other=other,
-        seconds=sum(float(r.effort["seconds"]) for r in done),
+        seconds=sum(float(r.effort.get("seconds", 0)) for r in done),
         failed=len(group) - len(done),
         residual=min(
             (float(r.certificate["residual"] or 0) for r in unscored(done) if r.certificate),
@@ -163,8 +163,8 @@ def exact_words(row: Row, *, of: str) -> str:
 
 
 def _baseline(record: Record, index: int, metric: str) -> float:
-    values = [scores[metric][index] for scores in record.baselines.values()]
-    return max((value for value in values if value is not None), default=-math.inf)
+    found = [scores[metric][index] for scores in record.baselines.values() if metric in scores]
+    return max((value for value in found if value is not None), default=-math.inf)
 
 
 def unscored_words(row: Row) -> str:

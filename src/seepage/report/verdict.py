@@ -341,6 +341,15 @@ def _share(people: People) -> str:
     return f"{count_identified(people)} of {len(people)}"
 
 
+def private_words(audit: AuditResult) -> str:
+    """Say which private data a page about an audit embeds."""
+    shown = {(r.data, p) for r in audit.records if audit.holds(r.truth) for p in r.people}
+    if not shown and not any(audit.holds(record.case) for record in audit.records):
+        return "This page holds scores only: no private inputs, and no guesses at them."
+    of = f"private inputs of {count_noun(len(shown), 'person', 'people')} and " if shown else ""
+    return f"This page embeds {of}guesses at private inputs; handle it as you handle the data."
+
+
 def missing(audit: AuditResult) -> str | None:
     """Say what is not there yet, failed or cannot be read; None if nothing is."""
     every = (*audit.records, *audit.bounds, *audit.controls)
@@ -353,7 +362,9 @@ def missing(audit: AuditResult) -> str | None:
         f"{count_noun(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
         f"{count_noun(failed, 'case')} failed" if failed else "",
         f"{count_noun(infinite, 'guess', 'guesses')} not finite" if infinite else "",
-        f"{count_noun(len(audit.damaged), 'file')} of tensors damaged" if audit.damaged else "",
+        f"{count_noun(len(audit.damaged), 'file')} of tensors missing or altered"
+        if audit.damaged
+        else "",
     ]
     said = [lack for lack in lacks if lack]
     return f"Not complete: {list_words(said)}." if said else None

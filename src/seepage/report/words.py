@@ -66,9 +66,12 @@ def defense_words(defense: Defense) -> str:
     for start in range(len(defense) - 2):
         clip, mean, noise = defense[start : start + 3]
         if names[start : start + 3] == _DP_SGD and mean.arguments.get("over"):
-            norm = clip.arguments["max_norm"]
-            sigma = noise.arguments["std"] * mean.arguments["over"] / norm
-            label = f"DP-SGD C={norm:g} \N{GREEK SMALL LETTER SIGMA}={sigma:g}"
+            try:
+                norm = clip.arguments["max_norm"]
+                sigma = noise.arguments["std"] * mean.arguments["over"] / norm
+                label = f"DP-SGD C={norm:g} \N{GREEK SMALL LETTER SIGMA}={sigma:g}"
+            except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
+                break
             before, after = (
                 map(_label_link, defense[:start]),
                 map(_label_link, defense[start + 3 :]),
@@ -83,7 +86,7 @@ def _label_link(link: Component) -> str:
         return str(link)
     try:
         label = template.format(**link.arguments)
-    except (KeyError, ValueError):  # a plugin's defense of the same name
+    except (KeyError, ValueError, TypeError):  # a plugin's defense of the same name
         return str(link)
     more = [
         f"{name}={value}"

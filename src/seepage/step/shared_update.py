@@ -126,6 +126,11 @@ def copy_model(model: object) -> nn.Module:
     """Copy a network in its own precision, without what is wrapped around it."""
     if not isinstance(model, nn.Module):
         raise InvalidValue(f"expected a torch.nn.Module, got {type(model).__name__}")
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise InvalidValue(
+            f"expected a network with weights, but {type(model).__name__} is on the meta device, "
+            "which holds none; load them first"
+        )
     try:
         return copy_unwrapped(model)
     except Exception as error:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from seepage.audit.case import Case
+from seepage.audit.folder import PAGE, SHEET
 from seepage.audit.record import Outcome, Record, join_controls
 from seepage.audit.run_spec import run
-from seepage.audit.store import PAGE, SHEET
+from seepage.core.whole_file import write_whole
 from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.leak import Attempt, Level, amounts, attempts, most, strongest
 from seepage.report.page.audit_page import audit_page
@@ -114,7 +115,8 @@ class StepAudit:
             notes=f"# Made by sp.audit_step; call it again to run it again.\n{told}\n",
         )
         save_contact_sheet(list(found.outcomes()), path / SHEET)
-        (path / PAGE).write_text(audit_page(found), encoding="utf-8")
+        page = audit_page(found).encode()
+        write_whole(path / PAGE, page, partial=path / f".{PAGE}.partial")
         return path / PAGE
 
     def __str__(self) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, summarise_error
 from seepage.core.plugins import import_factory
 from seepage.core.task import Loss, name_unwrapped
+from seepage.core.whole_file import open_plain, require_size
 from seepage.zoo.building import add_argument, require_int, seed_torch
 
 PYTORCH_SUFFIXES = (".pt", ".pth", ".th")
@@ -54,6 +57,7 @@ def load_weights(task: Task, path: str | Path) -> Task:
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         raise DataNotFound(f"no weights at {str(path)!r}; check the path")
+    _require_stored(path)
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
@@ -67,6 +71,16 @@ def _read(path: Path) -> dict[str, Tensor]:
         f"expected weights as .safetensors, .pt, .pth or .th, got {str(path)!r}; "
         "save the state dict with safetensors"
     )
+
+
+def _require_stored(path: Path) -> None:
+    """Refuse pipes and devices, and an archive that unpacks to far more than it holds."""
+    with open_plain(path, follow=True) as file, suppress(zipfile.BadZipFile):
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(info.file_size for info in archive.infolist())
+        # PyTorch itself does not compress.
+        if unpacked > path.stat().st_size:
+            require_size(path, unpacked)
 
 
 def _read_pytorch(path: Path) -> dict[str, Tensor]:

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, UnreadableFile
+from seepage.core.checkpoint import Checkpoints, CheckpointWarning, checkpointing
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.progress import listen
 from seepage.domains import Image, Signal
 from seepage.search import (
     Adam,
@@ -333,13 +334,34 @@ def test_another_attack_does_not_pick_up_the_checkpoint(seen, tmp_path):
     assert not torch.equal(first.inputs, other.inputs)
 
 
-def test_a_damaged_checkpoint_is_named(seen, tmp_path):
-    from seepage.core.checkpoint import Checkpoints
+@pytest.mark.parametrize("where", [0, 9, 30, -1])
+def test_a_checkpoint_with_one_flipped_bit_is_not_used(tmp_path, where):
+    saved, path = Checkpoints(tmp_path), tmp_path / "abc.safetensors"
+    saved.save("abc", [torch.ones(2), torch.zeros(())])
+    assert [t.tolist() for t in saved.load("abc")] == [[1, 1], 0]
+    assert (path.stat().st_mode & 0o777, tmp_path.stat().st_mode & 0o777) == (0o600, 0o700)
+    data = bytearray(path.read_bytes())
+    data[where] ^= 1
+    path.write_bytes(data)
+    with pytest.warns(CheckpointWarning, match="is damaged .* the work starts anew"):
+        assert saved.load("abc") is None
+    assert not path.exists()
 
-    Checkpoints(tmp_path).save("abc", [torch.ones(2)])
-    (tmp_path / "abc.safetensors").write_bytes(b"\x00" * 4)
-    with pytest.raises(UnreadableFile, match="delete it to start anew"):
-        Checkpoints(tmp_path).load("abc")
+
+def test_a_search_from_a_damaged_checkpoint_gives_what_an_undisturbed_one_gives(seen, tmp_path):
+    def stop(step, steps, value):
+        if step >= 14:
+            raise KeyboardInterrupt
+
+    with checkpointing(tmp_path, every=7):
+        with pytest.raises(KeyboardInterrupt), listen(stop):
+            attack()(seen, rng=sp.rng(1))
+        [path] = tmp_path.glob("*.safetensors")
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 64]))
+        with pytest.warns(CheckpointWarning, match="is damaged"):
+            found = attack()(seen, rng=sp.rng(1))
+    assert torch.equal(found.inputs, attack()(seen, rng=sp.rng(1)).inputs)
 
 
 def run(objective, start=1.0, steps=100):

@@ -36,7 +36,7 @@ from seepage.report.page.people_section import (
 )
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
-from seepage.report.verdict import audit_verdict, missing
+from seepage.report.verdict import audit_verdict, missing, private_words
 from seepage.report.words import Setup, decibels, defense_words, label_setups, short_names
 
 if TYPE_CHECKING:
@@ -87,7 +87,13 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     return document(
         f"{audit.title}: {judged.headline}",
         first=join_markup(
-            opening(title, judged, pictures=pictures, missing=missing(audit)),
+            opening(
+                title,
+                judged,
+                pictures=pictures,
+                missing=missing(audit),
+                private=private_words(audit),
+            ),
             assumptions(records) if records else None,
         ),
         sections=[section for section in sections if section is not None],

@@ -11,8 +11,18 @@ from seepage.report.page.document import Markup, Section, badge, element, join_m
 from seepage.report.words import count_noun, list_words, short_names, threat_words
 
 
-def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: str | None) -> Markup:
-    """Write the verdict, what the audit lacks and, beside it, the pictures if they were kept."""
+def opening(
+    title: str,
+    judged: Verdict,
+    *,
+    pictures: Markup | None,
+    missing: str | None,
+    private: str | None = None,
+) -> Markup:
+    """Write the verdict, what the audit lacks and, beside it, the pictures if they were kept.
+
+    The last sentence says which private data the page embeds.
+    """
     return element(
         "header",
         {"class": f"opening {level_class(judged.level)}"},
@@ -27,6 +37,7 @@ def opening(title: str, judged: Verdict, *, pictures: Markup | None, missing: st
                 None,
                 *(element("p", {"class": "detail"}, sentence) for sentence in judged.details),
                 None if missing is None else element("p", {"class": "warning"}, missing),
+                None if private is None else element("p", {"class": "detail"}, private),
             ),
             None if pictures is None else element("div", {"class": "figures"}, pictures),
         ),

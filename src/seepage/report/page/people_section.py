@@ -214,7 +214,7 @@ def _baselines(attempt: Attempt) -> str:
     said = [
         f"{name} {Amount(metric, scores[metric][attempt.index]).words()}"
         for name, scores in guesses.items()
-        if scores
+        if scores and metric in scores
     ]
     return "Guesses that need no update: " + ", ".join(said) if said else ""
 

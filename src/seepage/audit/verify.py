@@ -1,0 +1,109 @@
+"""Whether an audit is as it was written, and removing what is private in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from seepage.audit.artifacts import SUFFIX, Artifacts
+from seepage.audit.audit_result import load_audit
+from seepage.audit.database import ARTIFACTS, DATABASE, Database, artifact_names
+from seepage.audit.folder import (
+    CHECKPOINTS,
+    ENVIRONMENT,
+    SHEET,
+    SPEC,
+    DirectoryLock,
+    find_checkpoints,
+    require_plain,
+)
+from seepage.core.checkpoint import Checkpoints
+from seepage.core.errors import UnreadableFile
+from seepage.core.whole_file import read_plain
+
+
+def find_damage(path: Path | str) -> list[str]:
+    """Say of everything in an audit's folder that is missing or was altered; nothing is changed.
+
+    Checksums tell accidents, not an adversary: whoever can write to the folder can also write the
+    checksums.
+
+    Args:
+        path: What `seepage audit --out` wrote.
+
+    Raises:
+        SeepageError: If there is no audit, or its database cannot be used at all.
+    """
+    path = Path(path)
+    require_plain(path)
+    database = Database(path / DATABASE, read_only=True)
+    try:
+        damaged = database.find_damaged()
+        written = {k: v for k, v in artifact_names(database.files()).items() if v}
+        about, keeps_private = database.about(), database.keeps_private()
+        records = () if damaged else database.records()
+        database.planned()
+    finally:
+        database.close()
+    artifacts = Artifacts(path / ARTIFACTS)
+    found = [f"the record of {case[:40]} is damaged: {why}" for case, why in damaged.items()]
+    for name in artifacts.find_damaged(written):
+        state = "altered" if artifacts.path(name).exists() else "missing"
+        found.append(f"{ARTIFACTS}/{name}{SUFFIX} is {state}")
+    for record in records:
+        is_attack = record.error is None and record.bound is None
+        if is_attack and keeps_private and record.case not in written:
+            found.append(f"{ARTIFACTS}/{record.case}{SUFFIX} was never written")
+    copies = {SPEC: about.get("spec", ""), ENVIRONMENT: about.get("environment", "") + "\n"}
+    found += [f"{name} is {how}" for name, how in _compare(path, copies)]
+    for file in find_checkpoints(path):
+        if file.suffix == SUFFIX and not Checkpoints(file.parent).is_whole(file.stem):
+            found.append(f"{CHECKPOINTS}/{file.name} is altered")
+    return found
+
+
+def _compare(path: Path, copies: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for name, text in copies.items():
+        try:
+            if read_plain(path / name) != text.encode():
+                yield name, "not what the database holds"
+        except FileNotFoundError:
+            yield name, "missing"
+
+
+def purge(path: Path | str) -> int:
+    """Remove private inputs, guesses, checkpoints and pictures of an audit; its records stay.
+
+    The page `report.html` shows them too: write it again afterwards. What a disk or a backup still
+    holds of removed files is beyond this. Returns the number of files that were removed.
+
+    Raises:
+        SeepageError: If there is no audit, or another process is using it.
+    """
+    path = Path(path)
+    load_audit(path)
+    lock = DirectoryLock(path)
+    try:
+        database = Database(path / DATABASE)
+        try:
+            listed = [file for file in database.files() if file.startswith(f"{ARTIFACTS}/")]
+            # First, so that what is removed is never missed.
+            database.leave_out_private(listed)
+        finally:
+            database.close()
+        artifacts = Artifacts(path / ARTIFACTS)
+        names = [artifacts.path(name) for name in artifact_names(dict.fromkeys(listed, ""))]
+        partial = [file.with_suffix(".partial") for file in names]
+        doomed = [*names, *partial, *find_checkpoints(path), path / SHEET]
+        there = [file for file in doomed if file.is_file()]
+        for file in there:
+            file.unlink()
+        for folder in (path / ARTIFACTS, path / CHECKPOINTS):
+            with suppress(OSError):  # somebody keeps something else there
+                folder.rmdir()
+    except OSError as error:
+        raise UnreadableFile(f"cannot purge {str(path)!r}: {error.strerror or error}") from error
+    finally:
+        lock.release()
+    return len(there)

@@ -1,0 +1,109 @@
+"""Files that are read and written whole: no link is followed, and nothing that hangs is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+
+from seepage.core.errors import InvalidValue, UnreadableFile
+
+# What holds private data is for its owner alone.
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+VARIABLE = "SEEPAGE_LARGEST"
+# Bytes that one file of data may have in memory.
+LARGEST = 2 * 2**30
+
+
+def require_size(path: Path, size: int) -> None:
+    """Raise `UnreadableFile` if a file would take more bytes in memory than is allowed.
+
+    The limit is 2 GiB, or what the environment variable SEEPAGE_LARGEST says.
+    """
+    written = os.environ.get(VARIABLE, str(LARGEST))
+    if not written.isdecimal():
+        raise InvalidValue(f"expected {VARIABLE} as a number of bytes, got {written[:40]!r}")
+    if size > int(written):
+        raise UnreadableFile(
+            f"{str(path)!r} would take {size} bytes in memory, more than the limit of {written}; "
+            f"if you trust it, set {VARIABLE} to that many bytes"
+        )
+
+
+def checksum(data: bytes) -> str:
+    """Return the SHA-256 of some bytes in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_plain(path: Path, *, follow: bool = False, largest: int | None = None) -> bytes:
+    """Read a regular file; a pipe or device is refused instead of waited for.
+
+    Args:
+        path: The file.
+        follow: Follow a link to it.
+        largest: Most bytes to read.
+
+    Raises:
+        UnreadableFile: If it is a link, no regular file, or larger.
+        OSError: If it cannot be opened.
+    """
+    with open_plain(path, follow=follow) as file:
+        require_regular(path, os.fstat(file.fileno()), largest=largest)
+        return file.read()
+
+
+@contextmanager
+def open_plain(path: Path, *, follow: bool = False) -> Iterator[BufferedReader]:
+    """Open a regular file to read from it; see `read_plain`."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    if not follow and path.is_symlink():
+        raise UnreadableFile(f"expected a file at {str(path)!r}, got a link, which is not followed")
+    handle = os.open(path, flags)
+    try:
+        require_regular(path, os.fstat(handle))
+    except UnreadableFile:
+        os.close(handle)
+        raise
+    with os.fdopen(handle, "rb") as file:
+        yield file
+
+
+def require_regular(path: Path, found: os.stat_result, *, largest: int | None = None) -> None:
+    """Raise `UnreadableFile` unless this is a regular file that is not too large."""
+    if not stat.S_ISREG(found.st_mode):
+        raise UnreadableFile(f"expected a file at {str(path)!r}, got a folder, pipe or device")
+    if largest is not None and found.st_size > largest:
+        raise UnreadableFile(
+            f"expected at most {largest} bytes in {str(path)!r}, got {found.st_size}"
+        )
+
+
+def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
+    """Write a file for its owner alone, whole and on disk when this returns, or not at all.
+
+    Until it is whole it is called `partial`, in the same folder; what has that name is replaced. A
+    link in place of either is replaced too, and what it points to stays as it is.
+    """
+    try:
+        partial.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(partial, flags, PRIVATE_FILE), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except IsADirectoryError:
+        raise
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    # The rename must survive a power failure.
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

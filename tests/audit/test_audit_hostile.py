@@ -1,0 +1,343 @@
+"""The folder of an audit may come from somebody else: nothing outside it is read or changed."""
+
+import io
+import json
+import os
+import shutil
+import sqlite3
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from seepage.audit import AuditStore, Outcome, Record, load_audit
+from seepage.audit.database import TEMPORARY
+from seepage.audit.folder import DirectoryLock
+from seepage.audit.verify import find_damage, purge
+from seepage.cli import app
+from seepage.cli.report_command import write_report
+from seepage.core.checkpoint import Checkpoints
+from seepage.core.construct import Component
+from seepage.core.errors import SeepageError
+from seepage.core.whole_file import checksum
+
+# Files of an audit that may be links, pipes or other names of something outside.
+NAMES = [
+    *("audit.sqlite", "audit.sqlite-wal", "audit.sqlite-shm", "audit.sqlite-journal"),
+    *("audit.lock", TEMPORARY, "spec.toml", "environment.json", "report.html"),
+    *("contact_sheet.png", ".report.html.partial", ".spec.toml.partial"),
+    *(".environment.json.partial", ".contact_sheet.png.partial"),
+    *("artifacts", "checkpoints", "artifacts/a.safetensors", "artifacts/b.partial"),
+    *("artifacts/people.safetensors", f"checkpoints/{'0' * 24}.safetensors"),
+]
+KINDS = ["link", "dangling link", "link to a folder", "pipe"]
+
+
+def planned(*names):
+    who = SimpleNamespace(digest="people", tensors={"inputs": torch.zeros(1, 2)}, words=())
+    return [SimpleNamespace(id=n, description=n, identity={"is": n}, target=who) for n in names]
+
+
+CASES = planned("a", "b")
+RECORD = Record(
+    *("d", (0,), "m", Component("Gradient"), (), Component("Threat"), Component("it"), 0),
+    scores={"psnr": (20.0,)},
+    baselines={"mean": {"psnr": (10.0,)}},
+    case="a",
+    truth="people",
+)
+
+
+def add(store, case):
+    record = Record.from_plain({**RECORD.plain(), "case": case.id})
+    store.add(case, Outcome(record, torch.zeros(1, 2), torch.zeros(1, 2)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An audit with one of two cases done, and something outside it."""
+    place = tmp_path_factory.mktemp("made")
+    here = {"title": "Two", "spec": "title = 'Two'", "environment": {}, "cases": CASES}
+    with AuditStore.create(place / "out", **here) as store:
+        add(store, CASES[0])
+    (place / "outside").write_text("mine")
+    (place / "folder").mkdir()
+    (place / "folder" / "a.safetensors").write_text("mine")
+    return place
+
+
+@pytest.fixture
+def place(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "place")
+
+
+def resume(folder):
+    with AuditStore.resume(folder, cases=CASES) as store:
+        Checkpoints(folder / "checkpoints").save("0" * 24, [torch.ones(1)])
+        add(store, CASES[1])
+
+
+def overwrite(folder):
+    cases = planned("b", "c")
+    AuditStore.create(
+        folder, title="t", spec="s", environment={}, cases=cases, overwrite=True
+    ).close()
+
+
+def report(folder):
+    shown = Console(file=io.StringIO())
+    for form in ("html", "markdown", "csv", "json"):
+        write_report([folder], form=form, out=None, utility=None, console=shown)
+    return shown.file.getvalue()
+
+
+WAYS = {"resume": resume, "overwrite": overwrite, "report": report}
+
+
+def outside(place):
+    """Everything that is not in the folder of the audit."""
+    files = [path for path in place.rglob("*") if place / "out" not in (path, *path.parents)]
+    return {str(path): path.is_file() and path.read_bytes() for path in files}
+
+
+def plant(place, name, kind):
+    at = place / "out" / name
+    at.parent.mkdir(exist_ok=True)
+    if at.is_dir():
+        shutil.rmtree(at)
+    kept = at.read_bytes() if at.exists() else b"mine"
+    at.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(at)
+    elif kind == "dangling link":
+        at.symlink_to(place / "new")
+    elif kind == "link to a folder":
+        at.symlink_to(place / "folder")
+    else:
+        # What stands outside could be used in its place.
+        (place / "outside").write_bytes(kept if name.startswith("artifacts/") else b"mine")
+        at.symlink_to("../outside" if "/" not in name else "../../outside")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_links_and_pipes_are_refused_and_nothing_outside_is_touched(place, name, kind, way):
+    plant(place, name, kind)
+    before = outside(place)
+    said = r"got (a link|a pipe)|database of an audit|no audit in|holds something else"
+    with pytest.raises(SeepageError, match=said):
+        WAYS[way](place / "out")
+    assert outside(place) == before
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "csv", "json"])
+def test_a_report_replaces_a_link_in_its_place_and_follows_none(place, form):
+    suffix = {"markdown": "md"}.get(form, form)
+    names = [f".report.{suffix}.partial"] if form != "html" else []
+    names += [f"report.{suffix}"] if form != "html" else []
+    for name in names:
+        (place / "out" / name).symlink_to(place / "outside")
+    report(place / "out")
+    assert (place / "outside").read_text() == "mine"
+    assert not (place / "out" / f"report.{suffix}").is_symlink()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["audit.sqlite", "audit.lock"])
+def test_a_hard_link_to_something_outside_is_not_written_through(place, name, way):
+    (place / "outside").unlink()
+    os.link(place / "out" / name, place / "outside")
+    held = (place / "outside").read_bytes()
+    with pytest.raises(SeepageError, match="is a hard link"):
+        WAYS[way](place / "out")
+    assert (place / "outside").read_bytes() == held
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_journal_that_names_a_file_to_delete_is_refused(place, way):
+    """SQLite deletes the file that the end of a hot journal names."""
+    victim = str(place / "outside").encode()
+    end = len(victim).to_bytes(4, "big") + sum(victim).to_bytes(4, "big")
+    journal = bytes.fromhex("d9d505f920a163d7") + bytes(504) + victim + end
+    path = place / "out" / "audit.sqlite-journal"
+    path.write_bytes(journal + bytes.fromhex("d9d505f920a163d7"))
+    with pytest.raises(SeepageError, match="names another file"):
+        WAYS[way](place / "out")
+    assert (place / "outside").read_text() == "mine"
+
+
+def execute(folder, *statements):
+    with sqlite3.connect(folder / "audit.sqlite") as database:
+        for statement, values in statements:
+            database.execute(statement, values)
+    database.close()
+
+
+def put_record(folder, plain):
+    text = plain if isinstance(plain, str) else json.dumps(plain)
+    execute(
+        folder,
+        ("UPDATE records SET record = ?, sha256 = ?", (text, checksum(text.encode()))),
+    )
+
+
+ELSEWHERE = ["../../outside", "/etc/passwd", "..", ".", "a/b", "a\0b", "a\\b", "x" * 300, "c"]
+
+
+@pytest.mark.parametrize("key", ["truth", "case"])
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_record_that_names_a_file_elsewhere_is_one_sentence_and_runs_again(place, key, name):
+    put_record(place / "out", {**RECORD.plain(), key: name})
+    before = outside(place)
+    with pytest.raises(SeepageError, match=r"is damaged.*--resume runs that case again") as refused:
+        report(place / "out")
+    assert "\n" not in str(refused.value)
+    with AuditStore.resume(place / "out", cases=CASES) as store:
+        assert store.records() == ()
+        add(store, CASES[0])
+    assert len(load_audit(place / "out").records) == 1
+    assert outside(place) == before
+
+
+@pytest.mark.parametrize(
+    "listed", ["../outside", "artifacts/../../outside", "thesis.tex", "artifacts/a.tex", ""]
+)
+def test_a_list_of_files_never_makes_overwrite_remove_others(place, listed):
+    (place / "out" / "thesis.tex").write_text("mine")
+    execute(place / "out", ("INSERT INTO files VALUES (?, '')", (listed,)))
+    with pytest.raises(SeepageError, match="which it cannot write"):
+        overwrite(place / "out")
+    assert (place / "out" / "thesis.tex").read_text() == (place / "outside").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM planned; END",
+        "CREATE VIEW v AS SELECT load_extension('x')",
+        "CREATE TABLE more (a)",
+        "ALTER TABLE records ADD COLUMN more TEXT",
+        "DROP TABLE files",
+    ],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_database_with_other_tables_is_refused(place, change, way):
+    execute(place / "out", (change, ()))
+    with pytest.raises(SeepageError, match="its tables are not those of an audit"):
+        WAYS[way](place / "out")
+
+
+def test_what_an_audit_writes_is_for_its_owner_alone(place):
+    old = os.umask(0)
+    try:
+        fresh = place / "deep" / "fresh"
+        here = {"title": "Two", "spec": "title = 'Two'", "environment": {}, "cases": CASES}
+        with AuditStore.create(fresh, **here) as store:
+            add(store, CASES[0])
+            Checkpoints(fresh / "checkpoints").save("0" * 24, [torch.ones(1)])
+            during = modes(fresh)
+        report(fresh)
+    finally:
+        os.umask(old)
+    assert set(during.values()) | set(modes(fresh).values()) == {0o600, 0o700}
+    assert {"audit.sqlite", "audit.sqlite-wal", "audit.lock"} <= during.keys()
+
+
+def modes(folder):
+    return {p.name: p.stat().st_mode & 0o777 for p in [folder, *folder.rglob("*")]}
+
+
+def flip(path, where=-1):
+    data = bytearray(path.read_bytes())
+    data[where] ^= 1
+    path.write_bytes(data)
+
+
+def swap_in_database(path, old, new):
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, new))
+
+
+DAMAGE = {
+    "artifacts/a.safetensors is altered": lambda o: flip(o / "artifacts/a.safetensors"),
+    "artifacts/a.safetensors is missing": lambda o: (o / "artifacts/a.safetensors").unlink(),
+    "artifacts/people.safetensors is altered": lambda o: flip(o / "artifacts/people.safetensors"),
+    "artifacts/people.safetensors is missing": lambda o: shutil.rmtree(o / "artifacts"),
+    "spec.toml is not what the database": lambda o: (o / "spec.toml").write_text("seeds = [1]"),
+    "environment.json is missing": lambda o: (o / "environment.json").unlink(),
+    "the record of a is damaged: its checksum": lambda o: swap_in_database(
+        o / "audit.sqlite", b'"psnr": [20.0]', b'"psnr": [60.0]'
+    ),
+}
+
+
+@pytest.mark.parametrize("said", DAMAGE)
+def test_what_is_missing_or_altered_is_found_said_and_made_anew(place, said):
+    out = place / "out"
+    assert find_damage(out) == []
+    DAMAGE[said](out)
+    assert any(sentence.startswith(said) for sentence in find_damage(out))
+    assert CliRunner().invoke(app, ["verify", str(out)]).exit_code == 1
+    if said.startswith("artifacts"):
+        assert "missing or altered" in report(out)
+        assert load_audit(out).guess(RECORD) is None or load_audit(out).truth(RECORD) is None
+    elif said.startswith("spec"):
+        (out / "spec.toml").write_text("title = 'Two'")
+    with AuditStore.resume(out, cases=CASES) as store:
+        if not store.records():
+            add(store, CASES[0])
+    assert find_damage(out) == []
+    done = CliRunner().invoke(app, ["verify", str(out)])
+    assert (done.exit_code, done.output) == (0, "1 record and its files are as they were written\n")
+
+
+@pytest.mark.parametrize("where", range(0, 40_000, 997))
+def test_a_flipped_byte_of_a_database_is_noticed_or_changes_nothing(place, where):
+    out, before = place / "out", load_audit(place / "out")
+    size = (out / "audit.sqlite").stat().st_size
+    flip(out / "audit.sqlite", where % size)
+    try:
+        noticed = bool(find_damage(out))
+        after = load_audit(out)
+    except SeepageError:
+        return
+    assert noticed or after.records == before.records
+
+
+def test_purging_leaves_scores_and_nothing_private(place):
+    out = place / "out"
+    (out / "contact_sheet.png").write_text("private")
+    Checkpoints(out / "checkpoints").save("0" * 24, [torch.ones(1)])
+    (out / "artifacts" / "notes.txt").write_text("mine")
+    report(out)
+    assert "embeds private inputs of 1 person and guesses" in (out / "report.html").read_text()
+    done = CliRunner().invoke(app, ["purge", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "4 files removed" in done.output
+    left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    reports = {f"report.{end}" for end in ("html", "md", "csv", "json")}
+    assert left - reports == {
+        *("audit.lock", "audit.sqlite", "artifacts/notes.txt", "spec.toml", "environment.json")
+    }
+    assert "no private inputs, and no guesses" in (out / "report.html").read_text()
+    read = load_audit(out)
+    assert (read.records, read.damaged, read.private) == ((RECORD,), (), False)
+    assert find_damage(out) == []
+    # What is added later is left out too.
+    with AuditStore.resume(out, cases=CASES) as store:
+        add(store, CASES[1])
+    assert not list(out.glob("artifacts/*.safetensors"))
+
+
+def test_an_audit_in_use_is_not_purged(place):
+    lock = DirectoryLock(place / "out")
+    try:
+        with pytest.raises(SeepageError, match="is in use by process"):
+            purge(place / "out")
+    finally:
+        lock.release()
+    assert load_audit(place / "out").truth(RECORD) is not None
