@@ -78,7 +78,7 @@ def test_nothing_is_ranked_where_the_undefended_network_leaks_no_more_than_a_gue
         named = {"data": "d", "people": (0,), "model": "", "local": Component(""), "seed": 0}
         scores = {"psnr": (psnr,)}
         return sp.audit.Record(
-            defense=(), threat=None, attack=Component(attack), scores=scores, **named
+            defense=(), threat=Component("Threat"), attack=Component(attack), scores=scores, **named
         )
 
     def made(guess):

@@ -128,6 +128,9 @@ def _inverse(norm: Tensor) -> Tensor:
 
 def _norm(vector: Sequence[Tensor]) -> Tensor:
     """The norm of a list of tensors as one vector, reading each once."""
+    if len(vector) == 1:
+        norm: Tensor = torch.linalg.vector_norm(vector[0])
+        return norm
     return _norms(vector).square().sum().sqrt()
 
 

@@ -113,6 +113,8 @@ class Layout:
     def with_inputs(self, points: Tensor, normalised: Tensor) -> Tensor:
         """Replace the inputs of the points and keep their labels."""
         flat = normalised.reshape(*points.shape[:-1], -1)
+        if flat.shape == points.shape:
+            return flat
         return torch.cat([flat, points[..., flat.shape[-1] :]], dim=-1)
 
     def project(self, points: Tensor) -> Tensor:

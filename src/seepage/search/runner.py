@@ -29,8 +29,8 @@ log = logging.getLogger("seepage.engine")
 REPORT_EVERY = 25
 # Steps that are thrown away before a step is captured.
 _WARM_UP = 3
-# Tracing takes as long as about eighty steps, and saves a fifth of each.
-WORTH_TRACING = 1000
+# Recording takes as long as about ten steps, and saves half of each step of a small network.
+WORTH_TRACING = 50
 # Compiling takes one to two minutes and saves about a third of the remaining time. The steps
 # between these two numbers are timed.
 _TIMED_FROM, _TIMED_TO = 5, 30

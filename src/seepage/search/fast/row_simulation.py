@@ -207,12 +207,11 @@ class InTurn:
 
     @cached_property
     def simulate(self) -> Simulate:
-        """The client's own code, on a GPU with layers that are cheaper to differentiate twice."""
+        """The client's own code, with layers that are cheaper to differentiate twice."""
         simulation = self.observation.simulate
-        on_gpu = next(iter(self.observation.update)).is_cuda
-        if on_gpu and simulation.client is not None:
-            return simulation.with_task(use_double_backward(simulation.task))
-        return simulation
+        if simulation.client is None:
+            return simulation
+        return simulation.with_task(use_double_backward(simulation.task))
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Stack the updates of all rows."""
