@@ -46,7 +46,7 @@ CLIENTS: dict[str, tuple[LocalComputation, Protection]] = {
     NONE: (sp.Gradient(), sp.chain()),
     "prune 0.9": (sp.Gradient(), sp.Prune(0.9)),
     "noise 0.01": (sp.Gradient(), sp.AddGaussian(0.01)),
-    "dp-sgd": (sp.Gradient(), sp.dp_sgd(max_norm=1.0, noise_multiplier=0.01)),
+    "dp-sgd": (sp.Gradient(), sp.dp_sgd(max_norm=1.0, noise_multiplier=0.01, batch_size=1)),
     "clip 1": (sp.Gradient(), sp.Clip(1.0)),
     "mixup 2": (sp.Gradient(), sp.MixUp(2)),
     "fedavg 5": (sp.FedAvg(steps=5, lr=0.01), sp.chain()),
@@ -152,8 +152,10 @@ class Cell:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def run_cell(cell: Cell, held: dict[str, Dataset], options: argparse.Namespace) -> Cell:
-    """Attack the same updates with `auto` and with every recipe."""
+def run_cell(
+    cell: Cell, held: dict[str, Dataset], options: argparse.Namespace, keep: Callable[[], object]
+) -> None:
+    """Attack the same updates with `auto` and with every recipe; keep what there is after each."""
     data_name, make = networks(held)[cell.network]
     data, task = held[data_name], make().to(device=torch.device(options.device))
     client, size, count = sp.Client(*CLIENTS[cell.client]), cell.batch_size, options.people
@@ -176,7 +178,7 @@ def run_cell(cell: Cell, held: dict[str, Dataset], options: argparse.Namespace) 
     errors = [str(one) for one in found if isinstance(one, SeepageError)]
     if errors:
         cell.notes["error"] = errors[0]
-        return cell
+        return
     cell.means["auto"] = fmean(judge.score(found))
     race = found[0].trace.race
     cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
@@ -187,14 +189,14 @@ def run_cell(cell: Cell, held: dict[str, Dataset], options: argparse.Namespace) 
         cell.notes["forecast"] = [sum(kept), len(kept)]
     # Steps of the rehearsal, shared by the updates of the cell.
     spent = sum(r.contenders * r.batches * r.steps for r in rungs) if race.trials else 0
-    steps = each + spent // count
+    steps = cell.notes["steps"] = each + spent // count
+    keep()
     for name, recipe in FIXED.items():
         attack = InferLabels(recipe(steps))
         guesses = attack_many(adaptive(attack) if client.chain.links else attack, seen, rngs=keys)
         if not any(isinstance(one, SeepageError) for one in guesses):
             cell.means[name] = fmean(judge.score(guesses))
-    cell.notes["steps"] = steps
-    return cell
+            keep()
 
 
 def list_cells(wanted: str) -> list[Cell]:
@@ -216,6 +218,11 @@ def load_data() -> dict[str, Dataset]:
     }
 
 
+def keep(cells: list[Cell], options: argparse.Namespace) -> None:
+    """Write down what there is so far."""
+    save("auto_attack", options.device, {"cells": [vars(c) for c in cells]}, options.out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
@@ -229,7 +236,8 @@ def main() -> None:
     for cell in list_cells(options.only):
         if time.monotonic() - began > options.seconds:
             break
-        cells.append(run_cell(cell, held, options))
+        cells.append(cell)
+        run_cell(cell, held, options, lambda: keep(cells, options))
         best = max((v for k, v in cell.means.items() if k != "auto"), default=float("nan"))
         ours = cell.means.get("auto", float("nan"))
         print(
@@ -237,7 +245,7 @@ def main() -> None:
             f"best fixed {best:6.2f} {cell.notes}",
             flush=True,
         )
-        save("auto_attack", options.device, {"cells": [vars(c) for c in cells]}, options.out)
+        keep(cells, options)
 
 
 if __name__ == "__main__":
