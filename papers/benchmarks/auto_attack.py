@@ -205,7 +205,9 @@ def list_cells(wanted: str) -> list[Cell]:
     cells = [Cell(name, 1, NONE) for name in names]
     several = ("conv-bn-pool, seed 0", "resnet20, trained", "lenet, seed 0", "convnet-16")
     cells += [Cell(name, size, NONE) for size in (4, 8) for name in several]
-    cells += [Cell(name, 1, client) for client in CLIENTS if client != NONE for name in several[:2]]
+    defended = [client for client in CLIENTS if client != NONE]
+    # Mixing needs several people.
+    cells += [Cell(n, 4 if "mixup" in c else 1, c) for c in defended for n in several[:2]]
     return [cell for cell in cells if wanted in f"{cell.network}/{cell.batch_size}/{cell.client}"]
 
 
