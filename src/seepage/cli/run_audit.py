@@ -60,6 +60,7 @@ class AuditRequest:
         command: Resumes after an interrupt; `seepage audit ... --resume` if None.
         capture: A captured update instead of a spec.
         network: A model and a data set instead of a spec.
+        extend: With `resume`, add cases that the audit was not begun with.
     """
 
     spec: Path | None
@@ -79,6 +80,7 @@ class AuditRequest:
     network: ModelRequest | None = None
     fail_if_inconclusive: bool = False
     baseline: Path | None = None
+    extend: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
@@ -225,6 +227,7 @@ def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
             workers=request.workers,
             resume=request.resume,
             retry_failed=request.retry_failed,
+            extend=request.extend,
             overwrite=request.overwrite,
             gates=request.gates,
             progress=shown,
