@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from benchmarks.picture import picture, words
 from seepage.report.page.document import Markup, element
 from seepage.report.page.line_chart import (
     Axis,
@@ -16,6 +15,7 @@ from seepage.report.page.line_chart import (
     place_names,
     span_axis,
 )
+from seepage_papers.picture import picture, words
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
 DOT = 4.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.picture import picture, words
 from seepage.report.page.document import Markup, element
+from seepage_papers.picture import picture, words
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 640
 COLOURS = ("#8a5a2b", "#2f6b36", "#c08a4e", "#6da574")

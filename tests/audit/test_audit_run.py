@@ -103,3 +103,20 @@ def test_cases_cannot_be_sent_to_workers():
     cases = build_spec(SpecSource("spec", write_toml(SPEC))).cases
     with pytest.raises(InvalidValue, match="workers build their cases from a spec"):
         run(cases, workers=2)
+
+
+def test_an_audit_can_be_extended_by_cases_it_was_not_begun_with(tmp_path):
+    wider = {**SPEC, "scenario": {**SPEC["scenario"], "defenses": [[], [{"name": "Sign"}]]}}
+    first = run(SPEC, tmp_path / "out")
+    with pytest.raises(InvalidValue, match="begun with another spec"):
+        run(wider, tmp_path / "out", resume=True)
+    more = run(wider, tmp_path / "out", resume=True, extend=True)
+    assert more.records[:2] == first.records
+    assert len(more.records) == 4
+    assert more.complete
+    assert more.spec == (tmp_path / "out" / "spec.toml").read_text() == write_toml(wider)
+    # Fewer cases change nothing and run nothing.
+    again = run(SPEC, tmp_path / "out", resume=True, extend=True, executor=run_nothing)
+    assert again.records == more.records
+    assert again.spec == more.spec
+    assert run(wider, tmp_path / "out", resume=True, executor=run_nothing).complete

@@ -89,7 +89,7 @@ def reproduce(wish: Wish, console: Console) -> int:
     table = load_table(wish.name)
     place = Place(device=pick_device(wish.device))
     shown = Console(quiet=True) if wish.quiet else console
-    with _preparing(shown, plain=wish.plain) as announce:
+    with preparing(shown, plain=wish.plain) as announce:
         made = source(table, wish.scale, place=None if wish.dry_run else place, announce=announce)
     spec = None if made is None else build_spec(made)
     if wish.dry_run:
@@ -99,7 +99,7 @@ def reproduce(wish: Wish, console: Console) -> int:
     if spec is not None:
         write(wish.out / SPEC, spec.source.text)
         found = perform(_request(wish, spec), spec, console)
-    with _preparing(shown, plain=wish.plain) as announce:
+    with preparing(shown, plain=wish.plain) as announce:
         result = reproduction(
             table, wish.scale, spec=spec, found=found, place=place, announce=announce
         )
@@ -167,7 +167,7 @@ def _request(wish: Wish, spec: Spec) -> AuditRequest:
 
 
 @contextmanager
-def _preparing(console: Console, *, plain: bool) -> Iterator[Announce]:
+def preparing(console: Console, *, plain: bool) -> Iterator[Announce]:
     """Show what is prepared, and how far it is; a log gets a line now and then."""
     with console.status("") as status:
         said, told = "", 0.0

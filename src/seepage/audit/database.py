@@ -159,7 +159,7 @@ class Database:
             planned: Every case, in order.
             files: What the audit may write, relative to its directory.
         """
-        rows = [(p.id, p.description, json.dumps(dict(p.identity))) for p in planned]
+        rows = list(map(_write_planned, planned))
         # In memory, so that a kill leaves neither half a database nor its journal.
         with _explain_errors(path), closing(sqlite3.connect(":memory:")) as sqlite:
             sqlite.executescript(_TABLES)
@@ -173,6 +173,18 @@ class Database:
             sqlite.commit()
             data = sqlite.serialize()
         write_whole(path, data, partial=path.with_name(TEMPORARY))
+
+    def extend(self, *, spec: str, planned: Iterable[Planned], files: Iterable[str]) -> None:
+        """Plan further cases, after those that are planned; the spec is that of all of them."""
+        rows = list(map(_write_planned, planned))
+        with _explain_errors(self.path), self._sqlite:
+            self._sqlite.execute("BEGIN IMMEDIATE")
+            self._sqlite.execute("UPDATE about SET value = ? WHERE key = 'spec'", (spec,))
+            self._sqlite.executemany(
+                "INSERT OR IGNORE INTO planned (id, description, identity) VALUES (?, ?, ?)", rows
+            )
+            listed = [(file,) for file in files]
+            self._sqlite.executemany("INSERT OR IGNORE INTO files VALUES (?)", listed)
 
     def add(self, record: Record, checksums: Mapping[str, str]) -> None:
         """Store a record, unless the case has one, and the checksums of files that were written."""
@@ -308,6 +320,10 @@ def _read_record(
     except UnreadableFile as error:
         return error
     return record
+
+
+def _write_planned(planned: Planned) -> tuple[str, str, str]:
+    return planned.id, planned.description, json.dumps(dict(planned.identity))
 
 
 @contextmanager

@@ -60,6 +60,7 @@ def run(
     device: str = "auto",
     resume: bool = False,
     retry_failed: bool = False,
+    extend: bool = False,
     overwrite: bool = False,
     gates: Sequence[Gate | str] = (),
     progress: ProgressListener | None = None,
@@ -83,6 +84,8 @@ def run(
         device: "auto", "cpu" or "cuda"; ignored for a `Spec` and for cases.
         resume: Skip cases that already have a result in `out`.
         retry_failed: With `resume`, run failed cases again.
+        extend: With `resume`, add cases that the audit in `out` was not begun with; its others
+            stay as they are.
         overwrite: Replace the audit in `out`.
         gates: How much may leak, e.g. "psnr=20"; a gate that can never trip is refused at once.
             `find_breaches` then tells who leaked.
@@ -127,7 +130,11 @@ def run(
             where = _find_device(cases)
         if resume and (folder / DATABASE).is_file():
             store = AuditStore.resume(
-                folder, cases=cases, retry_failed=retry_failed, keep_private=keep_private
+                folder,
+                cases=cases,
+                retry_failed=retry_failed,
+                keep_private=keep_private,
+                extend=notes if extend else None,
             )
         else:
             store = AuditStore.create(
@@ -313,7 +320,7 @@ def _run_missing(
 ) -> None:
     """Run what has no result; a case that seems to end the process runs last, and `alone`."""
     by_id = {case.id: case for case in cases}
-    records = store.records()
+    records = [record for record in store.records() if record.case in by_id]
     done = {record.case for record in records}
     missing = [case for case in by_id.values() if case.id not in done]
     showing = progress.begin(total=len(by_id), done=records, mended=store.mended)

@@ -155,9 +155,8 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         about |= {PRIVATE: private, SEAL: make_seal(spec)}
         _require_text(title, spec)
         planned = _plan(cases)
-        artifacts = dict.fromkeys([*planned, *(case.target.digest for case in cases)])
         # Every file that this audit may write is listed before any of them exists.
-        files = [*BESIDE, *(f"{ARTIFACTS}/{name}{SUFFIX}" for name in artifacts)]
+        files = [*BESIDE, *_list_artifacts(cases)]
         with _explain_errors(path):
             begun = InvalidValue(
                 f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
@@ -186,6 +185,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         cases: Sequence[AnyCase],
         retry_failed: bool = False,
         keep_private: bool = True,
+        extend: str | None = None,
     ) -> AuditStore:
         """Go on with an audit of exactly these cases.
 
@@ -194,12 +194,16 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             cases: What it is to run; refused if the audit there was begun for others.
             retry_failed: Run failed cases again.
             keep_private: False refuses an audit that stores private inputs.
+            extend: The spec of these cases, which are added to those of the audit instead.
         """
         with _explain_errors(path):
             require_plain(path)
             with _take_lock(path) as lock:
                 store = cls(path, lock)
-                store._require_plan(_plan(cases))
+                if extend is None:
+                    store._require_plan(_plan(cases))
+                else:
+                    store._extend(cases, extend)
                 if store._keeps_private and not keep_private:
                     raise InvalidValue(
                         f"the audit in {str(path)!r} stores private inputs; remove them with "
@@ -218,6 +222,18 @@ class AuditStore(AbstractContextManager["AuditStore"]):
                 f"the audit in {str(self.path)!r} was begun with another spec: {what}; resume it "
                 "with the spec it began with, or choose another --out"
             )
+
+    def _extend(self, cases: Sequence[AnyCase], spec: str) -> None:
+        """Plan the cases that are new; the spec is kept if it has cases that these lack."""
+        begun, wanted = {p.id for p in self._database.planned()}, _plan(cases)
+        if wanted.keys() <= begun:
+            return
+        if begun <= wanted.keys():
+            (self.path / SPEC).unlink(missing_ok=True)
+        else:
+            spec = self._database.about()["spec"]
+        files = _list_artifacts(cases)
+        self._database.extend(spec=spec, planned=wanted.values(), files=files)
 
     def _mend(self, targets: Mapping[str, Target]) -> None:
         """Remove what is damaged; private inputs are written again, cases will run again."""
@@ -321,6 +337,12 @@ def _require_text(*texts: str) -> None:
 def _plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
     """List cases by id, in order; those with the same identity are one."""
     return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
+
+
+def _list_artifacts(cases: Sequence[AnyCase]) -> list[str]:
+    """List the files of tensors that these cases may write."""
+    names = dict.fromkeys([*_plan(cases), *(case.target.digest for case in cases)])
+    return [f"{ARTIFACTS}/{name}{SUFFIX}" for name in names]
 
 
 @contextmanager

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 BAD_USAGE, INTERRUPTED = 2, 130
 
 # Commands of other packages, and how to install them.
-_ELSEWHERE = {
-    "reproduce": "pip install seepage-papers, or in a checkout: pip install -e papers",
-}
+_PAPERS = "pip install seepage-papers, or in a checkout: pip install -e papers"
+_ELSEWHERE = {"leaderboard": _PAPERS, "reproduce": _PAPERS}
 _GROUP = "seepage.commands"
 
 

@@ -62,6 +62,7 @@ class AuditRequest:
         command: Resumes after an interrupt; `seepage audit ... --resume` if None.
         capture: A captured update instead of a spec.
         network: A model and a data set instead of a spec.
+        extend: With `resume`, add cases that the audit was not begun with.
     """
 
     spec: Path | None
@@ -84,6 +85,7 @@ class AuditRequest:
     timeout: float | None = None
     keep_private: bool = True
     trust: bool = False
+    extend: bool = False
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
@@ -258,6 +260,7 @@ def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
                 workers=request.workers,
                 resume=request.resume,
                 retry_failed=request.retry_failed,
+                extend=request.extend,
                 overwrite=request.overwrite,
                 gates=request.gates,
                 progress=shown,

@@ -1,8 +1,8 @@
-"""What the figures of the benchmarks share: their frame, and words in it."""
+"""What figures that are files of their own share: their frame, and words in it."""
 
 from __future__ import annotations
 
-from seepage.report.page.document import Markup, element
+from seepage.report.page.document import Attributes, Markup, element
 
 PAPER, INK = "#fbfaf7", "#2b2b2b"
 
@@ -36,5 +36,5 @@ def picture(width: int, height: int, title: str, said: str, *parts: Markup) -> M
 
 def words(x: float, y: float, anchor: str, text: str, *, bold: bool = False) -> Markup:
     """One line of text."""
-    place = {"x": round(x, 1), "y": round(y, 1), "text-anchor": anchor, "fill": INK}
+    place: Attributes = {"x": round(x, 1), "y": round(y, 1), "text-anchor": anchor, "fill": INK}
     return element("text", {**place, "font-weight": 600 if bold else None}, text)
