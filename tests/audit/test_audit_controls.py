@@ -9,6 +9,7 @@ import seepage as sp
 from seepage.audit import Audit, find_breaches, select_targets
 from seepage.audit.record import join_controls
 from seepage.core import Reconstruction
+from seepage.core.race import Race, Trial
 from seepage.report import Level, attempts, strongest, verdict
 from seepage.report.leak import group_by_setup
 
@@ -154,3 +155,37 @@ def test_controls_are_kept_apart_from_people_and_survive_storage(tmp_path):
     without = sp.audit.run({"controls": False, **spec}, device="cpu")
     assert without.controls == ()
     assert without.records[0].control is None
+
+
+def with_race(records, *, defended, steps):
+    """The records of an attack that a closed form decided for canaries, and this race elsewhere."""
+    computed = Race("", chosen=("analytic_fc",), note="computed, not searched")
+    return [
+        replace(
+            record,
+            race=computed if not record.defense else defended,
+            effort={**record.effort, "steps": 0 if not record.defense else steps},
+        )
+        for record in records
+    ]
+
+
+def test_a_canary_that_a_closed_form_found_says_nothing_about_a_search(noisy):
+    race = Race("psnr", (Trial("systematic", 80, (9.0,)),), ("systematic",))
+    searched = levels(with_race(noisy, defended=race, steps=320))
+    [hidden] = [found for defense, found in searched.items() if "10" in defense]
+    assert hidden == {Level.inconclusive}, behind
+    both = replace(race, trials=(*race.trials, Trial("analytic_fc", 0, (5.0,))))
+    [hidden] = [
+        f for d, f in levels(with_race(noisy, defended=both, steps=320)).items() if "10" in d
+    ]
+    assert hidden == {Level.not_shown}
+
+
+def test_a_search_without_rehearsal_or_that_still_gained_hides_nobody(noisy):
+    unrehearsed = Race("", chosen=("analytic_fc",), note="24 steps are too few to rehearse")
+    rising = Race("psnr", (Trial("analytic_fc", 0, (5.0,)),), ("analytic_fc",), rising=True)
+    for race in (unrehearsed, rising):
+        found = levels(with_race(noisy, defended=race, steps=24))
+        [hidden] = [levels for defense, levels in found.items() if "10" in defense]
+        assert hidden == {Level.inconclusive}

@@ -184,7 +184,7 @@ class Database:
                 "INSERT OR IGNORE INTO planned (id, description, identity) VALUES (?, ?, ?)", rows
             )
             listed = [(file,) for file in files]
-            self._sqlite.executemany("INSERT OR IGNORE INTO files VALUES (?)", listed)
+            self._sqlite.executemany("INSERT OR IGNORE INTO files VALUES (?, '')", listed)
 
     def add(self, record: Record, checksums: Mapping[str, str]) -> None:
         """Store a record, unless the case has one, and the checksums of files that were written."""

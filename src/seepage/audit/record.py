@@ -220,12 +220,24 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     if not controls:
         return None
     canaries = [c for c in controls if c.control_kind == "canary"]
-    bare = [c for c in canaries if not c.defense]
+    bare = [c for c in canaries if not c.defense and _speaks_for(c, record)]
     same = [c for c in canaries if c.defense == record.defense and c.defense]
     tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
     hits = sum(one.singled_out for one in tried)
     luck = sum(1 / (one.strangers + 1) for one in tried)
     return Control(_count(bare), _count(same), (hits, len(tried), luck))
+
+
+def _speaks_for(control: Record, record: Record) -> bool:
+    """Whether what found a canary was tried on this update too.
+
+    Behind a defense a closed form may not apply. What is left then is a search, and a canary that
+    the closed form found does not show that the search is strong.
+    """
+    if control.race is None or record.race is None or control.race.trials:
+        return True
+    tried = {*record.race.chosen, *(trial.attack for trial in record.race.trials)}
+    return bool(tried & {*control.race.chosen})
 
 
 def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:

@@ -27,8 +27,8 @@ from seepage.search.many import attack_many
 EffortName = Literal["quick", "standard", "thorough"]
 # More steps than this go into further restarts.
 _LONGEST = 8_000
-# Fewer steps than this tell nothing of how an attack would go.
-_SHORTEST = 20
+# Fewer steps than this say too little of how a search would end.
+_SHORTEST = 80
 _MADE_UP = 64
 
 
@@ -48,19 +48,27 @@ class Effort:
     batches: tuple[int, ...]
 
     def plan(self) -> tuple[tuple[Rung, ...], int]:
-        """The rounds of the rehearsal, and the steps of each chosen attack on the update."""
-        share = self.steps // 2 // len(self.contenders)
-        rungs = [
-            Rung(contenders, batches, share // (contenders * batches))
-            for contenders, batches in zip(self.contenders, self.batches, strict=True)
-        ]
-        possible = tuple(rung for rung in rungs if rung.steps >= _SHORTEST)
-        left = self.steps // 2 if possible else self.steps
-        return possible, max(1, left // (possible[-1].contenders if possible else 1))
+        """The rounds of the rehearsal, and the steps of each chosen attack on the update.
+
+        Half of the steps of a rehearsal are for its first round. If the steps do not suffice for
+        all contenders, there are fewer of them: too short a search says nothing about a long one.
+        """
+        rungs: list[Rung] = []
+        for number, (contenders, batches) in enumerate(
+            zip(self.contenders, self.batches, strict=True)
+        ):
+            parts = 2 if number == 0 else 2 * (len(self.contenders) - 1)
+            share = self.steps // 2 // parts // batches
+            racing = min(contenders, share // _SHORTEST)
+            if racing:
+                rungs.append(Rung(racing, batches, share // racing))
+        if not rungs or rungs[0].contenders < 2:
+            return (), max(1, self.steps)
+        return tuple(rungs), max(1, self.steps // 2 // rungs[-1].contenders)
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(3_000, (8, 3, 1), (1, 1, 2)),
+    "quick": Effort(3_000, (6, 2, 1), (1, 1, 1)),
     "standard": Effort(24_000, (12, 4, 2), (2, 2, 3)),
     "thorough": Effort(240_000, (24, 8, 3), (3, 4, 4)),
 }

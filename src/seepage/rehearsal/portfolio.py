@@ -118,10 +118,10 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     plain = [*_list_searches(seen), *([Contender("dlg")] if "dlg" in applies else [])]
     if client is None or not client.chain.links:
         return tuple(plain)
-    # Behind a defense the leaders are tried in all three ways, the others as the adversary would.
+    # Behind a defense the first search is tried in all three ways, the others are adapted.
     adapted = [replace(one, knowledge="adapts") for one in plain]
-    ways = [replace(one, knowledge=way) for way in ("ignores", "simulates") for one in plain[:2]]
-    return (*adapted[:2], *ways, *adapted[2:])
+    ways = [replace(plain[0], knowledge=way) for way in ("ignores", "simulates")]
+    return (*adapted[:3], *ways, *adapted[3:])
 
 
 def _list_searches(seen: Observation) -> Iterator[Contender]:
@@ -132,23 +132,29 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "layerwise": 1.0})
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
-    yield Contender(search, {"tv": 1e-3})
+    yield Contender("systematic")
     yield Contender(search, {"tv": 1e-2})
-    yield Contender(search, {"tv": 1e-3, "layerwise": 1.0})
-    yield Contender("teacher_forced")
+    yield Contender("teacher_forced", {"weighting": "entries"})
     yield Contender(search, {"tv": 1e-4})
-    yield Contender(search, {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
+    yield Contender("teacher_forced")
     if seen.statistics is not None:
-        yield Contender("systematic")
         yield Contender("gradattack_strongest")
     if seen.batch_size == 1:
-        yield Contender(search, {"tv": 1e-3}, read_logits=True)
+        yield Contender(search, {"tv": 1e-2}, read_logits=True)
+    yield Contender("systematic", {"tv": 1e-3})
+    yield Contender(search, {"tv": 1e-1})
+    yield Contender("systematic", {"weighting": 1.0})
+    yield Contender(search, {"tv": 1e-3})
+    yield Contender("teacher_forced", {"tv": 3e-3, "weighting": "entries"})
+    yield Contender("systematic", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-6})
-    yield Contender("teacher_forced", {"tv": 3e-3})
     yield Contender("teacher_forced", {"tv": 1e-1})
-    yield Contender(search, {"tv": 1e-2, "layerwise": 1.0})
     yield Contender(search, {"tv": 1e-2, "layerwise": 2.5})
     yield Contender(search, {"tv": 1e-2, "step_size": 0.03})
+    yield Contender("systematic", {"step_size": 0.03})
+    yield Contender("teacher_forced", {"tv": 3e-3})
     yield Contender(search, {"tv": 1e-4, "step_size": 0.03})
     yield Contender("teacher_forced", {"weighting": 0.5})
+    yield Contender("systematic", {"tv": 1e-4})
+    yield Contender(search, {"tv": 1e-2, "distance": "l2", "signed": False})

@@ -184,8 +184,15 @@ def _is_conclusive(record: Record, index: int) -> bool:
         and record.control is not None
         and record.control.able
         and not record.effort.get("cut")
-        and not (record.race is not None and record.race.rising)
+        and not _is_unrehearsed(record)
     )
+
+
+def _is_unrehearsed(record: Record) -> bool:
+    """Whether `auto` searched without a rehearsal, or one in which more steps still found more."""
+    race = record.race
+    searched = bool(record.effort.get("steps"))
+    return race is not None and (race.rising or (searched and not race.trials))
 
 
 def _list_parts(record: Record, index: int, *, label: bool) -> tuple[str, ...]:
