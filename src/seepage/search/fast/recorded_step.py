@@ -208,7 +208,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         name = self.reference(source)
         if result.shape != source.shape:
-            name = self._add(f"view({name}, {list(result.shape)!r})", (name,))
+            name = self._view(name, result)
         self._place(result, name)
         return True
 
@@ -224,10 +224,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             plain = result.is_contiguous() and memory.is_contiguous
             if not plain or result.numel() != memory.numel:
                 return False
-            name = self._add(f"view({memory.name}, {list(result.shape)!r})", (memory.name,))
+            name = self._view(memory.name, result)
             memory.views[form] = name
         self._places[result] = (name, memory)
         return True
+
+    def _view(self, name: str, result: Tensor) -> str:
+        sides = ", ".join(map(str, result.shape)) or "()"
+        return self._add(f"{name}.view({sides})", (name,))
 
     def _place(self, tensor: Tensor, name: str, memory: _Storage | None = None) -> None:
         if memory is None:
@@ -341,7 +345,7 @@ def record(function: Flat, arguments: Sequence[Tensor]) -> Flat:
         results = function(*arguments)
     returned = [recorder.reference(tensor) for tensor in results]
     source = _write_program(recorder.lines, [f"s{n}" for n in range(len(arguments))], returned)
-    names: dict[str, Any] = {**recorder.known, "view": Tensor.view}
+    names: dict[str, Any] = dict(recorder.known)
     exec(compile(source, "<recorded step>", "exec"), names)
     program: Flat = names["program"]
     return program
