@@ -12,7 +12,7 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "lines": 46_100,
+    "lines": 46_200,
     "public names": 980,
 }
 

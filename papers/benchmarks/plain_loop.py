@@ -121,7 +121,7 @@ def compare(name: str, size: int, steps: int, turns: int) -> dict[str, object]:
     assert seen.labels is not None
     observed, labels, start = list(seen.update), seen.labels, first_point(seen)
     # ResNet-20 takes ten times as long as the others.
-    steps = steps // 3 if name == "ResNet-20" else steps
+    steps = steps // 5 if name == "ResNet-20" else steps
     plain, ours = [], []
     for _ in range(turns):
         plain.append(seconds(lambda: plain_loop(task, observed, labels, start, steps)))

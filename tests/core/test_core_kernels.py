@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import seepage as sp
-from seepage.core.device import differentiable_twice
+from seepage.core.device import differentiable_twice, plain_convolutions
 
 
 class Attention(nn.Module):
@@ -60,3 +60,12 @@ def test_the_kernels_are_put_back_even_after_an_error():
         broken()
     assert torch.backends.cuda.flash_sdp_enabled() == before
     assert torch.backends.cudnn.enabled
+
+
+@pytest.mark.parametrize(("machine", "kept"), [("x86_64", True), ("aarch64", False)])
+def test_only_arm_does_without_onednn_and_only_inside_the_block(machine, kept, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    before = torch._C._get_mkldnn_enabled()
+    with plain_convolutions():
+        assert torch._C._get_mkldnn_enabled() == (before and kept)
+    assert torch._C._get_mkldnn_enabled() == before

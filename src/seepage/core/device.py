@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Literal
@@ -76,6 +77,23 @@ def upcast(tensor: Tensor) -> Tensor:
     """
     narrow = tensor.is_floating_point() and tensor.dtype.itemsize < torch.float32.itemsize
     return tensor.float() if narrow else tensor
+
+
+@contextmanager
+def plain_convolutions() -> Iterator[None]:
+    """Use torch's own convolutions on ARM processors inside the block, not those of oneDNN.
+
+    Results are the same up to rounding. There oneDNN rearranges images and weights at every call,
+    which takes longer than a small convolution itself. Other processors keep oneDNN.
+    """
+    before = torch._C._get_mkldnn_enabled()
+    on_arm = platform.machine().lower() in ("aarch64", "arm64")
+    # torch's own context manager sets the precision on Intel GPUs too, and warns if there is none.
+    torch._C._set_mkldnn_enabled(before and not on_arm)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager

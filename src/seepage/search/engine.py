@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
-from seepage.core.device import Precision, precision, tuning
+from seepage.core.device import Precision, plain_convolutions, precision, tuning
 from seepage.core.errors import InvalidValue
 from seepage.search.fast.case_simulation import (
     Bfloat16Simulation,
@@ -231,7 +231,8 @@ class Engine:
             together = max(together, search.restarts)
         results: list[list[State]] = [[] for _ in jobs]
         todo = list(chunks(len(jobs), search.restarts, together))
-        with precision("float32" if self.precision == "float32" else "tf32"), tuning(True):
+        rounding: Precision = "float32" if self.precision == "float32" else "tf32"
+        with precision(rounding), tuning(True), plain_convolutions():
             while todo:
                 chunk = todo.pop(0)
                 try:

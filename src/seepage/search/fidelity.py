@@ -71,8 +71,8 @@ class _Distance(_OfDirections):
         ours, theirs = tensors[:half], tensors[half:]
         a, b = (_inverse(_norm(vector)) for vector in (ours, theirs))
         gaps = [torch.addcmul(-t * b, o, a) for o, t in zip(ours, theirs, strict=True)]
-        lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
-        return (_norm(gaps).square() + lonely) / 2, a, b
+        lonely = (a == 0) != (b == 0)
+        return torch.where(lonely, 1.0, _norm(gaps).square() / 2), a, b
 
     @staticmethod
     def backward(ctx: _Context, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -90,8 +90,8 @@ class _Distances(_OfDirections):
         ours, theirs = tensors[:half], tensors[half:]
         a, b = (_inverse(_norms(vectors)) for vectors in (ours, theirs))
         gaps = _combine_pairs(ours, a, theirs, -b)
-        lonely = ((a == 0) ^ (b == 0)).to(a.dtype)
-        return (_norms(gaps).square() + lonely) / 2, a, b
+        lonely = (a == 0) != (b == 0)
+        return torch.where(lonely, 1.0, _norms(gaps).square() / 2), a, b
 
     @staticmethod
     def backward(ctx: _Context, slopes: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:

@@ -179,7 +179,7 @@ class Objective:
             first, read = (
                 {name: t.squeeze(0) for name, t in tensors.items()} for tensors in (updates, layers)
             )
-            x, y, c = normalised[0], labels[0], consensus[0]
+            x, y, c = normalised.squeeze(0), labels.squeeze(0), consensus.squeeze(0)
             return self._row(terms, case, x, y, first, read, step, c)[None]
         # A single case has no tensors of its own to slice.
         seen = self._stack_cases(len(points)) if len(self.cases) > 1 else {}

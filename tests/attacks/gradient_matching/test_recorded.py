@@ -12,7 +12,7 @@ import seepage as sp
 from seepage.domains import Image
 from seepage.search import Engine, runner
 from seepage.search.fast.captured_step import trace_step
-from seepage.search.fast.recorded_step import Unrecordable, record
+from seepage.search.fast.recorded_step import _Unrecordable, record
 
 
 class Recurrent(nn.Module):
@@ -217,5 +217,5 @@ REFUSED = {
 
 @pytest.mark.parametrize(("why", "function"), REFUSED.items(), ids=REFUSED)
 def test_what_a_list_of_operations_cannot_repeat_is_refused(why, function):
-    with pytest.raises(Unrecordable, match=why):
+    with pytest.raises(_Unrecordable, match=why):
         record(function, [torch.ones(3)])

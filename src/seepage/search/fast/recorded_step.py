@@ -47,7 +47,7 @@ _Given = Any
 Flat = Callable[..., Sequence[Tensor]]
 
 
-class Unrecordable(Exception):  # noqa: N818 - not an error: the function runs as it is
+class _Unrecordable(Exception):  # noqa: N818 - not an error: the function runs as it is
     """The function does something that a list of operations cannot repeat."""
 
 
@@ -110,18 +110,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._hold(tensor)
         name, memory = self._places[tensor]
         if memory.overwritten:
-            raise Unrecordable("it reads a view of a tensor that was written to")
+            raise _Unrecordable("it reads a view of a tensor that was written to")
         return str(name)
 
     def _depends(self, operation: _Operation, arguments: _Given, options: _Given) -> bool:
         """Whether the result depends on the arguments of the function."""
         if torch.Tag.nondeterministic_seeded in operation.tags:
-            raise Unrecordable(f"{operation} is random")
+            raise _Unrecordable(f"{operation} is random")
         given = [*_tensors(arguments), *_tensors(options.values())]
         if operation in _MAKERS or not any(tensor in self._places for tensor in given):
             return False
         if operation is _READS_A_NUMBER:
-            raise Unrecordable("it reads a number of a tensor, which may differ the next time")
+            raise _Unrecordable("it reads a number of a tensor, which may differ the next time")
         return True
 
     def _write_over(self, operation: _Operation, arguments: _Given, options: _Given) -> str:
@@ -130,14 +130,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = operation._schema.name.removeprefix("aten::").removesuffix("_")
         pure = getattr(getattr(_ATEN, name, None), operation._overloadname, None)
         if written != ["self"] or pure is None:
-            raise Unrecordable(f"{operation} writes into a tensor")
+            raise _Unrecordable(f"{operation} writes into a tensor")
         into, *others = arguments
         if into not in self._places:
             # A constant until now, with the numbers that it has before the operation.
             return self._write(pure, [into.clone(), *others], options)
         memory = self._places[into][1]
         if memory.name.startswith("s"):
-            raise Unrecordable(f"{operation} writes into an argument")
+            raise _Unrecordable(f"{operation} writes into an argument")
         text = self._write(pure, arguments, options)
         memory.overwritten = True
         return text
@@ -208,7 +208,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         name = self.reference(source)
         if result.shape != source.shape:
-            name = self._add(f"view({name}, {list(result.shape)!r})", (name,))
+            name = self._view(name, result)
         self._place(result, name)
         return True
 
@@ -224,10 +224,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             plain = result.is_contiguous() and memory.is_contiguous
             if not plain or result.numel() != memory.numel:
                 return False
-            name = self._add(f"view({memory.name}, {list(result.shape)!r})", (memory.name,))
+            name = self._view(memory.name, result)
             memory.views[form] = name
         self._places[result] = (name, memory)
         return True
+
+    def _view(self, name: str, result: Tensor) -> str:
+        sides = ", ".join(map(str, result.shape)) or "()"
+        return self._add(f"{name}.view({sides})", (name,))
 
     def _place(self, tensor: Tensor, name: str, memory: _Storage | None = None) -> None:
         if memory is None:
@@ -252,7 +256,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, text: str, used: tuple[str, ...]) -> str:
         if text not in self._texts:
             if len(self.lines) > _MOST_OPERATIONS:
-                raise Unrecordable(f"it has more than {_MOST_OPERATIONS} operations")
+                raise _Unrecordable(f"it has more than {_MOST_OPERATIONS} operations")
             name = self._texts[text] = f"t{len(self.lines)}"
             self.lines.append(_Line(name, text, used))
         return self._texts[text]
@@ -341,7 +345,7 @@ def record(function: Flat, arguments: Sequence[Tensor]) -> Flat:
         results = function(*arguments)
     returned = [recorder.reference(tensor) for tensor in results]
     source = _write_program(recorder.lines, [f"s{n}" for n in range(len(arguments))], returned)
-    names: dict[str, Any] = {**recorder.known, "view": Tensor.view}
+    names: dict[str, Any] = dict(recorder.known)
     exec(compile(source, "<recorded step>", "exec"), names)
     program: Flat = names["program"]
     return program
