@@ -548,7 +548,10 @@ def test_without_others_nobody_is_said_to_be_safe_and_with_them_a_control_is_run
     levels = {attempt.level for attempt in alone.people.values()}
     assert not levels & {Level.not_shown, Level.reconstructed, Level.recognisable}
     assert alone.controls == ()
-    known = sp.audit_step(*step, **options, others=images[1:])
+    weak = sp.audit_step(*step, **options, others=images[1:])
+    # Five steps without a rehearsal show nothing, whatever the control says.
+    assert {a.level for a in weak.people.values()} <= {Level.inconclusive, Level.partly}
+    known = sp.audit_step(*step, **options, others=images[1:], attacks=["analytic_fc"])
     assert known.controls
     assert any(record.control.able for record in known.records)
     assert "Positive control: without a defense the attack found people" in str(known)
