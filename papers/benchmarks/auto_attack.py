@@ -4,8 +4,9 @@
 
 Each cell is a network, a batch size and a client. `auto` rehearses once for all updates of a cell,
 on public people; what it takes for that is added to the steps of every fixed recipe, so that all
-have as many in all. The recipes stand in the table with hindsight. Networks, seeds and people are
-others than those that the portfolio of `auto` was chosen on.
+have as many in all. The recipes stand in the table with hindsight. The portfolio of `auto` was
+chosen after a look at seed 0 of conv-bn-pool with the first test people, and at seed 11 with people
+of the training set, so these are not attacked here.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ FIXED: dict[str, Callable[[int], Attack]] = {
     "systematic": lambda n: sp.attacks.systematic(steps=n),
 }
 NONE = "none"
+# The first person who is attacked; earlier ones were looked at while `auto` was written.
+START = 100
 CLIENTS: dict[str, tuple[LocalComputation, Protection]] = {
     NONE: (sp.Gradient(), sp.chain()),
     "prune 0.9": (sp.Gradient(), sp.Prune(0.9)),
@@ -129,8 +132,8 @@ def networks(held: dict[str, Dataset]) -> dict[str, tuple[str, Callable[[], Task
         "lenet, seed 1": named("lenet", seed=1),
         "cnn3-v3, seed 0": named("cnn3-v3", seed=0),
         "convnet-16": named("convnet", width=16, seed=0),
-        "conv-bn-pool, seed 0": ("cifar10", lambda: own(pooled, 0, cifar, "conv-bn-pool 0")),
-        "conv-bn-pool, seed 1": ("cifar10", lambda: own(pooled, 1, cifar, "conv-bn-pool 1")),
+        "conv-bn-pool, seed 2": ("cifar10", lambda: own(pooled, 2, cifar, "conv-bn-pool 2")),
+        "conv-bn-pool, seed 3": ("cifar10", lambda: own(pooled, 3, cifar, "conv-bn-pool 3")),
         "resnet20, seed 0": named("resnet20", seed=0),
         "resnet20, seed 1": named("resnet20", seed=1),
         "resnet20, trained": ("cifar10", trained),
@@ -159,7 +162,7 @@ def run_cell(
     data_name, make = networks(held)[cell.network]
     data, task = held[data_name], make().to(device=torch.device(options.device))
     client, size, count = sp.Client(*CLIENTS[cell.client]), cell.batch_size, options.people
-    people = [data.take(range(size * i, size * (i + 1))) for i in range(count)]
+    people = [data.take(range(START + size * i, START + size * (i + 1))) for i in range(count)]
     # Public people are taken from the end of the data set.
     others = data.take(range(len(data) - 200, len(data)))
     public = sp.PublicData(others.inputs, others.labels)
@@ -203,7 +206,7 @@ def list_cells(wanted: str) -> list[Cell]:
     """Every network alone with one person; some with more people and behind defenses."""
     names = list(networks(load_data()))
     cells = [Cell(name, 1, NONE) for name in names]
-    several = ("conv-bn-pool, seed 0", "resnet20, trained", "lenet, seed 0", "convnet-16")
+    several = ("conv-bn-pool, seed 2", "resnet20, trained", "lenet, seed 0", "convnet-16")
     cells += [Cell(name, size, NONE) for size in (4, 8) for name in several]
     defended = [client for client in CLIENTS if client != NONE]
     # Mixing needs several people.
