@@ -67,7 +67,7 @@ _MEANINGS = {
     Level.partly: "the label, some columns or some words came back",
     Level.not_shown: "nothing came back, from an attack that finds a person chosen by the audit "
     "without the defense",
-    Level.inconclusive: "nothing came back, from an attack that found nobody at all",
+    Level.inconclusive: "nothing came back, and the attack may have been too weak or too short",
 }
 
 

@@ -50,7 +50,7 @@ def race_section(records: Sequence[Record]) -> Section | None:
         "Before it looked at an update, the adversary played the client itself, on inputs that "
         "nobody attacks here, and tried many searches on the updates it had made. Those that "
         "brought most back went on. The forecast is what they promise for one person, with an "
-        "interval that is right for nine in ten.",
+        "interval meant to cover nine in ten.",
         join_markup(
             make_scrollable("Rehearsals", table("Attacks chosen and forecasts", header, rows)),
             *(_draw(one, names[id(one)]) for one in found[:_DRAWN]),
