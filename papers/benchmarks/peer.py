@@ -35,14 +35,23 @@ def iterations_per_second(
 ) -> float:
     """Steps per second of the peer's loop, from two runs whose difference leaves out set-up."""
     short, long = steps // 4, steps
-    once = _run(task, seen, tv=tv, steps=short, local=local)
-    again = _run(task, seen, tv=tv, steps=long, local=local)
+    _, once = reconstruct(task, seen, tv=2 * tv, steps=short, local=local)
+    _, again = reconstruct(task, seen, tv=2 * tv, steps=long, local=local)
     return (long - short) / (again - once)
 
 
-def _run(
-    task: sp.Task, seen: sp.Observation, *, tv: float, steps: int, local: sp.FedAvg | None
-) -> float:
+def reconstruct(
+    task: sp.Task,
+    seen: sp.Observation,
+    *,
+    steps: int,
+    tv: float | None = None,
+    local: sp.FedAvg | None = None,
+) -> tuple[torch.Tensor, float]:
+    """What the peer's `invertinggradients` makes of an update, and the seconds that it took.
+
+    Without `tv` it keeps its own weight of total variation.
+    """
     import breaching
 
     reference = next(iter(task.parameters.values()))
@@ -51,7 +60,8 @@ def _run(
     options.optim.max_iterations = steps
     options.optim.callback = steps + 1
     options.optim.step_size = 0.1
-    options.regularization.total_variation.scale = 2 * tv
+    if tv is not None:
+        options.regularization.total_variation.scale = tv
     options.restarts.num_trials = 1
     model = task.model.eval()
     attacker = breaching.attacks.prepare_attack(model, torch.nn.CrossEntropyLoss(), options, setup)
@@ -79,9 +89,9 @@ def _run(
     }
     _synchronise(reference)
     began = time.perf_counter()
-    attacker.reconstruct([payload], [shared], {}, dryrun=False)
+    found, _ = attacker.reconstruct([payload], [shared], {}, dryrun=False)
     _synchronise(reference)
-    return time.perf_counter() - began
+    return found["data"].detach(), time.perf_counter() - began
 
 
 def _synchronise(tensor: torch.Tensor) -> None:

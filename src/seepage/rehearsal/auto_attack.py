@@ -28,7 +28,7 @@ EffortName = Literal["quick", "standard", "thorough"]
 # More steps than this go into further restarts.
 _LONGEST = 8_000
 # Fewer steps than this say too little of how a search would end.
-_SHORTEST = 80
+_SHORTEST = 160
 _MADE_UP = 64
 
 
@@ -41,36 +41,49 @@ class Effort:
             gradient of the network and one step of the search, for a whole batch.
         contenders: How many race in each round of the rehearsal.
         batches: How many batches each of them attacks in each round.
+        chosen: How many of the last round attack the update; they share the other half.
     """
 
     steps: int
     contenders: tuple[int, ...]
     batches: tuple[int, ...]
+    chosen: int = 1
 
     def plan(self) -> tuple[tuple[Rung, ...], int]:
         """The rounds of the rehearsal, and the steps of each chosen attack on the update.
 
-        Half of the steps of a rehearsal are for its first round. If the steps do not suffice for
-        all contenders, there are fewer of them: too short a search says nothing about a long one.
+        Every round has twice the steps of the one before. If the steps do not suffice, there are
+        fewer batches, contenders and rounds: too short a search says nothing about a long one.
         """
-        rungs: list[Rung] = []
-        for number, (contenders, batches) in enumerate(
-            zip(self.contenders, self.batches, strict=True)
-        ):
-            parts = 2 if number == 0 else 2 * (len(self.contenders) - 1)
-            share = self.steps // 2 // parts // batches
-            racing = min(contenders, share // _SHORTEST)
-            if racing:
-                rungs.append(Rung(racing, batches, share // racing))
-        if not rungs or rungs[0].contenders < 2:
+        half = self.steps // 2
+        rounds = list(zip(self.contenders, self.batches, strict=True))
+        while rounds and (first := half // _cost(rounds)) < _SHORTEST:
+            rounds = _shrink(rounds)
+        if not rounds:
             return (), max(1, self.steps)
-        return tuple(rungs), max(1, self.steps // 2 // rungs[-1].contenders)
+        rungs = tuple(Rung(c, b, first * 2**i) for i, (c, b) in enumerate(rounds))
+        return rungs, half // self.chosen
+
+
+def _cost(rounds: Sequence[tuple[int, int]]) -> int:
+    """Steps of all rounds if the first one has one step."""
+    return sum(contenders * batches * 2**i for i, (contenders, batches) in enumerate(rounds))
+
+
+def _shrink(rounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Leave out a batch; with one batch a contender; with few contenders the last round."""
+    (racing, _), most = rounds[0], max(batches for _, batches in rounds)
+    if most > 1:
+        return [(contenders, min(batches, most - 1)) for contenders, batches in rounds]
+    if racing > 2 * len(rounds):
+        return [(min(held, max(1, racing - 1 >> i)), 1) for i, (held, _) in enumerate(rounds)]
+    return list(rounds[:-1])
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(3_000, (6, 2, 1), (1, 1, 1)),
-    "standard": Effort(24_000, (12, 4, 2), (2, 2, 3)),
-    "thorough": Effort(240_000, (24, 8, 3), (3, 4, 4)),
+    "quick": Effort(3_000, (5, 2), (1, 1)),
+    "standard": Effort(24_000, (12, 4, 2), (1, 2, 2), chosen=2),
+    "thorough": Effort(240_000, (24, 8, 3), (2, 2, 2), chosen=3),
 }
 
 
@@ -167,7 +180,7 @@ class Auto:
                 public = self.public or make_up(
                     seen.task.domain, _MADE_UP, rng=Rng(0).fork("made up")
                 )
-                return rehearse(seen, contenders, public, rungs, steps=steps)
+                return rehearse(seen, contenders, public, rungs, chosen=effort.chosen, steps=steps)
         except SeepageError as error:
             note = f"nothing could be rehearsed: {error}"
         first = next(number for number, one in enumerate(contenders) if one.searches)

@@ -136,20 +136,23 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     yield Contender(search, {"tv": 1e-2})
     yield Contender("teacher_forced", {"weighting": "entries"})
     yield Contender(search, {"tv": 1e-4})
-    yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
-    yield Contender("teacher_forced")
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
     if seen.batch_size == 1:
         yield Contender(search, {"tv": 1e-2}, read_logits=True)
+    else:
+        yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic", {"tv": 1e-3})
+    yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
+    yield Contender("teacher_forced")
     yield Contender(search, {"tv": 1e-1})
     yield Contender("systematic", {"weighting": 1.0})
     yield Contender(search, {"tv": 1e-3})
     yield Contender("teacher_forced", {"tv": 3e-3, "weighting": "entries"})
     yield Contender("systematic", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-6})
-    yield Contender("teacher_forced", {"tv": 1e-1})
+    if seen.batch_size == 1:
+        yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-2, "layerwise": 2.5})
     yield Contender(search, {"tv": 1e-2, "step_size": 0.03})
     yield Contender("systematic", {"step_size": 0.03})

@@ -147,9 +147,13 @@ def rehearse(
     public: PublicData,
     rungs: Sequence[Rung],
     *,
+    chosen: int,
     steps: int,
 ) -> Chosen:
     """Let contenders race on rehearsed clients, and drop the slower ones after every rung.
+
+    From the second rung on, half of what the last doubling of its steps gained is expected of every
+    further one: a search with a weak prior starts slowly, and gets further with more steps.
 
     The result depends on the network, the client, the threat, the batch size, the public inputs and
     the rungs alone, so that it is computed once for all updates of a kind. With `checkpointing` it
@@ -160,20 +164,24 @@ def rehearse(
         contenders: Who races; the first ones if there are too many.
         public: What is rehearsed on.
         rungs: The rounds of the race.
-        steps: Steps that the chosen ones have for the update itself, for the forecast.
+        chosen: How many are chosen.
+        steps: Steps that each of these has for the update itself.
     """
     size = seen.batch_size or estimate_batch_size(seen)
     if size is None:
         raise MissingKnowledge(
             "batch size", needed_by="a rehearsal", hint="use Threat(knows_batch_size=True)"
         )
-    key = (seen.simulate.client or seen.simulate, Threat.of(seen), contenders, rungs, size, steps)
+    effort = (contenders, rungs, chosen, steps)
+    key = (seen.simulate.client or seen.simulate, Threat.of(seen), *effort, size)
     name = "race-" + digest(seen.task.digest, public.digest, stable_repr(key))
     stored = _load(name, contenders)
     if stored is None:
         most = max(rung.batches for rung in rungs)
         rehearsal = Rehearsal.of(seen, public, batches=most, size=size)
-        stored = _run(rehearsal, contenders, rungs, steps=steps, made_up=public.made_up)
+        stored = _run(
+            rehearsal, contenders, rungs, chosen=chosen, steps=steps, made_up=public.made_up
+        )
         _store(name, stored)
     return stored
 
@@ -183,6 +191,7 @@ def _run(
     contenders: Sequence[Contender],
     rungs: Sequence[Rung],
     *,
+    chosen: int,
     steps: int,
     made_up: bool,
 ) -> Chosen:
@@ -198,15 +207,19 @@ def _run(
             trial, guesses[name] = _try(rehearsal, name, attack, rung)
             latest[contender] = trial if contender.searches else replace(trial, steps=0)
         trials += latest.values()
+        expected = {
+            one: trial.mean + _measure_gain(str(one), trials) * _doublings(steps, rung) / 2
+            for one, trial in latest.items()
+        }
         # Sorting keeps the order of those that are equal.
-        ranked = sorted(latest, key=lambda contender: -latest[contender].mean)
+        ranked = sorted(latest, key=lambda contender: -expected[contender])
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
         computed = [one for one in computed if latest[one].scores]
-    left = [one for one in ranked if latest[one].scores][: rungs[-1].contenders] or left
-    metric, last = rehearsal.metric.name, rungs[-1]
+    left = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
+    metric = rehearsal.metric.name
     rule, scores = _choose_rule(rehearsal, [guesses.get(str(one), []) for one in left])
-    gain = _measure_gain(str(left[0]), trials)
-    more = math.log2(max(1.0, steps / last.steps))
+    gain = max(0.0, _measure_gain(str(left[0]), trials))
+    more = gain * _doublings(steps, rungs[-1])
     return Chosen(
         tuple(left),
         Race(
@@ -214,12 +227,17 @@ def _run(
             trials=tuple(trials),
             chosen=tuple(map(str, left)),
             rule=rule,
-            forecast=make_forecast(scores, metric, gain=gain * more) if scores else None,
+            forecast=make_forecast(scores, metric, gain=more) if scores else None,
             rising=gain > _PLATEAU[metric],
             masked=_is_masked(trials, contenders, metric),
             made_up=made_up,
         ),
     )
+
+
+def _doublings(steps: int, rung: Rung) -> float:
+    """How many times the steps of a round are doubled for the update itself."""
+    return math.log2(max(1.0, steps / rung.steps))
 
 
 def _try(
@@ -281,14 +299,14 @@ def _choose_rule(
     return rule, scores[rule]
 
 
-def _measure_gain(leader: str, trials: Sequence[Trial]) -> float:
-    """What the last doubling of its steps gained for the leader, on the same people."""
-    own = [trial for trial in trials if trial.attack == leader and trial.scores and trial.steps]
+def _measure_gain(attack: str, trials: Sequence[Trial]) -> float:
+    """What the last doubling of its steps gained for an attack, on the same people."""
+    own = [trial for trial in trials if trial.attack == attack and trial.scores and trial.steps]
     if len(own) < 2 or own[-1].steps <= own[-2].steps:
         return 0.0
     shared = min(len(own[-1].scores), len(own[-2].scores))
     gained = fmean(own[-1].scores[:shared]) - fmean(own[-2].scores[:shared])
-    return max(0.0, gained / math.log2(own[-1].steps / own[-2].steps))
+    return gained / math.log2(own[-1].steps / own[-2].steps)
 
 
 def _is_masked(trials: Sequence[Trial], contenders: Sequence[Contender], metric: str) -> bool:

@@ -9,9 +9,11 @@ most of the time. A graph launches them all at once, and compiling makes them fe
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -215,7 +217,7 @@ class Runner:
         try:
             self._warm_up(state)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with _no_collection(), torch.cuda.graph(graph):
                 moved = self._step(State.of(held))
                 for kept, new in zip(held, moved.tensors(), strict=True):
                     kept.copy_(new)
@@ -236,6 +238,19 @@ class Runner:
             for _ in range(_WARM_UP):
                 self._step(state)
         torch.cuda.current_stream().wait_stream(side)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now and none inside: freeing the graph of an earlier run ends a capture."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def is_worth_compiling(seconds_each: float, left: int) -> bool:
