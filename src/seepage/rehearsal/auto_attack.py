@@ -82,8 +82,8 @@ def _shrink(rounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 EFFORTS: dict[str, Effort] = {
     "quick": Effort(3_000, (5, 2), (1, 1)),
-    "standard": Effort(24_000, (12, 4, 2), (1, 2, 2), chosen=2),
-    "thorough": Effort(240_000, (24, 8, 3), (2, 2, 2), chosen=3),
+    "standard": Effort(24_000, (12, 4, 2), (2, 2, 3), chosen=2),
+    "thorough": Effort(240_000, (24, 8, 3), (3, 4, 4), chosen=3),
 }
 
 

@@ -136,6 +136,7 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     yield Contender(search, {"tv": 1e-2})
     yield Contender("teacher_forced", {"weighting": "entries"})
     yield Contender(search, {"tv": 1e-4})
+    yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
     if seen.batch_size == 1:
@@ -143,7 +144,6 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     else:
         yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic", {"tv": 1e-3})
-    yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
     yield Contender("teacher_forced")
     yield Contender(search, {"tv": 1e-1})
     yield Contender("systematic", {"weighting": 1.0})

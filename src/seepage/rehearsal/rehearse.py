@@ -152,8 +152,8 @@ def rehearse(
 ) -> Chosen:
     """Let contenders race on rehearsed clients, and drop the slower ones after every rung.
 
-    From the second rung on, half of what the last doubling of its steps gained is expected of every
-    further one: a search with a weak prior starts slowly, and gets further with more steps.
+    From the second rung on, half of what the last doubling of its steps gained is expected once
+    more: a search with a weak prior starts slowly, and gets further with more steps.
 
     The result depends on the network, the client, the threat, the batch size, the public inputs and
     the rungs alone, so that it is computed once for all updates of a kind. With `checkpointing` it
@@ -207,8 +207,9 @@ def _run(
             trial, guesses[name] = _try(rehearsal, name, attack, rung)
             latest[contender] = trial if contender.searches else replace(trial, steps=0)
         trials += latest.values()
+        more = min(1.0, _doublings(steps, rung)) / 2
         expected = {
-            one: trial.mean + _measure_gain(str(one), trials) * _doublings(steps, rung) / 2
+            one: trial.mean + more * _measure_gain(str(one), trials)
             for one, trial in latest.items()
         }
         # Sorting keeps the order of those that are equal.

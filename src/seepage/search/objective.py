@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seepage.core import Domain, Observation, Statistics
+from seepage.core.device import is_recurrent
 from seepage.search.term import Candidate, Changing, ReadsLayers, Term
 
 if TYPE_CHECKING:
@@ -190,7 +192,9 @@ class Objective:
             own = tuple(_term_of_row(i, term, seen) for i, term in enumerate(terms))
             return self._row(own, _case_of_row(case, seen), x, y, u, r, step, c)
 
-        values: Tensor = vmap(row)(normalised, labels, updates, layers, consensus, seen)
+        # Recurrent layers have no rule for vmap.
+        over_rows = _loop(row) if is_recurrent(case.task.model) else vmap(row)
+        values: Tensor = over_rows(normalised, labels, updates, layers, consensus, seen)
         return values
 
     def same(self, step: Tensor) -> Tensor | bool:
@@ -241,6 +245,17 @@ class Objective:
             held = _stack_held(terms, restarts=restarts)
             seen |= {f"term {place}/{name}": tensor for name, tensor in held.items()}
         return seen
+
+
+def _loop(row: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same as `vmap`, one row after the other."""
+
+    def over_rows(*stacked: Tensor | Tensors) -> Tensor:
+        flat, structure = tree_flatten(stacked)
+        rows = zip(*(tensor.unbind() for tensor in flat), strict=True)
+        return torch.stack([row(*tree_unflatten(list(each), structure)) for each in rows])
+
+    return over_rows
 
 
 def _flatten_case(observation: Observation) -> dict[str, Tensor]:

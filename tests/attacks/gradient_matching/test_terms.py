@@ -11,6 +11,7 @@ import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import Image
 from seepage.search.fidelity import L2, Cosine, LayerwiseCosine
+from seepage.search.objective import _loop
 from seepage.search.priors import Decaying
 from seepage.search.term import Candidate
 
@@ -232,3 +233,11 @@ def test_a_dead_network_has_finite_slopes_in_its_inputs(photos):
 def test_impossible_options_are_refused(make):
     with pytest.raises(InvalidValue, match=r"expected .* got"):
         make()
+
+
+def test_rows_in_a_loop_are_the_rows_of_vmap():
+    def row(x, parts):
+        return (x * parts["a"]).sum() + parts["b"]
+
+    x, parts = torch.randn(3, 4), {"a": torch.randn(3, 4), "b": torch.randn(3)}
+    assert torch.equal(_loop(row)(x, parts), torch.func.vmap(row)(x, parts))
