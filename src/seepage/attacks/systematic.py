@@ -34,7 +34,7 @@ from seepage.search.feature_matching import FeatureMatching
 from seepage.search.fidelity import LayerwiseCosine
 from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
-from seepage.search.priors import BatchNormStatistics, TotalVariation
+from seepage.search.priors import BatchNormStatistics, weigh_variation
 from seepage.search.search import Search
 from seepage.search.term import Term
 
@@ -227,7 +227,7 @@ def systematic(
     features: FeatureRecovery | None = None,
     prior: PriorNetwork | None = None,
     weighting: Literal["entries"] | float = "entries",
-    tv: float = 1e-2,
+    tv: float | Sequence[float] = 1e-2,
     batchnorm: float = 1e-3,
     first_layer: float = 1.0,
     feature_weight: float = 0.1,
@@ -250,7 +250,8 @@ def systematic(
         prior: The untrained network that makes the images; None searches pixels.
         weighting: Weight of each tensor's cosine: its number of entries, as in the paper, or the
             observed norm to this power.
-        tv: Weight of the total variation.
+        tv: Weight of the total variation; a pair falls from the first to the second (not in the
+            paper).
         batchnorm: Weight of the batch-normalisation statistics; not used on networks without.
         first_layer: Multiplier of the first layer's batch statistics. If a client normalises by
             its own batch, only they show the brightness and contrast of the whole batch.
@@ -281,7 +282,7 @@ def systematic(
     """
     terms = (
         LayerwiseCosine(weighting=weighting),
-        TotalVariation(weight=tv),
+        weigh_variation(tv, steps=steps),
         BatchNormStatistics(weight=batchnorm, first_layer=first_layer),
     )
     return Systematic(
@@ -301,7 +302,7 @@ def teacher_forced(
     features: FeatureRecovery | None = None,
     prior: PriorNetwork | None = None,
     weighting: Literal["entries"] | float = 1.0,
-    tv: float = 3e-2,
+    tv: float | Sequence[float] = 3e-2,
     feature_weight: float = 1e-2,
     given: float = 1.0,
     steps: int = 10_000,
@@ -330,7 +331,7 @@ def teacher_forced(
         prior: The untrained network that makes the images; None searches pixels.
         weighting: Weight of each tensor's cosine: the observed norm to this power, or its number
             of entries.
-        tv: Weight of the total variation.
+        tv: Weight of the total variation; a pair falls from the first to the second.
         feature_weight: Weight of the feature matching.
         given: Largest relative residual of features that replace simulated ones; worse ones are
             only matched. By default all are given: in trials behind defenses, rough features
@@ -352,7 +353,7 @@ def teacher_forced(
     References:
         Liu et al., 2024, Eq. 4 (liu2024systematic), for the objective it starts from
     """
-    terms = LayerwiseCosine(weighting=weighting), TotalVariation(weight=tv)
+    terms = LayerwiseCosine(weighting=weighting), weigh_variation(tv, steps=steps)
     search = _build_search(
         terms, CosineDecay(), prior=prior, step_size=step_size, steps=steps, restarts=restarts
     )

@@ -23,6 +23,8 @@ Knowledge = Literal["adapts", "simulates", "ignores"]
 _COUNTERS = {"iterations": 20}
 # Members of an ensemble, which share the steps.
 _MEMBERS = 8
+# A total variation that falls over the search. What a defense hides, a prior must replace.
+_FALLING, _FALLING_DEFENDED = (1e-1, 1e-5), (1e-1, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,12 @@ class Contender:
         return {**self.options, "steps": steps, "restarts": restarts}
 
 
+def _is_defended(seen: Observation) -> bool:
+    """Whether the client is known to use a defense."""
+    client = seen.simulate.client
+    return client is not None and bool(client.chain.links)
+
+
 def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender, ...]:
     """List the searches that fit an observation, those that usually win first.
 
@@ -112,11 +120,11 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
         seen: What the adversary sees.
         found: Which attacks apply to it.
     """
-    client, applies = seen.simulate.client, {option.name for option in found.chosen}
+    applies = {option.name for option in found.chosen}
     if "inverting_gradients" not in applies:
         return ()
     plain = [*_list_searches(seen), *([Contender("dlg")] if "dlg" in applies else [])]
-    if client is None or not client.chain.links:
+    if not _is_defended(seen):
         return tuple(plain)
     # Behind a defense the first search is tried in all three ways, the others are adapted.
     adapted = [replace(one, knowledge="adapts") for one in plain]
@@ -132,19 +140,23 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "layerwise": 1.0})
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
-    yield Contender("systematic")
-    yield Contender(search, {"tv": 1e-2})
+    falling = {"tv": _FALLING_DEFENDED if _is_defended(seen) else _FALLING}
+    yield Contender("systematic", falling)
+    yield Contender(search, falling)
     yield Contender("teacher_forced", {"weighting": "entries"})
     yield Contender(search, {"tv": 1e-4})
     yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
+    yield Contender("systematic")
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
     if seen.batch_size == 1:
-        yield Contender(search, {"tv": 1e-2}, read_logits=True)
+        yield Contender(search, falling, read_logits=True)
     else:
         yield Contender("teacher_forced", {"tv": 1e-1})
+    yield Contender(search, {"tv": 1e-2})
     yield Contender("systematic", {"tv": 1e-3})
     yield Contender("teacher_forced")
+    yield Contender(search, {**falling, "layerwise": 2.5})
     yield Contender(search, {"tv": 1e-1})
     yield Contender("systematic", {"weighting": 1.0})
     yield Contender(search, {"tv": 1e-3})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -251,3 +252,36 @@ class Decaying:
     def changes(self, step: Tensor) -> Tensor:
         """Whether it falls at this step."""
         return torch.remainder(step, self.every) == 0
+
+
+# So many times a total variation falls that has a first and a last weight.
+_FALLS = 20
+
+
+def weigh_variation(weight: float | Sequence[float], *, steps: int) -> Term:
+    """Total variation with one weight, or one that falls evenly from a first to a last weight.
+
+    A strong prior finds the coarse picture soon and blurs it; a weak one keeps the detail and takes
+    long to find anything. A falling one does both.
+
+    Args:
+        weight: The weight, or the first and the last one.
+        steps: Steps of the search.
+
+    Example:
+        >>> weigh_variation((0.1, 1e-5), steps=400).every
+        20
+
+    References:
+        Ours; decaying weights are in Qian and Hansen, 2020, Algorithm 2 (qian2020what)
+    """
+    if not isinstance(weight, Sequence):
+        return TotalVariation(weight=weight)
+    if len(weight) != 2 or not 0 < weight[1] <= weight[0]:
+        raise InvalidValue(
+            f"expected tv to be a number, or a first and a last weight with first >= last > 0, "
+            f"got {weight!r}"
+        )
+    first, last = weight
+    factor, every = (last / first) ** (1 / _FALLS), max(1, steps // _FALLS)
+    return Decaying(TotalVariation(weight=first), factor=factor, every=every)

@@ -10,7 +10,7 @@ from torch.func import grad, vmap
 
 import seepage as sp
 from seepage.core import Statistics
-from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.domains import Image, Signal
 from seepage.search.priors import (
     BatchNormStatistics,
@@ -19,6 +19,7 @@ from seepage.search.priors import (
     Orthogonality,
     SquaredNorm,
     TotalVariation,
+    weigh_variation,
 )
 from seepage.search.term import Candidate
 
@@ -263,3 +264,16 @@ def test_statistics_that_nobody_broadcasts_are_asked_for():
     seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
     with pytest.raises(MissingKnowledge, match=r"use Threat\(batchnorm='exact'\)"):
         BatchNormStatistics(weight=1.0)(candidate(draw(0).float()), seen)
+
+
+def test_a_falling_variation_ends_at_its_last_weight():
+    term = weigh_variation((0.1, 1e-5), steps=400)
+    assert term.weight == 0.1
+    assert term.factor ** (400 / term.every) == pytest.approx(1e-4)
+    assert weigh_variation(0.1, steps=400) == TotalVariation(weight=0.1)
+
+
+@pytest.mark.parametrize("weight", [(0.1,), (1e-3, 1e-2), (0.1, 0.0), (0.3, 0.2, 0.1)])
+def test_a_falling_variation_needs_two_weights_that_fall(weight):
+    with pytest.raises(InvalidValue, match="a first and a last weight"):
+        weigh_variation(weight, steps=10)
