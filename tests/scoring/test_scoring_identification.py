@@ -13,6 +13,7 @@ from seepage.core.errors import InvalidValue
 from seepage.scoring.identification import (
     FEWEST,
     Gallery,
+    compute_luck,
     extrapolate,
     identify,
     is_identified,
@@ -196,3 +197,17 @@ def test_the_correlation_of_pixels_is_that_of_numpy(people):
     table = measures.compare(measures.show(people.inputs[:2]), measures.embed(people.inputs[:4]))
     assert torch.allclose(table["pixels"].diagonal(), torch.ones(2), atol=1e-4)
     assert all((values <= 1 + 1e-4).all() for values in table.values())
+
+
+@pytest.mark.parametrize(("people", "strangers"), [(8, 9), (6, 20)])
+def test_luck_allows_for_people_who_share_a_guess(people, strangers):
+    # Similarities to one guess: everybody and all strangers are draws of the same kind.
+    drawn = Rng(0).uniform((20_000, people + strangers))
+    first = (drawn[:, :people] > drawn[:, people:].amax(1, keepdim=True)).sum(1)
+    for hits in (1, 2, 3):
+        observed = float((first >= hits).float().mean())
+        claimed = compute_luck(hits, people, 1 / (strangers + 1))
+        assert observed <= claimed + 0.01
+        if hits == 3:
+            assert observed >= claimed - 0.01
+            assert stats.binom.sf(hits - 1, people, 1 / (strangers + 1)) < 0.8 * observed

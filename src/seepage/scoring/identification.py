@@ -341,6 +341,35 @@ def is_identified(found: Sequence[Identification]) -> bool:
     return clear or max(one.match for one in first) > max(one.rival for one in found)
 
 
+def compute_luck(hits: int, people: int, chance: float) -> float:
+    """Probability of so many first places or more for guesses that ignore the update.
+
+    Were people independent, hits would be binomial. But people may share a guess, as those of one
+    batch do, and strangers. Then all n of them and the N strangers are in one order, in which k of
+    the n come before every stranger with probability
+
+        n (n - 1) ... (n - k + 1) / ((n + N) (n + N - 1) ... (n + N - k + 1))
+
+    The larger of the two is returned.
+
+    Args:
+        hits: k, how many people came first.
+        people: n, how many were looked for.
+        chance: That of one person, 1 / (N + 1).
+
+    Example:
+        >>> round(compute_luck(3, 8, 0.1), 3), round(compute_luck(1, 1, 0.01), 3)
+        (0.082, 0.01)
+    """
+    from scipy.special import betainc
+
+    if hits == 0:
+        return 1.0
+    strangers = 1 / chance - 1
+    shared = math.prod((people - i) / (people + strangers - i) for i in range(hits))
+    return max(shared, float(betainc(hits, people - hits + 1, chance)))
+
+
 def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
     """Which of the people singled out in a group may owe it to luck alone.
 
@@ -356,12 +385,10 @@ def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
         >>> explain_by_luck([weak], people=20), any(explain_by_luck([weak] * 12, people=20))
         ([True], False)
     """
-    from scipy.special import betainc
-
     if not found:
         return []
     chance = max(1 / (one.strangers + 1) for one in found)
     count = len(found)
-    if float(betainc(count, people - count + 1, chance)) <= _LUCK:
+    if compute_luck(count, people, chance) <= _LUCK:
         return [False] * count
     return [one.fair and one.one_in_low * _LUCK < people for one in found]
