@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 import torch
@@ -112,17 +112,23 @@ class Similarity:
             plain = self.embed(guesses)
             halves = _LENGTHWISE if guesses.shape[-1] >= _SMALLEST else ()
             return (View(plain), *(View(plain, half) for half in halves))
-        sides = [self.embed(guesses), self.embed(guesses.flip(-1))]
-        whole = [View(side) for side in sides]
+        sides = (guesses, guesses.flip(-1))
         if min(guesses.shape[-2:]) < _SMALLEST:
-            return tuple(whole)
+            return tuple(View(self.embed(side)) for side in sides)
+        plain = [
+            View(features, frame)
+            for features in map(self.embed, sides)
+            for frame in (_WHOLE, *_LENGTHWISE, *_UPRIGHT)
+        ]
+        small = [_shrink(_standardise(side.float())) for side in sides]
+        changed = [(side, *how) for side in small for how in _WARPS]
+        # One call for all of them: most of the time goes into starting operations.
+        every = self.embed(torch.cat([warp(s, angle=a, zoom=z) for s, a, z, _ in changed]))
         return (
-            *whole,
-            *(View(side, half) for side in sides for half in (*_LENGTHWISE, *_UPRIGHT)),
+            *plain,
             *(
-                View(self.embed(warp(side, angle=angle, zoom=zoom)), frame)
-                for side in (guesses, guesses.flip(-1))
-                for angle, zoom, frame in _WARPS
+                View({k: v[n * len(guesses) : (n + 1) * len(guesses)] for k, v in every.items()}, f)
+                for n, (_, _, _, f) in enumerate(changed)
             ),
         )
 
@@ -328,6 +334,7 @@ def _edge_energies(values: Tensor) -> Tensor:
     return torch.cat(found, dim=1)
 
 
+@cache
 def _gabor_filters(sigma: float) -> tuple[Tensor, Tensor]:
     radius = round(2 * sigma)
     y, x = torch.meshgrid(*(torch.arange(-radius, radius + 1.0),) * 2, indexing="ij")
