@@ -324,8 +324,8 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         "The worst-off person, photos #0, came back at 31.2 dB, first among 99 strangers of the "
         "same label (at least 1 in 1,000); a guess that needs no update reaches 11.0 dB.",
         "People were still identified behind Sign (1 of 3).",
-        "Nobody was identified behind Prune 0.99; with 3 people tested, up to 63% of a population "
-        "may still be (95 % confidence).",
+        "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95% of a "
+        "population may still be (95 % confidence).",
         "Positive control: without a defense the attack found people whom the audit had chosen "
         "itself.",
         "Negative control: in guesses made from other updates, 0 of 16 people were found, where "

@@ -13,11 +13,12 @@ from seepage.core.errors import InvalidValue
 from seepage.scoring.identification import (
     FEWEST,
     Gallery,
+    compute_luck,
     extrapolate,
     identify,
     is_identified,
 )
-from seepage.scoring.similarity import Similarity
+from seepage.scoring.similarity import Similarity, warp
 
 COUNT = 60
 
@@ -48,7 +49,20 @@ FORGIVEN = {
     "shift": lambda x: torch.roll(x, 1, -1),
     "contrast": lambda x: 0.4 + 0.2 * x,
     "units": lambda x: 1000 * x - 50,
+    "crop": lambda x: warp(x, zoom=1.25),
+    "zoom out": lambda x: warp(x, zoom=0.8),
+    "turn": lambda x: warp(x, angle=10.0),
+    "mirrored and turned": lambda x: warp(x.flip(-1), angle=-5.0),
+    "left half": lambda x: keep_half(x, slice(None), slice(12), 0.5),
+    "lower half": lambda x: keep_half(x, slice(12, None), slice(None), Rng(4).uniform(x.shape[1:])),
 }
+
+
+def keep_half(images, rows, columns, fill):
+    """Half of an image is right, the rest is something else."""
+    shown = torch.zeros_like(images) + fill
+    shown[..., rows, columns] = images[..., rows, columns]
+    return shown
 
 
 @pytest.mark.parametrize("change", FORGIVEN)
@@ -196,3 +210,69 @@ def test_the_correlation_of_pixels_is_that_of_numpy(people):
     table = measures.compare(measures.show(people.inputs[:2]), measures.embed(people.inputs[:4]))
     assert torch.allclose(table["pixels"].diagonal(), torch.ones(2), atol=1e-4)
     assert all((values <= 1 + 1e-4).all() for values in table.values())
+
+
+@pytest.mark.parametrize(("people", "strangers"), [(8, 9), (6, 20)])
+def test_luck_allows_for_people_who_share_a_guess(people, strangers):
+    # Similarities to one guess: everybody and all strangers are draws of the same kind.
+    drawn = Rng(0).uniform((20_000, people + strangers))
+    first = (drawn[:, :people] > drawn[:, people:].amax(1, keepdim=True)).sum(1)
+    for hits in (1, 2, 3):
+        observed = float((first >= hits).float().mean())
+        claimed = compute_luck(hits, people, 1 / (strangers + 1))
+        assert observed <= claimed + 0.01
+        if hits == 3:
+            assert observed >= claimed - 0.01
+            assert stats.binom.sf(hits - 1, people, 1 / (strangers + 1)) < 0.8 * observed
+
+
+def test_freedom_to_turn_and_crop_finds_nobody_who_is_not_there(people):
+    ignorant = [warp(image[None], angle=7.0) for image in patterns(60, seed=9)]
+    first = [place(people, guess, person).singled_out for person, guess in enumerate(ignorant)]
+    # With a chance of 1 in 60 each, five of 60 has a probability of 0.4 %.
+    assert sum(first) <= 4
+
+
+def test_volumes_are_recognisable_as_images_are():
+    coarse = Rng(8).uniform((40, 1, 4, 4, 4))
+    volumes = torch.nn.functional.interpolate(coarse, size=(12, 12, 12), mode="trilinear")
+    scans = Gallery(volumes)
+    for person in range(5):
+        own = volumes[person : person + 1]
+        assert place(scans, own + 0.1 * Rng(person).normal(own.shape), person).recognisable
+        assert not place(scans, volumes.mean(0, keepdim=True), person).recognisable
+        assert not place(scans, Rng(person).uniform(own.shape), person).recognisable
+        faint = place(scans, own + 3.0 * Rng(person).normal(own.shape), person)
+        assert not faint.recognisable
+
+
+def test_vectors_of_numbers_are_recognisable_if_their_values_are_near():
+    scale = 10.0 ** torch.arange(8)
+    rows = scale * Rng(0).normal((80, 8))
+    table = Gallery(rows)
+    for person in range(8):
+        own = rows[person : person + 1]
+        near = place(table, own + 0.1 * scale * Rng(person).normal(own.shape), person)
+        assert near.recognisable
+        far = place(table, own + 0.6 * scale * Rng(person).normal(own.shape), person)
+        assert not far.recognisable
+        assert not place(table, rows.mean(0, keepdim=True), person).recognisable
+    assert not place(table, torch.full((1, 8), math.nan)).recognisable
+
+
+def test_words_are_compared_as_a_plain_count_has_it():
+    lines = sp.data.load("hamlet")
+    public, guess = lines.inputs[:300], lines.inputs[[3, 7]]
+    table = Similarity(public, lines.domain)
+    found = table.compare(table.show(guess), table.embed(public[:5]))["words"]
+
+    def weigh(words):
+        having = sum(bool((text == words[0]).any()) for text in public)
+        return -math.log((having + 1) / (len(public) + 2)) * words[1]
+
+    for g, first in enumerate(guess.tolist()):
+        for c, second in enumerate(public[:5].tolist()):
+            words = {*first, *second}
+            both = sum(weigh((w, min(first.count(w), second.count(w)))) for w in words)
+            either = sum(weigh((w, max(first.count(w), second.count(w)))) for w in words)
+            assert float(found[g, c]) == pytest.approx(both / either, abs=1e-5)

@@ -69,7 +69,7 @@ def line(table: PaperTable, cell: Cell, block: Published, sample: Sample) -> Lin
         statistic=block.statistic,
         paper=block.value(cell.row, cell.column),
         seepage=_reduced(sample.values, block, kind),
-        interval=_interval(sample.values, block),
+        interval=_interval(sample, block),
         people=len(sample.values),
         standard=None if own else _reduced(sample.standard, block, measure(kind.standard)),
         why=" ".join(why for why in (row.why, column.why, _missed(sample.missed)) if why),
@@ -96,9 +96,12 @@ def _reduced(values: Sequence[float], block: Published, kind: Measure) -> float 
     return STATISTICS.get(block.statistic, STATISTICS["mean"])(values, kind.higher_leaks_more)
 
 
-def _interval(values: Sequence[float], block: Published) -> Interval | None:
+def _interval(sample: Sample, block: Published) -> Interval | None:
+    values = sample.values
     finite = len(values) > 1 and all(map(math.isfinite, values))
-    return mean_interval(values) if finite and block.statistic == "mean" else None
+    if not finite or block.statistic != "mean":
+        return None
+    return mean_interval(values, sample.updates or None)
 
 
 def _rounded(value: float) -> float:

@@ -26,6 +26,7 @@ class Sample:
 
     Args:
         values: One per person and seed, or a single number.
+        updates: The people of the batch that each value is from; empty for a single number.
         standard: The same in the usual convention; empty where there is no other.
         records: What they were read from; of several attacks in a cell, the strongest's.
         missed: Why people have no value, one reason for each batch; where there are records, they
@@ -33,6 +34,7 @@ class Sample:
     """
 
     values: tuple[float, ...] = ()
+    updates: tuple[tuple[int, ...], ...] = ()
     standard: tuple[float, ...] = ()
     records: tuple[Record, ...] = ()
     missed: tuple[str, ...] = ()
@@ -78,10 +80,12 @@ class Audited:
     def _of(self, records: Sequence[Record], part: Part, kind: Measure) -> Sample:
         outcomes = [outcome for record in records if (outcome := self._outcome(record))]
         domain, usual = part.audit.tasks[0].domain, measure(kind.standard)
+        found = [(o.record.people, v) for o in outcomes for v in kind.values(o, domain)]
         return Sample(
-            tuple(v for outcome in outcomes for v in kind.values(outcome, domain)),
-            tuple(v for outcome in outcomes for v in usual.values(outcome, domain)),
-            tuple(records),
+            values=tuple(value for _, value in found),
+            updates=tuple(people for people, _ in found),
+            standard=tuple(v for outcome in outcomes for v in usual.values(outcome, domain)),
+            records=tuple(records),
         )
 
     def _outcome(self, record: Record) -> Outcome | None:

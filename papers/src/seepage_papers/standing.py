@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 from typing import Any
 
 from seepage.audit.record import Defense, Record
-from seepage.report.intervals import CONFIDENCE, Interval
+from seepage.report.intervals import Interval, share_interval
 from seepage.report.leak import Attempt, Level, attempts, group_by_setup, strongest
 from seepage.report.words import count_noun
 from seepage_papers.board import Board, Line
@@ -47,12 +47,14 @@ class Tally:
         psnr: The same in dB.
         undecided: How many were not identified by an attack that is too weak to tell.
         attacks: How many people each attack was chosen for.
+        updates: The update of each person; empty if each has their own.
     """
 
     levels: tuple[Level, ...]
     psnr: tuple[float, ...]
     undecided: int
     attacks: Mapping[str, int]
+    updates: tuple[Hashable, ...] = ()
 
     @classmethod
     def of(cls, best: Iterable[Attempt]) -> Tally:
@@ -63,6 +65,7 @@ class Tally:
             psnr=tuple(attempt.psnr for attempt in best),
             undecided=sum(not a.level.identified and not a.conclusive for a in best),
             attacks=dict(Counter(map(_name_attack, best))),
+            updates=tuple(attempt.update for attempt in best),
         )
 
     @property
@@ -78,7 +81,8 @@ class Tally:
     @property
     def interval(self) -> Interval:
         """The share of people who are identified."""
-        return share_interval(self.identified, self.people)
+        found = [level.identified for level in self.levels]
+        return share_interval(found, self.updates or None)
 
     def words(self) -> str:
         """In a cell of the table; whoever may be identified unseen is told as well.
@@ -92,30 +96,6 @@ class Tally:
             f"{self.identified} of {self.people} ({100 * found.low:.0f}-{100 * found.high:.0f} %)"
         )
         return told + f", {self.undecided} undecided" * bool(self.undecided)
-
-
-def share_interval(hits: int, people: int) -> Interval:
-    """The share of a population that is like `hits` of `people`, with its exact binomial interval.
-
-    With no hit, or with nothing but hits, one end is known, and all of the 5 % is on the other, as
-    in the reports' bound on the share that is not ruled out.
-
-    Example:
-        >>> found = share_interval(4, 8)
-        >>> round(found.low, 3), found.middle, round(found.high, 3)
-        (0.157, 0.5, 0.843)
-        >>> round(share_interval(0, 8).high, 3)
-        0.312
-
-    References:
-        Clopper and Pearson, 1934 (clopper1934use)
-    """
-    from scipy.special import betaincinv
-
-    tail = (1 - CONFIDENCE) / (2 if 0 < hits < people else 1)
-    low = float(betaincinv(hits, people - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, people - hits, 1 - tail)) if hits < people else 1.0
-    return Interval(low, hits / people, high)
 
 
 def _name_attack(attempt: Attempt) -> str:

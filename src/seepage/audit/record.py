@@ -17,7 +17,7 @@ from seepage.core.construct import Component
 from seepage.core.errors import UnreadableFile
 from seepage.core.protocols import Side
 from seepage.core.race import Race
-from seepage.scoring.identification import Identification
+from seepage.scoring.identification import Identification, compute_luck
 
 Defense = tuple[Component, ...]
 # The prefix of the name of an attack that is run without its adaptation to the defense.
@@ -70,20 +70,13 @@ class Control:
         if self.bare is None:
             return False
         hits, trials, chance = self.bare
-        return 2 * hits > trials and _is_more_than_luck(hits, trials, chance, 0.1)
+        return 2 * hits > trials and compute_luck(hits, trials, chance) <= 0.1
 
     @property
     def misleading(self) -> bool:
         """Whether the attack finds people who are not there more often than luck explains."""
         hits, trials, expected = self.negative
-        return trials > 0 and _is_more_than_luck(hits, trials, expected / trials, 0.01)
-
-
-def _is_more_than_luck(hits: int, trials: int, chance: float, luck: float) -> bool:
-    """Whether so many hits have at most the probability `luck` if each has this chance."""
-    from scipy.special import betainc
-
-    return hits > 0 and float(betainc(hits, trials - hits + 1, chance)) <= luck
+        return hits > 0 and compute_luck(hits, trials, expected / trials) <= 0.01
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,13 @@ from seepage.report.flat_rows import (
     result_rows,
 )
 from seepage.report.headroom import Contradiction, Headroom, contradictions, headrooms, silences
-from seepage.report.intervals import Interval, mean_interval, median_interval, share_not_ruled_out
+from seepage.report.intervals import (
+    Interval,
+    mean_interval,
+    median_interval,
+    share_interval,
+    share_not_ruled_out,
+)
 from seepage.report.leak import (
     Attempt,
     Level,
@@ -78,6 +84,7 @@ __all__ = [
     "most",
     "result_rows",
     "save_contact_sheet",
+    "share_interval",
     "share_not_ruled_out",
     "shifts",
     "silences",

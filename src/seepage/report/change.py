@@ -9,7 +9,7 @@ from enum import StrEnum
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
-from seepage.report.intervals import mean_interval
+from seepage.report.intervals import Interval, join_shared, mean_interval
 from seepage.report.leak import SATURATED, Attempt, Level, Verdict, Victim, attempts, strongest
 from seepage.report.words import Setup, count_noun, decibels, label_setups, list_words
 
@@ -204,12 +204,12 @@ class Shift:
     def direction(self) -> Direction:
         """Whether more or less leaks than before, beyond noise.
 
-        People count as a sample: the change is noise unless the 95 % interval of its mean over
+        Updates count as a sample: the change is noise unless the 95 % interval of its mean over
         people lies on one side of zero, for the share of people who are identified, or else for
         the PSNR, whose mean must also change by `NOTICED`.
         """
-        shares = mean_interval([float(change.identified) for change in self.changes])
-        levels = mean_interval([change.difference for change in self.changes])
+        shares = self._mean_over_people([float(change.identified) for change in self.changes])
+        levels = self._mean_over_people([change.difference for change in self.changes])
         if shares.low <= 0 <= shares.high and abs(levels.middle) >= NOTICED:
             shares = levels
         if shares.low > 0:
@@ -218,6 +218,14 @@ class Shift:
             return Direction.better
         still = all(change.direction is Direction.same for change in self.changes)
         return Direction.same if still else Direction.noise
+
+    def _mean_over_people(self, values: Sequence[float]) -> Interval:
+        """The mean of one value per change; changes with an update in common depend on it."""
+        sides = [
+            [(number, side.update) for number, side in enumerate((c.before, c.after)) if side]
+            for c in self.changes
+        ]
+        return mean_interval(values, join_shared(sides))
 
     def tell(self, labels: Mapping[Setup, str], *, place: bool) -> str:
         """In words: how many people are identified and what came back, before and now.
@@ -230,7 +238,7 @@ class Shift:
             sum(a.level.identified for a in side if a is not None)
             for side in zip(*((c.before, c.after) for c in self.changes), strict=True)
         )
-        gained = mean_interval([change.difference for change in self.changes])
+        gained = self._mean_over_people([change.difference for change in self.changes])
         where = self.changes[0].words(labels)
         attacked = self.changes[0].attacked
         where += f" on {attacked.model} and {attacked.data}" if place else ""

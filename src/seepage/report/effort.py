@@ -29,11 +29,13 @@ class EffortCurve:
         attack: The attack, without its steps.
         scene: Data, network, threat and setup.
         scores: PSNR of each person by number of steps, ascending; the best of all seeds.
+        updates: The people who share the update of each person.
     """
 
     attack: Component
     scene: Scene
     scores: Mapping[int, Mapping[Person, float]]
+    updates: Mapping[Person, tuple[int, ...]]
 
     @property
     def medians(self) -> list[tuple[int, float]]:
@@ -46,7 +48,8 @@ class EffortCurve:
         (fewer, before), (more, after) = list(self.scores.items())[-2:]
         doublings = math.log2(more / fewer)
         both = [person for person in after if person in before]
-        return mean_interval([(after[person] - before[person]) / doublings for person in both])
+        gains = [(after[person] - before[person]) / doublings for person in both]
+        return mean_interval(gains, [self.updates[person] for person in both])
 
     @property
     def rising(self) -> bool:
@@ -74,6 +77,7 @@ def effort_curves(records: Sequence[Record]) -> list[EffortCurve]:
     For images and signals: PSNR says little about tables and texts.
     """
     groups: dict[tuple[Component, Scene], dict[int, dict[Person, float]]] = {}
+    updates: dict[tuple[Component, Scene], dict[Person, tuple[int, ...]]] = {}
     for record in records:
         key = _curve_key(record)
         if key is None:
@@ -81,9 +85,13 @@ def effort_curves(records: Sequence[Record]) -> list[EffortCurve]:
         found = groups.setdefault(key, {}).setdefault(int(record.attack.arguments["steps"]), {})
         for person, value in zip(record.people, record.scores["psnr"], strict=True):
             if value is not None:
+                updates.setdefault(key, {})[record.data, person] = record.people
                 score = min(max(value, 0.0), _HIGHEST)
                 found[record.data, person] = max(score, found.get((record.data, person), 0.0))
-    curves = [EffortCurve(*key, dict(sorted(found.items()))) for key, found in groups.items()]
+    curves = [
+        EffortCurve(*key, dict(sorted(found.items())), updates.get(key, {}))
+        for key, found in groups.items()
+    ]
     return [curve for curve in curves if _is_comparable(curve)]
 
 

@@ -135,6 +135,11 @@ class Attempt:
         return self.record.data, self.record.people[self.index]
 
     @property
+    def update(self) -> tuple[str, tuple[int, ...]]:
+        """Data set and people of the update; whoever shares it is no independent draw."""
+        return self.record.data, self.record.people
+
+    @property
     def amount(self) -> Amount:
         """What came back, by the measure of its kind of input."""
         metric = headline(self.record.scores)

@@ -314,12 +314,12 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
         sentences.append(f"People were still identified behind {list_words(kept)}.")
     if holding:
         names = list_words([labels[setup] for setup in holding], "or")
-        fewest = min(len(people) for people in holding.values())
-        bound = share_not_ruled_out(fewest)
+        fewest = min(holding.values(), key=_count_updates)
+        updates, tested = _count_updates(fewest), count_noun(len(fewest), "person", "people")
+        shared = f" in {count_noun(updates, 'update')}" if updates < len(fewest) else ""
         sentences.append(
-            f"Nobody was identified behind {names}; with "
-            f"{count_noun(fewest, 'person', 'people')} tested, up to {bound:.0%} of a population "
-            "may still be (95 % confidence)."
+            f"Nobody was identified behind {names}; with {tested}{shared} tested, up to "
+            f"{share_not_ruled_out(updates):.0%} of a population may still be (95 % confidence)."
         )
     if unclear:
         for why in dict.fromkeys(map(_excuse, unclear.values())):
@@ -328,6 +328,11 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     if groups and not holding and not unclear:
         sentences.append("No defense tried here hides everybody.")
     return sentences
+
+
+def _count_updates(people: People) -> int:
+    """How many independent draws these people are: those of one update share all that varies."""
+    return len({attempt.update for attempt in people.values()})
 
 
 def _warn(people: People) -> str:

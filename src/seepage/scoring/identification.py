@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Domain, Rng
 from seepage.core.errors import InvalidValue
-from seepage.scoring.similarity import Similarity, Table, Views
+from seepage.scoring.similarity import Features, Similarity, Table, View
 
 STRANGERS = 100
 # With fewer strangers of the same label, first place would say too little.
@@ -26,9 +26,9 @@ FEWEST = 9
 _REMEMBERED = 1000
 # Degraded truths that an eye still recognises: noise of a quarter of the range.
 _NOISE = 0.25
-_SEEN = ("pixels", "structure")
+_SEEN = ("pixels", "structure", "entries")
 # What about 26 dB of PSNR gives a photo, and neither a mean nor another person does.
-_NEAR_COPY = {"pixels": 0.98, "structure": 0.9}
+_NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98}
 # Probability of an accusation by luck that is accepted over all people and attempts.
 _LUCK = 0.05
 _LARGEST_CLAIM = 1e9
@@ -92,7 +92,7 @@ class Gallery:
     labels: Tensor | None = None
     domain: Domain | None = None
     synthetic: bool = False
-    _views: dict[int, Views] = field(default_factory=dict, init=False, repr=False)
+    _views: dict[int, Features] = field(default_factory=dict, init=False, repr=False)
     _least: dict[int | None, Mapping[str, float]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -127,8 +127,8 @@ class Gallery:
         alike = order[labels[order] == label]
         return (alike if len(alike) >= FEWEST else order)[:size]
 
-    def embed(self, numbers: Tensor) -> Views:
-        """Views of these people; computed once for each."""
+    def embed(self, numbers: Tensor) -> Features:
+        """Features of these people; computed once for each."""
         missing = [number for number in numbers.tolist() if number not in self._views]
         if len(self._views) + len(missing) > _REMEMBERED:
             self._views.clear()
@@ -141,7 +141,7 @@ class Gallery:
         return {name: torch.cat([view[name] for view in found]) for name in found[0]}
 
     def least_alike(self, strangers: Tensor, label: int | None) -> Mapping[str, float]:
-        """By pixels and structure, how alike 95 % of noisy strangers are to themselves."""
+        """By pixels, structure or entries, how alike 95 % of noisy strangers are to themselves."""
         if label not in self._least:
             sample = self.inputs[strangers[:20]].float()
             width = float(sample.max() - sample.min()) or 1.0
@@ -179,7 +179,9 @@ def identify(
 
     A person is recognisable if the truth is first by pixels or by structure and looks as much like
     the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
-    their values. For tables 80 % of the columns, for texts 50 % of the words must agree.
+    their values. Volumes are judged by the correlation of their entries in the same way. For tables
+    80 % of the columns, for texts 50 % of the words must agree. Vectors of numbers are judged like
+    tables: entries are off by a fifth of their deviation at most, on average.
 
     Args:
         guesses: `(G, ...)`, in any order.
@@ -212,7 +214,7 @@ def identify(
 
 
 def _find(
-    shown: Sequence[Views],
+    shown: Sequence[View],
     truth: Tensor,
     gallery: Gallery,
     strangers: Tensor,
@@ -312,6 +314,8 @@ def extrapolate(match: float, others: Tensor) -> tuple[float, float, float]:
 def _is_recognisable(table: Table, least: Mapping[str, float], *, every: bool) -> bool:
     if "columns" in table:
         return float(table["columns"][:, 0].max()) >= 0.8
+    if "values" in table:
+        return float(table["values"][:, 0].max()) >= (0.95 if every else 0.8)
     if "places" in table:
         return float(table["places"][:, 0].max()) >= 0.5
     reached = [
@@ -341,6 +345,35 @@ def is_identified(found: Sequence[Identification]) -> bool:
     return clear or max(one.match for one in first) > max(one.rival for one in found)
 
 
+def compute_luck(hits: int, people: int, chance: float) -> float:
+    """Probability of so many first places or more for guesses that ignore the update.
+
+    Were people independent, hits would be binomial. But people may share a guess, as those of one
+    batch do, and strangers. Then all n of them and the N strangers are in one order, in which k of
+    the n come before every stranger with probability
+
+        n (n - 1) ... (n - k + 1) / ((n + N) (n + N - 1) ... (n + N - k + 1))
+
+    The larger of the two is returned.
+
+    Args:
+        hits: k, how many people came first.
+        people: n, how many were looked for.
+        chance: That of one person, 1 / (N + 1).
+
+    Example:
+        >>> round(compute_luck(3, 8, 0.1), 3), round(compute_luck(1, 1, 0.01), 3)
+        (0.082, 0.01)
+    """
+    from scipy.special import betainc
+
+    if hits == 0:
+        return 1.0
+    strangers = 1 / chance - 1
+    shared = math.prod((people - i) / (people + strangers - i) for i in range(hits))
+    return max(shared, float(betainc(hits, people - hits + 1, chance)))
+
+
 def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
     """Which of the people singled out in a group may owe it to luck alone.
 
@@ -356,12 +389,10 @@ def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
         >>> explain_by_luck([weak], people=20), any(explain_by_luck([weak] * 12, people=20))
         ([True], False)
     """
-    from scipy.special import betainc
-
     if not found:
         return []
     chance = max(1 / (one.strangers + 1) for one in found)
     count = len(found)
-    if float(betainc(count, people - count + 1, chance)) <= _LUCK:
+    if compute_luck(count, people, chance) <= _LUCK:
         return [False] * count
     return [one.fair and one.one_in_low * _LUCK < people for one in found]

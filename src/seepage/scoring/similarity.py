@@ -2,33 +2,72 @@
 
 Each measure gives a table of similarities between guesses and candidates, 1 for what looks the
 same. Images and signals are compared after brightness and contrast are removed, under small
-shifts, mirrored, and inverted. Rows of a table and texts have measures of their own, which weigh
-rare values more.
+shifts, mirrored, inverted, turned, cropped, zoomed, and by halves. Rows of a table and texts have
+measures of their own, which weigh rare values more.
 
 No learned network is among them: a verdict must not depend on which weights are installed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import product
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
+from torch.nn.functional import (
+    affine_grid,
+    avg_pool2d,
+    conv2d,
+    grid_sample,
+    interpolate,
+    pad,
+)
 
 from seepage.core import Domain
 from seepage.domains.tabular import Tabular
 
 Table = Mapping[str, Tensor]
-Views = Mapping[str, Tensor]
+Features = Mapping[str, Tensor]
+Measure = Callable[[Tensor, Tensor], Tensor]
+# Top, bottom, left and right of the part that is compared, as shares of the sides.
+Frame = tuple[float, float, float, float]
+_WHOLE: Frame = (0.0, 1.0, 0.0, 1.0)
+_CENTRE: Frame = (0.1, 0.9, 0.1, 0.9)
+_LENGTHWISE: tuple[Frame, ...] = ((0.0, 1.0, 0.0, 0.5), (0.0, 1.0, 0.5, 1.0))
+_UPRIGHT: tuple[Frame, ...] = ((0.0, 0.5, 0.0, 1.0), (0.5, 1.0, 0.0, 1.0))
+# How a guess is turned (degrees) and scaled, and which part of it is known then.
+_WARPS: tuple[tuple[float, float, Frame], ...] = (
+    (0.0, 0.8, _CENTRE),
+    (0.0, 0.9, _CENTRE),
+    (0.0, 1.11, _WHOLE),
+    (0.0, 1.25, _WHOLE),
+    *((angle, 1.0, _WHOLE) for angle in (-10.0, -5.0, 5.0, 10.0)),
+)
+# Smaller inputs are compared as they are: a part of them tells nobody apart.
+_SMALLEST = 16
 _LARGEST_SIDE = 32
 _SHIFT = 2
 _PATCH = 8
 _TINY = 1e-12
 # How many pixels a side become one: against noise, and for guesses that are blurred themselves.
 _POOLED = {"pixels": 1, "coarse pixels": 2, "coarsest pixels": 4}
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One way to look at guesses.
+
+    Args:
+        features: Of the guesses, turned or scaled.
+        frame: The part that is compared; the whole by default.
+    """
+
+    features: Features
+    frame: Frame = _WHOLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,30 +91,53 @@ class Similarity:
     public: Tensor
     domain: Domain | None = None
 
-    def embed(self, candidates: Tensor) -> Views:
+    def embed(self, candidates: Tensor) -> Features:
         """Candidates `(C, ...)` as `compare` wants them, to be computed once for many guesses."""
         candidates = candidates.detach().cpu()
         if not self._pictures:
             return {"inputs": candidates}
         shown = _shrink(_standardise(candidates.float()))
-        views = {name: _blur(_pool(shown, size)) for name, size in _POOLED.items()}
-        views["structure"] = _patches(shown)
+        found = {name: _blur(_pool(shown, size)) for name, size in _POOLED.items()}
+        found["structure"] = _patches(shown)
         if candidates.ndim == 4:
-            views["edges"] = _edge_energies(shown)
-        return views
+            found["edges"] = _edge_energies(shown)
+        return found
 
-    def show(self, guesses: Tensor) -> tuple[Views, ...]:
-        """Guesses `(G, ...)` as `compare` wants them: as they are, and images mirrored as well."""
+    def show(self, guesses: Tensor) -> tuple[View, ...]:
+        """Guesses `(G, ...)` in every way in which `compare` looks at them, as they are first."""
         guesses = guesses.detach().cpu()
-        views = [guesses, guesses.flip(-1)] if self._pictures and guesses.ndim == 4 else [guesses]
-        return tuple(self.embed(view) for view in views)
-
-    def compare(self, shown: Sequence[Views], candidates: Views) -> Table:
-        """Similarity of every guess to every candidate: measure to `(G, C)`."""
         if not self._pictures:
-            return self._compare_values(shown[0]["inputs"], candidates["inputs"])
+            return (View(self.embed(guesses)),)
+        if guesses.ndim == 3:
+            plain = self.embed(guesses)
+            halves = _LENGTHWISE if guesses.shape[-1] >= _SMALLEST else ()
+            return (View(plain), *(View(plain, half) for half in halves))
+        sides = (guesses, guesses.flip(-1))
+        if min(guesses.shape[-2:]) < _SMALLEST:
+            return tuple(View(self.embed(side)) for side in sides)
+        plain = [
+            View(features, frame)
+            for features in map(self.embed, sides)
+            for frame in (_WHOLE, *_LENGTHWISE, *_UPRIGHT)
+        ]
+        small = [_shrink(_standardise(side.float())) for side in sides]
+        changed = [(side, *how) for side in small for how in _WARPS]
+        # One call for all of them: most of the time goes into starting operations.
+        every = self.embed(torch.cat([warp(s, angle=a, zoom=z) for s, a, z, _ in changed]))
+        return (
+            *plain,
+            *(
+                View({k: v[n * len(guesses) : (n + 1) * len(guesses)] for k, v in every.items()}, f)
+                for n, (_, _, _, f) in enumerate(changed)
+            ),
+        )
+
+    def compare(self, shown: Sequence[View], candidates: Features) -> Table:
+        """Similarity of every guess to every candidate in the best view: measure to `(G, C)`."""
+        if not self._pictures:
+            return self._compare_values(shown[0].features["inputs"], candidates["inputs"])
         return {
-            name: torch.stack([_MEASURES[name](view[name], known) for view in shown]).amax(0)
+            name: _compare_views(_MEASURES[name], name, shown, known)
             for name, known in candidates.items()
         }
 
@@ -83,9 +145,24 @@ class Similarity:
         if isinstance(self.domain, Tabular):
             return _compare_rows(guesses, candidates, self.public, self.domain)
         if not self.public.is_floating_point():
-            return _compare_texts(guesses, candidates, self.public)
-        rows = (values.float().flatten(1) for values in (guesses, candidates, self.public))
-        return {"entries": _compare_vectors(*rows)}
+            return _compare_texts(guesses, candidates, self._rarity)
+        rows = [values.float().flatten(1) for values in (guesses, candidates)]
+        found = {"entries": _compare_vectors(*rows, *self._spread)}
+        if self.public.ndim == 2:
+            found["values"] = _compare_entries(*rows, self._spread[1])
+        return found
+
+    @cached_property
+    def _rarity(self) -> Tensor:
+        """How rare each word of a text is among public people."""
+        return _find_rarity(self.public)
+
+    @cached_property
+    def _spread(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of every entry of a vector among public people."""
+        public = self.public.float().flatten(1)
+        spread = public.std(0).nan_to_num(0.0)
+        return public.mean(0), torch.where(spread > 0, spread, torch.ones_like(spread))
 
     @property
     def _pictures(self) -> bool:
@@ -140,6 +217,64 @@ def _unit(values: Tensor) -> Tensor:
     return rows
 
 
+def _compare_views(
+    measure: Measure, name: str, shown: Sequence[View], candidates: Tensor
+) -> Tensor:
+    """Compare guesses and candidates inside the frame of each view; the best view counts.
+
+    Of two views, the better one explains more of the guess: a correlation r over a share w of it
+    leaves (1 - r^2)^w of its variance if the rest is unexplained. As a correlation over the whole,
+    that is sqrt(1 - (1 - r^2)^w).
+    """
+    best = torch.full((len(shown[0].features[name]), len(candidates)), -1.0)
+    for frame in dict.fromkeys(view.frame for view in shown):
+        views = [view.features[name] for view in shown if view.frame == frame]
+        alike = measure(torch.cat([_cut(view, frame) for view in views]), _cut(candidates, frame))
+        left = (1 - alike.square()).clamp(min=0) ** _find_share(frame)
+        whole = alike.sign() * (1 - left).sqrt()
+        best = torch.maximum(best, torch.stack(whole.chunk(len(views))).amax(0))
+    return best
+
+
+def _find_share(frame: Frame) -> float:
+    """The share of an image that a frame holds."""
+    top, bottom, left, right = frame
+    return (bottom - top) * (right - left)
+
+
+def _cut(values: Tensor, frame: Frame) -> Tensor:
+    """The part of features `(N, C, H, W, ...)` inside a frame."""
+    top, bottom, left, right = frame
+    height, width = values.shape[2:4]
+    return values[
+        :,
+        :,
+        math.ceil(top * height) : math.floor(bottom * height),
+        math.ceil(left * width) : math.floor(right * width),
+    ]
+
+
+def warp(images: Tensor, *, angle: float = 0.0, zoom: float = 1.0) -> Tensor:
+    """Turn images by `angle` degrees and scale them about their centre; edges are continued.
+
+    Example:
+        >>> images = torch.rand(2, 3, 16, 16)
+        >>> torch.allclose(warp(images), images, atol=1e-5)
+        True
+    """
+    turn = math.radians(angle)
+    across, along = math.cos(turn) / zoom, math.sin(turn) / zoom
+    matrix = torch.tensor([[across, -along, 0.0], [along, across, 0.0]])
+    images = torch.nan_to_num(images.float(), nan=0.0, posinf=0.0, neginf=0.0)
+    height, width = images.shape[-2:]
+    # The grid is in units of half sides, so turning must allow for images that are not square.
+    stretch = torch.tensor([[1.0, height / width, 1.0], [width / height, 1.0, 1.0]])
+    grid = affine_grid(
+        (matrix * stretch).expand(len(images), 2, 3), list(images.shape), align_corners=False
+    )
+    return grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
 def _correlate(guesses: Tensor, candidates: Tensor) -> Tensor:
     """Largest absolute correlation under shifts of up to two pixels of an image of 32."""
     margins = [min(_SHIFT, size // 12) for size in candidates.shape[-2:]]
@@ -147,22 +282,22 @@ def _correlate(guesses: Tensor, candidates: Tensor) -> Tensor:
         size - 2 * margin for size, margin in zip(candidates.shape[-2:], margins, strict=True)
     )
     top, left = margins
-    inner = _unit(guesses[..., top : top + height, left : left + width])
+    inner = _unit(candidates[..., top : top + height, left : left + width])
     best = torch.zeros(len(guesses), len(candidates))
     for y, x in product(range(2 * top + 1), range(2 * left + 1)):
-        window = _unit(candidates[..., y : y + height, x : x + width])
-        best = torch.maximum(best, (inner @ window.T).abs())
+        window = _unit(guesses[..., y : y + height, x : x + width])
+        best = torch.maximum(best, (window @ inner.T).abs())
     return best
 
 
 def _compare_structure(guesses: Tensor, candidates: Tensor) -> Tensor:
     """Mean absolute correlation of patches: the structure term of SSIM, whatever the contrast."""
-    alike: Tensor = guesses @ candidates.T
-    return alike.abs()
+    first, second = guesses.flatten(1), candidates.flatten(1)
+    return (first @ second.T).abs() / first.shape[1]
 
 
 def _patches(values: Tensor) -> Tensor:
-    """Overlapping patches of unit contrast, `(N, patches x entries)`."""
+    """Overlapping patches of unit contrast, `(N, C, rows, columns, height, width)`."""
     sides = [min(_PATCH, size) for size in values.shape[-2:]]
     cut = values.unfold(2, sides[0], max(1, sides[0] // 2)).unfold(
         3, sides[1], max(1, sides[1] // 2)
@@ -170,21 +305,24 @@ def _patches(values: Tensor) -> Tensor:
     centred = cut - cut.mean((-2, -1), keepdim=True)
     # A patch of a tenth of the contrast of the whole input is mostly noise.
     contrast = (centred.square().mean((-2, -1), keepdim=True) + 0.01).sqrt()
-    rows: Tensor = (centred / contrast).flatten(1)
-    return rows.div(rows.shape[1] ** 0.5)
+    patches: Tensor = centred / contrast
+    return patches
 
 
 def _compare_edges(guesses: Tensor, candidates: Tensor) -> Tensor:
     """Correlation of how strong edges of each direction and size are, place by place."""
     middle = candidates.mean(0)
-    first, second = guesses - middle, candidates - middle
+    first, second = (guesses - middle).flatten(1), (candidates - middle).flatten(1)
     lengths = first.norm(dim=1)[:, None] * second.norm(dim=1)[None] + _TINY
     alike: Tensor = first @ second.T / lengths
     return alike
 
 
 def _edge_energies(values: Tensor) -> Tensor:
-    """Moduli of Gabor filters of four directions and two sizes, pooled over 4 x 4 pixels."""
+    """Moduli of Gabor filters of four directions and two sizes, pooled over 4 x 4 pixels.
+
+    `(N, filters, rows, columns)`.
+    """
     grey = values.mean(1, keepdim=True)
     found = []
     for sigma in (1.0, 2.0):
@@ -193,9 +331,10 @@ def _edge_energies(values: Tensor) -> Tensor:
         framed = pad(grey, (radius,) * 4, mode="replicate" if radius else "constant")
         energy = (conv2d(framed, even).square() + conv2d(framed, odd).square()).sqrt()
         found.append(avg_pool2d(energy, kernel_size=min(4, *energy.shape[-2:])))
-    return torch.cat([part.flatten(1) for part in found], dim=1)
+    return torch.cat(found, dim=1)
 
 
+@cache
 def _gabor_filters(sigma: float) -> tuple[Tensor, Tensor]:
     radius = round(2 * sigma)
     y, x = torch.meshgrid(*(torch.arange(-radius, radius + 1.0),) * 2, indexing="ij")
@@ -208,21 +347,26 @@ def _gabor_filters(sigma: float) -> tuple[Tensor, Tensor]:
     return even[:, None], odd[:, None]
 
 
-_MEASURES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+_MEASURES: Mapping[str, Measure] = {
     **dict.fromkeys(_POOLED, _correlate),
     "structure": _compare_structure,
     "edges": _compare_edges,
 }
 
 
-def _compare_vectors(guesses: Tensor, candidates: Tensor, public: Tensor) -> Tensor:
+def _compare_vectors(guesses: Tensor, candidates: Tensor, middle: Tensor, scale: Tensor) -> Tensor:
     """Absolute correlation of entries scaled by their spread over public inputs."""
-    spread = public.std(0).nan_to_num(0.0)
-    scale = torch.where(spread > 0, spread, torch.ones_like(spread))
-    rows = [(torch.nan_to_num(v) - public.mean(0)) / scale for v in (guesses, candidates)]
+    rows = [(torch.nan_to_num(v) - middle) / scale for v in (guesses, candidates)]
     first, second = (row / (row.norm(dim=1, keepdim=True) + _TINY) for row in rows)
     alike: Tensor = first @ second.T
     return alike.abs()
+
+
+def _compare_entries(guesses: Tensor, candidates: Tensor, scale: Tensor) -> Tensor:
+    """Mean over entries of how near they are: 1 if equal, 0 from one deviation apart on."""
+    guesses = torch.nan_to_num(guesses, nan=math.inf)
+    near = [(1 - (row - candidates).abs() / scale).clamp(min=0).mean(1) for row in guesses]
+    return torch.stack(near)
 
 
 def _compare_rows(guesses: Tensor, candidates: Tensor, public: Tensor, table: Tabular) -> Table:
@@ -247,19 +391,30 @@ def _compare_rows(guesses: Tensor, candidates: Tensor, public: Tensor, table: Ta
     return {"columns": agree.mean(-1), "rare columns": weighed}
 
 
-def _compare_texts(guesses: Tensor, candidates: Tensor, public: Tensor) -> Table:
+def _compare_texts(guesses: Tensor, candidates: Tensor, rarity: Tensor) -> Table:
     """Share of words in their place, and overlap of words weighed by how rare they are."""
-    highest = int(max(values.max() for values in (candidates, public))) + 1
+    highest = max(len(rarity), int(candidates.max()) + 1)
+    weights = torch.cat([rarity, rarity.new_full((highest - len(rarity),), float(rarity.max()))])
     guesses = torch.where(guesses < highest, guesses, -1).long()
-    seen = torch.zeros(highest)
-    for text in public:
-        seen[text.clamp(min=0).unique()] += 1
-    rarity = -torch.log((seen + 1) / (len(public) + 2))
     in_place = (guesses[:, None] == candidates[None]).float().mean(-1)
-    first, second = (_count_words(values, highest) for values in (guesses, candidates))
-    shared = torch.stack([torch.minimum(row, second) @ rarity for row in first])
-    whole = torch.stack([torch.maximum(row, second) @ rarity for row in first])
-    return {"places": in_place, "words": shared / (whole + _TINY)}
+    counts = _count_words(candidates, highest)
+    totals, shared, own = counts @ weights, [], []
+    for guess in guesses:
+        words, often = guess[guess >= 0].unique(return_counts=True)
+        shared.append(torch.minimum(counts[:, words], often.float()) @ weights[words])
+        own.append((often.float() * weights[words]).sum())
+    overlap = torch.stack(shared)
+    whole = torch.stack(own)[:, None] + totals - overlap
+    return {"places": in_place, "words": overlap / (whole + _TINY)}
+
+
+def _find_rarity(texts: Tensor) -> Tensor:
+    """Minus the logarithm of the share of texts that have each word."""
+    words, _ = texts.clamp(min=0).long().sort(1)
+    repeated = torch.zeros_like(words, dtype=torch.bool)
+    repeated[:, 1:] = words[:, 1:] == words[:, :-1]
+    seen = torch.bincount(words[~repeated]).float()
+    return -torch.log((seen + 1) / (len(texts) + 2))
 
 
 def _count_words(texts: Tensor, highest: int) -> Tensor:

@@ -78,9 +78,9 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
         "Leakage by defense and by attack",
         "Each dot is one person: the strongest of all attacks on that person, over the networks, "
         "adversaries and seeds of this audit. The upright bar is the median over people, the "
-        "thick line its 95 % interval (bootstrap over people). The tint begins at 20 dB. A red dot "
-        "is a person who was identified among strangers, whatever the PSNR. Arrow keys walk along "
-        "a line.",
+        "thick line its 95 % interval (bootstrap over updates). The tint begins at 20 dB. A red "
+        "dot is a person who was identified among strangers, whatever the PSNR. Arrow keys walk "
+        "along a line.",
         join_markup(chart, _attack_table(groups, labels)),
     )
 
@@ -180,8 +180,10 @@ def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) 
 
 def _median_over(tried: Iterable[Attempt]) -> Interval:
     """The median PSNR over attempts on different people, without those that have none."""
-    values = [attempt.psnr for attempt in tried if attempt.psnr > -math.inf]
-    return median_interval(values) if values else Interval(-math.inf, -math.inf, -math.inf)
+    scored = [attempt for attempt in tried if attempt.psnr > -math.inf]
+    if not scored:
+        return Interval(-math.inf, -math.inf, -math.inf)
+    return median_interval([a.psnr for a in scored], [a.update for a in scored])
 
 
 def median_words(tried: Iterable[Attempt]) -> str:
