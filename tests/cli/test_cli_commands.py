@@ -21,7 +21,7 @@ from seepage.audit import spec_entries as entries
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
 from seepage.cli import app, main
-from seepage.cli.app import Kind
+from seepage.cli.options import Kind
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.rehearsal import ALL_ATTACKS

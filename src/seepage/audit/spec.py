@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from seepage.audit import spec_entries as entries
+from seepage.audit.captured_data import CapturedData
 from seepage.audit.grid import Audit
 from seepage.audit.spec_text import SpecSource, locate_error
-from seepage.audit.targets import CapturedData, Target
+from seepage.audit.targets import Target
 from seepage.core import LocalComputation, Metric, Paired, Task
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
 from seepage.scoring import METRICS, find_metric

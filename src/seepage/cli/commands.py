@@ -1,0 +1,133 @@
+"""The commands `report`, `verify`, `purge`, `inspect`, `vet` and `list`, and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seepage.cli.options import (
+    Format,
+    Kind,
+    NetworkOptions,
+    Printed,
+    PrintedOption,
+    import_from_here,
+    make_console,
+)
+
+
+def inspect(
+    models: Annotated[list[str], typer.Argument(help="Model names, or package.module:factory.")],
+    option: NetworkOptions = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Input shape, e.g. 3x32x32 (the default), or 1x140.")
+    ] = None,
+    numerical: Annotated[
+        bool, typer.Option("--numerical", help="Compute ranks; takes memory and minutes.")
+    ] = False,
+    form: PrintedOption = Printed.text,
+) -> None:
+    """Say what an architecture gives away: its rank metric, and counts of its first layer."""
+    from seepage.cli.model_commands import inspect_models
+
+    import_from_here()
+    inspect_models(
+        models,
+        options=option or [],
+        shape=shape,
+        numerical=numerical,
+        as_json=form is Printed.json,
+        console=make_console(),
+    )
+
+
+def vet(
+    model: Annotated[str, typer.Argument(help="A model name, or package.module:factory.")],
+    option: NetworkOptions = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The received weights: .safetensors or .pt.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Your own data to run the model on; see `seepage list data`."),
+    ] = None,
+    people: Annotated[int, typer.Option(min=1, help="Number of examples to use.")] = 16,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Input shape, e.g. 3x32x32; that of --data if not given."),
+    ] = None,
+    form: PrintedOption = Printed.text,
+) -> None:
+    """Check a received model for signs that the server wants to read the update.
+
+    Exit codes: 0 clean, 2 bad usage, 3 suspicious, 4 malicious.
+    """
+    from seepage.cli.model_commands import vet_model
+
+    import_from_here()
+    code = vet_model(
+        model,
+        options=option or [],
+        weights=weights,
+        shape=shape,
+        data=data,
+        people=people,
+        as_json=form is Printed.json,
+        console=make_console(),
+    )
+    raise typer.Exit(code)
+
+
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(help="The directory of an audit, or two to compare.")
+    ],
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.html,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Output file; by default report.* (or comparison.*) in the last directory."
+        ),
+    ] = None,
+    utility: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with the utility of each defense, plotted against leakage."),
+    ] = None,
+) -> None:
+    """Write the report of an audit, or compare two audits.
+
+    The audit may still be running or may have been interrupted: the report says what is missing.
+    """
+    from seepage.cli.report_command import write_report
+
+    write_report(directories, form=form.value, out=out, utility=utility, console=make_console())
+
+
+def verify(
+    directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
+) -> None:
+    """Check that an audit is as it was written: checksums, records and files.
+
+    Exit codes: 0 whole, 1 something is missing or was altered, 2 no audit.
+    """
+    from seepage.cli.store_commands import verify_audit
+
+    raise typer.Exit(verify_audit(directory, make_console()))
+
+
+def purge(
+    directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
+) -> None:
+    """Remove the private inputs and the guesses of an audit, and keep its scores."""
+    from seepage.cli.store_commands import purge_audit
+
+    purge_audit(directory, make_console())
+
+
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+    """List the names that a spec can use."""
+    from seepage.cli.list_command import list_parts
+
+    list_parts(kind.value, make_console())
