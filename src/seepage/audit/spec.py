@@ -141,6 +141,10 @@ def _build_parts(
         )
         with error_path("threats"):
             audit.require_permitted()
+        with error_path("attacks"):
+            captured = isinstance(dataset, CapturedData)
+            granted = "labels to the data" if captured else "knows_labels = true to the threats"
+            audit.require_knowledge(hint=f"add infer_labels = true to the attack, or {granted}")
         if has_bounds:
             with error_path("bounds"):
                 for target in batches:

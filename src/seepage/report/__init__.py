@@ -35,7 +35,7 @@ from seepage.report.tables import (
     markdown_table,
     markdown_words,
 )
-from seepage.report.verdict import audit_verdict, missing, verdict
+from seepage.report.verdict import audit_verdict, inapplicable, missing, verdict
 from seepage.report.words import decibels, defense_words
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "defense_words",
     "flat_bounds",
     "headrooms",
+    "inapplicable",
     "labelled_record",
     "leak_table",
     "markdown_table",

@@ -23,11 +23,12 @@ FlatRow = Mapping[str, Cell]
 
 
 def result_rows(records: Sequence[Record]) -> list[FlatRow]:
-    """One row per person and attack: scored ones first, then without truth, then failed."""
+    """One row per person and attack: scored ones first, then those without truth or result."""
     metrics = list(dict.fromkeys(name for record in records for name in record.scores))
     scored = [
         {
             **_describe(attempt.record, attempt.victim[1]),
+            "status": attempt.record.status,
             "level": str(attempt.level),
             **_describe_place(attempt),
             **{metric: attempt.score(metric) for metric in metrics},
@@ -42,13 +43,13 @@ def result_rows(records: Sequence[Record]) -> list[FlatRow]:
         for attempt in attempts(records)
     ]
     blind = [
-        {**_describe(record, person), **_effort(record), "error": None}
+        {**_describe(record, person), "status": record.status, **_effort(record), "error": None}
         for record in unscored(records)
         for person in record.people
     ]
     failed = [
-        {**_describe(record, person), "error": record.error}
-        for record in records
+        {**_describe(record, person), "status": record.status, "error": record.error}
+        for record in sorted(records, key=lambda record: record.failed)
         if record.error is not None
         for person in record.people
     ]
@@ -72,6 +73,7 @@ def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
         rows += [
             {
                 **_describe(record, person),
+                "status": record.status,
                 "attack": None,
                 "attack_name": None,
                 "threat": None,

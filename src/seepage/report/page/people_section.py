@@ -357,8 +357,8 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
 
     ranked = sorted(attempts(records), key=strength, reverse=True)
     failed = [
-        row(_everybody(record), record, f"failed: {record.error}")
-        for record in records
+        row(_everybody(record), record, f"{record.status}: {record.error}")
+        for record in sorted(records, key=lambda record: record.failed)
         if record.error is not None
     ]
     return columns, [*map(scored, ranked), *map(blind, unscored(records)), *failed]
