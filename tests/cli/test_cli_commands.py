@@ -147,14 +147,14 @@ def test_an_audit_says_what_leaked_and_where_it_is_kept(audit):
     result, _ = audit()
     assert "Tiny: 1 case on cpu" in result.output
     assert "[1/1] photos #0 analytic_fc behind no defense: " in result.output
-    assert "What leaked, worst first" in result.output
+    assert "What leaked of photos, worst first" in result.output
     assert "pictures: out/contact_sheet.png   records: out/audit.sqlite" in result.output
 
 
 def test_quiet_shows_only_the_result(audit):
     result, _ = audit(TINY, "--quiet")
     assert "[1/1]" not in result.output
-    assert "What leaked, worst first" in result.output
+    assert "What leaked of photos, worst first" in result.output
 
 
 def test_a_case_that_cannot_work_is_recorded_while_the_others_complete(audit):

@@ -116,6 +116,8 @@ class Record:
         race: How the attack was chosen, if it was chosen by rehearsing.
         applicable: False if the attack cannot take this case: `error` then says why, and nothing
             failed.
+        sampling: How the people were chosen: "at random", "in order" or "by number"; empty if that
+            is not known.
         control: How the controls of this attack went; None if none was run. Not stored, but put
             together from the records of the controls.
     """
@@ -143,6 +145,7 @@ class Record:
     negatives: tuple[Identification, ...] = ()
     race: Race | None = None
     applicable: bool = True
+    sampling: str = ""
     control: Control | None = None
 
     @property

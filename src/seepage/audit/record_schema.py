@@ -184,11 +184,12 @@ _FIELDS: Mapping[str, Check] = {
     "negatives": _IDENTIFICATIONS,
     "race": _or_none(_RACE),
     "applicable": _is_truth_value,
+    "sampling": _is_word,
     "control": lambda value: value is None,
     "batch_size": _is_place,
 }
 # What records of 0.2 lack; they are read as if it were there.
-_ADDED: Mapping[str, object] = {"applicable": True}
+_ADDED: Mapping[str, object] = {"applicable": True, "sampling": ""}
 
 
 def check_record(plain: object) -> None:

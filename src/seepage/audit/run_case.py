@@ -70,6 +70,7 @@ def _begin_record(case: AnyCase) -> Record:
         case=case.id,
         control_kind=(case.control or "") if isinstance(case, Case) else "",
         truth=case.target.digest,
+        sampling=case.target.sampling,
         bound=_begin_ceiling(case) if isinstance(case, BoundCase) else None,
     )
 

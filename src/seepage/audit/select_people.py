@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from seepage.audit.targets import Target
@@ -49,11 +50,11 @@ def select_targets(
             "give only the number of people"
         )
     if not isinstance(people, int):
-        numbers = tuple(people)
+        numbers, sampling = tuple(people), "by number"
     elif start is None:
-        numbers = _draw_people(dataset, people, sample_seed)
+        numbers, sampling = _draw_people(dataset, people, sample_seed), "at random"
     else:
-        numbers = tuple(range(start, start + people))
+        numbers, sampling = tuple(range(start, start + people)), "in order"
     if not numbers or not all(type(number) is int for number in numbers):
         raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
     if batch_size < 1:
@@ -67,7 +68,7 @@ def select_targets(
         raise InvalidValue(f"expected different people, got {list(numbers)}")
     cuts = [numbers[i : i + batch_size] for i in range(0, len(numbers), batch_size)]
     gallery = _share_gallery(dataset)
-    return tuple(_select_target(dataset, gallery, cut) for cut in cuts)
+    return tuple(replace(_select_target(dataset, gallery, cut), sampling=sampling) for cut in cuts)
 
 
 def _draw_people(dataset: Dataset, count: int, seed: int) -> tuple[int, ...]:

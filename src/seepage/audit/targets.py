@@ -89,6 +89,8 @@ class Target:
         source: Digest of `everybody`; computed if empty.
         captured: The update that was captured; None computes it from the batch.
         domain: What an input is, if that is known.
+        sampling: How the people were chosen: "at random", "in order" or "by number"; empty if
+            nobody knows.
     """
 
     data: str
@@ -99,6 +101,7 @@ class Target:
     source: str = ""
     captured: CapturedUpdate | None = None
     domain: Domain | None = None
+    sampling: str = ""
 
     @classmethod
     def unknown(cls, data: str, captured: CapturedUpdate) -> Target:

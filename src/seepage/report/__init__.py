@@ -23,6 +23,7 @@ from seepage.report.leak import (
     strongest,
     unscored,
 )
+from seepage.report.leak_table import leak_table
 from seepage.report.page.audit_page import audit_page
 from seepage.report.page.comparison_page import comparison_page
 from seepage.report.summary import Row, summarise
@@ -31,7 +32,6 @@ from seepage.report.tables import (
     bound_table,
     change_table,
     comparison_markdown,
-    leak_table,
     markdown_table,
     markdown_words,
 )

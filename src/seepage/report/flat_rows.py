@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Cell = str | int | float | bool | None
 FlatRow = Mapping[str, Cell]
+# Arguments of a local computation that have a column of their own.
+_LOCAL = ("steps", "epochs", "local_batch_size", "lr", "momentum")
 
 
 def result_rows(records: Sequence[Record]) -> list[FlatRow]:
@@ -126,6 +128,10 @@ def _describe_setup(setup: Setup) -> dict[str, Cell]:
         "batch_size": setup.batch_size,
         "local": local_words(setup.local),
         "local_name": setup.local.name,
+        **{
+            f"local_{name.removeprefix('local_')}": setup.local.arguments.get(name)
+            for name in _LOCAL
+        },
         "defense": defense_words(setup.defense),
         "defense_name": " + ".join(link.name for link in setup.defense),
     }
@@ -136,6 +142,7 @@ def _describe(record: Record, person: int) -> dict[str, Cell]:
     return {
         "data": record.data,
         "person": person,
+        "sampling": record.sampling,
         "model": record.model,
         **_describe_setup(Setup.of(record)),
         "threat": threat_words(record.threat),

@@ -21,7 +21,7 @@ from seepage.report.leak import (
 )
 from seepage.report.words import Setup
 
-GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size")
+GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size", "sampling")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Row:
         attack: The attack.
         defense: What the clients did before sharing.
         batch_size: Number of people in each batch.
+        sampling: How they were chosen; empty if that is not known.
         people: How many were attacked.
         metric: What tells most about this kind of input: PSNR, or of tables and texts the share of
             columns or words that are right.
@@ -60,6 +61,7 @@ class Row:
     attack: Component
     defense: Defense
     batch_size: int
+    sampling: str
     people: int
     metric: str
     worst: float
