@@ -1,4 +1,4 @@
-"""The commands `report`, `verify`, `purge`, `inspect`, `vet` and `list`, and their options."""
+"""The other commands and their options; each imports what it needs when it is called."""
 
 from __future__ import annotations
 
@@ -126,8 +126,64 @@ def purge(
     purge_audit(directory, make_console())
 
 
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
-    """List the names that a spec can use."""
-    from seepage.cli.list_command import list_parts
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[
+        str | None, typer.Argument(help="One of them: its options, what it needs, its paper.")
+    ] = None,
+) -> None:
+    """List the names that a spec can use, or all about one of them."""
+    from seepage.cli.list_command import describe_part, list_parts
 
-    list_parts(kind.value, make_console())
+    if name is None:
+        list_parts(kind.value, make_console())
+    else:
+        import_from_here()
+        describe_part(kind.value, name, make_console())
+
+
+def new(
+    out: Annotated[Path, typer.Argument(help="The spec to write.")] = Path("audit.toml"),
+    data: Annotated[
+        str | None, typer.Option(help="Whose data is attacked; see `seepage list data`.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="What is trained: a model name, or package.module:factory.")
+    ] = None,
+    people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="People per update; repeatable.")
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="As NAME or NAME:key=value,key=value; repeatable. auto by default."),
+    ] = None,
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(help="Beside no defense, in the same form, links joined by +; repeatable."),
+    ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, help="Clients take so many local steps (FedAvg).")
+    ] = None,
+    knows_labels: Annotated[
+        bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
+) -> None:
+    """Write a commented spec from these options; a terminal asks for what is not given."""
+    from seepage.cli.new_command import NewSpec, ask_missing, write_spec
+
+    import_from_here()
+    console = make_console()
+    asked = ask_missing({"data": data, "model": model}, console)
+    wanted = NewSpec(
+        data=asked["data"],
+        model=asked["model"],
+        people=people,
+        batch_sizes=tuple(batch_size or [1]),
+        attacks=tuple(attack or ["auto:effort=quick"]),
+        defenses=tuple(defense or ()),
+        local_steps=local_steps,
+        knows_labels=knows_labels,
+    )
+    write_spec(wanted, out, overwrite=overwrite, console=console)

@@ -314,14 +314,14 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     records = () if begun is None else (*begun.records, *begun.bounds, *begun.controls)
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
-    for number, case in enumerate(missing, 1):
-        print_line(console, f"{number:4} {case.description}")
     seconds = estimate(missing, records) / (request.workers or 1)
     print_line(
         console,
         f"{count_noun(len(missing), 'case')} to run, about {write_duration(seconds)}: an estimate "
         "from a few steps of every attack and bound on every network, or from what is recorded",
     )
+    for number, case in enumerate(missing, 1):
+        print_line(console, f"{number:4} {case.description}")
     return DONE
 
 
