@@ -17,7 +17,22 @@ Where = StrEnum("Where", ["local", "ray"])
 CapturedForm = StrEnum("CapturedForm", ["gradient", "difference", "weights_after"])
 Effort = StrEnum("Effort", ["quick", "standard", "thorough"])
 Printed = StrEnum("Printed", ["text", "json"])
-Format = StrEnum("Format", ["html", "markdown", "csv", "json", "parquet"])
+Format = StrEnum(
+    "Format",
+    [
+        "html",
+        "markdown",
+        "csv",
+        "json",
+        "parquet",
+        "pivot",
+        "latex",
+        "svg",
+        "pdf",
+        "junit",
+        "sarif",
+    ],
+)
 Kind = StrEnum(
     "Kind", ["attacks", "bounds", "risks", "defenses", "locals", "models", "data", "metrics"]
 )

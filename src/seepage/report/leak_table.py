@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.record import UNAWARE
+from seepage.core.construct import Component
 from seepage.report.summary import Row, exact_words, unscored_words
 from seepage.report.words import (
     defense_words,
@@ -94,9 +95,37 @@ def _name_columns(rows: Sequence[Row]) -> list[_Column]:
     columns = [_Column("data", [data[row.data] for row in rows])] if len(data) > 1 else []
     if len({(r.data, r.attack, r.threat, r.sampling, r.setup) for r in rows}) < len(rows):
         columns.append(_name_networks(rows))
-    columns.append(_Column("attack", [row.attack.name for row in rows]))
+    attacks = name_attacks(row.attack for row in rows)
+    columns.append(_Column("attack", [attacks[row.attack] for row in rows]))
     columns += [_Column(title, cells) for title, cells in list_varying(rows).items()]
     return [*columns, _Column("defense", [defense_words(row.defense) for row in rows])]
+
+
+def name_attacks(attacks: Iterable[Component]) -> dict[Component, str]:
+    """Each attack by its name, with the options that tell it from others of the same name.
+
+    Steps are left out, since they have a column of their own.
+
+    Example:
+        >>> weak, strong = Component("dlg", {"tv": 0.1}), Component("dlg", {"tv": 0.2})
+        >>> list(name_attacks([weak, strong, Component("rgap")]).values())
+        ['dlg tv=0.1', 'dlg tv=0.2', 'rgap']
+    """
+    groups: dict[str, list[Component]] = {}
+    for attack in dict.fromkeys(attacks):
+        groups.setdefault(attack.name, []).append(attack)
+    labels = {}
+    for name, group in groups.items():
+        options = dict.fromkeys(option for attack in group for option in attack.arguments)
+        telling = [
+            option
+            for option in options
+            if option != "steps" and len({repr(a.arguments.get(option)) for a in group}) > 1
+        ]
+        for attack in group:
+            told = [f"{o}={attack.arguments[o]}" for o in telling if o in attack.arguments]
+            labels[attack] = " ".join([name, *told])
+    return labels
 
 
 def _name_networks(rows: Sequence[Row], *, full: bool = False) -> _Column:
