@@ -105,6 +105,29 @@ def report(
     write_report(directories, form=form.value, out=out, utility=utility, console=make_console())
 
 
+def dashboard(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Directories of audits, or directories above them; here by default."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output file; dashboard.html in the first directory.")
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page to this machine instead of writing it.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0: any.")] = 8350,
+) -> None:
+    """Show many audits in time on one page: which version of a model leaks more."""
+    from seepage.cli.dashboard_command import serve_dashboard, write_dashboard
+
+    folders = directories or [Path()]
+    if serve:
+        serve_dashboard(folders, port, make_console())
+    else:
+        write_dashboard(folders, out, make_console())
+
+
 def verify(
     directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
 ) -> None:
