@@ -19,6 +19,7 @@ from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, 
 from seepage.audit.artifacts import pack, unpack
 from seepage.audit.database import FORMAT, TEMPORARY
 from seepage.audit.folder import DirectoryLock
+from seepage.audit.run_case import fail_case
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.scoring import METRICS
 
@@ -202,7 +203,7 @@ def test_a_case_has_the_same_id_in_every_process():
 def test_failed_cases_run_again_only_on_request(out):
     blind = grid(threats=[sp.Threat()])
     with begin(out, blind) as store:
-        store.add(blind[0], run_case(blind[0]))
+        store.add(blind[0], fail_case(blind[0], "it broke"))
     with AuditStore.resume(out, cases=blind) as store:
         assert ids(store) == {blind[0].id}
     with AuditStore.resume(out, cases=blind, retry_failed=True) as store:

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import Pool, SpecSource, build_spec, load_audit
+from seepage.audit.captured_data import read_capture
 from seepage.audit.choices import Gate
-from seepage.audit.targets import read_capture
 from seepage.cli import app
 from seepage.cli.run_audit import AuditRequest
 from seepage.cli.safe_console import SafeConsole

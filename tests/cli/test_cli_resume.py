@@ -311,9 +311,12 @@ def test_a_gate_on_what_no_case_measures_is_an_error_not_a_pass(metrics, said, p
 
 
 def test_a_gate_and_a_failure_together_exit_for_the_gate(place):
-    (place / "spec.toml").write_text(
-        SPEC.replace('{ name = "mlp", hidden = [8] }', '[{ name = "mlp" }, { name = "cnn2-v2" }]')
+    (place / "broken_attack.py").write_text(
+        "def attack():\n    return refuse\n\n"
+        "def refuse(observation, *, rng):\n    raise RuntimeError('it broke')\n"
     )
+    both = '[{ name = "analytic_fc" }, { name = "broken_attack:attack" }]'
+    (place / "spec.toml").write_text(SPEC.replace('{ name = "analytic_fc" }', both))
     assert audit("--fail-above", "psnr=60").exit_code == 3
     assert audit("--resume").exit_code == 1
 

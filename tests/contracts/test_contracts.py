@@ -11,7 +11,8 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import ATTACKS
-from seepage.core.errors import MissingExtra
+from seepage.core.errors import MissingExtra, MissingKnowledge
+from seepage.core.protocols import needs_labels
 from seepage.defenses import DEFENSES, Chain
 from seepage.scoring import METRICS
 from seepage.testing import (
@@ -271,6 +272,16 @@ def test_every_attack_that_plants_keeps_its_laws(name):
 def test_every_attack_keeps_its_laws(name):
     attack, scenario, at_least = ATTACKED[name]
     check_attack(attack, client=sp.Client(sp.Gradient()), at_least=at_least, **scenario)
+
+
+@pytest.mark.parametrize("name", [n for n, row in ATTACKED.items() if needs_labels(row[0])])
+def test_an_attack_that_says_it_needs_labels_cannot_begin_without(name):
+    attack, scenario, _ = ATTACKED[name]
+    seen = sp.Threat(batchnorm="exact").observe(
+        sp.Client(sp.Gradient()), scenario["task"], scenario["batch"], rng=sp.rng(0)
+    )
+    with pytest.raises(MissingKnowledge, match="needs the labels"):
+        attack(seen, rng=sp.rng(1))
 
 
 # Two searches differ by tenths of a dB by rounding alone; a wrong adaptation costs several dB.

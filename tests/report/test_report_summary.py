@@ -4,6 +4,7 @@ import io
 import math
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -165,6 +166,45 @@ def test_the_table_fits_the_terminal_and_leads_with_the_worst_off(width):
     assert "11.0" in text
 
 
+GRID = [
+    record(
+        [10.0 + number + 0.1 * size] * size,
+        attack=Component(attack, {"steps": 400}),
+        local=local,
+        model=model,
+        defense=links(*defense),
+    )
+    for number, (attack, local, model, defense) in enumerate(
+        product(
+            ("inverting_gradients", "rgap"),
+            (Component("Gradient"), Component("FedAvg", {"steps": 2, "lr": 0.1})),
+            ("mlp(hidden=(32,))", "lenet(classes=10)"),
+            ((), (sp.Prune(0.9),)),
+        )
+    )
+    for size in (1, 8)
+]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_every_axis_has_a_column_and_no_number_is_cut(width):
+    text = rendered(GRID, width)
+    assert max(map(len, text.splitlines())) <= width
+    for title in ("network", "attack", "batch", "client", "defense", "found", "worst-off"):
+        assert width < 80 or title in text
+    assert len(summarise(GRID)) == len(GRID)
+    for row in summarise(GRID):
+        assert text.count(f"{row.worst:.1f} #0") == 1
+    assert ("no update" in text) == (width > 80)
+
+
+def test_people_drawn_in_another_way_have_a_line_of_their_own():
+    drawn, ordered = (record([20.0], sampling=how) for how in ("at random", "in order"))
+    text = rendered([drawn, ordered], 80)
+    assert [word in text for word in ("drawn", "at random", "in order")] == [True] * 3
+    assert "drawn" not in rendered([drawn, drawn], 80)
+
+
 def test_names_are_broken_between_words_and_not_inside_them():
     unaware = record(
         [18.0],
@@ -213,7 +253,7 @@ def test_a_network_is_shown_where_lines_would_be_the_same_without_it():
     two = [record([20.0]), record([30.0], model="lenet(classes=10)")]
     assert "lenet" in rendered(two, 80)
     other_attack = [record([20.0]), record([30.0], model="lenet()", attack=Component("dlg"))]
-    assert "lenet" not in rendered(other_attack, 80)
+    assert "lenet" not in rendered(other_attack, 50)
 
 
 def test_nobody_is_said_not_to_be_exact_where_that_was_not_measured():

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.audit import spec_entries as entries
+from seepage.audit.captured_data import CapturedData
 from seepage.audit.case import client_key
-from seepage.audit.targets import CapturedData
 from seepage.clients import Client
 from seepage.core import Batch, Observation, Rng, Task
 from seepage.core.errors import SeepageError, summarise_error

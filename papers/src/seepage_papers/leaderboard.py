@@ -124,7 +124,7 @@ def make_leaderboard(request: LeaderboardRequest, console: Console) -> int:
     _write(Standings(board, places, request.points, device), out, console)
     asked = {case.id for case in spec.cases}
     every_record = (*found.records, *found.controls)
-    failed = any(record.error for record in every_record if record.case in asked)
+    failed = any(record.failed for record in every_record if record.case in asked)
     return CASE_FAILED if failed else DONE
 
 

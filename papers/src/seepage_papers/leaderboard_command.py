@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from seepage.cli.app import (
+from seepage.cli.options import (
     Device,
     DeviceOption,
     DryRun,

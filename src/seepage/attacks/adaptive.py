@@ -18,7 +18,7 @@ from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.attacks.unmix import Unmixed
 from seepage.core import Attack, Observation, PreparedBatch, Protection, Reconstruction, Rng, Update
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
-from seepage.core.protocols import Stage
+from seepage.core.protocols import Stage, needs_labels
 from seepage.defenses import (
     AddGaussian,
     AddLaplace,
@@ -237,6 +237,11 @@ class Adaptive:
 
     attack: Attack
     defense: Protection | None = None
+
+    @property
+    def needs_labels(self) -> bool:
+        """If the inner attack does."""
+        return needs_labels(self.attack)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Adapt the simulation, and attack."""

@@ -12,6 +12,7 @@ from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.protocols import needs_labels
 from seepage.core.rng import require_key
 from seepage.search.matching import GradientMatching
 from seepage.search.term import Candidate
@@ -81,6 +82,11 @@ class EpochAgnostic:
         """Check the weight."""
         if not self.weight >= 0:
             raise InvalidValue(f"expected weight >= 0, got {self.weight!r}")
+
+    @property
+    def needs_labels(self) -> bool:
+        """Always: the epochs are unrolled with them."""
+        return True
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Unroll the epochs, search, pair and average."""
@@ -171,6 +177,11 @@ class SurrogateModel:
         """Check the positions."""
         if not self.positions or not all(0 <= a <= 1 for a in self.positions):
             raise InvalidValue(f"expected positions in [0, 1], got {self.positions!r}")
+
+    @property
+    def needs_labels(self) -> bool:
+        """If the inner attack does."""
+        return needs_labels(self.attack)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack at every position and keep the guess whose objective ended lowest."""

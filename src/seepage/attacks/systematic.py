@@ -73,6 +73,11 @@ class Systematic:
         if self.given is not None and not self.given >= 0:
             raise InvalidValue(f"expected given >= 0 or None, got {self.given!r}")
 
+    @property
+    def needs_labels(self) -> bool:
+        """Unless the labels are searched for."""
+        return not self.search.seek_labels
+
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover features, order them, and search."""
         (found,) = self.many((observation,), rngs=(rng,))

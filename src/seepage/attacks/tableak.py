@@ -109,6 +109,11 @@ class _PooledEnsemble:
     search: Search
     engine: Engine = field(default_factory=Engine)
 
+    @property
+    def needs_labels(self) -> bool:
+        """Always: the search begins with them."""
+        return True
+
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Run every member and pool them."""
         require_key(rng)

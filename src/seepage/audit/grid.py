@@ -21,7 +21,9 @@ from seepage.clients.gradient import Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
 from seepage.core.construct import Component
 from seepage.core.digest import stable_repr
+from seepage.core.errors import MissingKnowledge, error_path
 from seepage.core.progress import listen
+from seepage.core.protocols import needs_labels
 from seepage.defenses.chain import chain
 from seepage.rehearsal.public_data import PublicData, Rehearses
 from seepage.threats.threat import Threat
@@ -153,6 +155,16 @@ class Audit:
         for name, attack in self.attacks.items():
             for threat in self.threats:
                 require_permission(name, attack, threat)
+
+    def require_knowledge(self, *, hint: str) -> None:
+        """Raise `MissingKnowledge`, with a hint, if every threat withholds labels of an attack."""
+        if any(threat.knows_labels for threat in self.threats):
+            return
+        for number, (name, attack) in enumerate(self.attacks.items()):
+            if needs_labels(attack):
+                called = name.name if isinstance(name, Component) else name
+                with error_path(number):
+                    raise MissingKnowledge("labels", needed_by=called, hint=hint)
 
     def cases(self, targets: Iterable[Target]) -> list[AnyCase]:
         """List every combination; an impossible client is refused here, before anything runs."""

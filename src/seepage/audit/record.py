@@ -107,6 +107,10 @@ class Record:
         control_kind: "canary" or "noise" for a control; empty for an attack on people.
         negatives: For a control, the places of other people, whom its guess has no part of.
         race: How the attack was chosen, if it was chosen by rehearsing.
+        applicable: False if the attack cannot take this case: `error` then says why, and nothing
+            failed.
+        sampling: How the people were chosen: "at random", "in order" or "by number"; empty if that
+            is not known.
         control: How the controls of this attack went; None if none was run. Not stored, but put
             together from the records of the controls.
     """
@@ -133,7 +137,21 @@ class Record:
     control_kind: str = ""
     negatives: tuple[Identification, ...] = ()
     race: Race | None = None
+    applicable: bool = True
+    sampling: str = ""
     control: Control | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the case was tried and gave no result."""
+        return self.error is not None and self.applicable
+
+    @property
+    def status(self) -> str:
+        """In a word or two: scored, no truth, not applicable or failed."""
+        if self.error is None:
+            return "scored" if self.scores or self.bound else "no truth"
+        return "failed" if self.applicable else "not applicable"
 
     @property
     def batch_size(self) -> int:

@@ -183,15 +183,20 @@ _FIELDS: Mapping[str, Check] = {
     "control_kind": _one_of("", "canary", "noise"),
     "negatives": _IDENTIFICATIONS,
     "race": _or_none(_RACE),
+    "applicable": _is_truth_value,
+    "sampling": _is_word,
     "control": lambda value: value is None,
     "batch_size": _is_place,
 }
+# What records of 0.2 lack; they are read as if it were there.
+_ADDED: Mapping[str, object] = {"applicable": True, "sampling": ""}
 
 
 def check_record(plain: object) -> None:
     """Raise `UnreadableFile`, naming the field, unless this is the plain form of a record."""
     if not isinstance(plain, dict):
         raise UnreadableFile("expected a record of fields by name")
+    plain = {**_ADDED, **plain}
     if plain.keys() != _FIELDS.keys():
         [odd, *_] = sorted(map(str, plain.keys() ^ _FIELDS.keys()))
         raise UnreadableFile(f"expected the fields of a record, but {odd[:40]!r} differs")
@@ -218,5 +223,6 @@ def _find_uneven(plain: Mapping[str, Any]) -> list[str]:
         "bound": len(bound["values"]) != bounded
         or (is_distance and any(float(value) < 0 for value in bound["values"])),
         "threat": plain["threat"] is None and plain["bound"] is None,
+        "applicable": not plain["applicable"] and plain["error"] is None,
     }
     return [name for name, is_uneven in uneven.items() if is_uneven]

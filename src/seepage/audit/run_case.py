@@ -12,7 +12,7 @@ from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.construct import Component
-from seepage.core.errors import InvalidValue, SeepageError
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
 from seepage.core.task import describe_inputs
 from seepage.exposure.vet import vet
 
@@ -32,12 +32,19 @@ def run_case(case: AnyCase) -> Outcome:
             return Outcome(_compute_bound(case), case.target.truth, None)
         return _attack(case, case.observe())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must go on
-        return fail_case(case, _write_reason(error))
+        return _refuse_case(case, error)
 
 
 def fail_case(case: AnyCase, reason: str) -> Outcome:
     """Return the outcome of a case that gave no result."""
     return Outcome(replace(_begin_record(case), error=reason), case.target.truth, None)
+
+
+def _refuse_case(case: AnyCase, error: BaseException) -> Outcome:
+    """Return the outcome of a case that raised: it does not apply, or it failed."""
+    failed = fail_case(case, _write_reason(error))
+    applicable = not isinstance(error, NotApplicable | MissingKnowledge)
+    return replace(failed, record=replace(failed.record, applicable=applicable))
 
 
 def _write_reason(error: BaseException) -> str:
@@ -63,6 +70,7 @@ def _begin_record(case: AnyCase) -> Record:
         case=case.id,
         control_kind=(case.control or "") if isinstance(case, Case) else "",
         truth=case.target.digest,
+        sampling=case.target.sampling,
         bound=_begin_ceiling(case) if isinstance(case, BoundCase) else None,
     )
 
@@ -116,7 +124,7 @@ def _attack_together(cases: Sequence[Case], seen: Sequence[Observation]) -> list
         try:
             guesses = attack.many(seen, rngs=[_adversary_key(case) for case in cases])
             return [
-                fail_case(case, _write_reason(guess))
+                _refuse_case(case, guess)
                 if isinstance(guess, SeepageError)
                 else _score(case, one, guess)
                 for case, one, guess in zip(cases, seen, guesses, strict=True)
@@ -128,7 +136,7 @@ def _attack_together(cases: Sequence[Case], seen: Sequence[Observation]) -> list
     try:
         return [_attack(cases[0], seen[0])]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must go on
-        return [fail_case(cases[0], _write_reason(error))]
+        return [_refuse_case(cases[0], error)]
 
 
 def _attack(case: Case, seen: Observation) -> Outcome:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from seepage.audit import spec_entries as entries
+from seepage.audit.captured_data import CapturedData
 from seepage.audit.grid import Audit
 from seepage.audit.spec_text import SpecSource, locate_error
-from seepage.audit.targets import CapturedData, Target
+from seepage.audit.targets import Target
 from seepage.core import LocalComputation, Metric, Paired, Task
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
 from seepage.scoring import METRICS, find_metric
@@ -140,6 +141,10 @@ def _build_parts(
         )
         with error_path("threats"):
             audit.require_permitted()
+        with error_path("attacks"):
+            captured = isinstance(dataset, CapturedData)
+            granted = "labels to the data" if captured else "knows_labels = true to the threats"
+            audit.require_knowledge(hint=f"add infer_labels = true to the attack, or {granted}")
         if has_bounds:
             with error_path("bounds"):
                 for target in batches:

@@ -16,7 +16,9 @@ from seepage.attacks.applicability import require_kind
 from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels import InferLabels
-from seepage.audit.targets import CapturedData, Target, read_capture, select_targets
+from seepage.audit.captured_data import CapturedData, read_capture
+from seepage.audit.select_people import select_targets
+from seepage.audit.targets import Target
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task

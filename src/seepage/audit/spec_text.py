@@ -57,13 +57,22 @@ def write_toml(spec: Mapping[str, Any]) -> str:
     scenarios = spec.get("scenario", [])
     listed = [scenarios] if isinstance(scenarios, Mapping) else scenarios
     blocks = [{key: value for key, value in spec.items() if key != "scenario"}, *listed]
-    texts = ["".join(f"{_key(k)} = {_entry(v)}\n" for k, v in block.items()) for block in blocks]
+    texts = [
+        "".join(f"{_key(k)} = {write_entry(v)}\n" for k, v in block.items()) for block in blocks
+    ]
     return "\n[[scenario]]\n".join(texts)
 
 
-def _entry(value: object) -> str:
-    """Write an entry; a list of tables takes a line for each."""
-    if isinstance(value, list | tuple) and value and all(isinstance(v, Mapping) for v in value):
+def write_entry(value: object) -> str:
+    """Write the value of an entry; a list of tables, or of chains of them, takes a line for each.
+
+    Example:
+        >>> print(write_entry([{"name": "dlg"}]))
+        [
+          { name = "dlg" },
+        ]
+    """
+    if isinstance(value, list | tuple) and any(isinstance(v, Mapping | list) for v in value):
         return "[\n" + "".join(f"  {_value(v)},\n" for v in value) + "]"
     return _value(value)
 

@@ -211,7 +211,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
                     )
                 store._mend({case.target.digest: case.target for case in cases})
                 if retry_failed:
-                    store._database.forget(r.case for r in store.records() if r.error)
+                    store._database.forget(r.case for r in store.records() if r.failed)
                 return store
 
     def _require_plan(self, wanted: Mapping[str, Planned]) -> None:

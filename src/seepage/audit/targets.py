@@ -1,4 +1,4 @@
-"""Whose data is attacked: batches of a data set, or the batch behind a captured update."""
+"""Whose data is attacked: the batch behind one update, scored where the truth is known."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from seepage.capture.capture import Capture, Form
-from seepage.capture.capture_file import load, read_file, read_tensors
+from seepage.capture.capture import Capture
 from seepage.core import Batch, Domain, Metric, Observation, Protection, Reconstruction, Rng, Task
 from seepage.core.digest import digest
-from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.errors import InvalidValue
 from seepage.core.task import describe_inputs
-from seepage.data.dataset import Dataset
-from seepage.data.load import load as load_data
 from seepage.defenses.chain import chain
 from seepage.rehearsal.public_data import PublicData
 from seepage.scoring import Scores, baseline_scores, score
@@ -28,8 +23,6 @@ from seepage.threats.threat import Threat
 
 # People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
 CANARIES = 3
-# Baselines for a capture guess noise, since no other data is at hand.
-_POOL = 64
 # Public people that an attack may rehearse on, at most.
 _PUBLIC = 200
 
@@ -96,6 +89,8 @@ class Target:
         source: Digest of `everybody`; computed if empty.
         captured: The update that was captured; None computes it from the batch.
         domain: What an input is, if that is known.
+        sampling: How the people were chosen: "at random", "in order" or "by number"; empty if
+            nobody knows.
     """
 
     data: str
@@ -106,6 +101,7 @@ class Target:
     source: str = ""
     captured: CapturedUpdate | None = None
     domain: Domain | None = None
+    sampling: str = ""
 
     @classmethod
     def unknown(cls, data: str, captured: CapturedUpdate) -> Target:
@@ -295,224 +291,3 @@ def _list_scores(scores: Scores) -> Plain:
         name: tuple(None if math.isnan(v) else v for v in values.tolist())
         for name, values in scores.values.items()
     }
-
-
-def select_targets(
-    dataset: Dataset,
-    *,
-    people: int | Sequence[int],
-    batch_size: int,
-    start: int | None = None,
-    sample_seed: int = 0,
-) -> tuple[Target, ...]:
-    """Select batches of a data set to attack.
-
-    Intervals over people speak of the whole data set only if the people are drawn at random, so
-    that is the default. More people with the same seed include the fewer.
-
-    Args:
-        dataset: The data set.
-        people: How many examples to draw at random, or their numbers.
-        batch_size: How many share an update.
-        start: Take people in order from this number on, instead of at random.
-        sample_seed: Of the random draw.
-
-    Example:
-        >>> import seepage as sp
-        >>> photos = sp.data.load("photos")
-        >>> [target.people for target in select_targets(photos, people=4, batch_size=2)]
-        [(4, 10), (1, 9)]
-        >>> [target.people for target in select_targets(photos, people=4, batch_size=2, start=0)]
-        [(0, 1), (2, 3)]
-    """
-    counted = isinstance(people, int)
-    if not counted and start is not None:
-        raise InvalidValue(f"expected people by number or a start, got {people} and {start}")
-    if sample_seed and (start is not None or not counted):
-        raise InvalidValue(
-            f"nobody is drawn at random here, got sample_seed={sample_seed}; leave it out, or "
-            "give only the number of people"
-        )
-    if not isinstance(people, int):
-        numbers = tuple(people)
-    elif start is None:
-        numbers = _draw_people(dataset, people, sample_seed)
-    else:
-        numbers = tuple(range(start, start + people))
-    if not numbers or not all(type(number) is int for number in numbers):
-        raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
-    if batch_size < 1:
-        raise InvalidValue(f"expected batch_size >= 1, got {batch_size!r}")
-    if len(numbers) % batch_size:
-        raise InvalidValue(
-            f"expected people to be a multiple of batch_size, got {len(numbers)} people in batches "
-            f"of {batch_size}"
-        )
-    if len(set(numbers)) < len(numbers):
-        raise InvalidValue(f"expected different people, got {list(numbers)}")
-    cuts = [numbers[i : i + batch_size] for i in range(0, len(numbers), batch_size)]
-    gallery = _share_gallery(dataset)
-    return tuple(_select_target(dataset, gallery, cut) for cut in cuts)
-
-
-def _draw_people(dataset: Dataset, count: int, seed: int) -> tuple[int, ...]:
-    if count > len(dataset):
-        raise InvalidValue(
-            f"expected at most the {len(dataset)} people of {dataset.name}, got {count}"
-        )
-    order = Rng(seed).fork("people").permutation(len(dataset))
-    return tuple(order[: max(count, 0)].tolist())
-
-
-_GALLERIES: WeakKeyDictionary[Dataset, Gallery] = WeakKeyDictionary()
-
-
-def _share_gallery(dataset: Dataset) -> Gallery:
-    """One gallery for all batches of a data set, so that strangers are prepared once."""
-    if dataset not in _GALLERIES:
-        _GALLERIES[dataset] = Gallery(dataset.inputs, dataset.labels, dataset.domain)
-    return _GALLERIES[dataset]
-
-
-def _select_target(dataset: Dataset, gallery: Gallery, people: tuple[int, ...]) -> Target:
-    first, size = people[0], len(people)
-    in_a_row = people == tuple(range(first, first + size))
-    batch = dataset.batch(size, start=first) if in_a_row else dataset.take(people)
-    if len(dataset) < 2 * size:
-        raise InvalidValue(
-            f"{dataset.name} has {len(dataset)} examples, too few to compare {size} people "
-            "with others; use a smaller batch_size"
-        )
-    domain = dataset.domain
-    return Target(
-        dataset.name, people, batch, gallery, domain.bounds, dataset.digest, domain=domain
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class CapturedData:
-    """Data of a spec that is a captured update, with what is known of the batch behind it.
-
-    Args:
-        name: What records call the data.
-        captured: What the adversary holds.
-        domain: The space of the inputs.
-        truth: The private batch, used for scoring alone; None if nobody has it.
-        public: People of the same kind: strangers to tell the truth from, and to rehearse on.
-    """
-
-    name: str
-    captured: CapturedUpdate
-    domain: Domain
-    truth: Batch | None = None
-    public: Dataset | None = None
-    # The network tells the number of classes.
-    classes: None = field(default=None, init=False)
-
-    @cached_property
-    def target(self) -> Target:
-        """What the audit attacks."""
-        if self.truth is None:
-            public = self.public
-            gallery = None if public is None else Gallery(public.inputs, public.labels, self.domain)
-            return replace(Target.unknown(self.name, self.captured), everybody=gallery)
-        return Target(
-            data=self.name,
-            people=tuple(range(len(self.truth))),
-            batch=self.truth,
-            everybody=self._gather(self.truth),
-            bounds=self.domain.bounds,
-            source=digest(self.captured.digest),
-            captured=self.captured,
-            domain=self.domain,
-        )
-
-    def _gather(self, truth: Batch) -> Gallery:
-        """The private batch, then public people, or noise where there are none."""
-        if self.public is None:
-            noise = self.domain.sample(max(_POOL, len(truth)), rng=Rng(0))
-            inputs = torch.cat([truth.inputs.to(noise), noise])
-            return Gallery(inputs, domain=self.domain, synthetic=True)
-        inputs = torch.cat([truth.inputs.to(self.public.inputs), self.public.inputs])
-        labels = torch.cat([truth.labels, self.public.labels])
-        return Gallery(inputs, labels, self.domain)
-
-    def take(self, indices: Sequence[int]) -> Batch:
-        """Return random inputs of the right kind, to find out which metrics fit them."""
-        labels = torch.zeros(len(indices), dtype=torch.long)
-        return Batch(self.domain.sample(len(indices), rng=Rng(0)), labels)
-
-
-def read_capture(
-    *,
-    capture: str,
-    name: str | None = None,
-    truth: str | None = None,
-    labels: Sequence[int] | None = None,
-    form: Form | None = None,
-    shape: Sequence[int] | None = None,
-    batch_size: int | None = None,
-    public: str | None = None,
-) -> CapturedData:
-    """Read a captured update and, if there is one, the truth beside it.
-
-    Args:
-        capture: The file, as `sp.capture.save` writes it.
-        name: What records call it; the name of the file by default.
-        truth: A file of inputs and labels: `.safetensors`, or `.npz`.
-        labels: Those of the batch, if the adversary knows them.
-        form: What the update is, in spite of what the file says.
-        shape: Of one input, if the file does not say.
-        batch_size: Number of inputs, if the file does not say.
-        public: A data set of the same kind as the private data.
-    """
-    held = load(capture)
-    setting = held.setting
-    if shape is not None:
-        setting = replace(setting, shape=tuple(shape))
-    if batch_size is not None:
-        setting = replace(setting, batch_size=batch_size)
-    held = replace(held, setting=setting, form=form or held.form)
-    domain = setting.domain
-    if domain is None:
-        raise InvalidValue(
-            f"{capture} does not say what an input looks like; give its shape, such as 3x32x32"
-        )
-    if labels is not None and not all(0 <= label < 2**31 for label in labels):
-        raise InvalidValue("expected labels as class numbers from 0, got others")
-    known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
-    batch = None if truth is None else _read_truth(Path(truth), domain)
-    people = None if public is None else _read_public(public, domain)
-    captured = CapturedUpdate(held, known)
-    return CapturedData(name or Path(capture).name, captured, domain, batch, people)
-
-
-def _read_public(name: str, domain: Domain) -> Dataset:
-    dataset = load_data(name)
-    if tuple(dataset.domain.shape) != tuple(domain.shape):
-        raise InvalidValue(
-            f"expected public data of shape {tuple(domain.shape)}, as the capture, got {name} of "
-            f"{tuple(dataset.domain.shape)}"
-        )
-    domain.check(dataset.inputs[:1])
-    return dataset
-
-
-def _read_truth(path: Path, domain: Domain) -> Batch:
-    """Read the private batch from an `.npz` file, or from `.safetensors` with inputs and labels."""
-    if path.suffix == ".npz":
-        dataset = load_data(f"npz:{path}")
-        batch = dataset.batch(len(dataset))
-    else:
-        try:
-            tensors = read_tensors(read_file(path, what="truth"))[0]
-        except UnreadableFile as error:
-            raise UnreadableFile(f"{str(path)!r} cannot be read: {error}") from None
-        if set(tensors) != {"inputs", "labels"}:
-            raise UnreadableFile(
-                f"expected the tensors inputs and labels in {str(path)!r}, got "
-                f"{', '.join(sorted(tensors)) or 'none'}"
-            )
-        batch = Batch(tensors["inputs"].float(), tensors["labels"])
-    domain.check(batch.inputs)
-    return batch

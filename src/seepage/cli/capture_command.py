@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from seepage.attacks.applicability import check_applicability
+from seepage.audit.captured_data import CapturedData, read_capture
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.audit.targets import CapturedData, read_capture
 from seepage.capture.consistency import consistency
 from seepage.cli.model_commands import read_option, read_shape
 from seepage.cli.report_command import print_line

@@ -15,9 +15,14 @@ from seepage.audit.folder import PAGE
 from seepage.audit.record import Record
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
 from seepage.core.whole_file import write_whole
+from seepage.report.ci_files import as_junit, as_sarif
+from seepage.report.figure import leak_figure
+from seepage.report.pivot import make_pivot, pivot_latex, pivot_markdown
 from seepage.report.words import label_defenses
 
-_SUFFIX = {"markdown": "md"}
+_SUFFIX = {"markdown": "md", "pivot": "pivot.md", "latex": "tex", "junit": "junit.xml"}
+# Formats that cannot compare two audits.
+_OF_ONE = ("pivot", "latex", "svg", "pdf", "junit", "sarif")
 _TABLES: Mapping[str, Callable[..., str | bytes]] = {
     "csv": report.as_csv,
     "parquet": report.as_parquet,
@@ -79,6 +84,8 @@ def write_report(
         raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
     if utility is not None and (len(paths) > 1 or form != "html"):
         raise InvalidValue("--utility belongs to the page of one audit; leave it out here")
+    if len(paths) > 1 and form in _OF_ONE:
+        raise InvalidValue(f"--format {form} is of one audit, got two; use html, markdown or csv")
     audits = [load_audit(path) for path in paths]
     costs = _read_choices(utility, audits[0].records) if utility is not None else []
     name = "report" if len(audits) == 1 else "comparison"
@@ -118,6 +125,18 @@ def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str 
             return report.audit_page(audit, choices=costs)
         case "markdown":
             return report.audit_markdown(audit)
+        case "pivot":
+            return pivot_markdown(make_pivot(report.summarise(audit.records)))
+        case "latex":
+            return pivot_latex(make_pivot(report.summarise(audit.records)), title=audit.title)
+        case "svg":
+            return leak_figure(report.attempts(audit.records)).svg()
+        case "pdf":
+            return leak_figure(report.attempts(audit.records)).pdf()
+        case "junit":
+            return as_junit(audit.title, audit.records)
+        case "sarif":
+            return as_sarif(audit.title, audit.records)
         case "csv" | "parquet":
             return _TABLES[form](
                 [*report.result_rows(audit.records), *report.flat_bounds(audit.bounds)]

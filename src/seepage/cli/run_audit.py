@@ -42,7 +42,7 @@ from seepage.cli.signals import raise_on_signals
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
 from seepage.report.leak import group_by_setup
-from seepage.report.words import count_noun
+from seepage.report.words import Setup, count_noun
 
 DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
 # At most so many leaks are listed.
@@ -187,7 +187,7 @@ class AuditProgress:
         self._done += 1
         self._bar.update(self._task, completed=self._done, note=f"worst {self._worst.words()}")
         if self._plain:
-            best = record.error or (
+            best = (record.error and f"{record.status}: {record.error}") or (
                 _describe_bound(record) if record.bound else report.most(found).words()
             )
             people = ", ".join(f"#{person}" for person in record.people)
@@ -233,7 +233,7 @@ def run_request(request: AuditRequest, console: Console) -> int:
         print_line(console, "inconclusive: the attacks were too weak to tell", style="bold red")
         return INCONCLUSIVE
     every = (*found.records, *found.bounds, *found.controls)
-    return CASE_FAILED if any(record.error for record in every) else DONE
+    return CASE_FAILED if any(record.failed for record in every) else DONE
 
 
 def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
@@ -314,14 +314,14 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     records = () if begun is None else (*begun.records, *begun.bounds, *begun.controls)
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
-    for number, case in enumerate(missing, 1):
-        print_line(console, f"{number:4} {case.description}")
     seconds = estimate(missing, records) / (request.workers or 1)
     print_line(
         console,
         f"{count_noun(len(missing), 'case')} to run, about {write_duration(seconds)}: an estimate "
         "from a few steps of every attack and bound on every network, or from what is recorded",
     )
+    for number, case in enumerate(missing, 1):
+        print_line(console, f"{number:4} {case.description}")
     return DONE
 
 
@@ -353,7 +353,9 @@ def _print_result(found: AuditResult, console: Console) -> None:
             print_line(console, sentence)
         print_alarms(judged, console)
     every = (*found.records, *found.bounds, *found.controls)
-    reasons = [f"failed: {record.error}" for record in every if record.error]
+    for sentence in report.inapplicable(every):
+        print_line(console, sentence, style="dim")
+    reasons = [f"failed: {record.error}" for record in every if record.failed]
     damaged = [f"missing or altered: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
         print_line(console, line, style="yellow")
@@ -389,7 +391,10 @@ def _print_worse(baseline: Path | None, found: AuditResult, console: Console) ->
 
 def _is_inconclusive(found: AuditResult) -> bool:
     """Whether anybody could not be judged, in any setup."""
-    groups = group_by_setup(report.attempts(found.records)).values()
+    judged = group_by_setup(report.attempts(found.records))
+    if any(Setup.of(record) not in judged for record in found.records):
+        return True
+    groups = judged.values()
     people = [attempt for group in groups for attempt in report.strongest(group).values()]
     return any(not a.level.identified and not a.conclusive for a in people)
 

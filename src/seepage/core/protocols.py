@@ -121,6 +121,26 @@ class SideBySide(Protocol):
 
 
 @runtime_checkable
+class NeedsLabels(Protocol):
+    """An attack that says itself whether it can begin without the labels."""
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether it raises `MissingKnowledge` if the labels are not known."""
+
+
+def needs_labels(attack: object) -> bool:
+    """Whether an attack is known to need the labels before it runs; others may say so later.
+
+    Example:
+        >>> import seepage as sp
+        >>> needs_labels(sp.attacks.inverting_gradients()), needs_labels(sp.attacks.dlg())
+        (True, False)
+    """
+    return isinstance(attack, NeedsLabels) and attack.needs_labels
+
+
+@runtime_checkable
 class Metric(Protocol):
     """One number per example, never reduced."""
 

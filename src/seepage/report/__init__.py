@@ -29,6 +29,7 @@ from seepage.report.leak import (
     strongest,
     unscored,
 )
+from seepage.report.leak_table import leak_table
 from seepage.report.page.audit_page import audit_page
 from seepage.report.page.comparison_page import comparison_page
 from seepage.report.summary import Row, summarise
@@ -37,11 +38,10 @@ from seepage.report.tables import (
     bound_table,
     change_table,
     comparison_markdown,
-    leak_table,
     markdown_table,
     markdown_words,
 )
-from seepage.report.verdict import audit_verdict, missing, verdict
+from seepage.report.verdict import audit_verdict, inapplicable, missing, verdict
 from seepage.report.words import decibels, defense_words
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "defense_words",
     "flat_bounds",
     "headrooms",
+    "inapplicable",
     "labelled_record",
     "leak_table",
     "markdown_table",

@@ -189,7 +189,9 @@ def guess_strip(label: str, outcomes: Sequence[Outcome], *, shown: int = SHOWN) 
     for outcome in outcomes:
         if outcome.guess is None:
             pictures.extend([None] * len(outcome.record.people))
-            captions.extend(["failed"] * len(outcome.record.people))
+            captions.extend(
+                ["failed" if outcome.record.failed else "n/a"] * len(outcome.record.people)
+            )
         else:
             unscored = tuple(None for _ in outcome.guess)
             pictures.extend(outcome.guess)

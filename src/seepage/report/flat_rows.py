@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 Cell = str | int | float | bool | None
 FlatRow = Mapping[str, Cell]
+# Arguments of a local computation that have a column of their own.
+_LOCAL = ("steps", "epochs", "local_batch_size", "lr", "momentum")
 
 
 def result_rows(records: Sequence[Record]) -> list[FlatRow]:
-    """One row per person and attack: scored ones first, then without truth, then failed."""
+    """One row per person and attack: scored ones first, then those without truth or result."""
     metrics = list(dict.fromkeys(name for record in records for name in record.scores))
     scored = [
         {
             **_describe(attempt.record, attempt.victim[1]),
+            "status": attempt.record.status,
             "level": str(attempt.level),
             **_describe_place(attempt),
             **{metric: attempt.score(metric) for metric in metrics},
@@ -42,13 +45,13 @@ def result_rows(records: Sequence[Record]) -> list[FlatRow]:
         for attempt in attempts(records)
     ]
     blind = [
-        {**_describe(record, person), **_effort(record), "error": None}
+        {**_describe(record, person), "status": record.status, **_effort(record), "error": None}
         for record in unscored(records)
         for person in record.people
     ]
     failed = [
-        {**_describe(record, person), "error": record.error}
-        for record in records
+        {**_describe(record, person), "status": record.status, "error": record.error}
+        for record in sorted(records, key=lambda record: record.failed)
         if record.error is not None
         for person in record.people
     ]
@@ -72,6 +75,7 @@ def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
         rows += [
             {
                 **_describe(record, person),
+                "status": record.status,
                 "attack": None,
                 "attack_name": None,
                 "threat": None,
@@ -124,6 +128,10 @@ def _describe_setup(setup: Setup) -> dict[str, Cell]:
         "batch_size": setup.batch_size,
         "local": local_words(setup.local),
         "local_name": setup.local.name,
+        **{
+            f"local_{name.removeprefix('local_')}": setup.local.arguments.get(name)
+            for name in _LOCAL
+        },
         "defense": defense_words(setup.defense),
         "defense_name": " + ".join(link.name for link in setup.defense),
     }
@@ -134,6 +142,7 @@ def _describe(record: Record, person: int) -> dict[str, Cell]:
     return {
         "data": record.data,
         "person": person,
+        "sampling": record.sampling,
         "model": record.model,
         **_describe_setup(Setup.of(record)),
         "threat": threat_words(record.threat),

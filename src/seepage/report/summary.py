@@ -21,7 +21,7 @@ from seepage.report.leak import (
 )
 from seepage.report.words import Setup
 
-GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size")
+GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size", "sampling")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Row:
         attack: The attack.
         defense: What the clients did before sharing.
         batch_size: Number of people in each batch.
+        sampling: How they were chosen; empty if that is not known.
         people: How many were attacked.
         metric: What tells most about this kind of input: PSNR, or of tables and texts the share of
             columns or words that are right.
@@ -48,6 +49,7 @@ class Row:
         other: Value of other metrics for the worst-off person.
         seconds: Time of all attacks together.
         failed: How many cases gave no result.
+        unfit: How many cases the attack cannot take.
         residual: Of guesses that no truth was there to score: how much of the update the best one
             leaves unexplained; None where there are none, or where that is not known.
     """
@@ -59,6 +61,7 @@ class Row:
     attack: Component
     defense: Defense
     batch_size: int
+    sampling: str
     people: int
     metric: str
     worst: float
@@ -70,6 +73,7 @@ class Row:
     other: dict[str, float | None]
     seconds: float
     failed: int
+    unfit: int = 0
     residual: float | None = None
 
     @property
@@ -131,7 +135,8 @@ def _row(group: list[Record], tried: Sequence[Attempt]) -> Row:
         identified=count_identified(strongest(tried)),
         other=other,
         seconds=sum(float(r.effort.get("seconds", 0)) for r in done),
-        failed=len(group) - len(done),
+        failed=sum(record.failed for record in group),
+        unfit=sum(not record.applicable for record in group),
         residual=min(
             (float(r.certificate["residual"] or 0) for r in unscored(done) if r.certificate),
             default=None,
@@ -171,4 +176,6 @@ def unscored_words(row: Row) -> str:
     """What stands in the place of a score where there is none."""
     if row.residual is not None:
         return f"residual {row.residual:.1g}"
-    return "failed" if row.failed else "no truth"
+    if row.failed:
+        return "failed"
+    return "n/a" if row.unfit else "no truth"

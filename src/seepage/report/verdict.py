@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -33,6 +33,7 @@ from seepage.scoring.identification import Identification
 EXPLAINED = 1e-3
 
 People = Mapping[Victim, Attempt]
+_NOTHING_FITS = "Nothing was measured, since no attack applies"
 _MISLED = "the attacks also find people who are not there"
 
 
@@ -84,7 +85,8 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     errors = Counter(record.error for record in records if record.error is not None)
     if errors and errors.total() == len(records):
         reason, _ = errors.most_common(1)[0]
-        return Verdict(None, f"Every case failed: {reason.rstrip('.')}")
+        said = "Every case failed" if any(record.failed for record in records) else _NOTHING_FITS
+        return Verdict(None, f"{said}: {reason.rstrip('.')}")
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     blind = _best_explained(records)
     if not groups and blind is not None:
@@ -98,9 +100,10 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     where = ""
     if defended:
         where = " without a defense" if bare else " behind these defenses"
-    broken = dict.fromkeys(Setup.of(record) for record in records if record.error is not None)
-    failed = [setup for setup in broken if setup not in groups]
-    labels = label_setups([*groups, *failed])
+    lacking = {Setup.of(r): "no attack applies" for r in records if not r.applicable}
+    lacking |= {Setup.of(r): "every case failed" for r in records if r.failed}
+    unknown = {setup: why for setup, why in lacking.items() if setup not in groups}
+    labels = label_setups([*groups, *unknown])
     return Verdict(
         level=worst.level,
         headline=_headline(people, noun, where),
@@ -108,7 +111,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             _tell_worst(worst),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
-            *(f"No result with {labels[setup]}: every case failed." for setup in failed),
+            *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
             *_tell_effort(records),
             *_tell_controls(tried),
             *tell_races(records),
@@ -355,11 +358,23 @@ def private_words(audit: AuditResult) -> str:
     return f"This page embeds {of}guesses at private inputs; handle it as you handle the data."
 
 
+def inapplicable(records: Iterable[Record]) -> list[str]:
+    """Say which attacks cannot take which cases, and why; one sentence per attack and reason."""
+    found: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        if not record.applicable and record.error is not None:
+            found.setdefault((record.attack.name, record.error.rstrip(".")), []).append(record)
+    return [
+        f"Not applicable: {name}, {count_noun(len(cases), 'case')}: {reason}."
+        for (name, reason), cases in found.items()
+    ]
+
+
 def missing(audit: AuditResult) -> str | None:
     """Say what is not there yet, failed or cannot be read; None if nothing is."""
     every = (*audit.records, *audit.bounds, *audit.controls)
     left = len(audit.planned) - len(every)
-    failed = sum(record.error is not None for record in every)
+    failed = sum(record.failed for record in every)
     infinite = sum(
         value is None for record in audit.records for value in record.scores.get("psnr", ())
     )

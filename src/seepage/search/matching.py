@@ -29,6 +29,11 @@ class GradientMatching:
     search: Search
     engine: Engine = field(default_factory=Engine)
 
+    @property
+    def needs_labels(self) -> bool:
+        """Unless the labels are searched for."""
+        return not self.search.seek_labels
+
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Run every restart and keep the one with the lowest objective."""
         return self.many((observation,), rngs=(rng,))[0]

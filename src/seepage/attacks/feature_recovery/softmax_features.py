@@ -213,6 +213,11 @@ class SoftmaxFeatures:
             layer, values, basis.to(dtype), True, left, told_apart=told_apart, in_order=True
         )
 
+    @property
+    def needs_labels(self) -> bool:
+        """Always: its equations contain them."""
+        return True
+
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover the inputs, if the classifier reads them: multinomial logistic regression."""
         require_key(rng)

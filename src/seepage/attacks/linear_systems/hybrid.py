@@ -261,6 +261,11 @@ class Hybrid:
         if not self.damping >= 0:
             raise InvalidValue(f"expected damping >= 0, got {self.damping!r}")
 
+    @property
+    def needs_labels(self) -> bool:
+        """Always: the corrections begin with them."""
+        return True
+
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Walk back through the network, correcting on the way."""
         return self.many((observation,), rngs=(rng,))[0]

@@ -10,6 +10,7 @@ import torch
 from seepage.attacks.malicious_server.planting import default_to_search, set_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue, SeepageError
+from seepage.core.protocols import needs_labels
 from seepage.probing.heads import classifier_head
 from seepage.search.many import attack_many
 
@@ -45,6 +46,11 @@ class LabelFlip:
         names = [name for name in (head.weight, head.bias) if name is not None]
         permuted = {name: task.parameters[name][order] for name in names}
         return set_parameters(task, permuted, note="with flipped labels")
+
+    @property
+    def needs_labels(self) -> bool:
+        """If the inner attack does."""
+        return needs_labels(self.attack)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack the update as it is."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from seepage.audit.record import Record
 from seepage.report.leak import Level, Verdict
 from seepage.report.page.document import Markup, Section, badge, element, join_markup, level_class
+from seepage.report.verdict import inapplicable
 from seepage.report.words import count_noun, list_words, short_names, threat_words
 
 
@@ -49,7 +50,10 @@ def assumptions(records: Sequence[Record]) -> Markup:
     knowledge = [f"{threat_words(t)}." for t in dict.fromkeys(r.threat for r in records)]
     parts = {
         "The adversary had": join_markup(*(element("p", None, known) for known in knowledge)),
-        "How hard we looked": element("p", None, _effort(records)),
+        "How hard we looked": join_markup(
+            element("p", None, _effort(records)),
+            *(element("p", {"class": "faint"}, line) for line in inapplicable(records)),
+        ),
         "What the words mean": _convention(),
     }
     return element(

@@ -303,7 +303,7 @@ def _draw_line(heights: Tensor, kind: str | None) -> Markup:
 # Rows written as HTML, for readers without scripts and for paper; the script has all of them.
 WRITTEN = 200
 # Columns that are shown only if they vary, by the field of a record.
-VARYING = {"network": "model", "client": "local", "adversary": "threat"}
+VARYING = {"network": "model", "client": "local", "adversary": "threat", "drawn": "sampling"}
 TEXTS = frozenset({"person", "defense", "attack", "reading", *VARYING})
 
 
@@ -327,6 +327,7 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         "model": short_names(record.model for record in records),
         "local": tell_apart((record.local for record in records), local_words, str),
         "threat": {record.threat: threat_words(record.threat) for record in records},
+        "sampling": {record.sampling: record.sampling for record in records},
     }
     varying = {title: name for title, name in VARYING.items() if len(labels[name]) > 1}
     metrics = list(dict.fromkeys(n for r in records for n in r.scores if n != "psnr"))
@@ -357,8 +358,8 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
 
     ranked = sorted(attempts(records), key=strength, reverse=True)
     failed = [
-        row(_everybody(record), record, f"failed: {record.error}")
-        for record in records
+        row(_everybody(record), record, f"{record.status}: {record.error}")
+        for record in sorted(records, key=lambda record: record.failed)
         if record.error is not None
     ]
     return columns, [*map(scored, ranked), *map(blind, unscored(records)), *failed]

@@ -1,0 +1,212 @@
+"""The other commands and their options; each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seepage.cli.options import (
+    Format,
+    Kind,
+    NetworkOptions,
+    Printed,
+    PrintedOption,
+    import_from_here,
+    make_console,
+)
+
+
+def inspect(
+    models: Annotated[list[str], typer.Argument(help="Model names, or package.module:factory.")],
+    option: NetworkOptions = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Input shape, e.g. 3x32x32 (the default), or 1x140.")
+    ] = None,
+    numerical: Annotated[
+        bool, typer.Option("--numerical", help="Compute ranks; takes memory and minutes.")
+    ] = False,
+    form: PrintedOption = Printed.text,
+) -> None:
+    """Say what an architecture gives away: its rank metric, and counts of its first layer."""
+    from seepage.cli.model_commands import inspect_models
+
+    import_from_here()
+    inspect_models(
+        models,
+        options=option or [],
+        shape=shape,
+        numerical=numerical,
+        as_json=form is Printed.json,
+        console=make_console(),
+    )
+
+
+def vet(
+    model: Annotated[str, typer.Argument(help="A model name, or package.module:factory.")],
+    option: NetworkOptions = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The received weights: .safetensors or .pt.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Your own data to run the model on; see `seepage list data`."),
+    ] = None,
+    people: Annotated[int, typer.Option(min=1, help="Number of examples to use.")] = 16,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Input shape, e.g. 3x32x32; that of --data if not given."),
+    ] = None,
+    form: PrintedOption = Printed.text,
+) -> None:
+    """Check a received model for signs that the server wants to read the update.
+
+    Exit codes: 0 clean, 2 bad usage, 3 suspicious, 4 malicious.
+    """
+    from seepage.cli.model_commands import vet_model
+
+    import_from_here()
+    code = vet_model(
+        model,
+        options=option or [],
+        weights=weights,
+        shape=shape,
+        data=data,
+        people=people,
+        as_json=form is Printed.json,
+        console=make_console(),
+    )
+    raise typer.Exit(code)
+
+
+def report(
+    directories: Annotated[
+        list[Path], typer.Argument(help="The directory of an audit, or two to compare.")
+    ],
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.html,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Output file; by default report.* (or comparison.*) in the last directory."
+        ),
+    ] = None,
+    utility: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with the utility of each defense, plotted against leakage."),
+    ] = None,
+) -> None:
+    """Write the report of an audit, or compare two audits.
+
+    The audit may still be running or may have been interrupted: the report says what is missing.
+    """
+    from seepage.cli.report_command import write_report
+
+    write_report(directories, form=form.value, out=out, utility=utility, console=make_console())
+
+
+def dashboard(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Directories of audits, or directories above them; here by default."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output file; dashboard.html in the first directory.")
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page to this machine instead of writing it.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0: any.")] = 8350,
+) -> None:
+    """Show many audits in time on one page: which version of a model leaks more."""
+    from seepage.cli.dashboard_command import serve_dashboard, write_dashboard
+
+    folders = directories or [Path()]
+    if serve:
+        serve_dashboard(folders, port, make_console())
+    else:
+        write_dashboard(folders, out, make_console())
+
+
+def verify(
+    directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
+) -> None:
+    """Check that an audit is as it was written: checksums, records and files.
+
+    Exit codes: 0 whole, 1 something is missing or was altered, 2 no audit.
+    """
+    from seepage.cli.store_commands import verify_audit
+
+    raise typer.Exit(verify_audit(directory, make_console()))
+
+
+def purge(
+    directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
+) -> None:
+    """Remove the private inputs and the guesses of an audit, and keep its scores."""
+    from seepage.cli.store_commands import purge_audit
+
+    purge_audit(directory, make_console())
+
+
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[
+        str | None, typer.Argument(help="One of them: its options, what it needs, its paper.")
+    ] = None,
+) -> None:
+    """List the names that a spec can use, or all about one of them."""
+    from seepage.cli.list_command import describe_part, list_parts
+
+    if name is None:
+        list_parts(kind.value, make_console())
+    else:
+        import_from_here()
+        describe_part(kind.value, name, make_console())
+
+
+def new(
+    out: Annotated[Path, typer.Argument(help="The spec to write.")] = Path("audit.toml"),
+    data: Annotated[
+        str | None, typer.Option(help="Whose data is attacked; see `seepage list data`.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="What is trained: a model name, or package.module:factory.")
+    ] = None,
+    people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="People per update; repeatable.")
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="As NAME or NAME:key=value,key=value; repeatable. auto by default."),
+    ] = None,
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(help="Beside no defense, in the same form, links joined by +; repeatable."),
+    ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, help="Clients take so many local steps (FedAvg).")
+    ] = None,
+    knows_labels: Annotated[
+        bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
+) -> None:
+    """Write a commented spec from these options; a terminal asks for what is not given."""
+    from seepage.cli.new_command import NewSpec, ask_missing, write_spec
+
+    import_from_here()
+    console = make_console()
+    asked = ask_missing({"data": data, "model": model}, console)
+    wanted = NewSpec(
+        data=asked["data"],
+        model=asked["model"],
+        people=people,
+        batch_sizes=tuple(batch_size or [1]),
+        attacks=tuple(attack or ["auto:effort=quick"]),
+        defenses=tuple(defense or ()),
+        local_steps=local_steps,
+        knows_labels=knows_labels,
+    )
+    write_spec(wanted, out, overwrite=overwrite, console=console)

@@ -1,0 +1,243 @@
+"""Many audits in time on one page: which version of a model leaks more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+
+from seepage.audit.audit_result import AuditResult
+from seepage.report.leak import (
+    SATURATED,
+    Attempt,
+    Level,
+    Victim,
+    attempts,
+    count_identified,
+    group_by_setup,
+    strongest,
+)
+from seepage.report.page.document import (
+    Markup,
+    Section,
+    document,
+    element,
+    faint,
+    join_markup,
+    level_class,
+    make_scrollable,
+    table,
+)
+from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
+from seepage.report.verdict import audit_verdict
+from seepage.report.words import Setup, count_noun, decibels, label_setups, short_names
+
+# The most lines in the chart: those that leak most now.
+LINES = 12
+# A share must change by so much to be called more or less.
+_NOTICED = 0.05
+
+People = Mapping[Victim, Attempt]
+Scene = tuple[str, str, Setup]
+
+
+@dataclass(frozen=True)
+class DashboardAudit:
+    """One audit of a dashboard.
+
+    Args:
+        name: Of its folder.
+        when: When it began.
+        result: What it found.
+        link: Address of its report; empty if it has none.
+    """
+
+    name: str
+    when: datetime
+    result: AuditResult
+    link: str = ""
+
+
+def dashboard_page(audits: Sequence[DashboardAudit], *, unread: Mapping[str, str]) -> str:
+    """Write one self-contained page about audits in the order of time.
+
+    Args:
+        audits: What is compared.
+        unread: Folders that cannot be read, with the reason.
+    """
+    ordered = sorted(audits, key=lambda audit: (audit.when, audit.name))
+    scenes = [_group_people(audit.result) for audit in ordered]
+    sections = [_list_section(ordered), _course_section(ordered, scenes), _unread_section(unread)]
+    return document(
+        f"Seepage dashboard: {count_noun(len(ordered), 'audit')}",
+        first=_opening(ordered, scenes),
+        sections=[section for section in sections if section is not None],
+        private=False,
+    )
+
+
+def _group_people(result: AuditResult) -> dict[Scene, People]:
+    """The strongest attempt on each person of every data set, network and setup."""
+    found: dict[Scene, People] = {}
+    for setup, tried in group_by_setup(attempts(result.records)).items():
+        groups: dict[tuple[str, str], list[Attempt]] = {}
+        for attempt in tried:
+            groups.setdefault((attempt.record.data, attempt.record.model), []).append(attempt)
+        found |= {(*key, setup): strongest(group) for key, group in groups.items()}
+    return found
+
+
+def _share(people: People) -> float:
+    return count_identified(people) / len(people)
+
+
+def _opening(audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, People]]) -> Markup:
+    said = [f"{count_noun(len(audits), 'audit')}, the latest of {_write_time(audits[-1].when)}."]
+    level = ""
+    headline = audit_verdict(audits[-1].result)
+    if len(audits) > 1:
+        shared = [s for s in scenes[-1] if s in scenes[-2]]
+        worse = [s for s in shared if _share(scenes[-1][s]) > _share(scenes[-2][s]) + _NOTICED]
+        better = [s for s in shared if _share(scenes[-1][s]) < _share(scenes[-2][s]) - _NOTICED]
+        said.append(
+            f"Against {audits[-2].name}: more people identified in {len(worse)} of "
+            f"{count_noun(len(shared), 'setup')}, fewer in {len(better)}. seepage report compares "
+            "two audits person by person."
+        )
+        level = "leak" if worse else ""
+    return element(
+        "header",
+        {"class": f"opening {level or level_class(headline.level)}"},
+        element("p", {"class": "eyebrow"}, "Seepage dashboard"),
+        element("h1", None, f"{audits[-1].name}: {headline.headline}."),
+        element(
+            "div",
+            {"class": "beside"},
+            element("div", None, *(element("p", {"class": "detail"}, line) for line in said)),
+        ),
+    )
+
+
+def _list_section(audits: Sequence[DashboardAudit]) -> Section:
+    rows: list[list[str]] = []
+    for audit in reversed(audits):
+        judged = audit_verdict(audit.result)
+        name = element("a", {"href": audit.link}, audit.name) if audit.link else audit.name
+        people = strongest(attempts(audit.result.records))
+        worst = "-" if judged.worst is None else judged.worst.amount.words()
+        rows.append(
+            [
+                name,
+                _write_time(audit.when),
+                f"{count_identified(people)} of {len(people)}" if people else "-",
+                element("span", {"class": level_class(judged.level)}, worst),
+                join_markup(audit.result.title, ": ", judged.headline),
+            ]
+        )
+    header = {
+        "audit": "",
+        "begun": "",
+        "identified": "number",
+        "worst-off": "number",
+        "verdict": "",
+    }
+    caption = "The latest first; people identified by any attack in any setup"
+    filled = table(caption, header, rows)
+    return Section(
+        "audits",
+        "The audits",
+        "Each name leads to the report of the audit, if it was written.",
+        make_scrollable("The audits", filled),
+    )
+
+
+def _course_section(
+    audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, People]]
+) -> Section | None:
+    """The share of people identified, audit by audit, one line per setup."""
+    every = list(dict.fromkeys(scene for found in scenes for scene in found))
+    if not every:
+        return None
+    labels = _label_scenes(every)
+    latest = {s: max((i, _share(f[s])) for i, f in enumerate(scenes) if s in f) for s in every}
+    shown = sorted(every, key=lambda scene: latest[scene], reverse=True)
+    curves, marks = list[Curve](), list[Mark]()
+    for number, scene in enumerate(shown[:LINES]):
+        points = [(float(i), 100 * _share(f[scene])) for i, f in enumerate(scenes) if scene in f]
+        kind = _colour(next(found[scene] for found in reversed(scenes) if scene in found))
+        curves.append(Curve(points, labels[scene], kind, str(number)))
+        marks += [
+            Mark(x, y, f"{labels[scene]}, {audits[int(x)].name}: {y:.0f} %", "", kind)
+            for x, y in points
+        ]
+    spread = max(1, len(audits) - 1)
+    stride = -(-len(audits) // 8)
+    across = Axis(-0.05 * spread, 1.05 * spread)
+    words = Labels(
+        "audits in time",
+        "people identified, %",
+        [(float(i), audits[i].name) for i in range(0, len(audits), stride)],
+        [(float(tick), f"{tick}") for tick in (0, 25, 50, 75, 100)],
+    )
+    rows = [
+        [labels[scene], *(_write_cell(found.get(scene)) for found in scenes)] for scene in shown
+    ]
+    header = [("setup", ""), *((audit.name, "number") for audit in audits)]
+    caption = "People identified of those attacked, and the median PSNR of the best guesses"
+    return Section(
+        "course",
+        "What leaks, audit by audit",
+        "A line is one data set, network, defense, local computation and batch size. "
+        + f"The chart shows the {LINES} that leak most now; the table has all."
+        * (len(shown) > LINES),
+        join_markup(
+            line_chart(
+                across, Axis(-3, 103), words, label="People identified", curves=curves, marks=marks
+            ),
+            make_scrollable("Audit by audit", table(caption, header, rows)),
+        ),
+    )
+
+
+def _label_scenes(scenes: Sequence[Scene]) -> dict[Scene, str]:
+    data, networks = (short_names(scene[i] for scene in scenes) for i in (0, 1))
+    setups = label_setups(setup for *_, setup in scenes)
+    return {
+        (one, network, setup): ", ".join(
+            [
+                *[data[one]] * (len(data) > 1),
+                *[networks[network]] * (len(networks) > 1),
+                setups[setup],
+            ]
+        )
+        for one, network, setup in scenes
+    }
+
+
+def _write_cell(people: People | None) -> Markup:
+    if not people:
+        return faint("-")
+    found = count_identified(people)
+    middle = median(min(attempt.psnr, SATURATED) for attempt in people.values())
+    told = f"{found} of {len(people)}, {decibels(middle, unit=False)}"
+    return element("span", {"class": _colour(people)}, told)
+
+
+def _colour(people: People) -> str:
+    """Safe only if every attack would have found somebody."""
+    worst = min((attempt.level for attempt in people.values()), key=lambda level: level.rank)
+    unclear = any(attempt.level is Level.inconclusive for attempt in people.values())
+    return "trace" if unclear and not worst.identified else level_class(worst)
+
+
+def _unread_section(unread: Mapping[str, str]) -> Section | None:
+    if not unread:
+        return None
+    items = [element("li", None, f"{name}: {reason}") for name, reason in unread.items()]
+    lead = "These folders look like audits and are left out."
+    return Section("unread", "Not read", lead, element("ul", None, *items))
+
+
+def _write_time(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M}"
