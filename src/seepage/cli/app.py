@@ -522,7 +522,7 @@ def _read_lines(parts: Mapping[str, object]) -> dict[str, str]:
 
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 2."""
-    from seepage.cli.signals import exit_code, exit_on_signals
+    from seepage.signals import exit_code, exit_on_signals
 
     try:
         with exit_on_signals(), _warn_in_sentences():
