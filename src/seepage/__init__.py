@@ -17,9 +17,10 @@ Example:
 """
 
 import importlib
-import typing
 
-if typing.TYPE_CHECKING:
+# Not from typing, whose import takes longer than everything else here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
     from seepage import attacks, audit, bounds, capture, data, domains, utility, zoo
     from seepage.attacks.certificate import certify
     from seepage.clients import Client, FedAvg, Gradient

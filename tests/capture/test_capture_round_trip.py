@@ -1,5 +1,7 @@
 """What is captured comes back bit for bit, and is attacked as if it had never left."""
 
+import stat
+
 import pytest
 import torch
 from safetensors.torch import load as independent_load
@@ -239,3 +241,18 @@ def test_a_captured_step_in_bfloat16_of_a_compiled_part_is_attacked_in_float32()
     assert torch.equal(seen.update.tensors["1.1.weight"], network[1].weight.grad.float())
     guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(0))
     torch.testing.assert_close(guess.inputs, inputs, rtol=0, atol=0.05)
+
+
+def test_a_saved_capture_is_for_its_owner_alone(tmp_path):
+    capture = Capture({"weight": torch.ones(2)}, "gradient")
+    path = tmp_path / "update.safetensors"
+    path.write_bytes(b"an older one, for everybody")
+    path.chmod(0o644)
+    sp.capture.save(capture, path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["update.safetensors"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"mine")
+    (tmp_path / ".other.safetensors.partial").symlink_to(elsewhere)
+    sp.capture.save(capture, tmp_path / "other.safetensors")
+    assert elsewhere.read_bytes() == b"mine"

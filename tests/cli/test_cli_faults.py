@@ -189,6 +189,39 @@ def test_ctrl_c_in_the_first_seconds_is_one_sentence(place, after):
     assert "Traceback" not in complained
 
 
+INTERRUPTED_IMPORT = """
+import os, sys
+
+_, module, number = sys.argv
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == module:
+            os.kill(os.getpid(), int(number))
+
+sys.meta_path.insert(0, Interrupt())
+from seepage.__main__ import main
+
+sys.argv = ["seepage", "list", "attacks"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("module", ["seepage.cli", "typer", "torch"])
+def test_a_signal_while_the_program_is_loaded_is_one_sentence(module, number):
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT, module, str(int(number))],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert ended.returncode == 128 + number
+    assert ended.stdout == ""
+    assert ended.stderr == f"\nseepage: interrupted by {number.name}; nothing was lost\n"
+
+
 def request(**changes):
     plain = dict.fromkeys(
         ("resume", "retry_failed", "overwrite", "dry_run", "plain", "quiet"), False

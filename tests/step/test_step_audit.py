@@ -379,10 +379,10 @@ def test_a_network_that_leads_no_search_gets_words_instead_of_a_score():
     assert str(result).startswith("No attack applies to this step.")
 
 
-def test_inside_no_grad_and_autocast_the_audit_is_the_same(photo):
+def test_inside_no_grad_the_audit_is_the_same(photo):
     model = nn.Sequential(nn.Flatten(), nn.Linear(432, 16), nn.ReLU(), nn.Linear(16, 10))
     plain = sp.audit_step(model, nn.CrossEntropyLoss(), photo, **CHEAP)
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.no_grad():
         inside = sp.audit_step(model, nn.CrossEntropyLoss(), photo, **CHEAP)
     assert torch.equal(plain.guess, inside.guess)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -65,6 +66,17 @@ class CapturedUpdate:
         return self.capture.observation(task, labels=labels, defense=known)
 
 
+class HeldUpdate(Protocol):
+    """An update that is there already, instead of being computed from the batch."""
+
+    @property
+    def digest(self) -> str:
+        """A hash of all of it."""
+
+    def observe(self, task: Task, *, defense: Protection | None = None) -> Observation:
+        """The adversary's view."""
+
+
 @dataclass(frozen=True, eq=False)
 class _ScoredGuess:
     """A guess `(B, ...)` in the order of the examples, with scores if the truth is known."""
@@ -99,7 +111,7 @@ class Target:
     everybody: Gallery | None = None
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
-    captured: CapturedUpdate | None = None
+    captured: HeldUpdate | None = None
     domain: Domain | None = None
     sampling: str = ""
 

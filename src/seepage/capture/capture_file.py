@@ -21,6 +21,7 @@ from torch import Tensor
 from seepage.capture.capture import Capture
 from seepage.capture.setting import Setting
 from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
+from seepage.core.whole_file import write_whole
 
 LARGEST_HEADER = 16 * 2**20
 MOST_AXES = 16
@@ -174,14 +175,15 @@ _LONGEST = 240
 
 
 def save(capture: Capture, path: Path | str) -> None:
-    """Write a capture, whole or not at all; by convention the path ends in `.safetensors`."""
+    """Write a capture for its owner alone, whole or not at all.
+
+    By convention the path ends in `.safetensors`. What it replaces loses its permissions: an update
+    can be as private as the data behind it.
+    """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_bytes(dump(capture))
-        partial.replace(path)
+        write_whole(path, dump(capture), partial=path.with_name(f".{path.name}.partial"))
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UnreadableFile(
             f"cannot write the capture to {str(path)!r}: {error.strerror}; choose another place"
         ) from error

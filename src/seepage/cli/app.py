@@ -141,7 +141,7 @@ app.command(name="list", rich_help_panel=_CATALOGUE)(commands.list_)
 
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 2."""
-    from seepage.cli.signals import exit_code, exit_on_signals
+    from seepage.signals import exit_code, exit_on_signals
 
     try:
         with exit_on_signals(), _warn_in_sentences():

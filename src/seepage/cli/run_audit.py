@@ -38,11 +38,11 @@ from seepage.cli.capture_command import (
     model_spec,
 )
 from seepage.cli.report_command import print_alarms, print_line, save_page
-from seepage.cli.signals import raise_on_signals
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
 from seepage.report.leak import group_by_setup
 from seepage.report.words import Setup, count_noun
+from seepage.signals import raise_on_signals
 
 DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
 # At most so many leaks are listed.

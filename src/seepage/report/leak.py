@@ -189,6 +189,7 @@ def _is_conclusive(record: Record, index: int) -> bool:
         and record.control is not None
         and record.control.able
         and not record.effort.get("cut")
+        and not record.effort.get("foreign")
         and not _is_unrehearsed(record)
     )
 

@@ -27,6 +27,14 @@ from seepage.defenses import chain
 from seepage.rehearsal import PublicData
 from seepage.rehearsal.auto_attack import EffortName
 from seepage.scoring.identification import FEWEST, Gallery
+from seepage.step.real_step import (
+    RealStep,
+    SentUpdate,
+    TrainingLoop,
+    read_autocast,
+    remove_backward_hooks,
+    without_checkpointing,
+)
 from seepage.step.shared_update import (
     choose_computation,
     copy_model,
@@ -82,6 +90,7 @@ def run_attacks(
     canaries: Target | None,
     notes: tuple[str, ...],
     promise: str,
+    real: RealStep,
 ) -> StepAudit:
     """Run attacks, and each on canaries too, unless it proves its answer.
 
@@ -92,6 +101,7 @@ def run_attacks(
         canaries: People who are attacked without the defense as a control; None if there are none.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
+        real: How the audited gradient compares with that of the training loop.
     """
     cases: list[Case] = []
     outcomes: list[Outcome] = []
@@ -110,9 +120,14 @@ def run_attacks(
         if one.cut and not _proven(outcome.record):
             record = replace(outcome.record, effort={**outcome.record.effort, "cut": 1})
             outcome, notes = replace(outcome, record=record), (*notes, one.cut)
+        if real.foreign:
+            record = replace(outcome.record, effort={**outcome.record.effort, "foreign": 1})
+            outcome = replace(outcome, record=record)
         cases.append(attempt)
         outcomes.append(outcome)
-    return StepAudit(tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls))
+    return StepAudit(
+        tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls), real.difference
+    )
 
 
 def _make_control(case: Case, canaries: Target) -> Case:
@@ -189,6 +204,7 @@ def audit_step(
     delta: float = 1e-5,
     attacks: Sequence[str | Attack] | None = None,
     public: PublicData | Tensor | None = None,
+    gradients: Mapping[str, Tensor | None] | None = None,
     effort: EffortName = "quick",
     seconds: float = 300.0,
     steps: int | None = None,
@@ -200,9 +216,11 @@ def audit_step(
     mode, nor the optimizer, the batch or any random state is changed. With a model and an optimizer
     that Opacus's `make_private` returned, it is Opacus that computes it.
 
-    The step is computed in the precision of the parameters, such as bfloat16. An autocast around
-    the call is left out. What torch.compile or data-parallel training wraps around the network is
-    taken off first.
+    What is audited is the gradient of your loop, bit for bit: it is computed as the loop does, in
+    the precision of the parameters, under the autocast around the call and through hooks. Hooks run
+    on the copy. What torch.compile or data-parallel training wraps around the network is taken off
+    first. Give `gradients` if the loop does more, such as scaling the loss or accumulating. Where
+    the audited gradient is another than that of the loop, the result says so before anything else.
 
     Args:
         model: Any classifier; what it returns may hold the logits under that name.
@@ -225,6 +243,9 @@ def audit_step(
             computed and chooses the strongest search for the rest.
         public: What `auto` rehearses on; by default `others` who do not serve as a control, and
             without any, made-up inputs.
+        gradients: Of your own loop, by name of the parameter, such as
+            `{n: p.grad for n, p in model.named_parameters()}` after `backward()`; `defense` comes
+            on top. If not given, they are computed again.
         effort: Of `auto`: "quick", "standard" or "thorough".
         seconds: About how long it may take at most; closed forms come on top. Where time leaves no
             room for all steps, nobody is said to be safe.
@@ -250,33 +271,39 @@ def audit_step(
         raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
     if threat is not None and not isinstance(threat, Threat):
         raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
-    own = copy_model(model)
+    own, wrapped = copy_model(model), model
     model, privacy = unwrap(model), find_privacy(optimizer, privacy_engine, delta)
     if privacy is not None:
-        if defense is not None:
-            raise InvalidValue(f"Opacus is the defense of this step; leave out {defense}")
+        if defense is not None or gradients is not None:
+            given = "gradients=" if defense is None else defense
+            raise InvalidValue(f"Opacus is the defense of this step; leave out {given}")
         own, optimizer, defense = privacy.unwrap_model(own), None, privacy.defense
-    with leave_unchanged(model):
+    else:
+        remove_backward_hooks(own)
+    autocast = read_autocast(model)
+    with leave_unchanged(model), without_checkpointing():
         private = check_batch(*read_batch(batch))
         task, client, notes = _prepare_task(own, loss, private, optimizer, domain, defense, others)
         known = threat or Threat(batchnorm="unknown" if _normalises_by_batch(model) else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
-        who = _people_of(task, private, others)
+        who, shape = _people_of(task, private, others), tuple(private.inputs.shape[1:])
+        key, real = client_key(seed, client, who), RealStep()
         if privacy is not None:
             notes = (privacy.note, *notes[1:])
             who = privacy.capture_update(
-                who,
-                task,
-                model,
-                loss,
-                shape=tuple(private.inputs.shape[1:]),
-                knows_labels=known.knows_labels,
-                rng=client_key(seed, client, who),
+                who, task, model, loss, shape=shape, knows_labels=known.knows_labels, rng=key
             )
+        else:
+            mode = task.in_mode(known.mode)
+            loop = TrainingLoop(wrapped, loss, autocast, mode, client, _move(who, task), shape)
+            real = _compute_real(loop, gradients)
+            if real.gradients is not None:
+                sent = SentUpdate(real.gradients, client, known, who.require_batch(), key)
+                who = replace(who, captured=sent)
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
-        shape, canaries = tuple(private.inputs.shape[1:]), _choose_canaries(who, others)
+        canaries = _choose_canaries(who, others)
         # Without a defense, the rehearsal of the control is that of the step.
         rehearsals = 1.0 if client.chain.links else 0.5
         listed = list_attacks(
@@ -295,8 +322,9 @@ def audit_step(
             listed,
             found.refused,
             canaries=canaries,
-            notes=notes,
+            notes=(*notes, real.note) if real.note else notes,
             promise="" if privacy is None else privacy.account,
+            real=real,
         )
         return _explain_searches(audited, found)
 
@@ -384,13 +412,31 @@ def _normalises_by_batch(model: nn.Module) -> bool:
     return any(layer.training for layer in batchnorm_layers(model).values())
 
 
-def _observe(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
+def _move(who: Target, task: Task) -> Batch:
+    """The private batch, on the device of the network and in its precision."""
     reference = next(iter(task.parameters.values()))
-    batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
-    try:
+    return who.require_batch().to(device=reference.device, dtype=reference.dtype)
+
+
+def _compute_real(loop: TrainingLoop, gradients: Mapping[str, Tensor | None] | None) -> RealStep:
+    with _needs_a_function(loop.task):
+        loop.task.check(loop.batch)
+        return loop.compare() if gradients is None else loop.accept(gradients)
+
+
+def _observe(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
+    with _needs_a_function(task):
         if who.captured is not None:
             return who.captured.observe(task, defense=client.defense)
-        return threat.observe(client, task, batch, rng=client_key(seed, client, who))
+        key = client_key(seed, client, who)
+        return threat.observe(client, task, _move(who, task), rng=key)
+
+
+@contextmanager
+def _needs_a_function(task: Task) -> Iterator[None]:
+    """Say in one sentence if torch cannot differentiate the step as a function."""
+    try:
+        yield
     except SeepageError:
         raise
     except Exception as error:

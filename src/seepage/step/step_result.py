@@ -31,6 +31,8 @@ class StepAudit:
         notes: What was assumed, and what the audit leaves out.
         promise: What differential privacy promises, in words; empty where it does not.
         controls: The same attacks on others, without the defense; empty if none were given.
+        difference: How the audited gradient differs from that of the training loop, in words; empty
+            if it has the same bits.
     """
 
     cases: tuple[Case, ...]
@@ -39,6 +41,7 @@ class StepAudit:
     notes: tuple[str, ...]
     promise: str = ""
     controls: tuple[tuple[Case, Outcome], ...] = ()
+    difference: str = ""
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -103,6 +106,7 @@ class StepAudit:
         path = Path(path)
         title = f"One training step of {self.cases[0].task.name}" if self.cases else "No attack"
         title = f"{title}: {self.promise}" if self.promise else title
+        title = f"{title}; not exactly your step: {self.difference}" if self.difference else title
         told = "\n".join(f"# {line}" for line in str(self).splitlines())
         controls, controlled = zip(*self.controls, strict=True) if self.controls else ((), ())
         outcomes = {outcome.record.case: outcome for outcome in (*self.outcomes, *controlled)}
@@ -120,10 +124,11 @@ class StepAudit:
         return path / PAGE
 
     def __str__(self) -> str:
-        """The verdict, what was tried, what was not and why, and what was assumed."""
+        """Whether it is the user's own step, the verdict, what was tried, what was assumed."""
         judged = verdict(self.records)
         return "\n".join(
             [
+                *([f"Not exactly your step: {self.difference}."] if self.difference else []),
                 f"{judged.headline}." if self.records else "No attack applies to this step.",
                 *judged.details,
                 *(_tried(record) for record in self.records),

@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM and SIGHUP: one sentence, an exit code, and an audit that can go on."""
+"""Ctrl-C, SIGTERM and SIGHUP: one sentence, an exit code, and an audit that can go on.
+
+It stands outside of all packages and imports none, so that it works before they are imported.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,381 @@
+"""The gradient that a training loop really computes, so that exactly this is audited.
+
+Attacks need a step as a function of the inputs, without wrappers, hooks and autocast. What a client
+sends comes from the loop itself. So the loop's `backward` is run on a copy, and its numbers are
+attacked; the function is what the adversary simulates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import checkpoint
+
+from seepage.capture.capture import strip_prefixes
+from seepage.clients import Client, FedAvg, Gradient
+from seepage.core import Batch, LocalComputation, Observation, Rng, Task, Update
+from seepage.core.device import upcast
+from seepage.core.digest import digest
+from seepage.core.errors import InvalidValue, SeepageError, summarise_error
+from seepage.core.task import batchnorm_layers, copy_unwrapped, unwrap
+from seepage.core.update import Granularity
+from seepage.threats import Simulation, Threat
+from seepage.zoo.foreign import find_logits
+
+Gradients = Mapping[str, Tensor]
+# Above this share of its norm, a gradient is another than the network, loss and batch give.
+_FOREIGN = 0.05
+# Below this share, the order of float32 additions explains the difference.
+_ROUNDING = 1e-5
+# A loss is scaled by a power of two from here on; clipping and averaging only make it smaller.
+_SMALLEST_SCALE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class RealStep:
+    """What a training loop would send, and how it compares with what is simulated.
+
+    Args:
+        gradients: One per parameter of the task, before any defense; None if the simulated ones
+            have the same bits, or take their place.
+        difference: Why the audited gradient is not that of the loop, in words; empty if it is.
+        note: How far the simulation is from it, in words; empty if only by rounding.
+        foreign: Whether the simulation is so far off that a failed attack means nothing.
+    """
+
+    gradients: Gradients | None = None
+    difference: str = ""
+    note: str = ""
+    foreign: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingLoop:
+    """A step as the user's loop runs it, on a copy of the network.
+
+    Args:
+        model: The user's network, with whatever is wrapped around it; it is not changed.
+        loss: As the loop calls it.
+        autocast: The autocast around the call; see `read_autocast`.
+        task: The network as a function, in the mode of the threat.
+        client: Who sends, and behind which defense.
+        batch: The private batch, in the units of the task.
+        shape: Of one input, as the network reads it.
+    """
+
+    model: nn.Module
+    loss: Callable[[Any, Tensor], Tensor]
+    autocast: torch.autocast
+    task: Task
+    client: Client
+    batch: Batch
+    shape: tuple[int, ...]
+
+    def compute_gradients(self, *, draws: bool) -> list[Tensor]:
+        """Run forward and backward, and return the gradient of each trainable parameter.
+
+        Args:
+            draws: Whether layers run as they do in the loop. Otherwise all but batch
+                normalisation run as in evaluation, so that none draws at random.
+        """
+        model = _copy_with_hooks(self.model)
+        if not draws:
+            normalising = [layer for layer in batchnorm_layers(model).values() if layer.training]
+            model.eval()
+            for layer in normalising:
+                layer.train()
+        inputs = self.task.domain.normalise(self.batch.inputs).reshape(-1, *self.shape)
+        with torch.random.fork_rng(devices=_list_gpus(model)), self.autocast:
+            outputs = model(inputs)
+            try:
+                value = self.loss(find_logits(outputs), self.batch.labels)
+            except AttributeError:
+                value = self.loss(outputs, self.batch.labels)
+        torch.autograd.backward(value.mean())
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+
+    def compare(self) -> RealStep:
+        """Compare the gradient of the loop with the simulated one, and choose what is audited."""
+        own = self._simulate()
+        try:
+            sent = self._name(self.compute_gradients(draws=True))
+            if _same(sent, own):
+                return RealStep(difference=_describe_unseen(self.model))
+            quiet = self._name(self.compute_gradients(draws=False))
+        except SeepageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the loop is the user's, with hooks of any kind
+            return RealStep(
+                difference="the step could not be compared with that of a training loop, which "
+                f"raised {summarise_error(error)} on a copy of the network"
+            )
+        left_out = [_describe_unseen(self.model)]
+        if not _same(sent, quiet):
+            left_out.append(
+                "what the network draws at random in training is left out, which changes the "
+                f"gradient by {_percent(_distance(sent, quiet))} of its norm"
+            )
+        distance, audited = _distance(quiet, own), None if _same(quiet, own) else quiet
+        if audited is not None and not self.client.chain.only_changes_update:
+            left_out.append(_state_defense(self.client, distance))
+            audited = None
+        told = "; ".join(filter(None, left_out))
+        if audited is None:
+            return RealStep(difference=told)
+        return RealStep(audited, told, _note(distance, self.autocast), distance > _FOREIGN)
+
+    def accept(self, given: object) -> RealStep:
+        """Take gradients that the loop computed itself, and say if they are of another step.
+
+        Args:
+            given: By name of the parameter; None for one without a gradient.
+        """
+        sent = self._name(_read_gradients(given, unwrap(self.model)))
+        own = self._simulate()
+        if not self.client.chain.only_changes_update:
+            distance = _distance(sent, own)
+            return RealStep(difference=_state_defense(self.client, distance) if distance else "")
+        scale = _find_scale(sent, own)
+        sent = {name: tensor / scale for name, tensor in sent.items()}
+        told, distance = "", _distance(sent, own)
+        if scale > 1:
+            told = f"the gradients are those of a loss scaled by {scale:g}, and are divided by it"
+        if distance <= _FOREIGN:
+            return RealStep(sent, told, _note(distance, self.autocast))
+        foreign = (
+            "the gradients are not those of this network, loss and batch, but differ by "
+            f"{_percent(distance)} of their norm: give the batch they were accumulated over, the "
+            "loss as it was, and clipping or noise as defense="
+        )
+        return RealStep(sent, "; ".join(filter(None, [told, foreign])), foreign=True)
+
+    def _simulate(self) -> Gradients:
+        local = Gradient() if isinstance(self.client.local, FedAvg) else self.client.local
+        own = local(self.task, self.batch.inputs, self.batch.labels)
+        return own.detach().map(upcast).tensors
+
+    def _name(self, gradients: list[Tensor]) -> Gradients:
+        # The task wraps the network, so its names are longer; the order is the same.
+        return {n: upcast(g) for n, g in zip(self.task.parameters, gradients, strict=True)}
+
+
+@dataclass(frozen=True, eq=False)
+class SentUpdate:
+    """An update made from gradients that are computed already, as a target holds it.
+
+    Args:
+        gradients: By parameter of the task.
+        client: Who sends, and behind which defense.
+        threat: What the adversary knows.
+        batch: The private batch, of which the threat decides what is known.
+        key: The client's randomness.
+    """
+
+    gradients: Gradients
+    client: Client
+    threat: Threat
+    batch: Batch
+    key: Rng
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the gradients."""
+        return digest(*(part for pair in self.gradients.items() for part in pair))
+
+    def observe(self, task: Task, *, defense: object = None) -> Observation:
+        """The adversary's view; the client has its own defense, and `defense` is not used."""
+        del defense
+        reference = next(iter(task.parameters.values()))
+        batch = self.batch.to(device=reference.device, dtype=reference.dtype)
+        sending = replace(self.client, local=_Computed(self.client.local, self.gradients))
+        seen = self.threat.observe(sending, task, batch, rng=self.key)
+        known = self.client if self.threat.knows_defense else Client(self.client.local)
+        return replace(seen, simulate=Simulation(known, seen.task, seen.simulate.mixing))
+
+
+@dataclass(frozen=True, eq=False)
+class _Computed:
+    """A local computation whose gradient is there already.
+
+    Args:
+        local: The computation that it stands for.
+        gradients: The gradient.
+    """
+
+    produces: ClassVar[tuple[Granularity, ...]] = ("aggregate",)
+
+    local: LocalComputation
+    gradients: Gradients
+
+    def __call__(
+        self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"
+    ) -> Update:
+        """Return the gradient, or how far one step of SGD moves along it."""
+        del inputs, labels, granularity
+        if not isinstance(self.local, FedAvg):
+            return Update(self.gradients)
+        moved = {}
+        for name, before in task.parameters.items():
+            after = torch.add(before, self.gradients[name].to(before), alpha=-self.local.lr)
+            moved[name] = after - before
+        return Update(moved, kind="difference")
+
+
+def read_autocast(model: nn.Module) -> torch.autocast:
+    """Return the autocast that surrounds the call, to be entered again later."""
+    kind = next((p.device.type for p in model.parameters()), "cpu")
+    return torch.autocast(
+        kind,
+        dtype=torch.get_autocast_dtype(kind),
+        enabled=torch.is_autocast_enabled(kind),
+        cache_enabled=torch.is_autocast_cache_enabled(),
+    )
+
+
+def remove_backward_hooks(model: nn.Module) -> None:
+    """Remove hooks on the gradient of layers, through which torch.func cannot differentiate."""
+    for module in model.modules():
+        module._backward_hooks.clear()
+        module._backward_pre_hooks.clear()
+
+
+@contextmanager
+def without_checkpointing() -> Iterator[None]:
+    """Keep activations instead of computing them twice; torch.func cannot do the latter.
+
+    The numbers are the same.
+    """
+
+    def run(function: Callable[..., Any], _: bool, *args: Any) -> Any:  # noqa: ANN401
+        return function(*args)
+
+    def keep(*_: object, **__: object) -> Generator[None]:
+        yield
+
+    generator = checkpoint._checkpoint_without_reentrant_generator
+    checkpoint._checkpoint_without_reentrant_generator = keep
+    checkpoint.CheckpointFunction.apply = staticmethod(run)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        checkpoint._checkpoint_without_reentrant_generator = generator
+        del checkpoint.CheckpointFunction.apply
+
+
+def _copy_with_hooks(model: nn.Module) -> nn.Module:
+    """Copy a network with the hooks on its parameters, which torch does not copy."""
+    own = copy_unwrapped(model)
+    for original, copied in zip(unwrap(model).parameters(), own.parameters(), strict=True):
+        copied.grad = None
+        for hook in (original._backward_hooks or {}).values():
+            copied.register_hook(hook)  # type: ignore[no-untyped-call]
+    return own
+
+
+def _describe_unseen(model: nn.Module) -> str:
+    """Say what of the loop cannot be run on a copy of the network."""
+    unseen = []
+    if any("_orig_mod" in module._modules for module in model.modules()):
+        unseen.append("the step is computed without torch.compile, which rounds differently")
+    if any(p._post_accumulate_grad_hooks for p in model.parameters()):
+        unseen.append("hooks that run after a gradient is accumulated are left out")
+    distributed = nn.parallel.DistributedDataParallel
+    if any(isinstance(m, distributed) for m in model.modules()) and _count_processes() > 1:
+        unseen.append("the gradient is that of this process, before it is averaged with others")
+    advice = "; give gradients= to audit your own"
+    return " and ".join(unseen) + advice if unseen else ""
+
+
+def _count_processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def _read_gradients(given: object, model: nn.Module) -> list[Tensor]:
+    """Return one gradient per trainable parameter, or raise if they do not fit the network."""
+    if not isinstance(given, Mapping):
+        raise InvalidValue(
+            "expected gradients as a mapping of parameter names to tensors, such as "
+            f"{{n: p.grad for n, p in model.named_parameters()}}, got {type(given).__name__}"
+        )
+    named = strip_prefixes({name: g for name, g in given.items() if g is not None})
+    trained = strip_prefixes({n: p for n, p in model.named_parameters() if p.requires_grad})
+    wrong = [n for n in named if n not in trained] or [
+        n
+        for n, g in named.items()
+        if not isinstance(g, Tensor) or not g.is_floating_point() or g.shape != trained[n].shape
+    ]
+    if wrong or not named:
+        raise InvalidValue(
+            "expected a gradient in the shape of each trainable parameter, got "
+            f"{f'another for {wrong[0]!r}' if wrong else 'none'}; give those of this network, "
+            "after backward() and before zero_grad()"
+        )
+    if not all(bool(g.isfinite().all()) for g in named.values()):
+        raise InvalidValue(
+            "expected finite gradients, got NaN or infinity: a loss scaler skips such a step, and "
+            "nothing is sent"
+        )
+    return [
+        named[n].detach().to(p.device) if n in named else torch.zeros_like(p)
+        for n, p in trained.items()
+    ]
+
+
+def _same(one: Gradients, other: Gradients) -> bool:
+    return all(torch.equal(one[name], other[name].to(one[name])) for name in one)
+
+
+def _distance(one: Gradients, other: Gradients) -> float:
+    """Return the norm of the difference, as a share of the norm of the first."""
+    apart = math.sqrt(sum(float((one[n].double() - other[n].double()).square().sum()) for n in one))
+    norm = math.sqrt(sum(float(one[n].double().square().sum()) for n in one))
+    return apart / norm if norm else float(apart > 0)
+
+
+def _find_scale(sent: Gradients, own: Gradients) -> float:
+    """Return the power of two by which a loss was scaled; 1 if it was not.
+
+    Only what a loss scaler uses is recognised. Any other factor, such as that of clipping, would
+    tell the adversary the norm of the private gradient.
+    """
+    along = sum(float((sent[n].double() * own[n].double()).sum()) for n in own)
+    norm = sum(float(own[n].double().square().sum()) for n in own)
+    if not along > 0 or not norm:
+        return 1.0
+    scale = 2.0 ** round(math.log2(along / norm))
+    unscaled = {name: tensor / scale for name, tensor in sent.items()}
+    return scale if scale >= _SMALLEST_SCALE and _distance(unscaled, own) <= _FOREIGN else 1.0
+
+
+def _note(distance: float, autocast: torch.autocast) -> str:
+    if distance <= _ROUNDING:
+        return ""
+    cast = str(autocast.fast_dtype).removeprefix("torch.")
+    how = f", since autocast to {cast} rounds them" if autocast._enabled else ""
+    return (
+        "audited are the numbers of the training step, bit for bit; what the adversary simulates "
+        f"for the same inputs differs by {_percent(distance)} of their norm{how}"
+    )
+
+
+def _state_defense(client: Client, distance: float) -> str:
+    return (
+        f"{client.defense} starts from the data or from each example alone, so the gradient is "
+        f"computed again and differs by {_percent(distance)} of its norm from that of the loop"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+def _list_gpus(model: nn.Module) -> list[int]:
+    return sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})

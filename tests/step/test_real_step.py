@@ -1,0 +1,317 @@
+"""What is audited of a training step is what the training loop itself computes, bit for bit."""
+
+import contextlib
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import seepage as sp
+from seepage.core.errors import InvalidValue
+
+CHEAP = {"seconds": 600.0, "steps": 5, "domain": (0, 1)}
+loss = nn.CrossEntropyLoss()
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def batch(size=2):
+    drawn = torch.rand(size, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    return drawn, torch.arange(size) % 5
+
+
+def dense():
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 32), nn.ReLU(), nn.Linear(32, 5))
+
+
+class Checkpointed(nn.Module):
+    """A network whose middle is computed twice to save memory."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(48, 32), nn.Linear(32, 32), nn.Linear(32, 5)
+        self.reentrant = reentrant
+
+    def forward(self, inputs):
+        inputs = self.first(inputs.flatten(1)).relu()
+        inputs = checkpoint(lambda x: self.middle(x).relu(), inputs, use_reentrant=self.reentrant)
+        return self.last(inputs)
+
+
+class Tied(nn.Module):
+    """Two layers that share their weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(48, 32), nn.Linear(32, 5)
+        self.one, self.two = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.two.weight = self.one.weight
+
+    def forward(self, inputs):
+        hidden = self.one(self.first(inputs.flatten(1)).relu()).relu()
+        return self.last(self.two(hidden).relu())
+
+
+def frozen():
+    model = dense()
+    model[1].weight.requires_grad_(False)
+    return model
+
+
+def with_parameter_hook():
+    model = dense()
+    model[1].weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return model
+
+
+def with_layer_hook():
+    model = dense()
+    model[2].register_full_backward_hook(lambda _, given, __: (given[0] * 0.5,))
+    return model
+
+
+def normalised():
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(128, 5)).train()
+
+
+def attention():
+    layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True, dropout=0.0)
+    return nn.Sequential(nn.Flatten(2), nn.Linear(16, 12), layer, nn.Flatten(), nn.Linear(36, 5))
+
+
+BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
+FLOAT16 = {"device_type": "cpu", "dtype": torch.float16}
+LOOPS = {
+    "plain": (dense, None),
+    "tied": (Tied, None),
+    "frozen": (frozen, None),
+    "checkpointed": (lambda: Checkpointed(False), None),
+    "checkpointed, reentrant": (lambda: Checkpointed(True), None),
+    "hook on a parameter": (with_parameter_hook, None),
+    "hook on a layer": (with_layer_hook, None),
+    "batch normalisation": (normalised, None),
+    "attention": (attention, None),
+    "autocast to bfloat16": (dense, BFLOAT16),
+    "autocast to float16": (dense, FLOAT16),
+    "autocast, batch normalisation": (normalised, BFLOAT16),
+    "autocast, checkpointed": (lambda: Checkpointed(False), BFLOAT16),
+    "autocast, hook": (with_parameter_hook, BFLOAT16),
+}
+
+
+@dataclass(frozen=True)
+class Listen:
+    """An attack that keeps what it sees, and guesses grey."""
+
+    heard: list = field(default_factory=list, repr=False)
+
+    def __call__(self, observation, *, rng):
+        self.heard.append(observation)
+        shape = observation.task.domain.shape
+        return sp.Reconstruction(torch.full((observation.batch_size, *shape), 0.5))
+
+
+def audit(model, data, optimizer=None, **options):
+    """Audit a step; return the result, and the update that the adversary saw."""
+    listener = Listen()
+    result = sp.audit_step(model, loss, data, optimizer, attacks=[listener], **CHEAP, **options)
+    assert not result.refused.keys() & {"Listen"}, result.refused
+    seen = listener.heard[0].update.tensors
+    return result, {name.removeprefix("model."): tensor for name, tensor in seen.items()}
+
+
+def same_bits(seen, sent):
+    return seen.keys() == sent.keys() and all(torch.equal(seen[n], sent[n]) for n in sent)
+
+
+def gradients(model):
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("optimizer", [False, True], ids=["gradient", "moved by SGD"])
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_the_audited_update_has_the_bits_of_the_loop(name, optimizer):
+    make, cast = LOOPS[name]
+    model, (inputs, labels) = make(), batch()
+    inside = (lambda: torch.autocast(**cast)) if cast else contextlib.nullcontext
+    sgd = torch.optim.SGD(model.parameters(), lr=0.25) if optimizer else None
+    with inside():
+        result, seen = audit(model, (inputs, labels), sgd)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    assert not gradients(model)
+    with inside():
+        value = loss(model(inputs), labels)
+    value.backward()
+    if sgd is None:
+        sent = gradients(model)
+    else:
+        sgd.step()
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        sent = {n: p.detach() - before[n] for n, p in trained.items()}
+    assert same_bits(seen, sent)
+    assert result.difference == ""
+    # Rounding alone is not worth a sentence; autocast and hooks are.
+    assert ("differs by" in str(result)) == (cast is not None or "hook" in name)
+
+
+def test_a_step_under_autocast_gives_away_no_more_digits_than_it_has():
+    model, data = dense(), batch(1)
+    plain = sp.audit_step(model, loss, data, **CHEAP)
+    with torch.autocast(**BFLOAT16):
+        cast = sp.audit_step(model, loss, data, **CHEAP)
+    assert float(plain.scores["psnr"]) > 100
+    assert 30 < float(cast.scores["psnr"]) < 80
+    assert any(r.certificate and r.certificate["unique"] for r in plain.records)
+    assert not any(r.certificate and r.certificate["unique"] for r in cast.records)
+    assert "autocast to bfloat16 rounds them" in str(cast)
+
+
+def test_the_network_its_hooks_and_gradients_are_left_as_they_were():
+    model, called = with_layer_hook(), []
+    model[1].weight.register_hook(lambda gradient: called.append(model[1].weight.grad))
+    model[1].weight.grad = torch.ones(32, 48)
+    audit(model, batch())
+    assert torch.equal(model[1].weight.grad, torch.ones(32, 48))
+    assert len(model[2]._backward_hooks) == 1
+    assert model[3].weight.grad is None
+
+
+def test_gradients_accumulated_over_micro_batches_are_audited_as_they_are():
+    model, (inputs, labels) = dense(), batch(4)
+    for part in range(2):
+        rows = slice(2 * part, 2 * part + 2)
+        (loss(model(inputs[rows]), labels[rows]) / 2).backward()
+    sent = gradients(model)
+    result, seen = audit(model, (inputs, labels), gradients=sent)
+    assert same_bits(seen, sent)
+    assert result.difference == ""
+
+
+@pytest.mark.parametrize("unscaled", [False, True])
+def test_gradients_of_a_scaled_loss_are_audited_as_they_are(unscaled):
+    model, (inputs, labels) = dense(), batch()
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cpu")
+    with torch.autocast(**FLOAT16):
+        value = loss(model(inputs), labels)
+    scaler.scale(value).backward()
+    scaled = gradients(model)
+    scaler.unscale_(optimizer)
+    sent = gradients(model)
+    result, seen = audit(model, (inputs, labels), optimizer, gradients=sent if unscaled else scaled)
+    assert same_bits(seen, sent)
+    assert ("scaled by 65536" in result.difference) == (not unscaled)
+    assert str(result).startswith("Not exactly your step") == (not unscaled)
+
+
+def test_gradients_of_another_step_are_said_to_be_so_and_nobody_is_called_safe():
+    model, data = dense(), batch()
+    others = torch.rand(80, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    loss(model(others[:2]), data[1]).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    sent = gradients(model)
+    result, seen = audit(model, data, gradients=sent, others=others)
+    assert same_bits(seen, sent)
+    first, second, *_ = str(result).splitlines()
+    assert first.startswith("Not exactly your step: the gradients are not those of this network")
+    assert second.startswith("Inconclusive: the update is not what the adversary simulates")
+
+
+def test_names_of_wrapped_networks_are_understood():
+    model, data = dense(), batch()
+    loss(model(data[0]), data[1]).backward()
+    sent = gradients(model)
+    for prefix in ("module.", "_orig_mod.", "module._orig_mod."):
+        _, seen = audit(model, data, gradients={prefix + name: g for name, g in sent.items()})
+        assert same_bits(seen, sent)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda g: list(g.values()), "as a mapping of parameter names to tensors"),
+        (lambda g: {**g, "9.weight": torch.zeros(2)}, "another for '9.weight'"),
+        (lambda g: {**g, "1.bias": torch.zeros(7)}, "another for '1.bias'"),
+        (lambda g: dict.fromkeys(g), "got none"),
+        (lambda g: {**g, "1.bias": torch.full((32,), torch.inf)}, "NaN or infinity"),
+    ],
+)
+def test_gradients_that_do_not_fit_are_refused_in_one_sentence(change, said):
+    model, data = dense(), batch()
+    loss(model(data[0]), data[1]).backward()
+    with pytest.raises(InvalidValue, match=said) as caught:
+        audit(model, data, gradients=change(gradients(model)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parameter_without_a_gradient_counts_as_zero():
+    model, data = dense(), batch()
+    loss(model(data[0]), data[1]).backward()
+    model[3].bias.grad = None
+    given = {n: p.grad for n, p in model.named_parameters()}
+    _, seen = audit(model, data, gradients=given)
+    assert torch.equal(seen["3.bias"], torch.zeros(5))
+
+
+def test_dropout_is_left_out_and_that_is_said_first():
+    model = nn.Sequential(*dense(), nn.Dropout(0.5)).train()
+    result, seen = audit(model, batch())
+    first = str(result).splitlines()[0]
+    assert first.startswith("Not exactly your step: what the network draws at random")
+    loss(model.eval()(batch()[0]), batch()[1]).backward()
+    assert same_bits(seen, gradients(model))
+    calm, _ = audit(model, batch())
+    assert calm.difference == ""
+
+
+def test_what_cannot_be_run_on_a_copy_is_said_first():
+    compiled = torch.compile(dense(), backend=lambda *_: pytest.fail("compiled"))
+    result, _ = audit(compiled, batch())
+    assert str(result).startswith("Not exactly your step: the step is computed without torch.comp")
+    model = dense()
+    model[1].weight.register_post_accumulate_grad_hook(lambda _: pytest.fail("ran"))
+    result, _ = audit(model, batch())
+    assert "hooks that run after a gradient is accumulated" in result.difference
+    model = dense()
+    model[1].weight.register_hook(lambda _: 1 / 0)
+    result, _ = audit(model, batch())
+    assert "raised ZeroDivisionError" in result.difference
+
+
+def test_a_defense_of_the_update_takes_the_gradients_of_the_loop():
+    model, data = dense(), batch()
+    with torch.autocast(**BFLOAT16):
+        value = loss(model(data[0]), data[1])
+        _, seen = audit(model, data, defense=sp.chain(sp.Clip(0.1)))
+        each, _ = audit(model, data, defense=sp.chain(sp.ClipEach(0.1), sp.Mean()))
+    value.backward()
+    sent = gradients(model)
+    norm = torch.cat([g.flatten() for g in sent.values()]).norm()
+    for name, gradient in sent.items():
+        torch.testing.assert_close(seen[name], gradient * (0.1 / norm), rtol=1e-5, atol=1e-8)
+    assert "from each example alone" in each.difference
+
+
+def test_one_process_of_distributed_training_is_audited_bit_for_bit(tmp_path):
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model, (inputs, labels) = nn.parallel.DistributedDataParallel(dense()), batch()
+        result, seen = audit(model, (inputs, labels))
+        loss(model(inputs), labels).backward()
+        assert same_bits(seen, gradients(model.module))
+        assert result.difference == ""
+    finally:
+        distributed.destroy_process_group()
