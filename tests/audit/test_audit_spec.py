@@ -321,3 +321,34 @@ def test_double_precision_and_another_normalisation(written):
     assert third.batches[0].data == "photos(mean=0.5)"
     with pytest.raises(InvalidValue, match="expected double to be true or false, got 1"):
         load_spec(written(SHARED.replace("double = true", "double = 1")))
+
+
+SMALL = """controls = false
+[[scenario]]
+data = { name = "photos", people = 1, pixels = 16 }
+models = { name = "mlp", hidden = [8], loss = LOSS }
+attacks = { name = "analytic_fc" }
+"""
+
+
+def test_a_spec_gives_a_model_another_loss(written):
+    weights = [1.0] * 9 + [5.0]
+    loss = f'{{ name = "CrossEntropyLoss", weight = {weights} }}'
+    [part] = load_spec(written(SMALL.replace("LOSS", loss))).parts
+    [task] = part.audit.tasks
+    assert task.loss.weighted
+    assert "CrossEntropyLoss" in task.name
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ('"MSELos"', "did you mean 'MSELoss'"),
+        ('"MSELoss"', "as floats"),
+        ('{ name = "BCEWithLogitsLoss", weigth = 2 }', "unknown option 'weigth'"),
+        ("3", "expected a loss such as"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_said_in_one_sentence(loss, said, written):
+    with pytest.raises(SeepageError, match=said):
+        load_spec(written(SMALL.replace("LOSS", loss)))

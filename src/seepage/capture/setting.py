@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from seepage.clients.gradient import Reduction
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue
-from seepage.core.task import Mode
+from seepage.core.task import Mode, Reduction
 from seepage.domains import Image, Signal
 
 if TYPE_CHECKING:
