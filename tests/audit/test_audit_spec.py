@@ -352,3 +352,15 @@ def test_a_spec_gives_a_model_another_loss(written):
 def test_a_loss_that_does_not_fit_is_said_in_one_sentence(loss, said, written):
     with pytest.raises(SeepageError, match=said):
         load_spec(written(SMALL.replace("LOSS", loss)))
+
+
+def test_a_spec_normalises_every_channel_by_its_own_mean(written):
+    text = SMALL.replace(", loss = LOSS", "").replace(
+        "pixels = 16", "pixels = 16, mean = [0.5, 0.4, 0.3], std = [0.2, 0.25, 0.3]"
+    )
+    [part] = load_spec(written(text)).parts
+    [task] = part.audit.tasks
+    assert task.domain.mean == (0.5, 0.4, 0.3)
+    assert task.domain.std == (0.2, 0.25, 0.3)
+    with pytest.raises(SeepageError, match="expected 3 channel means"):
+        load_spec(written(text.replace("[0.5, 0.4, 0.3]", "[0.5, 0.4]")))

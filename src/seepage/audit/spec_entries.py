@@ -316,14 +316,22 @@ def read_dataset(table: Table) -> Dataset:
     return found
 
 
-def _normalise(dataset: Dataset, *, mean: float = 0.0, std: float = 1.0) -> Dataset:
-    """Let networks see (x - mean) / std in every channel of the data."""
+def _normalise(
+    dataset: Dataset,
+    *,
+    mean: float | Sequence[float] = 0.0,
+    std: float | Sequence[float] = 1.0,
+) -> Dataset:
+    """Let networks see (x - mean) / std in every channel of the data, or in each by its own."""
     domain = dataset.domain
     if not isinstance(domain, Image | Signal):
         raise InvalidValue(f"mean and std are for images and signals; leave them out for {domain}")
     channels = domain.shape[0]
-    scaled = replace(domain, mean=(float(mean),) * channels, std=(float(std),) * channels)
-    return replace(dataset, domain=scaled)
+    means, deviations = (
+        (float(given),) * channels if isinstance(given, int | float) else tuple(map(float, given))
+        for given in (mean, std)
+    )
+    return replace(dataset, domain=replace(domain, mean=means, std=deviations))
 
 
 def share_datasets() -> Find:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue
 
 
@@ -28,7 +27,7 @@ def class_numbers(labels: Tensor) -> Tensor | None:
 
 def are_probabilities(labels: Tensor) -> bool:
     """Whether rows `(B, K)` are not negative and sum to 1."""
-    sums = upcast(labels).sum(1)
+    sums = labels.to(torch.promote_types(labels.dtype, torch.float32)).sum(1)
     # Each probability is rounded: in bfloat16 a sum is off by a few thousandths.
     rounding = max(1e-5, 2 * torch.finfo(labels.dtype).eps)
     return bool((labels >= 0).all()) and bool(((sums - 1).abs() <= rounding).all())

@@ -319,6 +319,8 @@ def _is_recognisable(table: Table, least: Mapping[str, float], *, every: bool) -
         return float(table["columns"][:, 0].max()) >= 0.8
     if "places" in table:
         return float(table["places"][:, 0].max()) >= 0.5
+    if "entries" in table:
+        return float(table["entries"][:, 0].max()) >= 0.95
     reached = [
         float(table[name][:, 0].max()) >= max(value, float(table[name][:, 1:].max()))
         for name, value in least.items()

@@ -165,6 +165,7 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
             torch.cat([shaped.inputs.to(pool), pool]), domain=task.domain, synthetic=others is None
         ),
         bounds=task.domain.bounds,
+        domain=task.domain,
     )
 
 

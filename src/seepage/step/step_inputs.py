@@ -16,7 +16,7 @@ from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 from seepage.core.rng import require_key
-from seepage.domains import Image, Signal
+from seepage.domains import Image, Row, Signal
 from seepage.domains.box import Box
 
 _INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
@@ -242,9 +242,9 @@ def _round_range(public: Tensor) -> tuple[float, float]:
 
 
 def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
-    """Make images of three axes; anything else is channels of numbers in a row."""
+    """Make images of three axes and rows of one; others are channels of numbers in a row."""
     if len(shape) == 3:
         return Image(shape, bounds=bounds)
     if len(shape) == 1:
-        return Signal((1, *shape), bounds=bounds)
+        return Row(shape, bounds=bounds)
     return Signal((shape[0], math.prod(shape[1:])), bounds=bounds)
