@@ -321,3 +321,46 @@ def test_double_precision_and_another_normalisation(written):
     assert third.batches[0].data == "photos(mean=0.5)"
     with pytest.raises(InvalidValue, match="expected double to be true or false, got 1"):
         load_spec(written(SHARED.replace("double = true", "double = 1")))
+
+
+SMALL = """controls = false
+[[scenario]]
+data = { name = "photos", people = 1, pixels = 16 }
+models = { name = "mlp", hidden = [8], loss = LOSS }
+attacks = { name = "analytic_fc" }
+"""
+
+
+def test_a_spec_gives_a_model_another_loss(written):
+    weights = [1.0] * 9 + [5.0]
+    loss = f'{{ name = "CrossEntropyLoss", weight = {weights} }}'
+    [part] = load_spec(written(SMALL.replace("LOSS", loss))).parts
+    [task] = part.audit.tasks
+    assert task.loss.weighted
+    assert "CrossEntropyLoss" in task.name
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ('"MSELos"', "did you mean 'MSELoss'"),
+        ('"MSELoss"', "as floats"),
+        ('{ name = "BCEWithLogitsLoss", weigth = 2 }', "unknown option 'weigth'"),
+        ("3", "expected a loss such as"),
+    ],
+)
+def test_a_loss_that_does_not_fit_is_said_in_one_sentence(loss, said, written):
+    with pytest.raises(SeepageError, match=said):
+        load_spec(written(SMALL.replace("LOSS", loss)))
+
+
+def test_a_spec_normalises_every_channel_by_its_own_mean(written):
+    text = SMALL.replace(", loss = LOSS", "").replace(
+        "pixels = 16", "pixels = 16, mean = [0.5, 0.4, 0.3], std = [0.2, 0.25, 0.3]"
+    )
+    [part] = load_spec(written(text)).parts
+    [task] = part.audit.tasks
+    assert task.domain.mean == (0.5, 0.4, 0.3)
+    assert task.domain.std == (0.2, 0.25, 0.3)
+    with pytest.raises(SeepageError, match="expected 3 channel means"):
+        load_spec(written(text.replace("[0.5, 0.4, 0.3]", "[0.5, 0.4]")))

@@ -212,7 +212,7 @@ def test_a_counter_that_the_network_does_not_keep_is_no_obstacle(batch):
 
 def test_labels_that_are_no_class_numbers_are_refused(task, batch):
     gradient = {n: torch.ones_like(p) for n, p in task.parameters.items()}
-    with pytest.raises(InvalidValue, match="expected class numbers"):
+    with pytest.raises(InvalidValue, match="label probabilities"):
         captured(gradient, "gradient", task).observation(task, labels=torch.rand(2, 10))
 
 

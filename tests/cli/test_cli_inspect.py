@@ -115,3 +115,23 @@ def test_a_shape_that_no_input_has_is_refused():
     refused = CliRunner().invoke(app, ["inspect", "mlp", "--shape", "99999999999x3"])
     assert isinstance(refused.exception, InvalidValue)
     assert "numbers or fewer, got 99999999999x3" in str(refused.exception)
+
+
+ROWS = """from torch import nn
+
+
+def build():
+    return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 2))
+"""
+
+
+def test_networks_that_read_rows_are_inspected_by_their_number_of_columns(tmp_path, monkeypatch):
+    (tmp_path / "row_network.py").write_text(ROWS)
+    monkeypatch.syspath_prepend(tmp_path)
+    for command in ("inspect", "vet"):
+        shown = CliRunner().invoke(app, [command, "row_network:build", "--shape", "12"])
+        assert shown.exit_code == 0
+        assert "closed form" in " ".join(shown.output.split())
+        misread = CliRunner().invoke(app, [command, "row_network:build", "--shape", "1x12"])
+        assert isinstance(misread.exception, InvalidValue)
+        assert "give --shape 12" in str(misread.exception)

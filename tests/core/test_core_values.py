@@ -14,7 +14,6 @@ from seepage.core.errors import InvalidValue, SeepageError, UnknownName
         (torch.zeros(0, 3, 4, 4), torch.zeros(0, dtype=torch.long), "B >= 1"),
         (torch.zeros(2, 3, 4, 4).byte(), torch.zeros(2).long(), "divide 8-bit images by 255"),
         (torch.zeros(2, 3, 4, 4), torch.zeros(3).long(), "one label per input"),
-        (torch.zeros(2, 3, 4, 4), torch.zeros(2), "class numbers"),
         (torch.zeros(2, 3, 4, 4), torch.zeros(2).int(), "use labels.long()"),
         (torch.zeros(2, 3, 4, 4), torch.zeros(2, 3).long(), "probabilities"),
         (torch.zeros(2, 3, 4, 4), torch.tensor(1), "one label per input"),

@@ -87,6 +87,13 @@ def test_hidden_and_foreign_files_are_passed_over(tmp_path):
     assert (len(data), data.class_names) == (1, ("a",))
 
 
+def test_images_without_sub_folders_are_all_of_one_class(tmp_path):
+    for number, colour in enumerate(COLOURS[:2]):
+        draw(tmp_path, f"{number}.png", colour)
+    data = load(f"folder:{tmp_path}")
+    assert (len(data), data.class_names, data.labels.tolist()) == (2, ("image",), [0, 0])
+
+
 def test_empty_folders_say_what_was_expected(tmp_path):
     with pytest.raises(DataNotFound, match="one sub-folder of images per class"):
         load(f"folder:{tmp_path}")

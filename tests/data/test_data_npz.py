@@ -38,6 +38,15 @@ def test_float_images_come_back_as_they_went_in(tmp_path, dtype):
     assert np.array_equal(data.inputs.numpy(), stored.astype(np.float32))
 
 
+def test_channels_may_come_first_or_last_and_levels_have_8_or_16_bits(tmp_path):
+    expected = load(saved(tmp_path, images=BYTES, labels=LABELS)).inputs
+    first = np.ascontiguousarray(BYTES.transpose(0, 3, 1, 2))
+    for images in (first, (BYTES / 255), BYTES.astype(np.uint16) * 257, first.astype(">u2") * 257):
+        found = load(saved(tmp_path, images=images, labels=LABELS))
+        assert found.inputs.shape == (5, 3, 6, 8)
+        assert np.allclose(found.inputs, expected, atol=1e-6)
+
+
 def test_grey_images_need_no_channel_axis(tmp_path):
     data = load(saved(tmp_path, images=BYTES[..., 0], labels=LABELS))
     assert data.inputs.shape == (5, 1, 6, 8)
@@ -75,14 +84,14 @@ def test_other_arrays_are_answered_with_the_accepted_names(tmp_path, arrays):
 @pytest.mark.parametrize(
     ("arrays", "complaint"),
     [
-        ({"images": BYTES.astype(np.int32)}, r"expected uint8.*got int32 \(5, 6, 8, 3\)"),
-        ({"images": BYTES.transpose(0, 3, 1, 2)}, r"got uint8 \(5, 3, 6, 8\)"),
-        ({"images": BYTES / 255}, r"got float64 \(5, 6, 8, 3\)"),
-        ({"images": np.zeros((5, 12))}, r"got float64 \(5, 12\)"),
+        ({"images": BYTES.astype(np.int32)}, r"expected rows of floats.*got int32 \(5, 6, 8, 3\)"),
+        ({"images": BYTES[..., 0].astype(np.int64)}, r"got int64 \(5, 6, 8\)"),
+        ({"images": np.full((5, 12), np.inf)}, "NaN or infinity"),
         ({"images": BYTES[:0], "labels": LABELS[:0]}, r"got uint8 \(0, 6, 8, 3\)"),
         ({"images": np.full((5, 1, 4, 4), 7.0)}, "divide by 255"),
         ({"images": np.full((5, 1, 4, 4), np.nan)}, "NaN"),
-        ({"labels": LABELS / 2}, "integer labels"),
+        ({"labels": np.full(5, np.inf)}, "finite targets"),
+        ({"labels": LABELS.astype(str)}, "integer labels"),
         ({"labels": LABELS - 1}, "got others; number the classes"),
         ({"labels": LABELS[:3]}, r"labels \(5,\)"),
         ({"labels": LABELS[:, None]}, r"labels \(5,\)"),

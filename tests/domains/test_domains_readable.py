@@ -53,7 +53,7 @@ def test_projection_takes_the_nearest_row_of_the_table():
 
 
 def test_inputs_are_read_in_their_own_units():
-    assert TABLE.words(torch.tensor([0.0, 1.0, 0.0, 0.5])) == ("vote yes", "age 45")
+    assert TABLE.words(torch.tensor([0.0, 1.0, 0.0, 0.5])) == ("vote: yes", "age: 45")
     line = HAMLET.domain.words(HAMLET.inputs[1])
     assert " ".join(line) == "tis now struck twelve ; get thee to bed , francisco ."
     assert Tokens(2, 9).words(torch.tensor([8, -1])) == ("8", "_")

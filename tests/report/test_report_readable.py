@@ -58,7 +58,7 @@ def test_truth_and_guess_are_kept_in_words(audit):
     assert " ".join(audit.truth_said(text)[1]) == line
     assert audit.guess_said(text) == audit.truth_said(text)
     assert audit.guess_said(noisy) != audit.truth_said(noisy)
-    assert audit.truth_said(table)[0][4] == "party weak Republican"
+    assert audit.truth_said(table)[0][4] == "party: weak Republican"
     said = [outcome.said for outcome in audit.outcomes()]
     assert said == [audit.guess_said(record) for record in audit.records]
 
@@ -66,7 +66,7 @@ def test_truth_and_guess_are_kept_in_words(audit):
 def test_the_page_shows_words_and_marks_those_that_are_wrong(audit):
     page = (audit.path / "report.html").read_text(encoding="utf-8")
     assert "<span>francisco</span>" in page
-    assert "<span>party weak Republican</span>" in page
+    assert '<th scope="row">party</th><td class="faint">weak Republican</td>' in page
     assert "<mark>" in page
     assert "<polyline" not in page.partition('id="people"')[2].partition("<section")[0]
     assert "3 of 3 people" in page

@@ -15,7 +15,8 @@ from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
-from seepage.step.step_inputs import FindRange, TryRanges, list_ranges, unreduce_loss
+from seepage.step.step_inputs import FindRange, TryRanges, list_ranges
+from seepage.step.step_loss import unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}
 
@@ -317,32 +318,38 @@ def test_inputs_of_any_rank_are_numbers_in_a_row():
     assert sp.audit_step(volume, nn.CrossEntropyLoss(), batch, **CHEAP).guess.shape == (1, 1, 27)
 
 
+def contrastive(outputs, labels):
+    """Compares every example with every other."""
+    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(labels)))
+
+
 @pytest.mark.parametrize(
     ("model", "loss", "batch", "error", "said"),
     [
         (nn.Embedding(9, 3), nn.CrossEntropyLoss(), (torch.ones(2, 4).long(), torch.ones(2).long()),
          NotApplicable, "tokens"),
-        (nn.Linear(4, 1), nn.MSELoss(), (torch.rand(2, 4), torch.rand(2)), NotApplicable,
-         "only classifiers"),
+        (nn.Linear(4, 1), nn.MSELoss(), (torch.rand(2, 4), torch.rand(2)), InvalidValue,
+         "a target for each output"),
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 5), torch.ones(2).long()),
          InvalidValue, "cannot be run on this batch"),
-        (nn.Linear(4, 3), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 9.0])),
-         (torch.rand(2, 4), torch.tensor([0, 2])), InvalidValue, "class weights"),
+        (nn.Linear(4, 3), contrastive, (torch.rand(3, 4), torch.tensor([0, 2, 1])), InvalidValue,
+         "a contrastive loss"),
+        (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 4), [{"boxes": torch.ones(1, 4)}]),
+         InvalidValue, "such as boxes, cannot be audited"),
         (nn.Linear(4, 3), lambda outputs, labels: 3.0, (torch.rand(2, 4), torch.ones(2).long()),
          InvalidValue, "a loss that is a tensor"),
-        (nn.Linear(4, 3), nn.CrossEntropyLoss(), torch.rand(2, 4), InvalidValue,
-         r"a batch as \(inputs, labels\)"),
+        (nn.Linear(4, 3), nn.MSELoss(), torch.rand(2, 4), InvalidValue, "a target for each output"),
         ("resnet18", nn.CrossEntropyLoss(), (torch.rand(2, 4), torch.ones(2).long()),
          InvalidValue, "expected a torch.nn.Module, got str"),
         (nn.LSTM(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 2, 4), torch.ones(2).long()),
-         InvalidValue, "classifiers of whole inputs"),
+         InvalidValue, "expected a loss of outputs"),
         (nn.Linear(4, 3).requires_grad_(False), nn.CrossEntropyLoss(),
          (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "no trainable parameter"),
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.full((1, 4), torch.nan), torch.tensor([0])),
          InvalidValue, "NaN or infinity"),
     ],
-    ids=["tokens", "regression", "shape", "class weights", "float loss", "no labels", "a name",
-         "states", "frozen", "NaN"],
+    ids=["tokens", "spread targets", "shape", "contrastive", "boxes", "float loss", "no labels",
+         "a name", "states", "frozen", "NaN"],
 )  # fmt: skip
 def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, error, said):
     with pytest.raises(error, match=said):

@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from seepage.core import Attack, Domain, Observation, Rng
 from seepage.core.errors import NotApplicable, SeepageError, summarise_error
-from seepage.domains import Image, Signal, Tabular, Tokens
+from seepage.domains import Image, Row, Signal, Tabular, Tokens
 from seepage.probing.usable_update import require_continuous, require_usable
 
 Recipe = TypeVar("Recipe", bound=Callable[..., Attack])
@@ -152,11 +153,9 @@ def require_several(observation: Observation) -> None:
 
 def require_searchable(observation: Observation) -> None:
     """Raise `NotApplicable` unless the distance between updates has a gradient in the inputs."""
-    from seepage.attacks.labels.infer_labels import recover_labels
-
     task = observation.task
     require_continuous(task)
-    labels = recover_labels(observation)
+    labels = _labels_to_try(observation)
     start = task.move_inputs(task.domain.sample(len(labels), rng=Rng(0))).requires_grad_()
     simulated = observation.simulate(start, labels).flat()
     distance = (simulated - observation.update.flat()).square().sum()
@@ -170,9 +169,23 @@ def require_searchable(observation: Observation) -> None:
         )
 
 
+def _labels_to_try(observation: Observation) -> Tensor:
+    """The labels as far as they can be had; targets that must be searched for are zero."""
+    from seepage.attacks.labels.infer_labels import recover_labels
+
+    try:
+        return recover_labels(observation)
+    except NotApplicable:
+        shape = observation.task.target_shape
+        if shape is None or observation.batch_size is None:
+            raise
+        return next(iter(observation.update)).new_zeros(observation.batch_size, *shape)
+
+
 _NOUNS: Mapping[type, str] = {
     Image: "images",
     Signal: "signals",
+    Row: "rows of numbers",
     Tabular: "rows of tables",
     Tokens: "texts",
 }

@@ -253,7 +253,8 @@ def _simulates_inputs(observation: Observation, inputs: Tensor, labels: Tensor) 
     known = () if simulation.client is None else simulation.client.chain.input_defenses
     mixes = observation.mixing is not None or any(link.stage == "mixing" for link in known)
     # Labels that are shared out among classes tell of mixed inputs as well.
-    soft = labels.is_floating_point() and bool((labels.amax(-1) < 1 - EXPLAINED).any())
+    shared = observation.task.target_shape is None and labels.is_floating_point()
+    soft = shared and labels.ndim == 2 and bool((labels.amax(-1) < 1 - EXPLAINED).any())
     return not (mixes or soft)
 
 

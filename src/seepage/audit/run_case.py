@@ -191,6 +191,8 @@ def _find_label_chance(case: Case) -> float | None:
     """How often a guess of a label is right: by the labels of the data, or one in all classes."""
     if case.target.batch is None or case.target.label_chance is not None:
         return case.target.label_chance
+    if case.task.target_shape is not None:
+        return None
     # The head comes last, with one row for each class.
     *_, head = case.task.parameters.values()
     return 1 / max(1, len(head))

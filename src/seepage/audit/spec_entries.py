@@ -24,6 +24,7 @@ from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task
 from seepage.core.construct import Component, construct, write_call
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName, error_path
+from seepage.core.loss import LOSSES
 from seepage.core.plugins import add_article, find_part
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
@@ -32,6 +33,7 @@ from seepage.domains import Image, Signal
 from seepage.rehearsal.auto_attack import ALL_ATTACKS
 from seepage.threats.threat import Threat
 from seepage.zoo import build, load_weights
+from seepage.zoo.building import add_argument
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -135,7 +137,9 @@ def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
     fitted: dict[str, Any] = {"domain": dataset.domain}
     if dataset.classes is not None:
         fitted["classes"] = dataset.classes
-    if dataset.classes == 1 and "classes" not in options:
+    loss = options.pop("loss", None)
+    numbers = isinstance(dataset, Dataset) and dataset.labels.is_floating_point()
+    if dataset.classes == 1 and "classes" not in options and not numbers:
         raise InvalidValue(
             "expected data of two classes or more, got one; add people of another class, or give "
             "the model `classes`"
@@ -143,7 +147,28 @@ def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
     with explain_errors(name):
         task = build(name, options=fitted | options)
         task = task if weights is None else load_weights(task, weights)
+        if loss is not None:
+            task = _with_loss(task, loss)
+    if numbers and task.target_shape is None:
+        raise InvalidValue(
+            f"the targets of {getattr(dataset, 'name', 'the data')} are numbers, for which "
+            f"{name} has no loss; give the model loss = 'MSELoss'"
+        )
     return task.to(dtype=torch.float64) if double else task
+
+
+def _with_loss(task: Task, asked: object) -> Task:
+    """Give a task a loss of torch, named with its options, or one of the user's own."""
+    table = {"name": asked} if isinstance(asked, str) else asked
+    if not isinstance(table, Mapping):
+        raise InvalidValue(f"expected a loss such as 'BCEWithLogitsLoss', got {asked!r}")
+    name, options = _split_name(table)
+    lists = {key: torch.tensor(one) for key, one in options.items() if isinstance(one, list)}
+    with error_path("loss"):
+        made = construct(name, find_part("loss", name, LOSSES), {**options, **lists})
+        if not callable(made):
+            raise InvalidValue(f"expected {name} to return a loss, got {type(made).__name__}")
+        return replace(task, loss=made, name=add_argument(task.name, "loss", asked))
 
 
 def read_local(table: Table) -> LocalComputation:
@@ -293,14 +318,22 @@ def read_dataset(table: Table) -> Dataset:
     return found
 
 
-def _normalise(dataset: Dataset, *, mean: float = 0.0, std: float = 1.0) -> Dataset:
-    """Let networks see (x - mean) / std in every channel of the data."""
+def _normalise(
+    dataset: Dataset,
+    *,
+    mean: float | Sequence[float] = 0.0,
+    std: float | Sequence[float] = 1.0,
+) -> Dataset:
+    """Let networks see (x - mean) / std in every channel of the data, or in each by its own."""
     domain = dataset.domain
     if not isinstance(domain, Image | Signal):
         raise InvalidValue(f"mean and std are for images and signals; leave them out for {domain}")
     channels = domain.shape[0]
-    scaled = replace(domain, mean=(float(mean),) * channels, std=(float(std),) * channels)
-    return replace(dataset, domain=scaled)
+    means, deviations = (
+        (float(given),) * channels if isinstance(given, int | float) else tuple(map(float, given))
+        for given in (mean, std)
+    )
+    return replace(dataset, domain=replace(domain, mean=means, std=deviations))
 
 
 def share_datasets() -> Find:

@@ -248,7 +248,7 @@ class Target:
     def label_chance(self) -> float | None:
         """How often a guess of the most frequent label would be right; None if not known."""
         labels = None if self.everybody is None else self.everybody.labels
-        if labels is None:
+        if labels is None or labels.is_floating_point():
             return None
         return float(torch.bincount(labels).max()) / len(labels)
 

@@ -19,6 +19,7 @@ from seepage.core.errors import InvalidValue
 from seepage.core.task import name_unwrapped
 from seepage.defenses import chain
 from seepage.threats import Simulation
+from seepage.threats.threat import sort_labels
 
 Form = Literal["gradient", "difference", "weights_after"]
 # What wrappers put before every name: data-parallel training, per-example gradients.
@@ -129,29 +130,25 @@ class Capture:
         Args:
             task: The network, its loss and the domain of its inputs. The weights of the capture
                 replace its own.
-            labels: Labels of the batch in any order, `(B,)`, if they are known.
+            labels: Labels of the batch in any order, `(B,)`, or targets, if they are known.
             defense: The client's defense, if it is known.
 
         Raises:
-            InvalidValue: If names or shapes do not fit the task, or labels are not class numbers.
+            InvalidValue: If names or shapes do not fit the task, or labels not its loss.
         """
         client = Client(self.local, chain() if defense is None else defense)
         task = self._fit(client.broadcast(task.in_mode(self.setting.mode)).upcast())
         size = self.setting.batch_size
-        if labels is not None and labels.ndim != 1:
-            raise InvalidValue(f"expected class numbers (B,), got shape {tuple(labels.shape)}")
         if labels is not None and size not in (None, len(labels)):
             raise InvalidValue(f"expected {size} labels, as the capture says, got {len(labels)}")
-        if labels is not None and not bool(((labels >= 0) & (labels < task.classes)).all()):
-            raise InvalidValue(
-                f"expected labels in 0..{task.classes - 1}, the classes of {task.name}, got others"
-            )
+        if labels is not None:
+            task.check_labels(labels)
         return Observation(
             task=task,
             update=self._update(task),
             simulate=Simulation(client, task),
             batch_size=size if labels is None else len(labels),
-            labels=None if labels is None else labels.sort().values,
+            labels=None if labels is None else labels[sort_labels(labels)],
         )
 
     def _update(self, task: Task) -> Update:

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
-from seepage.clients.gradient import Reduction
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue
-from seepage.core.task import Mode
-from seepage.domains import Image, Signal
+from seepage.core.task import Mode, Reduction
+from seepage.domains import Image, Row, Signal
 
 if TYPE_CHECKING:
     from seepage.core import Domain
@@ -103,12 +102,12 @@ class Setting:
         """The space of the inputs, or None if the shape is not known."""
         if not self.shape:
             return None
-        kinds = {3: Image, 2: Signal}
+        kinds = {3: Image, 2: Signal, 1: Row}
         numbers = (*self.mean, *self.std, *self.bounds)
         sizes_fit = len(self.shape) in kinds and all(map(_is_whole, self.shape))
         if not sizes_fit or not all(map(_is_number, numbers)) or len(self.bounds) != 2:
             raise InvalidValue(
-                "expected a shape (C, H, W) or (C, L) with finite mean, std and bounds, got "
+                "expected a shape (C, H, W), (C, L) or (D,) with finite mean, std and bounds, got "
                 f"shape={self.shape!r}, mean={self.mean!r}, std={self.std!r}, "
                 f"bounds={self.bounds!r}"
             )

@@ -22,7 +22,8 @@ def inspect(
     models: Annotated[list[str], typer.Argument(help="Model names, or package.module:factory.")],
     option: NetworkOptions = None,
     shape: Annotated[
-        str | None, typer.Option(help="Input shape, e.g. 3x32x32 (the default), or 1x140.")
+        str | None,
+        typer.Option(help="Input shape, e.g. 3x32x32 (the default), 1x140, or 12 for rows."),
     ] = None,
     numerical: Annotated[
         bool, typer.Option("--numerical", help="Compute ranks; takes memory and minutes.")

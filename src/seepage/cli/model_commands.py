@@ -18,10 +18,10 @@ from rich.text import Text
 
 from seepage.audit.spec_entries import explain_errors
 from seepage.cli.report_command import print_line
-from seepage.core import Domain
+from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.data.load import load
-from seepage.domains import CIFAR10, Image, Signal
+from seepage.domains import CIFAR10, Image, Row, Signal
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
 from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
 from seepage.report.words import list_words
@@ -29,6 +29,8 @@ from seepage.zoo import build, load_weights
 
 # Numbers in one input: a hundred times as many as a photograph has.
 LARGEST = 100_000_000
+# Columns that were standardised hardly ever leave this range.
+STANDARDISED = (-8.0, 8.0)
 # Exit codes; 1 and 2 mean elsewhere that something failed or that the usage was wrong.
 EXIT: Mapping[Judgement, int] = MappingProxyType({"clean": 0, "suspicious": 3, "malicious": 4})
 STYLES: Mapping[str, str] = MappingProxyType(
@@ -37,10 +39,12 @@ STYLES: Mapping[str, str] = MappingProxyType(
 
 
 def _read_domain(shape: str | None) -> Domain:
-    """Make the domain of a shape such as `3x32x32` or `1x140`; None for CIFAR images."""
+    """Make the domain of a shape such as `3x32x32`, `1x140` or `12`; None for CIFAR images."""
     if shape is None:
         return CIFAR10
     read = read_shape(shape)
+    if len(read) == 1:
+        return Row(read, bounds=STANDARDISED)
     return {2: Signal, 3: Image}[len(read)](read)
 
 
@@ -50,17 +54,30 @@ def read_shape(shape: str) -> tuple[int, ...]:
     Example:
         >>> read_shape("3x32x32")
         (3, 32, 32)
+        >>> read_shape("12")
+        (12,)
     """
     read = tuple(int(size) for size in shape.split("x") if size.isdigit())
-    if len(read) not in (2, 3) or shape.count("x") != len(read) - 1:
+    if len(read) not in (1, 2, 3) or shape.count("x") != len(read) - 1:
         raise InvalidValue(
-            f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, got {shape!r}"
+            f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, or as the "
+            f"number of columns of a row, such as 12, got {shape!r}"
         )
     if (entries := prod(read)) > LARGEST:
         raise InvalidValue(
             f"expected --shape of {LARGEST:,} numbers or fewer, got {shape}, which are {entries:,}"
         )
     return read
+
+
+def _require_rows_as_rows(task: Task) -> None:
+    """Refuse a network that reads rows if its inputs were said to be signals of one channel."""
+    shape = tuple(task.domain.shape)
+    if len(shape) == 2 and shape[0] == 1 and len(task.output_shape) == 2:
+        raise InvalidValue(
+            f"{task.name} returns {tuple(task.output_shape)} for an input of shape {shape}, as "
+            f"networks do that read rows of a table; give --shape {shape[1]}"
+        )
 
 
 def read_option(written: str) -> tuple[str, Any]:
@@ -88,7 +105,9 @@ def inspect_models(
     found = []
     for name in names:
         with explain_errors(name):
-            found.append(inspection(build(name, options=arguments), numerical=numerical))
+            task = build(name, options=arguments)
+            _require_rows_as_rows(task)
+            found.append(inspection(task, numerical=numerical))
         if not as_json:
             _print_inspection(found[-1], console)
     if as_json:
@@ -184,6 +203,7 @@ def vet_model(
             arguments = {"domain": dataset.domain, "classes": dataset.classes}
     with explain_errors(model):
         task = build(model, options=arguments | dict(map(read_option, options)))
+        _require_rows_as_rows(task)
         verdict = vet(task if weights is None else load_weights(task, weights), own)
     if as_json:
         plain = {"judgement": verdict.judgement, **asdict(verdict)}

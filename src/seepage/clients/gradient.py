@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,11 +14,10 @@ from torch.func import grad, vmap
 from seepage.core import Statistics, Task, Update
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue
-from seepage.core.task import batchnorm_layers
+from seepage.core.loss import TrainingLoss
+from seepage.core.task import Reduction, batchnorm_layers
 from seepage.core.update import Granularity
 from seepage.probing.hooks import layer_inputs
-
-Reduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +62,7 @@ def batch_gradient(
     """Gradient of the reduced loss at the given parameters."""
 
     def objective(at: dict[str, Tensor]) -> Tensor:
-        losses = task.losses(at, inputs, labels)
-        return losses.mean() if reduction == "mean" else losses.sum()
+        return task.batch_loss(at, inputs, labels, reduction)
 
     gradient: dict[str, Tensor] = grad(objective)(dict(parameters))
     return gradient
@@ -75,6 +73,12 @@ def _per_example(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor
         raise InvalidValue(
             f"per-example gradients of {task.name} do not exist while batch normalisation mixes "
             "the batch; use Threat(batchnorm='running') or a network without it"
+        )
+
+    if isinstance(task.loss, TrainingLoss) and task.loss.weighted:
+        raise InvalidValue(
+            f"per-example gradients of {task.name} are not its own: the loss weights each example "
+            "by the others in the batch; use Clip in place of ClipEach, or a loss without weights"
         )
 
     def differentiate(x: Tensor, y: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Nouns and protocols: what flows through the program, and the seams it flows past."""
 
 from seepage.core.batch import Batch
+from seepage.core.loss import cross_entropy
 from seepage.core.observation import (
     Mixing,
     Observation,
@@ -23,7 +24,7 @@ from seepage.core.protocols import (
 )
 from seepage.core.reconstruction import Certificate, Paired, Reconstruction, Trace
 from seepage.core.rng import Rng, rng
-from seepage.core.task import Domain, Task, cross_entropy
+from seepage.core.task import Domain, Task
 from seepage.core.update import Update
 
 __all__ = [

@@ -10,13 +10,37 @@ from torch import Tensor
 from seepage.core.errors import InvalidValue
 
 
+def class_numbers(labels: Tensor) -> Tensor | None:
+    """The class of each example `(B,)`, the heaviest of probabilities; None of other targets.
+
+    Example:
+        >>> class_numbers(torch.tensor([[0.2, 0.8]]))
+        tensor([1])
+        >>> class_numbers(torch.tensor([36.6]))
+    """
+    if labels.ndim == 1 and not labels.is_floating_point():
+        return labels
+    if labels.ndim == 2 and labels.is_floating_point() and are_probabilities(labels):
+        return labels.argmax(1)
+    return None
+
+
+def are_probabilities(labels: Tensor) -> bool:
+    """Whether rows `(B, K)` are not negative and sum to 1."""
+    sums = labels.to(torch.promote_types(labels.dtype, torch.float32)).sum(1)
+    # Each probability is rounded: in bfloat16 a sum is off by a few thousandths.
+    rounding = max(1e-5, 2 * torch.finfo(labels.dtype).eps)
+    return bool((labels >= 0).all()) and bool(((sums - 1).abs() <= rounding).all())
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Private inputs with their labels.
 
     Args:
         inputs: `(B, ...)`, in natural units (images in [0, 1]); tokens are int64.
-        labels: `(B,)` class numbers, or `(B, K)` probabilities for mixed labels.
+        labels: `(B,)` class numbers, `(B, K)` probabilities for mixed labels, or targets of any
+            other shape, as the loss reads them.
 
     Example:
         >>> Batch(torch.zeros(2, 1, 4, 4), torch.tensor([3, 1]))
@@ -36,15 +60,15 @@ class Batch:
                 f"expected floating-point inputs in natural units, got {self.inputs.dtype}; "
                 "divide 8-bit images by 255, or give tokens as int64"
             )
-        if self.labels.ndim not in (1, 2) or len(self.labels) != len(self.inputs):
+        if self.labels.ndim < 1 or len(self.labels) != len(self.inputs):
             raise InvalidValue(
                 f"expected one label per input, got {len(self.inputs)} inputs and labels of "
                 f"shape {tuple(self.labels.shape)}"
             )
-        if self.labels.ndim == 1 and self.labels.dtype != torch.int64:
+        if not self.labels.is_floating_point() and self.labels.dtype != torch.int64:
             raise InvalidValue(
-                f"expected class numbers (B,) as int64, got {self.labels.dtype}; "
-                "use labels.long(), or (B, K) probabilities"
+                f"expected labels as int64 or floats, got {self.labels.dtype}; use labels.long() "
+                "for class numbers (B,), and labels.float() for probabilities or numbers"
             )
         if self.labels.ndim == 2 and not self.labels.is_floating_point():
             raise InvalidValue(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import chain
 from types import CellType, FunctionType
@@ -86,6 +87,10 @@ def _content(value: object, around: frozenset[int]) -> Iterator[str | Tensor]:
             yield from chain.from_iterable(_content(one, around) for one in value)
         case dict():
             yield from chain.from_iterable(_content(pair, around) for pair in value.items())
+        case _ if is_dataclass(value):
+            yield type(value).__qualname__
+            parts = [getattr(value, one.name) for one in fields(value)]
+            yield from chain.from_iterable(_content(one, around) for one in parts)
         case _:
             yield stable_repr(value)
 
@@ -98,8 +103,9 @@ def _network(model: nn.Module) -> Iterator[str | Tensor]:
     unsaved = [(name, t) for name, t in model.named_buffers() if name not in state]
     yield from chain.from_iterable((*tensors, *unsaved))
     for name, module in model.named_modules():
-        # Layers of torch show their settings in their repr; a user's own may not.
-        if not type(module).__module__.startswith("torch."):
+        # Layers of torch show their settings in their repr; its losses and a user's own do not.
+        loss = isinstance(module, nn.modules.loss._Loss)
+        if loss or not type(module).__module__.startswith("torch."):
             yield name
             yield repr(sorted(pair for pair in vars(module).items() if _is_setting(*pair)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from seepage.core.batch import are_probabilities
 from seepage.core.device import differentiable_twice, is_recurrent, upcast
 from seepage.core.digest import content, digest
 from seepage.core.errors import InvalidValue
+from seepage.core.loss import ELEMENTWISE, Loss, TrainingLoss, Unreduced, adapt_loss, move_loss
 
 if TYPE_CHECKING:
     from seepage.core.batch import Batch
@@ -68,12 +70,8 @@ def describe_inputs(domain: Domain, inputs: Tensor) -> tuple[tuple[str, ...], ..
 Mode = Literal["eval", "train"]
 # The name under which torch.compile keeps the network.
 _COMPILED = "_orig_mod"
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each example: `(B, K)` logits, `(B,)` classes or `(B, K)` probabilities."""
-    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+# How the losses of a batch become one number.
+Reduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +85,14 @@ class Task:
     Args:
         model: The network; it is copied, so later changes to it do not reach the task. Wrappers of
             torch.compile and data-parallel training are left out.
-        loss: One value per example, unreduced: `(B, K), (B,) -> (B,)`.
+        loss: One value per example, unreduced: `(B, K), (B,) -> (B,)`; or a loss of torch with any
+            reduction.
         domain: The space of the inputs.
         mode: How batch normalisation behaves.
         name: What records call this task.
+        target_shape: Shape of one target if targets are numbers and not classes: `()` for one
+            number, `(0,)` if there is none. It is known already for losses such as `nn.MSELoss`,
+            which want a number for each output.
     """
 
     model: nn.Module
@@ -98,6 +100,7 @@ class Task:
     domain: Domain
     mode: Mode = "eval"
     name: str = ""
+    target_shape: tuple[int, ...] | None = None
     _owned: nn.Module | None = field(default=None, repr=False)
     # Pure copies of the model by mode, shared by all tasks of one model.
     _networks: dict[Mode, nn.Module] = field(default_factory=dict, repr=False)
@@ -112,8 +115,11 @@ class Task:
             object.__setattr__(self, "_networks", {})
         if not self.name:
             object.__setattr__(self, "name", type(self.model).__name__.lower())
+        object.__setattr__(self, "loss", adapt_loss(self.loss))
         # Computed now, since a copy made inside a torch.func transform ends with it.
         _ = self.parameters, self.network
+        if self.target_shape is None and _wants_numbers(self.loss):
+            object.__setattr__(self, "target_shape", self.output_shape)
 
     def __repr__(self) -> str:
         """Name the task."""
@@ -128,7 +134,7 @@ class Task:
     ) -> Task:
         """Return the task on another device or in another precision."""
         model = copy.deepcopy(self.model).to(device=device, dtype=dtype)
-        return replace(self, model=model)
+        return replace(self, model=model, loss=move_loss(self.loss, device=device, dtype=dtype))
 
     def upcast(self) -> Task:
         """Return the task in float32 if any parameter has a lower precision, else itself."""
@@ -176,6 +182,16 @@ class Task:
     @cached_property
     def classes(self) -> int:
         """Number of outputs, found by running one blank input."""
+        if len(self.output_shape) != 1:
+            raise InvalidValue(
+                f"expected {self.name} to return logits (B, K), got (1, "
+                f"{', '.join(map(str, self.output_shape))})"
+            )
+        return self.output_shape[0]
+
+    @cached_property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of what the network returns for one input, found by running a blank one."""
         blank = self.move_inputs(self.domain.project(torch.zeros(1, *self.domain.shape)))
         try:
             # Evaluation statistics: a batch of one has no variance to normalise by.
@@ -187,10 +203,10 @@ class Task:
             raise InvalidValue(
                 f"{self.name} does not accept inputs of shape {self.domain.shape}: {reason}"
             ) from error
-        if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        if not isinstance(outputs, Tensor) or outputs.ndim == 0:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise InvalidValue(f"expected {self.name} to return logits (B, K), got {came}")
-        return outputs.shape[1]
+        return tuple(outputs.shape[1:])
 
     def move_inputs(self, inputs: Tensor) -> Tensor:
         """Move inputs to the device and precision of the network; tokens stay integers."""
@@ -213,15 +229,42 @@ class Task:
             )
         return losses
 
+    def batch_loss(
+        self,
+        parameters: Mapping[str, Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
+        """Loss of the batch, with the loss's own mean if it has one."""
+        if reduction == "mean" and isinstance(self.loss, TrainingLoss):
+            return self.loss.mean(self.outputs(parameters, inputs), labels)
+        losses = self.losses(parameters, inputs, labels)
+        return losses.mean() if reduction == "mean" else losses.sum()
+
     def check(self, batch: Batch) -> None:
         """Raise `InvalidValue` unless this batch can be trained on."""
         self.domain.check(batch.inputs)
-        labels = batch.labels
+        self.check_labels(batch.labels)
+
+    def check_labels(self, labels: Tensor) -> None:
+        """Raise `InvalidValue` unless the loss can read these labels."""
+        if self.target_shape is not None:
+            _check_numbers(labels, self.target_shape)
+        elif not isinstance(self.loss, TrainingLoss) or labels.ndim == 1:
+            self._check_classes(labels)
+
+    def _check_classes(self, labels: Tensor) -> None:
+        if labels.is_floating_point() and labels.ndim != 2:
+            raise InvalidValue(
+                f"expected class numbers (B,) as int64, got {labels.dtype} {tuple(labels.shape)}; "
+                "use labels.long(), or give the task a target_shape if targets are numbers"
+            )
         if labels.ndim == 2 and labels.shape[1] != self.classes:
             raise InvalidValue(
                 f"expected label probabilities (B, {self.classes}), got {tuple(labels.shape)}"
             )
-        if labels.ndim == 2 and not _are_probabilities(labels):
+        if labels.ndim == 2 and not are_probabilities(labels):
             raise InvalidValue(
                 "expected label probabilities that are not negative and sum to 1 in every row"
             )
@@ -232,11 +275,21 @@ class Task:
             )
 
 
-def _are_probabilities(labels: Tensor) -> bool:
-    sums = upcast(labels).sum(1)
-    # Each probability is rounded: in bfloat16 a sum is off by a few thousandths.
-    rounding = max(1e-5, 2 * torch.finfo(labels.dtype).eps)
-    return bool((labels >= 0).all()) and bool(((sums - 1).abs() <= rounding).all())
+def _wants_numbers(loss: Loss) -> bool:
+    """Whether a loss of torch compares each output with a number."""
+    alone = loss.alone if isinstance(loss, TrainingLoss) else loss
+    return isinstance(alone, Unreduced) and isinstance(alone.loss, ELEMENTWISE)
+
+
+def _check_numbers(targets: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(targets.shape[1:]) != shape or not targets.is_floating_point():
+        wanted = ", ".join(("B", *map(str, shape)))
+        raise InvalidValue(
+            f"expected targets ({wanted}) as floats, got {targets.dtype} {tuple(targets.shape)}; "
+            "does the loss fit the data?"
+        )
+    if not bool(targets.isfinite().all()):
+        raise InvalidValue("expected finite targets, got NaN or infinity; check the data")
 
 
 def unwrap(model: nn.Module) -> nn.Module:

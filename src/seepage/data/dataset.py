@@ -29,9 +29,9 @@ class Dataset:
     Args:
         name: What `load` calls it.
         inputs: `(N, *shape)`, float32, in [0, 1]; tokens are int64.
-        labels: `(N,)` class numbers, int64.
+        labels: `(N,)` class numbers, int64; or `(N, K)` targets that are numbers, float32.
         domain: What one input is.
-        class_names: One name per class.
+        class_names: One name per class, or per number of a target.
         source: Where it comes from and under which licence.
 
     Example:
@@ -60,6 +60,9 @@ class Dataset:
                 f"{self.inputs.dtype}"
             )
         self.domain.check(self.inputs)
+        if self.labels.is_floating_point():
+            self._check_targets()
+            return
         if self.labels.shape != self.inputs.shape[:1] or self.labels.dtype != torch.int64:
             raise InvalidValue(
                 f"expected int64 labels ({len(self)},) in {self.name}, got {self.labels.dtype} "
@@ -72,6 +75,15 @@ class Dataset:
                 "classes from 0 and name each of them"
             )
 
+    def _check_targets(self) -> None:
+        if self.labels.shape != (len(self), self.classes) or self.labels.dtype != torch.float32:
+            raise InvalidValue(
+                f"expected float32 targets ({len(self)}, {self.classes}) in {self.name}, got "
+                f"{self.labels.dtype} {tuple(self.labels.shape)}"
+            )
+        if not bool(self.labels.isfinite().all()):
+            raise InvalidValue(f"expected finite targets in {self.name}, got NaN or infinity")
+
     def __len__(self) -> int:
         """Number of examples."""
         return len(self.inputs)
@@ -79,11 +91,12 @@ class Dataset:
     def __repr__(self) -> str:
         """Describe the data without printing them."""
         inputs = f"{len(self)} inputs of shape {tuple(self.inputs.shape[1:])}"
-        return f"Dataset({self.name!r}, {inputs}, {self.classes} classes)"
+        kind = "numbers to predict" if self.labels.is_floating_point() else "classes"
+        return f"Dataset({self.name!r}, {inputs}, {self.classes} {kind})"
 
     @property
     def classes(self) -> int:
-        """Number of classes, including those without an example."""
+        """Number of classes, including those without an example, or of numbers to predict."""
         return len(self.class_names)
 
     @cached_property

@@ -32,6 +32,7 @@ from seepage.core.errors import (
 from seepage.core.whole_file import open_plain, require_size
 from seepage.data.dataset import DataRequest, Dataset, data_root, interleave_classes
 from seepage.domains.box import CIFAR10, CIFAR100, MNIST, Image, Signal
+from seepage.domains.tabular import Continuous, Tabular, round_outwards
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -128,10 +129,15 @@ def _picture_to_tensor(picture: Picture) -> Tensor:
     return images_to_tensor(np.array(plain.convert("L" if grey else "RGB"))[None])[0]
 
 
+# The class of images in a folder without sub-folders.
+_NO_CLASS = "image"
+
+
 def image_folder(request: DataRequest) -> Dataset:
     """Load PNG, JPEG, BMP, GIF, WebP, TIFF and PPM images, cut to their centre square of 32 pixels.
 
     Classes are the sub-folders in alphabetical order, and consecutive examples differ in class.
+    Images without sub-folders are all of one class, and a model needs `classes` then.
     Images are not normalised, since their population is unknown.
     """
     root = Path(request.argument).expanduser()
@@ -139,10 +145,12 @@ def image_folder(request: DataRequest) -> Dataset:
         raise DataNotFound(f"expected a folder of images at {root}, but none is there")
     classes = sorted(child for child in root.iterdir() if child.is_dir() and child.name[0] != ".")
     labelled = [(file, i) for i, folder in enumerate(classes) for file in _list_images(folder)]
+    names = tuple(folder.name.encode(errors="replace").decode() for folder in classes)
+    if not classes:
+        labelled, names = [(file, 0) for file in _list_images(root)], (_NO_CLASS,)
     if not labelled:
         raise DataNotFound(
-            f"expected one sub-folder of images per class in {root}, found no image; "
-            "move them into sub-folders named after their classes"
+            f"expected images in {root}, or one sub-folder of images per class, found no image"
         )
     pixels = request.pixels or 32
     order = interleave_classes(np.array([label for _, label in labelled]))
@@ -154,7 +162,7 @@ def image_folder(request: DataRequest) -> Dataset:
         inputs=inputs,
         labels=torch.tensor([label for _, label in chosen]),
         domain=Image(tuple(inputs.shape[1:])),
-        class_names=tuple(folder.name.encode(errors="replace").decode() for folder in classes),
+        class_names=names,
         source=f"{root}, given by the user.",
     )
 
@@ -229,7 +237,10 @@ def _open_archive(path: Path) -> Iterator[NpzFile]:
 
 
 MOST_CLASSES = 100_000
-LAYOUTS = "uint8 (N, H, W) or (N, H, W, C), floats in [0, 1] (N, C, H, W), or signals (N, C, L)"
+LAYOUTS = (
+    "rows of floats (N, D), images of uint8, uint16 or floats in [0, 1] as (N, H, W), (N, H, W, C) "
+    "or (N, C, H, W), or signals of floats (N, C, L)"
+)
 
 
 def npz_file(request: DataRequest) -> Dataset:
@@ -247,32 +258,78 @@ def npz_file(request: DataRequest) -> Dataset:
             f"label_names), in {path}, got {', '.join(found) or 'none'}; rename them"
         )
     stored, labels = read_arrays(path, inputs_key, "labels")
+    if stored.ndim == 2 and stored.dtype.kind == "f" and stored.size:
+        request.refuse_pixels(f"rows in {path}")
+        return _read_rows(request.argument, path, stored, labels, names_key)
     inputs = _convert_inputs(stored, path)
     if inputs.ndim != 4:
         request.refuse_pixels(f"signals in {path}")
     elif request.pixels is not None:
         inputs = crop_square(inputs, request.pixels)
-    if labels.dtype.kind not in "iu":
-        raise InvalidValue(f"expected integer labels in {path}, got {labels.dtype}")
+    targets, names = _read_targets(path, labels, names_key)
     return Dataset(
         name=f"npz:{request.argument}",
         inputs=inputs,
-        labels=torch.from_numpy(labels.astype(np.int64)),
+        labels=targets,
         domain=(Image if inputs.ndim == 4 else Signal)(tuple(inputs.shape[1:])),
-        class_names=_name_classes(path, names_key, labels),
+        class_names=names,
+        source=f"{path}, given by the user.",
+    )
+
+
+def _read_targets(
+    path: Path, labels: NDArray[Any], names_key: str | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Class numbers `(N,)` with their names, or numbers to predict `(N, K)`."""
+    if labels.dtype.kind in "iu":
+        return torch.from_numpy(labels.astype(np.int64)), _name_classes(path, names_key, labels)
+    if labels.dtype.kind != "f" or labels.ndim not in (1, 2):
+        raise InvalidValue(
+            f"expected integer labels, or numbers to predict (N,) or (N, K), in {path}, got "
+            f"{labels.dtype} {labels.shape}"
+        )
+    targets = torch.from_numpy(labels.astype(np.float32)).reshape(len(labels), -1)
+    return targets, tuple(f"target {number}" for number in range(targets.shape[1]))
+
+
+def _read_rows(
+    name: str, path: Path, stored: NDArray[Any], labels: NDArray[Any], names_key: str | None
+) -> Dataset:
+    """Rows `(N, D)` of numbers, which a network reads as they are."""
+    if not np.isfinite(stored).all():
+        raise InvalidValue(f"expected finite numbers in {path}, got NaN or infinity")
+    rows, columns = stored.astype(np.float64), []
+    for place, (low, high) in enumerate(zip(rows.min(0), rows.max(0), strict=True)):
+        low, high = round_outwards(float(low), float(high))
+        columns.append(Continuous(name=f"column {place}", low=low, high=high, mean=0, std=1))
+    lows, highs = (np.array([getattr(c, end) for c in columns]) for end in ("low", "high"))
+    targets, names = _read_targets(path, labels, names_key)
+    return Dataset(
+        name=f"npz:{name}",
+        inputs=torch.from_numpy((rows - lows) / (highs - lows)).float(),
+        labels=targets,
+        domain=Tabular(tuple(columns)),
+        class_names=names,
         source=f"{path}, given by the user.",
     )
 
 
 def _convert_inputs(stored: NDArray[Any], path: Path) -> Tensor:
-    # More than four channels mean that the axes are in another order.
-    channels_last = stored.ndim == 3 or (stored.ndim == 4 and stored.shape[3] <= 4)
-    channels_first = stored.ndim == 3 or (stored.ndim == 4 and stored.shape[1] <= 4)
-    if stored.size and stored.dtype == np.uint8 and channels_last:
-        return images_to_tensor(stored)
-    if stored.size and stored.dtype.kind == "f" and channels_first:
+    """Images `(N, C, H, W)` in [0, 1], of 8 or 16 bits or floats, or signals `(N, C, L)`."""
+    levels = {"uint8": 255, "uint16": 65_535}.get(stored.dtype.name)
+    if stored.size and stored.dtype.kind == "f" and stored.ndim == 3:
         return torch.from_numpy(np.ascontiguousarray(stored, dtype=np.float32))
-    raise InvalidValue(f"expected {LAYOUTS} in {path}, got {stored.dtype} {stored.shape}")
+    # At most four channels, so that the order of the axes is seen.
+    last = stored.ndim == 4 and stored.shape[3] <= 4
+    first = stored.ndim == 4 and stored.shape[1] <= 4
+    grey = stored.ndim == 3 and levels is not None
+    if not stored.size or not (levels or stored.dtype.kind == "f") or not (grey or last or first):
+        raise InvalidValue(f"expected {LAYOUTS} in {path}, got {stored.dtype} {stored.shape}")
+    # Where both would do, whole numbers have their channels last and floats first.
+    if last and not (first and levels is None):
+        stored = stored.transpose(0, 3, 1, 2)
+    planes = np.ascontiguousarray(stored[:, None] if grey else stored, dtype=np.float32)
+    return torch.from_numpy(planes).div_(levels or 1)
 
 
 def _name_classes(path: Path, key: str | None, labels: NDArray[Any]) -> tuple[str, ...]:

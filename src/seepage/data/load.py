@@ -25,6 +25,7 @@ from seepage.data.public_sets import (
     imagenet,
     mnist,
 )
+from seepage.data.tables import csv_file, parquet_file
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,14 @@ NAMED: Catalogue[_DataSource] = Catalogue(
 
 # Named by a prefix; the loader reads what follows the colon.
 _NPZ = _DataSource(npz_file, "an archive with arrays images (or inputs) and labels")
+_CSV = _DataSource(csv_file, "a table of comma-separated values, one row for each person")
+_PARQUET = _DataSource(parquet_file, "a table of a Parquet file, one row for each person")
 _FOLDER = _DataSource(image_folder, "a folder with one sub-folder of images per class")
 _TORCHVISION = _DataSource(torchvision_set, "a torchvision data set already on disk", None)
 FAMILIES = {
     "npz": (_NPZ, "PATH"),
+    "csv": (_CSV, "PATH"),
+    "parquet": (_PARQUET, "PATH"),
     "folder": (_FOLDER, "PATH"),
     "torchvision": (_TORCHVISION, "NAME"),
 }

@@ -1,4 +1,4 @@
-"""Images and signals: arrays of numbers between two bounds, normalised by channel."""
+"""Images, signals and rows: arrays of numbers between two bounds, normalised by channel."""
 
 from __future__ import annotations
 
@@ -119,6 +119,25 @@ class Signal(Box):
 
     axes = "C, L"
     out_of_range = "rescale the signals or give the domain wider bounds"
+
+
+@dataclass(frozen=True)
+class Row(Box):
+    """Rows `(D,)` of numbers that all lie between the same bounds, such as standardised columns.
+
+    Columns with names, categories or bounds of their own make a `Tabular`.
+
+    Example:
+        >>> Row((2,), bounds=(-8.0, 8.0)).words(torch.tensor([0.5, 3.0]))
+        ('column 0: 0.5', 'column 1: 3')
+    """
+
+    axes = "D"
+    out_of_range = "rescale the columns or give the domain wider bounds"
+
+    def words(self, row: Tensor) -> tuple[str, ...]:
+        """Describe one row `(D,)`, column by column."""
+        return tuple(f"column {place}: {value:.4g}" for place, value in enumerate(row.tolist()))
 
 
 CIFAR10 = Image((3, 32, 32), mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -41,7 +42,7 @@ class Continuous:
 
     def words(self, entries: Tensor) -> str:
         """The number, in its own unit."""
-        return f"{self.name} {self.low + (self.high - self.low) * float(entries):.3g}"
+        return f"{self.name}: {self.low + (self.high - self.low) * float(entries):.4g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +69,24 @@ class Categorical:
 
     def words(self, entries: Tensor) -> str:
         """The category with the largest entry."""
-        return f"{self.name} {self.categories[int(entries.argmax())]}"
+        return f"{self.name}: {self.categories[int(entries.argmax())]}"
 
 
 Column = Continuous | Categorical
+
+
+def round_outwards(low: float, high: float) -> tuple[float, float]:
+    """Round to the next tenth of the range's power of ten, so that nobody's number is a bound.
+
+    Example:
+        >>> round_outwards(18.4, 97.0)
+        (18.0, 98.0)
+    """
+    if high <= low:
+        return low - 0.5, low + 0.5
+    step = 10.0 ** (math.floor(math.log10(high - low)) - 1)
+    step = step if step * 10 < high - low else step / 10
+    return (math.ceil(low / step) - 1) * step, (math.floor(high / step) + 1) * step
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,7 @@ class Tabular:
         >>> vote = Categorical(name="vote", categories=("no", "yes"))
         >>> table = Tabular((age, vote))
         >>> table.words(torch.tensor([0.5, 0.2, 0.8]))
-        ('age 58', 'vote yes')
+        ('age: 58', 'vote: yes')
         >>> table.project(torch.tensor([[1.5, 0.2, 0.8]])).tolist()
         [[1.0, 0.0, 1.0]]
     """

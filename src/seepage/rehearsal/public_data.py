@@ -81,9 +81,18 @@ class Rehearses(Protocol):
 
 
 def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:
-    """Draw labels with the probabilities that the network gives them."""
+    """Draw labels with the probabilities that the network gives them.
+
+    Targets that are numbers are what the network gives for the input before, with noise: near
+    its answers, but none that fits its input.
+    """
     with torch.no_grad():
-        likely = task.outputs(task.parameters, inputs).double().softmax(-1).cpu()
+        outputs = task.outputs(task.parameters, inputs)
+    if task.target_shape is not None:
+        noise = rng.normal((len(inputs), *task.target_shape), like=outputs)
+        alike = outputs.shape[1:] == noise.shape[1:]
+        return outputs.roll(1, 0) + noise if alike else noise
+    likely = outputs.double().softmax(-1).cpu()
     drawn = rng.uniform((len(likely), 1)).double()
     return (likely.cumsum(-1) < drawn).sum(-1).clamp(max=likely.shape[-1] - 1).to(inputs.device)
 

@@ -27,7 +27,7 @@ from seepage.scoring import score
 from seepage.scoring.accuracy import FeatureAccuracy
 from seepage.scoring.entrywise import PSNR
 from seepage.search.many import attack_many
-from seepage.threats.threat import Threat
+from seepage.threats.threat import Threat, sort_labels
 
 if TYPE_CHECKING:
     from seepage.rehearsal.portfolio import Contender
@@ -74,7 +74,7 @@ def be_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
     if client is not None:
         return threat.observe_broadcast(client, seen.task, batch, rng=rng)
     update = seen.simulate(batch.inputs, batch.labels).detach()
-    labels = batch.labels.sort(stable=True).values if threat.knows_labels else None
+    labels = batch.labels[sort_labels(batch.labels)] if threat.knows_labels else None
     return replace(seen, update=update, labels=labels)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Paired
+from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains.tabular import Tabular
 from seepage.scoring.entrywise import differences
@@ -17,6 +18,8 @@ from seepage.scoring.entrywise import differences
 @dataclass(frozen=True)
 class LabelAccuracy:
     """1.0 where the guessed label is the person's own, else 0.0; NaN if no labels were guessed.
+
+    Targets that are numbers are right if all of them are, up to a hundredth of their size or of 1.
 
     Labels travel with the inputs they came with, so an attack that knows every label but swaps
     two people's images scores 0 for both. Of mixed labels `(B, K)` the heaviest class counts. A
@@ -38,7 +41,9 @@ class LabelAccuracy:
         """Score each person, `(B,)`."""
         if paired.guessed_labels is None:
             return torch.full((len(paired),), torch.nan, dtype=torch.float64)
-        right = _classes(paired.guessed_labels) == _classes(paired.labels)
+        right = _are_right(paired.guessed_labels.cpu(), paired.labels.cpu())
+        if right is None:
+            return torch.full((len(paired),), torch.nan, dtype=torch.float64)
         has_guess = torch.tensor(paired.assignment) >= 0
         return (right & has_guess).double()
 
@@ -69,8 +74,20 @@ def count_error(guessed: Tensor, labels: Tensor) -> int:
     return int((ours - theirs).abs().sum()) // 2
 
 
-def _classes(labels: Tensor) -> Tensor:
-    return (labels.argmax(1) if labels.ndim == 2 else labels).cpu()
+# Numbers that differ by less count as right.
+_CLOSE = 0.01
+
+
+def _are_right(guessed: Tensor, labels: Tensor) -> Tensor | None:
+    """Whether each label is right, `(B,)`; None if there is nothing to be right."""
+    classes = class_numbers(labels)
+    if classes is not None:
+        found = guessed.argmax(1) if guessed.ndim == 2 else guessed
+        return found == classes
+    if guessed.shape != labels.shape or labels.numel() == 0:
+        return None
+    near = (guessed - labels).abs() <= _CLOSE * labels.abs().clamp(min=1)
+    return near.flatten(1).all(1) if near.ndim > 1 else near
 
 
 @dataclass(frozen=True, kw_only=True)

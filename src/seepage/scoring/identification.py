@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Batch, Domain, Rng
+from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue
 from seepage.scoring.similarity import Features, Similarity, Table, View
 
@@ -83,7 +84,7 @@ class Gallery:
 
     Args:
         inputs: `(N, ...)`.
-        labels: `(N,)`; None if they are not known.
+        labels: `(N,)`, or targets of another shape; None if they are not known.
         domain: What an input is.
         synthetic: Whether nobody of the kind was at hand, so that the inputs are made up.
     """
@@ -101,6 +102,11 @@ class Gallery:
     def similarity(self) -> Similarity:
         """The measures for inputs of this kind."""
         return Similarity(self.inputs, self.domain)
+
+    @cached_property
+    def classes(self) -> Tensor | None:
+        """The class of each person; None if not known, or if targets are numbers."""
+        return None if self.labels is None else class_numbers(self.labels)
 
     @cached_property
     def _order(self) -> Tensor:
@@ -121,10 +127,9 @@ class Gallery:
         allowed = (self.inputs != truth.to(self.inputs)).flatten(1).any(1)
         allowed[list(without)] = False
         order = self._order[allowed[self._order]]
-        if label is None or self.labels is None:
+        if label is None or self.classes is None:
             return order[:size]
-        labels = self.labels.argmax(1) if self.labels.ndim == 2 else self.labels
-        alike = order[labels[order] == label]
+        alike = order[self.classes[order] == label]
         return (alike if len(alike) >= FEWEST else order)[:size]
 
     def embed(self, numbers: Tensor) -> Features:
@@ -200,12 +205,13 @@ def identify(
     """
     if len(guesses) == 0:
         raise InvalidValue("expected at least one guess to look for people in, got none")
-    labels = batch.labels.argmax(1) if batch.labels.ndim == 2 else batch.labels
+    classes = class_numbers(batch.labels)
+    labels = [None] * len(batch) if classes is None else classes.tolist()
     truths = batch.inputs.detach().cpu()
     shown = gallery.similarity.show(guesses)
     found = []
-    for truth, label in zip(truths, labels.tolist(), strict=True):
-        known = int(label) if labels_known else None
+    for truth, label in zip(truths, labels, strict=True):
+        known = label if labels_known else None
         strangers = gallery.choose_strangers(truth, label=known, without=without, size=size)
         if len(strangers) == 0:
             raise InvalidValue("expected at least one stranger to compare with, got none")
@@ -247,10 +253,9 @@ def _find(
 def _describe_gallery(gallery: Gallery, strangers: Tensor, label: int | None) -> str:
     if gallery.synthetic:
         return "synthetic"
-    if label is None or gallery.labels is None:
+    if label is None or gallery.classes is None:
         return "any label"
-    labels = gallery.labels.argmax(1) if gallery.labels.ndim == 2 else gallery.labels
-    return "same label" if bool((labels[strangers] == label).all()) else "few of the label"
+    return "same label" if bool((gallery.classes[strangers] == label).all()) else "few of the label"
 
 
 def _stand_out(table: Table) -> Tensor:
@@ -318,6 +323,8 @@ def _is_recognisable(table: Table, least: Mapping[str, float], *, every: bool) -
         return float(table["values"][:, 0].max()) >= (0.95 if every else 0.8)
     if "places" in table:
         return float(table["places"][:, 0].max()) >= 0.5
+    if "entries" in table:
+        return float(table["entries"][:, 0].max()) >= 0.95
     reached = [
         float(table[name][:, 0].max()) >= max(value, float(table[name][:, 1:].max()))
         for name, value in least.items()

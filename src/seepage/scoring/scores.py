@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Batch, Domain, Metric, Paired, Reconstruction, Rng
+from seepage.core.batch import class_numbers
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable, UnknownName
 from seepage.core.plugins import Catalogue, find_part, first_line
@@ -333,7 +334,7 @@ def baseline_scores(
     """
     drawn = draw_guess(pool, len(batch), rng=rng)
     guesses = {"mean": mean_guess(_typical_input(pool, domain), len(batch)), "draw": drawn}
-    if labels is not None:
+    if labels is not None and class_numbers(batch.labels) is not None:
         guesses["label"] = _guess_by_label(batch.labels, pool, labels, domain)
     return {
         name: score(guess, batch, metrics=metrics, peak=peak, low=low, domain=domain)
@@ -345,7 +346,8 @@ def _guess_by_label(
     wanted: Tensor, pool: Tensor, labels: Tensor, domain: Domain | None
 ) -> Reconstruction:
     """The mean of others with each person's label; of everybody if nobody else has it."""
-    classes = wanted.argmax(1) if wanted.ndim == 2 else wanted
+    classes = class_numbers(wanted)
+    assert classes is not None
     alike = [pool[labels == label] for label in classes.tolist()]
     rows = [_typical_input(rows if len(rows) else pool, domain) for rows in alike]
     return Reconstruction(torch.stack(rows))

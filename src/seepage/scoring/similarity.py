@@ -115,7 +115,7 @@ class Similarity:
         sides = (guesses, guesses.flip(-1))
         if min(guesses.shape[-2:]) < _SMALLEST:
             return tuple(View(self.embed(side)) for side in sides)
-        plain = [
+        framed = [
             View(features, frame)
             for features in map(self.embed, sides)
             for frame in (_WHOLE, *_LENGTHWISE, *_UPRIGHT)
@@ -125,7 +125,7 @@ class Similarity:
         # One call for all of them: most of the time goes into starting operations.
         every = self.embed(torch.cat([warp(s, angle=a, zoom=z) for s, a, z, _ in changed]))
         return (
-            *plain,
+            *framed,
             *(
                 View({k: v[n * len(guesses) : (n + 1) * len(guesses)] for k, v in every.items()}, f)
                 for n, (_, _, _, f) in enumerate(changed)
@@ -146,10 +146,11 @@ class Similarity:
             return _compare_rows(guesses, candidates, self.public, self.domain)
         if not self.public.is_floating_point():
             return _compare_texts(guesses, candidates, self._rarity)
-        rows = [values.float().flatten(1) for values in (guesses, candidates)]
-        found = {"entries": _compare_vectors(*rows, *self._spread)}
+        ours, theirs = guesses.float().flatten(1), candidates.float().flatten(1)
+        middle, scale = self._spread
+        found = {"entries": _compare_vectors(ours, theirs, middle, scale)}
         if self.public.ndim == 2:
-            found["values"] = _compare_entries(*rows, self._spread[1])
+            found["values"] = _compare_entries(ours, theirs, scale)
         return found
 
     @cached_property

@@ -262,7 +262,7 @@ class Engine:
             for restart in chunk.restarts
         ]
         labels = None
-        if not search.seek_labels:
+        if layout.classes is None and layout.target_shape is None:
             known = torch.stack([seen.labels for seen in chosen if seen.labels is not None])
             labels = known.repeat_interleave(restarts, 0)
         simulate = self._simulation(chosen, chunk.size, given=search.given_statistics)

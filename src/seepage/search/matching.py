@@ -64,14 +64,16 @@ class GradientMatching:
         """The layout of the points of the search for one observation."""
         task, labels, classes = observation.task, observation.labels, None
         require_continuous(task)
-        if self.search.seek_labels:
+        numbers = None if labels is not None and not self.search.seek_labels else task.target_shape
+        if self.search.seek_labels or numbers is not None:
             if observation.batch_size is None:
                 raise MissingKnowledge(
                     "batch size",
                     needed_by="gradient matching",
                     hint="use Threat(knows_batch_size=True)",
                 )
-            size, classes = observation.batch_size, task.classes
+            size = observation.batch_size
+            classes = task.classes if numbers is None else None
         elif labels is None:
             raise MissingKnowledge(
                 "labels",
@@ -82,7 +84,7 @@ class GradientMatching:
             size = len(labels)
         generator, like = self.search.generator, next(iter(observation.update))
         generated = None if generator is None else generator.bind(size, task.domain, like=like)
-        return Layout(size, task.domain, classes, generated)
+        return Layout(size, task.domain, classes, generated, numbers)
 
     def reconstruction(
         self, observation: Observation, layout: Layout, outcome: SearchOutcome
@@ -93,7 +95,9 @@ class GradientMatching:
                 f"all {self.search.restarts} restarts diverged; try a smaller step size"
             )
         domain, labels = layout.domain, observation.labels
-        if self.search.seek_labels:
+        if layout.target_shape is not None:
+            labels = layout.labels(outcome.point)
+        elif self.search.seek_labels:
             labels = layout.label_probabilities(outcome.point).argmax(-1)
         return Reconstruction(
             inputs=domain.project(domain.denormalise(layout.normalised(outcome.point))),

@@ -77,6 +77,7 @@ class Layout:
         batch_size: Number of inputs searched for.
         domain: The space of the inputs.
         classes: Number of classes if labels are searched for too; None if labels are known.
+        target_shape: Shape of one target if numbers are searched for too, instead of classes.
         generated: Makes the inputs from the first entries of a point; None if these are the inputs.
     """
 
@@ -84,6 +85,7 @@ class Layout:
     domain: Domain
     classes: int | None = None
     generated: Generated | None = None
+    target_shape: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,7 +95,8 @@ class Layout:
     @property
     def size(self) -> int:
         """Number of entries of a point."""
-        return self.inputs_size + self.batch_size * (self.classes or 0)
+        numbers = 0 if self.target_shape is None else math.prod(self.target_shape)
+        return self.inputs_size + self.batch_size * ((self.classes or 0) + numbers)
 
     @property
     def inputs_size(self) -> int:
@@ -111,6 +114,13 @@ class Layout:
         """The labels `(..., B, K)`, as the softmax of the logits that are searched for."""
         logits = points[..., self.inputs_size :]
         return logits.reshape(*points.shape[:-1], self.batch_size, -1).softmax(-1)
+
+    def labels(self, points: Tensor) -> Tensor:
+        """What is searched for besides the inputs: probabilities, or targets `(..., B, *shape)`."""
+        if self.target_shape is None:
+            return self.label_probabilities(points)
+        numbers = points[..., self.inputs_size :]
+        return numbers.reshape(*points.shape[:-1], self.batch_size, *self.target_shape)
 
     def with_inputs(self, points: Tensor, normalised: Tensor) -> Tensor:
         """Replace the inputs of the points and keep their labels."""
@@ -149,7 +159,7 @@ class Objective:
         terms: Fidelity and priors of the first case.
         cases: What was observed; rows are ordered by case, then by restart.
         layout: The meaning of points.
-        labels: Known labels by row `(R, B)` or `(R, B, K)`; None if they are searched for.
+        labels: Known labels by row `(R, B, ...)`; None if they are searched for.
         simulate: The client's computation for all rows.
         others: The terms of the other cases, which differ only in what they hold; empty if all are
             the same.
@@ -172,7 +182,7 @@ class Objective:
     def values(self, points: Tensor, step: Tensor) -> Tensor:
         """The objective of every row, `(R,)`."""
         normalised = self.layout.normalised(points)
-        labels = self.layout.label_probabilities(points) if self.labels is None else self.labels
+        labels = self.layout.labels(points) if self.labels is None else self.labels
         updates, layers = self._simulate(normalised, labels)
         consensus = self._consensus(normalised)
         terms, case = self.terms, self.cases[0]

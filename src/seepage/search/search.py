@@ -26,7 +26,8 @@ class Search:
         restarts: Independent starts; the one with the lowest objective is kept.
         start: The start of a restart; unused with a generator.
         boxed: Whether to project on valid inputs after each step.
-        seek_labels: Search for the labels too, as probabilities, even if they are known.
+        seek_labels: Search for the labels too, as probabilities, even if they are known. Targets
+            that are numbers are searched for whenever they are not known.
         median_every: Median-filter the candidates every so many steps; None for never.
         generator: Makes inputs from the numbers that are searched for, such as a `PriorNetwork`;
             None searches for the inputs themselves.

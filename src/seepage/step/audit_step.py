@@ -6,8 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +49,8 @@ from seepage.step.step_inputs import (
     list_ranges,
     read_batch,
     require_range,
-    unreduce_loss,
 )
+from seepage.step.step_loss import WithInputs, read_loss
 from seepage.step.step_result import StepAudit
 from seepage.threats import Threat
 from seepage.zoo.foreign import Logits, find_logits
@@ -181,6 +180,7 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
             torch.cat([shaped.inputs.to(pool), pool]), domain=task.domain, synthetic=others is None
         ),
         bounds=task.domain.bounds,
+        domain=task.domain,
     )
 
 
@@ -192,8 +192,8 @@ _BATCHNORM = (
 
 def audit_step(
     model: nn.Module,
-    loss: Callable[[Any, Tensor], Tensor],
-    batch: Batch | tuple[Tensor, Tensor] | Mapping[str, Tensor],
+    loss: Callable[..., Tensor],
+    batch: Batch | Tensor | Sequence[Tensor] | Mapping[str, Tensor],
     optimizer: Optimizer | None = None,
     *,
     domain: Domain | tuple[float, float] | None = None,
@@ -223,17 +223,19 @@ def audit_step(
     the audited gradient is another than that of the loop, the result says so before anything else.
 
     Args:
-        model: Any classifier; what it returns may hold the logits under that name.
-        loss: As the training loop calls it, reduced or not.
-        batch: Inputs as the network reads them, and labels.
+        model: Any network; what it returns may hold the logits under that name.
+        loss: As the training loop calls it, reduced or not: `loss(outputs, labels)`.
+        batch: Inputs as the network reads them, and labels: classes, probabilities, or numbers of
+            any shape. A third tensor, such as weights or a mask, goes to the loss as well. Of
+            inputs alone, as autoencoders have them, the loss is `loss(outputs, inputs)`.
         optimizer: If given, what is shared is how far it moves; else the gradient. One of Opacus's
             clips and adds its noise as it does in training.
         domain: What inputs are, where they are in natural units; its normalisation is then
             applied before the network. Or the lowest and highest value of inputs as the network
             reads them. If not given, the range of `others` is assumed, or a wide one.
         defense: What is done to the update before it is shared.
-        threat: What the adversary knows; the number of people and the defense by default, and
-            labels are inferred.
+        threat: What the adversary knows; the number of people and the defense by default. Labels
+            are inferred, and targets that are numbers are read or searched for.
         others: Inputs of people who are not in the batch. They tell the range of inputs if no
             domain is given, the people of the batch are looked for among them, and some of them
             serve as a control. Without them nobody can be said not to be identified.
@@ -261,8 +263,8 @@ def audit_step(
         (0, True)
 
     Raises:
-        NotApplicable: The step is of a kind that no attack here can search: whole numbers as
-            inputs, or targets that are no classes.
+        NotApplicable: The step is of a kind that no attack here can search, such as whole numbers
+            as inputs.
         InvalidValue: Network, loss and batch do not fit together.
     """
     if not (seconds > 0 and (steps is None or steps >= 1)):
@@ -282,8 +284,10 @@ def audit_step(
         remove_backward_hooks(own)
     autocast = read_autocast(model)
     with leave_unchanged(model), without_checkpointing():
-        private = check_batch(*read_batch(batch))
-        task, client, notes = _prepare_task(own, loss, private, optimizer, domain, defense, others)
+        inputs, targets = check_batch(*read_batch(batch))
+        prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
+        private, task, client = prepared.private, prepared.task, prepared.client
+        notes, own_loss = prepared.notes, prepared.own_loss
         known = threat or Threat(batchnorm="unknown" if _normalises_by_batch(model) else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
@@ -292,11 +296,11 @@ def audit_step(
         if privacy is not None:
             notes = (privacy.note, *notes[1:])
             who = privacy.capture_update(
-                who, task, model, loss, shape=shape, knows_labels=known.knows_labels, rng=key
+                who, task, model, own_loss, shape=shape, knows_labels=known.knows_labels, rng=key
             )
         else:
             mode = task.in_mode(known.mode)
-            loop = TrainingLoop(wrapped, loss, autocast, mode, client, _move(who, task), shape)
+            loop = TrainingLoop(wrapped, own_loss, autocast, mode, client, _move(who, task), shape)
             real = _compute_real(loop, gradients)
             if real.gradients is not None:
                 sent = SentUpdate(real.gradients, client, known, who.require_batch(), key)
@@ -346,57 +350,83 @@ def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
     return replace(audited, refused={**audited.refused, **searches})
 
 
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A step as an audit needs it.
+
+    Args:
+        private: The batch, with targets as the loss reads them.
+        task: The network and what it minimises.
+        client: What it shares.
+        notes: What was assumed.
+        own_loss: The training loop's loss, of outputs and labels.
+    """
+
+    private: Batch
+    task: Task
+    client: Client
+    notes: tuple[str, ...]
+    own_loss: Callable[..., Tensor]
+
+
 def _prepare_task(
     own: nn.Module,
-    loss: Callable[[Any, Tensor], Tensor],
-    private: Batch,
+    loss: Callable[..., Tensor],
+    inputs: Tensor,
+    targets: tuple[Tensor, ...],
     optimizer: Optimizer | None,
     declared: Domain | tuple[float, float] | None,
     defense: Protection | None,
     others: Tensor | None,
-) -> tuple[Task, Client, tuple[str, ...]]:
+) -> _Prepared:
     notes = [describe_precision(own), describe_random_layers(own)]
-    shape = tuple(private.inputs.shape[1:])
+    shape = tuple(inputs.shape[1:])
     domain, assumed = choose_domain(shape, declared=declared, others=others)
     if assumed is not None:
-        require_range(private.inputs, domain)
+        require_range(inputs, domain)
         notes.append(assumed)
     reads = shape if shape != tuple(domain.shape) else None
     reference = next((p for p in own.parameters() if p.requires_grad), None)
     if reference is None:
         raise InvalidValue(f"{type(own).__name__} has no trainable parameter: nothing is shared")
-    outputs = _compute_logits(own, domain, private, shape, reference)
-    soft = private.labels.is_floating_point()
-    labels = private.labels.to(outputs if soft else outputs.device)
-    unreduced, reduction = unreduce_loss(loss, outputs, labels)
-    local, words = choose_computation(optimizer, reduction)
-    task = Task(Logits(own, shape=reads), unreduced, domain, name=type(own).__name__.lower())
+    given, outputs = _compute_outputs(own, domain, inputs, reference)
+    read = read_loss(loss, outputs, given, targets)
+    local, words = choose_computation(optimizer, read.reduction)
+    wrap = WithInputs if read.joined else Logits
+    name = type(own).__name__.lower()
+    task = Task(
+        wrap(own, shape=reads), read.loss, domain, name=name, target_shape=read.target_shape
+    )
     client = Client(local, chain() if defense is None else defense)
-    return task, client, (words, *(note for note in notes if note))
+    labels = read.labels if read.labels.is_floating_point() else targets[0]
+    private = Batch(inputs, labels.to(inputs.device))
+    told = (words, *(note for note in notes if note))
+    return _Prepared(private, task, client, told, read.own or loss)
 
 
-def _compute_logits(
-    own: nn.Module, domain: Domain, private: Batch, shape: tuple[int, ...], like: Tensor
-) -> Tensor:
-    """Compute the logits of the step, or raise with the reason why there are none."""
+def _compute_outputs(
+    own: nn.Module, domain: Domain, inputs: Tensor, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What the network reads in the step and what it returns, or raise with the reason why not."""
+    shape, size = tuple(inputs.shape[1:]), len(inputs)
     if math.prod(shape) != math.prod(domain.shape):
         raise InvalidValue(
             f"expected a domain of inputs of shape {shape}, got one of {tuple(domain.shape)}"
         )
-    inputs = private.inputs.reshape(len(private), *domain.shape)
-    domain.check(inputs)
-    given = domain.normalise(inputs.to(like)).reshape(len(private), *shape)
+    natural = inputs.reshape(size, *domain.shape)
+    domain.check(natural)
+    given = domain.normalise(natural.to(like)).reshape(size, *shape)
     was_training = own.training
     try:
         with torch.no_grad():
             # In float32, to tell a mean from other reductions by more digits than bfloat16 has.
             outputs = upcast(find_logits(own.eval()(given)).detach())
-        if outputs.ndim != 2:
+        if outputs.ndim == 0 or len(outputs) != size:
             raise InvalidValue(
-                f"expected {type(own).__name__} to return logits (B, K), got "
-                f"{tuple(outputs.shape)}: only classifiers of whole inputs can be audited so far"
+                f"expected {type(own).__name__} to return an output for each of {size} inputs, got "
+                f"{tuple(outputs.shape)}"
             )
-        return outputs
+        return upcast(given), outputs
     except SeepageError:
         raise
     except Exception as error:

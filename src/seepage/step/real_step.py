@@ -71,7 +71,7 @@ class TrainingLoop:
     """
 
     model: nn.Module
-    loss: Callable[[Any, Tensor], Tensor]
+    loss: Callable[..., Tensor]
     autocast: torch.autocast
     task: Task
     client: Client
@@ -94,10 +94,12 @@ class TrainingLoop:
         inputs = self.task.domain.normalise(self.batch.inputs).reshape(-1, *self.shape)
         with torch.random.fork_rng(devices=_list_gpus(model)), self.autocast:
             outputs = model(inputs)
+            # Without labels the inputs are the targets.
+            targets = self.batch.labels if self.batch.labels.numel() else inputs
             try:
-                value = self.loss(find_logits(outputs), self.batch.labels)
+                value = self.loss(find_logits(outputs), targets)
             except AttributeError:
-                value = self.loss(outputs, self.batch.labels)
+                value = self.loss(outputs, targets)
         torch.autograd.backward(value.mean())
         trained = [p for p in model.parameters() if p.requires_grad]
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]

@@ -16,10 +16,9 @@ from torch.optim import SGD, Optimizer
 from seepage.audit.targets import CapturedUpdate, Target
 from seepage.capture import Capture, Setting
 from seepage.clients import FedAvg, Gradient
-from seepage.clients.gradient import Reduction
 from seepage.core import LocalComputation, Protection, Rng, Task
 from seepage.core.errors import InvalidValue, summarise_error
-from seepage.core.task import copy_unwrapped
+from seepage.core.task import Reduction, copy_unwrapped
 from seepage.defenses import gaussian_epsilon
 from seepage.integrations import opacus
 
@@ -175,7 +174,7 @@ class _Privacy:
         who: Target,
         task: Task,
         model: nn.Module,
-        loss: Callable[[Any, Tensor], Tensor],
+        loss: Callable[..., Tensor],
         *,
         shape: tuple[int, ...],
         knows_labels: bool,
@@ -186,7 +185,13 @@ class _Privacy:
         batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
         given = task.domain.normalise(batch.inputs).reshape(len(batch), *shape)
         made = opacus.shared_gradient(
-            model, self.optimizer, loss, given, batch.labels, rng=rng.fork("client")
+            model,
+            self.optimizer,
+            loss,
+            given,
+            # Without labels the inputs are the targets.
+            batch.labels if batch.labels.numel() else given,
+            rng=rng.fork("client"),
         )
         # Names are those of the user's network, and the task wraps it: the order is the same.
         update = dict(zip(task.parameters, made.values(), strict=True))

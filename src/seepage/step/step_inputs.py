@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.clients.gradient import Reduction
 from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 from seepage.core.rng import require_key
-from seepage.core.task import Loss
-from seepage.domains import Image, Signal
+from seepage.domains import Image, Row, Signal
 from seepage.domains.box import Box
 
 _INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
 _TOKENS = "input_ids"
 
 
-def read_batch(batch: object) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels of a pair, a `Batch`, or a mapping as data loaders give them."""
-    if isinstance(batch, Batch):
-        return batch.inputs, batch.labels
-    if isinstance(batch, Mapping):
-        named = next((key for key in _INPUTS if key in batch), None)
-        pair = (batch.get(named or _TOKENS), batch.get("labels"))
-    elif isinstance(batch, tuple | list) and len(batch) == 2:
-        pair = (batch[0], batch[1])
-    else:
-        pair = (None, None)
-    inputs, labels = pair
-    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor):
+def read_batch(batch: object) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the inputs of a batch as data loaders give it, and everything behind them.
+
+    That is labels, and weights or masks if there are any; nothing if the inputs are alone.
+    """
+    match batch:
+        case Batch():
+            parts: tuple[object, ...] = (batch.inputs, batch.labels)
+        case Tensor():
+            parts = (batch,)
+        case Mapping():
+            named = next((key for key in _INPUTS if key in batch), None)
+            parts = tuple(batch.get(key) for key in (named or _TOKENS, "labels"))
+        case tuple() | list() if batch:
+            parts = tuple(batch)
+        case _:
+            parts = (None,)
+    parts = parts[:1] if parts[1:] == (None,) else parts
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if len(tensors) < len(parts):
         raise InvalidValue(
-            "expected a batch as (inputs, labels), two tensors, or a mapping of "
-            f"{', '.join(_INPUTS)} and labels, got {type(batch).__name__}"
+            "expected a batch as (inputs, labels), as (inputs, labels, weights), as inputs alone, "
+            f"or a mapping of {', '.join(_INPUTS)} and labels, all of them tensors, got "
+            f"{_describe_parts(batch, parts)}; labels of other kinds, such as boxes, cannot be "
+            "audited"
         )
-    return inputs, labels
+    return tensors[0], tuple(tensors[1:])
 
 
-def check_batch(inputs: Tensor, labels: Tensor) -> Batch:
+def _describe_parts(batch: object, parts: tuple[object, ...]) -> str:
+    if parts == (None,):
+        return type(batch).__name__
+    return f"({', '.join(type(part).__name__ for part in parts)})"
+
+
+def check_batch(inputs: Tensor, targets: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the batch as attacks can search for it, or raise with the reason why they cannot."""
     if not inputs.is_floating_point():
         raise NotApplicable(
@@ -56,17 +66,25 @@ def check_batch(inputs: Tensor, labels: Tensor) -> Batch:
             "whole numbers such as tokens; audit the step on their embeddings, or divide images by "
             "255"
         )
-    if labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
-        labels = labels.long()
-    if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
-        labels = labels[:, 0].long()
-    if labels.ndim not in (1, 2) or (labels.ndim == 1 and labels.dtype != torch.int64):
-        raise NotApplicable(
-            f"expected class numbers (B,) or class probabilities (B, K), got labels of shape "
-            f"{tuple(labels.shape)} and {labels.dtype}: only classifiers can be audited so far"
-        )
+    if inputs.ndim < 2 or not len(inputs):
+        raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got {tuple(inputs.shape)}")
+    for target in targets:
+        if target.ndim == 0 or len(target) != len(inputs):
+            raise InvalidValue(
+                f"expected one label per input, got {len(inputs)} inputs and labels of shape "
+                f"{tuple(target.shape)}"
+            )
     # Double precision stays, or a network in it would read other numbers than in training.
-    return Batch(upcast(inputs.detach().clone()), labels.detach().clone())
+    return upcast(inputs.detach().clone()), tuple(_copy_target(target) for target in targets)
+
+
+def _copy_target(target: Tensor) -> Tensor:
+    """A copy, with class numbers as `(B,)` int64."""
+    if target.is_floating_point():
+        return target.detach().clone()
+    if target.dtype != torch.bool and target.ndim == 2 and target.shape[1] == 1:
+        target = target[:, 0]
+    return target.detach().clone().long()
 
 
 # Images that were normalised by the usual means and deviations lie in the first range. Other
@@ -224,104 +242,9 @@ def _round_range(public: Tensor) -> tuple[float, float]:
 
 
 def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
-    """Make images of three axes; anything else is channels of numbers in a row."""
+    """Make images of three axes and rows of one; others are channels of numbers in a row."""
     if len(shape) == 3:
         return Image(shape, bounds=bounds)
     if len(shape) == 1:
-        return Signal((1, *shape), bounds=bounds)
+        return Row(shape, bounds=bounds)
     return Signal((shape[0], math.prod(shape[1:])), bounds=bounds)
-
-
-_CLOSE = 1e-4
-
-
-@dataclass(frozen=True)
-class _OneByOne:
-    """A reduced loss, computed for each example alone."""
-
-    loss: Callable[[Any, Tensor], Tensor]
-
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Compute one value per example."""
-        pairs = ((outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels)))
-        return torch.stack([self.loss(one, label).reshape(()) for one, label in pairs])
-
-
-@dataclass(frozen=True)
-class _OfLogits:
-    """A loss that reads `.logits` of what a network returns, given the logits alone."""
-
-    loss: Callable[[Any, Tensor], Tensor]
-
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Wrap the logits and call the loss."""
-        return self.loss(SimpleNamespace(logits=outputs), labels)
-
-
-def unreduce_loss(
-    loss: Callable[[Any, Tensor], Tensor], outputs: Tensor, labels: Tensor
-) -> tuple[Loss, Reduction]:
-    """Return the loss unreduced, and how it was reduced, found on the outputs of the step itself.
-
-    Args:
-        loss: As the training loop calls it.
-        outputs: Logits `(B, K)`.
-        labels: `(B,)` or `(B, K)`.
-
-    Example:
-        >>> outputs, labels = torch.eye(3), torch.tensor([0, 1, 1])
-        >>> unreduce_loss(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
-        (CrossEntropyLoss(), 'sum')
-    """
-    if not callable(loss):
-        raise InvalidValue(f"expected a loss to call on outputs and labels, got {loss!r}")
-    loss, value = _call_loss(loss, outputs, labels)
-    if value.shape == labels.shape[:1] and (len(labels) > 1 or value.ndim == 1):
-        return loss, "mean"
-    if value.numel() != 1:
-        raise InvalidValue(
-            f"expected a loss of one number, or one per example ({len(labels)},), got "
-            f"{tuple(value.shape)}"
-        )
-    for unreduced in _list_unreduced(loss):
-        losses = unreduced(outputs, labels)
-        if losses.shape != labels.shape[:1]:
-            continue
-        reductions: tuple[tuple[Reduction, Tensor], ...] = (
-            ("mean", losses.mean()),
-            ("sum", losses.sum()),
-        )
-        for name, reduced in reductions:
-            if torch.allclose(reduced, value.reshape(()), rtol=_CLOSE, atol=1e-7):
-                return unreduced, name
-    raise InvalidValue(
-        "expected a loss that is the mean or the sum of the losses of each example, got one that "
-        "is neither; leave class weights and terms that tie examples together out of the audit"
-    )
-
-
-def _call_loss(
-    loss: Callable[[Any, Tensor], Tensor], outputs: Tensor, labels: Tensor
-) -> tuple[Callable[[Any, Tensor], Tensor], Tensor]:
-    try:
-        try:
-            value = loss(outputs, labels)
-        except AttributeError:
-            loss = _OfLogits(loss)
-            value = loss(outputs, labels)
-    except Exception as error:
-        raise InvalidValue(
-            f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
-            f"but it raised {summarise_error(error)}"
-        ) from error
-    if not isinstance(value, Tensor):
-        raise InvalidValue(f"expected a loss that is a tensor, got {type(value).__name__}")
-    return loss, value
-
-
-def _list_unreduced(loss: Callable[[Any, Tensor], Tensor]) -> list[Loss]:
-    if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
-        unreduced = copy.deepcopy(loss)
-        unreduced.reduction = "none"  # type: ignore[assignment]
-        return [unreduced, _OneByOne(loss)]
-    return [_OneByOne(loss)]

@@ -43,17 +43,17 @@ def _choose_target(shared: SharedUpdate, batch: Batch, *, knows_mixing: bool) ->
     """
     mixing = _join_mixings(shared) if knows_mixing else None
     if mixing is not None and mixing.flipped_about is None:
-        order = _sort_labels(batch.labels)
+        order = sort_labels(batch.labels)
         aligned = replace(mixing, coefficients=mixing.coefficients[:, order])
         return _SearchTarget(batch.labels[order], aligned, simulated=aligned)
     labels = torch.cat([prepared.target.labels for prepared in shared.prepared_batches])
-    order = _sort_labels(labels)
+    order = sort_labels(labels)
     if mixing is not None:
         mixing = replace(mixing, coefficients=mixing.coefficients[order])
     return _SearchTarget(labels[order], mixing)
 
 
-def _sort_labels(labels: Tensor) -> Tensor:
+def sort_labels(labels: Tensor) -> Tensor:
     """Return the order that sorts labels; it says nothing about the order of the inputs."""
     if labels.ndim == 1:
         return labels.argsort(stable=True)
@@ -91,7 +91,10 @@ class Simulation:
 
     def trained_on(self, inputs: Tensor) -> Tensor:
         """The inputs on which a client would run the network for this candidate."""
+        shape = self.task.target_shape
         unlabelled = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
+        if shape is not None:
+            unlabelled = inputs.new_zeros(len(inputs), *shape)
         plain = PreparedBatch.plain(self.task, self._mix(Batch(inputs, unlabelled)))
         return self.client.chain.prepare_expected(plain).batch.inputs
 

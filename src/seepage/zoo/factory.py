@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, summarise_error
+from seepage.core.loss import Loss
 from seepage.core.plugins import import_factory
-from seepage.core.task import Loss, name_unwrapped
+from seepage.core.task import name_unwrapped
 from seepage.core.whole_file import open_plain, require_size
 from seepage.zoo.building import add_argument, require_int, seed_torch
 

@@ -24,6 +24,8 @@ from seepage.attacks.exact_batch.span_factors import (
     factorise,
 )
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
+from seepage.attacks.labels.label_evidence import reads_classes
+from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
@@ -286,18 +288,9 @@ class ExactBatch:
         normalised = separation.inputs.reshape(-1, *task.domain.shape)
         natural = task.domain.project(task.domain.denormalise(normalised))
         inputs = natural.to(next(iter(parameters.values())).dtype)
-        labels = read_labels(
-            task, rectified.layer, inputs, separation.gradients, observation.labels
-        )
-        rows, labels = find_copies(
-            task,
-            rectified.layer,
-            inputs,
-            separation.gradients,
-            labels,
-            size=observation.batch_size,
-            known=observation.labels,
-            tolerance=max(_SMALLEST_MISFIT, (10 * factors.noise) ** 2),
+        tolerance = max(_SMALLEST_MISFIT, (10 * factors.noise) ** 2)
+        rows, labels = _find_labels(
+            observation, rectified.layer, inputs, separation.gradients, tolerance
         )
         inputs = inputs[rows]
         seconds = time.perf_counter() - began
@@ -312,12 +305,46 @@ class ExactBatch:
             weight, bias = (errors[n] / length for n, length in zip(names, lengths, strict=True))
             return bound_error(separation, weight_error=weight, bias_error=bias)
 
-        return Reconstruction(
-            inputs,
-            labels,
-            Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device)),
-            certify_solved(observation, inputs, labels, read=names, alone=alone, bound=bound),
+        trace = Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device))
+        if labels is None:
+            return Reconstruction(inputs, None, trace)
+        certificate = certify_solved(
+            observation, inputs, labels, read=names, alone=alone, bound=bound
         )
+        return Reconstruction(inputs, labels, trace, certificate)
+
+
+def _find_labels(
+    observation: Observation, layer: str, inputs: Tensor, gradients: Tensor, tolerance: float
+) -> tuple[Tensor, Tensor | None]:
+    """The number of each example's input, and its label; None if targets cannot be found.
+
+    Args:
+        observation: What was seen.
+        layer: Name of the first layer.
+        inputs: Different ones, in natural units.
+        gradients: At the outputs of that layer, one row for each input.
+        tolerance: Share of the squared gradients that copies may leave over.
+    """
+    task, known = observation.task, observation.labels
+    rows = torch.arange(len(inputs), device=inputs.device)
+    if known is None and not reads_classes(task):
+        return rows, fit_targets(observation, inputs)
+    if known is not None and len(known) != len(inputs) and not reads_classes(task):
+        return rows, None
+    labels = read_labels(task, layer, inputs, gradients, known)
+    if labels.is_floating_point():
+        return rows, labels
+    return find_copies(
+        task,
+        layer,
+        inputs,
+        gradients,
+        labels,
+        size=observation.batch_size,
+        known=known,
+        tolerance=tolerance,
+    )
 
 
 def _read_factors(observation: Observation, rectified: Rectified) -> Factors:

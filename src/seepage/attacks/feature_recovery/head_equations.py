@@ -13,9 +13,9 @@ from seepage.attacks.exact_batch.assign_labels import read_labels
 from seepage.attacks.feature_recovery.features import Features, make_reconstruction, read_inputs
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import NotApplicable
+from seepage.core.loss import Loss
 from seepage.core.progress import report
 from seepage.core.rng import require_key
-from seepage.core.task import Loss
 from seepage.probing.activations import HeadActivation
 from seepage.probing.heads import TwoLayerHead, two_layer_head
 

@@ -19,6 +19,7 @@ from seepage.attacks.feature_recovery.features import (
     make_reconstruction,
 )
 from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.labels.label_evidence import require_classes
 from seepage.core import Observation, Reconstruction, Rng, Task
 from seepage.core.device import precision
 from seepage.core.errors import MissingKnowledge, NotApplicable
@@ -138,6 +139,7 @@ def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, 
     task, labels = observation.task, observation.labels
     require_usable(observation.update, task)
     require_continuous(task)
+    require_classes(task)
     if labels is None:
         raise MissingKnowledge(
             "labels",
@@ -296,6 +298,7 @@ def _read_equations(
 
 def _require_fewer_inputs_than_classes(observation: Observation) -> None:
     require_several(observation)
+    require_classes(observation.task)
     _require_input_at_the_end(observation.task)
     if len(recover_labels(observation)) >= observation.task.classes:
         raise NotApplicable("there are as many examples as classes, or more")

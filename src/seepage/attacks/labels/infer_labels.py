@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.labels.count_labels import count_classes, estimate_batch_size
-from seepage.attacks.labels.label_evidence import read_evidence, require_batch_size
+from seepage.attacks.labels.label_evidence import (
+    read_evidence,
+    require_batch_size,
+    require_classes,
+)
+from seepage.attacks.labels.read_targets import read_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng
-from seepage.core.errors import NotApplicable, SeepageError
+from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
 from seepage.core.rng import require_key
 from seepage.search.many import attack_many
 
@@ -134,10 +139,14 @@ def _repeat_in_order(order: Tensor, size: int) -> Tensor:
 def recover_labels(observation: Observation, rule: LabelRule | None = None) -> Tensor:
     """The labels `(B,)`: known, or recovered by the rule, which is `CountAware` by default.
 
-    An unknown batch size is estimated where the update shows it.
+    Targets that are numbers are read off the last layer where it holds them. An unknown batch size
+    is estimated where the update shows it.
     """
     if observation.labels is not None:
         return observation.labels
+    if observation.task.target_shape is not None:
+        return read_targets(observation)
+    require_classes(observation.task)
     size = observation.batch_size or estimate_batch_size(observation)
     return (rule or CountAware())(replace(observation, batch_size=size))
 
@@ -147,7 +156,8 @@ class InferLabels:
     """Recover the labels from the update, then attack as if they had been known.
 
     Known labels are used as they are. An unknown batch size is estimated where the update shows
-    it. Elsewhere a rule that needs it raises an error.
+    it. Elsewhere a rule that needs it raises an error. Labels that the update does not hold stay
+    unknown: closed forms do without them, and searches look for targets that are numbers.
 
     Args:
         attack: What attacks.
@@ -168,7 +178,11 @@ class InferLabels:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Infer what is missing and attack."""
         require_key(rng)
-        return self.attack(self._label(observation), rng=rng)
+        try:
+            seen = self._label(observation)
+        except NotApplicable as error:
+            return self._go_without(observation, error, rng)
+        return self.attack(seen, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
@@ -178,7 +192,11 @@ class InferLabels:
         groups: dict[int, list[tuple[int, Observation]]] = {}
         for place, observation in enumerate(observations):
             try:
-                seen = self._label(observation)
+                try:
+                    seen = self._label(observation)
+                except NotApplicable as error:
+                    found[place] = self._go_without(observation, error, rngs[place])
+                    continue
             except SeepageError as error:
                 found[place] = error
             else:
@@ -189,6 +207,15 @@ class InferLabels:
             guesses = attack_many(self.attack, seen_together, rngs=keys)
             found.update(zip(places, guesses, strict=True))
         return [found[place] for place in range(len(observations))]
+
+    def _go_without(
+        self, observation: Observation, reason: NotApplicable, rng: Rng
+    ) -> Reconstruction:
+        """Attack without labels; raise the reason why there are none if the attack needs them."""
+        try:
+            return self.attack(observation, rng=rng)
+        except MissingKnowledge:
+            raise reason from None
 
     def _label(self, observation: Observation) -> Observation:
         if observation.labels is not None:

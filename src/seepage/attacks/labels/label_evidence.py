@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Task
-from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable, summarise_error
 from seepage.core.rng import Rng
 from seepage.probing.heads import Head, classifier_head
 from seepage.probing.usable_update import require_usable
@@ -86,8 +86,9 @@ def read_evidence(observation: Observation) -> Evidence:
     """
     task, update = observation.task, observation.update
     require_usable(update, task)
+    require_classes(task)
     head = classifier_head(task)
-    _require_cross_entropy(task, head)
+    _require_cross_entropy(task, head, alone=observation.batch_size == 1)
     shared = update.descent().tensors
     gradient = shared[head.weight]
     if not bool(gradient.any()):
@@ -125,15 +126,52 @@ def _join_columns(tensors: Mapping[str, Tensor], head: Head) -> Tensor:
     return torch.cat(parts, dim=1).detach().double().cpu()
 
 
-def _require_cross_entropy(task: Task, head: Head) -> None:
-    """Reject a loss whose derivative is not roughly a multiple of the cross-entropy's."""
+def require_classes(task: Task) -> None:
+    """Raise `NotApplicable` unless each example has a class as its target."""
+    if not reads_classes(task):
+        raise NotApplicable(
+            f"expected targets of {task.name} that are classes, one for each example, got others, "
+            "which its gradient does not hold in this way; use Threat(knows_labels=True)"
+        )
+
+
+def reads_classes(task: Task) -> bool:
+    """Whether the loss reads one class number for each row of logits."""
+    if task.target_shape is not None or len(task.output_shape) != 1:
+        return False
+    # As many rows as no other size, so that labels cannot be spread over the logits by mistake.
+    reference = next(iter(task.parameters.values()))
+    logits = reference.new_zeros(task.classes + 1, task.classes)
+    labels = torch.arange(len(logits), device=logits.device) % task.classes
+    try:
+        return task.loss(logits, labels).shape == labels.shape
+    except Exception:  # noqa: BLE001 - the loss of a user may raise anything
+        return False
+
+
+def _require_cross_entropy(task: Task, head: Head, *, alone: bool) -> None:
+    """Reject a loss whose derivative is not roughly a multiple of the cross-entropy's.
+
+    Args:
+        task: The network and its loss.
+        head: Its last layer.
+        alone: Whether there is one example, whose class may have any weight.
+    """
     labels = torch.arange(len(head.logits), device=head.logits.device) % head.logits.shape[1]
     logits = head.logits.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
+    try:
+        (slope,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
+    except Exception as error:
+        raise NotApplicable(
+            f"the loss of {task.name} does not read class numbers, so that the gradient does not "
+            f"hold labels: {summarise_error(error)}; use Threat(knows_labels=True)"
+        ) from error
     hot = torch.nn.functional.one_hot(labels, logits.shape[1])
     expected = torch.softmax(head.logits, dim=1) - hot
-    alike = torch.nn.functional.cosine_similarity(slope.flatten(), expected.flatten(), dim=0)
-    if not float(alike) > 0.9:
+    if not alone:
+        slope, expected = slope.reshape(1, -1), expected.reshape(1, -1)
+    alike = torch.nn.functional.cosine_similarity(slope, expected, dim=1)
+    if not float(alike.min()) > 0.9:
         raise NotApplicable(
             f"expected {task.name} to be trained with a cross-entropy, whose gradient holds the "
             "labels, got another loss; use Threat(knows_labels=True)"

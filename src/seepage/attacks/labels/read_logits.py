@@ -134,5 +134,7 @@ def _label(given: Observation, observation: Observation) -> Tensor | None:
     """The known label, or the class with a negative gradient if rounding left one."""
     if observation.labels is not None:
         return observation.labels
+    if observation.task.target_shape is not None:
+        return None
     assert given.labels is not None
     return given.labels.argmin(1) if given.labels.min() < 0 else None

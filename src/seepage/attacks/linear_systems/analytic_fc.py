@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
-from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.core.rng import require_key
@@ -168,6 +168,8 @@ class AnalyticFC:
             vectors, labels = _pick_strongest_rows(observation, layer, size), None
         normalised = vectors.reshape(size, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
+        if labels is None and size == 1:
+            labels = fit_targets(observation, inputs)
         trace = Trace(seconds=time.perf_counter() - began, device=str(vectors.device))
         if labels is None:
             return Reconstruction(inputs, None, trace)
@@ -205,17 +207,16 @@ def _pick_strongest_rows(observation: Observation, layer: str, size: int) -> Ten
     return torch.nan_to_num(ratios, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _require_one_labelled_input(observation: Observation) -> None:
+def _require_one_input(observation: Observation) -> None:
     if (observation.batch_size or 1) > 1:
         raise NotApplicable(
             f"a row of the first layer's gradient mixes all {observation.batch_size} inputs"
         )
     if not input_readers(observation.task):
         raise NotApplicable("no fully connected layer reads the whole input")
-    recover_labels(observation)
 
 
-@applies_to(require=_require_one_labelled_input, needs_labels=True)
+@applies_to(require=_require_one_input, needs_labels=True)
 def analytic_fc() -> Attack:
     """Closed-form input of a network that begins with fully connected layers, one with a bias.
 

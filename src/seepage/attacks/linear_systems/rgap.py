@@ -13,11 +13,12 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved, residual
 from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
 from seepage.core import Attack, Observation, Reconstruction, Rng, Trace, Update
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.loss import Loss
 from seepage.core.rng import require_key
-from seepage.core.task import Loss
 from seepage.numerics.least_squares import minimum_norm
 from seepage.probing.layer_stack import INSTEAD, Layer, Stack, read_stack
 from seepage.probing.usable_update import require_usable
@@ -362,7 +363,8 @@ def _require_convolutions(observation: Observation) -> None:
     stack = _read_single(observation)
     if all(not layer.convolutional for layer in stack.layers):
         raise NotApplicable("without convolutions it is what analytic_fc computes at once")
-    recover_labels(observation)
+    if reads_classes(observation.task):
+        recover_labels(observation)
 
 
 @applies_to(require=_require_convolutions, needs_labels=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.audit.record import Record
+from seepage.domains.box import Row
 from seepage.report.contact_sheet import draw_image
 from seepage.report.leak import (
     Amount,
@@ -239,6 +240,9 @@ def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
     """
     if not isinstance(values, Tensor):
         return _draw_words(values, over=over if isinstance(over, tuple) else values)
+    if values.ndim == 1:
+        said = Row(tuple(values.shape)).words(values)
+        return _draw_columns(said, said)
     if values.ndim == 3:
         return element("img", {"class": "pixels", "src": _png(values), "alt": alt})
     return _draw_signal(values, alt=alt, over=over if isinstance(over, Tensor) else None)
@@ -251,11 +255,34 @@ def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
         >>> _draw_words(("good", "night"), over=("good", "morrow"))
         '<p class="said"><span>good</span> <mark>night</mark> </p>'
     """
+    if all(": " in word for word in (*said, *over)):
+        return _draw_columns(said, over)
     marked = [
         join_markup(element("span" if ours == theirs else "mark", None, ours), " ")
         for ours, theirs in zip(said, over, strict=True)
     ]
     return element("p", {"class": "said"}, *marked)
+
+
+def _draw_columns(said: tuple[str, ...], over: tuple[str, ...]) -> Markup:
+    """A row as a table of its columns: the truth, and what came back where it differs.
+
+    Example:
+        >>> "<td><mark>61</mark></td>" in _draw_columns(("age: 61",), ("age: 58",))
+        True
+    """
+    rows = []
+    for ours, theirs in zip(said, over, strict=True):
+        name, _, value = ours.partition(": ")
+        truth = theirs.partition(": ")[2]
+        shown = element("span" if ours == theirs else "mark", None, value)
+        cells = [element("td", None, shown)]
+        if over is not said:
+            cells.insert(0, element("td", {"class": "faint"}, truth))
+        rows.append(element("tr", None, element("th", {"scope": "row"}, name), *cells))
+    heads = ["column", "value"] if over is said else ["column", "truth", "guess"]
+    head = element("tr", None, *(element("th", {"scope": "col"}, one) for one in heads))
+    return make_scrollable("one row", element("table", {"class": "columns"}, head, *rows))
 
 
 def _png(image: Tensor) -> str:

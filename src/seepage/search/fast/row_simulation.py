@@ -19,6 +19,7 @@ from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Simulate, Task, Update
 from seepage.core.device import precision, tuning
 from seepage.core.errors import NotApplicable, UnknownName
+from seepage.core.loss import TrainingLoss
 from seepage.probing.hooks import layer_inputs
 from seepage.search.fast.row_kernels import (
     Geometry,
@@ -121,7 +122,9 @@ def shared_simulation(observation: Observation) -> SharedWeights | str:
         return "the client is not known"
     if not isinstance(client.local, Gradient):
         return f"{client.local} takes local steps, after which rows no longer share weights"
-    chain = client.chain
+    chain, loss = client.chain, simulation.task.loss
+    if isinstance(loss, TrainingLoss) and loss.weighted:
+        return "the loss weights each example by the others in the batch"
     if chain.consumes != "aggregate" or chain.aggregation is not None:
         return f"{client.defense} works on per-example updates, or on several clients'"
     mean = client.local.reduction == "mean"
@@ -183,6 +186,8 @@ def _noise(task: Task, observation: Observation) -> tuple[Tensor, Tensor]:
     """Two rows of normalised inputs, and labels for either: the known ones, if there are any."""
     reference = next(iter(task.parameters.values()))
     labels = observation.labels
+    if labels is None and task.target_shape is not None:
+        labels = torch.zeros(observation.batch_size or 2, *task.target_shape)
     if labels is None:
         count = torch.arange(observation.batch_size or 2, device=reference.device)
         labels = count.remainder(observation.task.classes)
@@ -255,7 +260,7 @@ def use_double_backward(task: Task) -> Task:
         cheaper = _cheaper_layer(module, task)
         if cheaper is not None and name:
             model.set_submodule(name, cheaper)
-    return Task(model, task.loss, task.domain, task.mode, task.name)
+    return Task(model, task.loss, task.domain, task.mode, task.name, task.target_shape)
 
 
 def _cheaper_layer(module: nn.Module, task: Task) -> nn.Module | None:

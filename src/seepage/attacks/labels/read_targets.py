@@ -1,0 +1,166 @@
+"""Targets that are numbers: read off the last layer, or fitted to inputs that were recovered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.labels.label_evidence import require_batch_size
+from seepage.clients.gradient import Gradient
+from seepage.core import Observation, Rng, Task
+from seepage.core.errors import NotApplicable
+from seepage.probing.heads import Head, classifier_head
+
+# Relative error up to which the slope of the loss at a target is the one that was seen.
+_EXPLAINED = 1e-3
+# Each costs one simulated update.
+_MOST_NUMBERS = 512
+
+
+def read_targets(observation: Observation) -> Tensor:
+    """Return the targets `(B, *shape)`, which are numbers, as far as the update holds them.
+
+    For one example and a head o = W h + b, the gradient of the bias is the slope dL/do, and
+    dL/dW = (dL/do) h^T gives the features h, hence the outputs o. Where the slope is linear in the
+    target, as for squared errors and binary cross-entropy, the target follows from two slopes:
+
+        t = (dL/do - s(0)) / (s(1) - s(0)),   s(t) = dL(o, t)/do
+
+    Where it is linear near the output alone, as for Huber's loss, two slopes there are tried too.
+    Where it does not depend on the distance, as for absolute errors, a target on the right side is
+    returned: it explains the update as well as the true one.
+
+    Raises:
+        NotApplicable: Several examples, a head without a bias, or another kind of loss. A search
+            then looks for the targets together with the inputs.
+
+    Example:
+        >>> import seepage as sp
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 2))
+        >>> task = sp.Task(model, nn.MSELoss(), sp.domains.Signal((1, 16)))
+        >>> batch = sp.Batch(torch.rand(1, 1, 16), torch.tensor([[3.0, -2.0]]))
+        >>> seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
+        >>> read_targets(seen).round(decimals=3)
+        tensor([[ 3., -2.]])
+    """
+    task, shape = observation.task, observation.task.target_shape
+    size = require_batch_size(observation, "reading targets")
+    reference = next(iter(observation.update))
+    if shape == (0,):
+        return reference.new_zeros(size, 0)
+    if size != 1:
+        raise NotApplicable(
+            f"the last layer holds a mixture of {size} targets, which no closed form takes apart; "
+            "use Threat(knows_labels=True), or a search that looks for them"
+        )
+    head = classifier_head(task)
+    if head.bias is None or shape != task.output_shape:
+        raise NotApplicable(
+            f"expected the last layer of {task.name} to have a bias and a target for each output, "
+            "from which the target follows; use Threat(knows_labels=True)"
+        )
+    slope, outputs = _read_head(observation, head)
+    targets = _invert_slopes(task, outputs, slope)
+    found = _differentiate(task, outputs, targets)
+    if not bool((found - slope).norm() <= _EXPLAINED * slope.norm()):
+        raise NotApplicable(
+            f"the slope of the loss of {task.name} does not tell the target; use "
+            "Threat(knows_labels=True)"
+        )
+    return targets.to(reference)
+
+
+def _invert_slopes(task: Task, outputs: Tensor, slopes: Tensor) -> Tensor:
+    """Targets `(B, ...)` that cause these slopes at the outputs, as well as they can be found.
+
+    Losses of this kind compare entry by entry, so the best option of each entry is taken.
+    """
+    options = torch.stack([*_list_options(task, outputs, slopes)])
+    caused = torch.stack([_differentiate(task, outputs, option) for option in options])
+    best = (caused - slopes).abs().nan_to_num(nan=math.inf).argmin(0, keepdim=True)
+    return options.gather(0, best)[0]
+
+
+def _list_options(task: Task, outputs: Tensor, slope: Tensor) -> Iterator[Tensor]:
+    """Targets `(B, ...)` that may have caused the slopes."""
+    zero, step = torch.zeros_like(outputs), 1e-3 * outputs.abs().clamp(min=1)
+    for first, second in ((zero, zero + 1), (outputs, outputs + step)):
+        at_first = _differentiate(task, outputs, first)
+        change = _differentiate(task, outputs, second) - at_first
+        yield first + (second - first) * (slope - at_first) / change
+    yield outputs - outputs.abs().clamp(min=1) * slope.sign()
+    yield outputs - 100 * outputs.abs().clamp(min=1) * slope.sign()
+
+
+def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
+    """Targets `(B, *shape)` with which given inputs explain the update; None if none are found.
+
+    The update is linear in the slopes at the outputs, whatever the loss. So these solve a linear
+    system, and the targets follow as in `read_targets`.
+
+    Args:
+        observation: What was seen.
+        inputs: `(B, ...)`, in natural units.
+    """
+    task, shape = observation.task, observation.task.target_shape
+    if shape == (0,):
+        return inputs.new_zeros(len(inputs), 0)
+    size = len(inputs) * math.prod(task.output_shape)
+    if shape is None or shape != task.output_shape or size > _MOST_NUMBERS:
+        return None
+    linear = observation.simulate.with_task(replace(task, loss=_product, target_shape=shape))
+    units = torch.eye(size, device=inputs.device).reshape(size, len(inputs), *shape).to(inputs)
+    columns = torch.stack([linear(inputs, one).flat().detach().double() for one in units], dim=1)
+    wanted = observation.update.flat().double()
+    solved = torch.linalg.lstsq(columns, wanted[:, None]).solution[:, 0]
+    if not bool(solved.isfinite().all()):
+        return None
+    with torch.no_grad():
+        outputs = task.outputs(task.parameters, inputs).double()
+    targets = _invert_slopes(task, outputs, solved.reshape(outputs.shape)).to(inputs)
+    off = (observation.simulate(inputs, targets).flat().detach().double() - wanted).norm()
+    return targets if bool(off <= _EXPLAINED * wanted.norm()) else None
+
+
+def _product(outputs: Tensor, slopes: Tensor) -> Tensor:
+    """A loss with given slopes."""
+    return (outputs * slopes).flatten(1).sum(1)
+
+
+def _read_head(observation: Observation, head: Head) -> tuple[Tensor, Tensor]:
+    """The slope dL/do and the outputs o of one example, each `(1, K)`, in double precision."""
+    assert head.bias is not None
+    task, shared = observation.task, observation.update.descent().tensors
+    weight, bias = shared[head.weight].double(), shared[head.bias].double()
+    if not bool(bias.any()):
+        raise NotApplicable(f"the bias of {task.name} is not in the update, or does not move")
+    features = weight.T @ bias / bias.square().sum()
+    held = {name: task.parameters[name].double() for name in (head.weight, head.bias)}
+    outputs = held[head.weight] @ features + held[head.bias]
+    return bias[None] / _measure_scale(observation, head), outputs[None]
+
+
+def _measure_scale(observation: Observation, head: Head) -> float:
+    """How long the shared update is beside a plain gradient, measured on noise."""
+    task, shape = observation.task, observation.task.target_shape or ()
+    key = Rng(0).fork("scale")
+    inputs = task.move_inputs(task.domain.sample(1, rng=key))
+    targets = key.fork("targets").normal((1, *shape), like=inputs)
+    assert head.bias is not None
+    shared = observation.simulate(inputs, targets).descent().tensors[head.bias].double()
+    plain = Gradient()(task, inputs, targets).tensors[head.bias].double()
+    scale = float((shared * plain).sum() / plain.square().sum())
+    if not scale > 0:
+        raise NotApplicable("the client's update of noise is zero, so its scale is not known")
+    return scale
+
+
+def _differentiate(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    leaf = outputs.detach().to(next(iter(task.parameters.values())).dtype).requires_grad_()
+    (slope,) = torch.autograd.grad(task.loss(leaf, targets.to(leaf)).sum(), leaf)
+    return slope.double()

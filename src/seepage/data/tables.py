@@ -1,0 +1,444 @@
+"""Tables on the user's disk: CSV and Parquet files, whose column types are inferred or declared."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from seepage.core.construct import construct
+from seepage.core.errors import (
+    DataNotFound,
+    InvalidValue,
+    MissingExtra,
+    SeepageError,
+    UnknownName,
+    UnreadableFile,
+    error_path,
+)
+from seepage.core.rng import Rng
+from seepage.core.whole_file import open_plain
+from seepage.data.dataset import DataRequest, Dataset
+from seepage.domains.tabular import Categorical, Column, Continuous, Tabular, round_outwards
+
+# Rows that are kept of a longer table, drawn at random, so that memory has a limit.
+MOST_ROWS = 100_000
+# A column of words with more different ones, such as names, is left out.
+MOST_CATEGORIES = 50
+# Whole numbers with at most so many different values are classes if they are to be predicted.
+MOST_CLASSES = 20
+MOST_COLUMNS = 2_000
+# What people write where a value is missing.
+_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
+# Names of a column to be predicted; without one it is the last.
+_LABELS = ("label", "target", "class", "outcome", "y")
+_MISSING_CATEGORY = "missing"
+
+Kind = Literal["number", "category", "leave out"]
+Cells = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnType:
+    """What a column of a table is; what is not given is measured.
+
+    Args:
+        kind: "number", "category", or "leave out".
+        low: The lowest number a column can hold.
+        high: The highest.
+        mean: What the network reads as 0.
+        std: What the network reads as 1 above that.
+    """
+
+    kind: Kind
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the word."""
+        if self.kind not in ("number", "category", "leave out"):
+            raise InvalidValue(
+                f"expected a column as 'number', 'category' or 'leave out', got {self.kind!r}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows of a table as they were read: the columns by name, and how many rows there were."""
+
+    cells: Cells
+    total: int
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values()), ()))
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """What was done to a table that its owner should know."""
+
+    left_out: list[str] = field(default_factory=list)
+    filled: list[str] = field(default_factory=list)
+
+    def sentence(self, rows: _Rows) -> str:
+        said = []
+        if rows.total > len(rows):
+            said.append(f"{len(rows)} of its {rows.total} rows were drawn at random")
+        if self.left_out:
+            said.append(f"{_list_few(self.left_out)} left out, with too many different words")
+        if self.filled:
+            said.append(f"missing numbers of {_list_few(self.filled)} filled with the median")
+        return f" ({'; '.join(said)})" if said else ""
+
+
+def read_table(
+    source: str | Path | Mapping[str, Sequence[object]],
+    *,
+    label: str | None = None,
+    columns: Mapping[str, str | Mapping[str, object]] | None = None,
+) -> Dataset:
+    """Read a table, one row for each person, and find out what its columns are.
+
+    A column whose values are all numbers is one of numbers, scaled to [0, 1] between bounds that
+    are rounded outwards; a network reads them standardised. Two numbers or up to 50 different words
+    make a column of categories. Columns with more different words, such as names, are left out. A
+    missing category is a category of its own, and a missing number is replaced by the median. What
+    was left out or replaced is said in the `source` of the result.
+
+    A file `NAME.columns.toml` beside `NAME.csv` says otherwise, with the same words as the
+    arguments here.
+
+    Args:
+        source: A `.csv`, `.tsv` or `.parquet` file, or columns by name; of a data frame,
+            `frame.to_dict("list")`.
+        label: The column to predict: classes, or a number if it has many values. By default one
+            named label, target, class, outcome or y, else the last.
+        columns: What columns are, by name: "number", "category", "leave out", or a table such as
+            `{"kind": "number", "low": 0, "high": 120}`.
+
+    Example:
+        >>> table = {"age": [31, 62, 18], "smokes": ["no", "yes", "no"], "ill": ["no", "yes", "no"]}
+        >>> read_table(table).domain
+        Tabular(age~37/18.46, smokes[2])
+        >>> read_table(table, columns={"age": "category"}).domain
+        Tabular(age[3], smokes[2])
+    """
+    if isinstance(source, Mapping):
+        name, rows = "table", _read_mapping(source)
+    else:
+        path = Path(source).expanduser()
+        name, rows = str(path), _read_file(path)
+        written = _read_declared(path.with_suffix(".columns.toml"))
+        label = label or written.label
+        columns = {**written.columns, **(columns or {})}
+    declared = {key: _read_type(key, value) for key, value in (columns or {}).items()}
+    for asked in (*declared, *([label] if label else [])):
+        if asked not in rows.cells:
+            raise UnknownName("column", asked, rows.cells, where=f"of {name}")
+    if len(rows) < 2 or len(rows.cells) < 2:
+        raise InvalidValue(
+            f"expected a table of two rows or more, with a column to predict, in {name}, got "
+            f"{len(rows)} rows of {len(rows.cells)} columns"
+        )
+    return _make_dataset(name, rows, label or _guess_label(rows.cells), declared)
+
+
+def csv_file(request: DataRequest) -> Dataset:
+    """Load a table of comma-separated values; see `read_table`."""
+    request.refuse_pixels("a table")
+    return replace(read_table(request.argument), name=f"csv:{request.argument}")
+
+
+def parquet_file(request: DataRequest) -> Dataset:
+    """Load a table of a Parquet file; see `read_table`."""
+    request.refuse_pixels("a table")
+    return replace(read_table(request.argument), name=f"parquet:{request.argument}")
+
+
+def _make_dataset(
+    name: str, rows: _Rows, label: str, declared: Mapping[str, ColumnType]
+) -> Dataset:
+    notes, parts, kept = _Notes(), [], list[Column]()
+    for key, cells in rows.cells.items():
+        if key == label:
+            continue
+        made = _make_column(name, key, cells, declared.get(key), notes)
+        if made is not None:
+            kept.append(made[0])
+            parts.append(made[1])
+    if not kept:
+        raise InvalidValue(
+            f"expected a column of numbers or categories in {name} besides {label!r}, got none; "
+            "say what columns are in a .columns.toml file"
+        )
+    targets, names = _make_labels(name, label, rows.cells[label], declared.get(label))
+    return Dataset(
+        name=name,
+        inputs=torch.cat(parts, dim=1),
+        labels=targets,
+        domain=Tabular(tuple(kept)),
+        class_names=names,
+        source=f"{name}, given by the user{notes.sentence(rows)}.",
+    )
+
+
+def _make_column(
+    name: str, key: str, cells: Sequence[str], declared: ColumnType | None, notes: _Notes
+) -> tuple[Column, Tensor] | None:
+    """The type of a column and its entries `(N, width)`; None if it is left out."""
+    kind = declared.kind if declared else _infer_kind(name, key, cells)
+    if kind == "category":
+        words = sorted({_category(cell) for cell in cells})
+        if len(words) < 2 and not declared:
+            notes.left_out.append(key)
+            return None
+        column = Categorical(name=key, categories=tuple(words))
+        codes = {word: code for code, word in enumerate(words)}
+        numbers = torch.tensor([codes[_category(cell)] for cell in cells])
+        return column, one_hot(numbers, len(words)).float()
+    if kind == "leave out":
+        notes.left_out.append(key)
+        return None
+    values = _read_numbers(name, key, cells)
+    if bool(values.isnan().any()):
+        notes.filled.append(key)
+        values = torch.where(values.isnan(), values.nanmedian(), values)
+    number = _measure(key, values, declared or ColumnType(kind="number"))
+    unit = (values - number.low) / (number.high - number.low)
+    if not bool(((unit >= 0) & (unit <= 1)).all()):
+        raise InvalidValue(
+            f"expected column {key!r} of {name} in [{number.low:g}, {number.high:g}], as it is "
+            f"declared, got {float(values.min()):g} to {float(values.max()):g}"
+        )
+    return number, unit.float()[:, None]
+
+
+def _infer_kind(name: str, key: str, cells: Sequence[str]) -> Kind:
+    """What a column is, judging by its values."""
+    known = [cell for cell in cells if not _is_missing(cell)]
+    different = set(known)
+    wrong = next((cell for cell in known if _parse(cell) is None), None)
+    if wrong is None:
+        return "number" if len(different) > 2 else "category"
+    if len(different) <= MOST_CATEGORIES:
+        return "category"
+    numbers = sum(_parse(cell) is not None for cell in known)
+    if 2 * numbers > len(known):
+        raise InvalidValue(
+            f"expected column {key!r} of {name} to hold numbers, as most of its rows do, got "
+            f"{wrong!r}; correct it, or say what the column is in a .columns.toml file"
+        )
+    return "leave out"
+
+
+def _measure(key: str, values: Tensor, declared: ColumnType) -> Continuous:
+    low, high = round_outwards(float(values.min()), float(values.max()))
+    low = low if declared.low is None else float(declared.low)
+    high = high if declared.high is None else float(declared.high)
+    deviation = float(values.std(correction=0)) or 1.0
+    return Continuous(
+        name=key,
+        low=low,
+        high=high,
+        mean=float(values.mean()) if declared.mean is None else float(declared.mean),
+        std=deviation if declared.std is None else float(declared.std),
+    )
+
+
+def _make_labels(
+    name: str, label: str, cells: Sequence[str], declared: ColumnType | None
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Classes `(N,)` with their names, or numbers `(N, 1)`, standardised."""
+    if any(_is_missing(cell) for cell in cells):
+        raise InvalidValue(
+            f"expected a value of {label!r}, which is to be predicted, in every row of {name}, got "
+            "rows without; leave them out, or name another column as label"
+        )
+    parsed = [_parse(cell) for cell in cells]
+    few = len(set(cells)) <= MOST_CLASSES
+    number = all(value is not None for value in parsed) and not few
+    if declared is not None:
+        number = declared.kind == "number"
+    if number:
+        values = _read_numbers(name, label, cells)
+        deviation = values.std(correction=0) or 1.0
+        return ((values - values.mean()) / deviation).float()[:, None], (label,)
+    words = sorted(set(cells), key=lambda word: (_parse(word) is None, _parse(word) or 0.0, word))
+    if len(words) > MOST_CATEGORIES or len(words) < 2:
+        raise InvalidValue(
+            f"expected {label!r} of {name}, which is to be predicted, to hold numbers or 2 to "
+            f"{MOST_CATEGORIES} classes, got {len(words)} different words; name another column as "
+            "label in a .columns.toml file"
+        )
+    codes = {word: code for code, word in enumerate(words)}
+    return torch.tensor([codes[cell] for cell in cells]), tuple(words)
+
+
+def _guess_label(cells: Cells) -> str:
+    lowered = {key.lower(): key for key in cells}
+    return next((lowered[word] for word in _LABELS if word in lowered), list(cells)[-1])
+
+
+def _is_missing(cell: str) -> bool:
+    return cell.lower() in _MISSING
+
+
+def _category(cell: str) -> str:
+    return _MISSING_CATEGORY if _is_missing(cell) else cell
+
+
+def _parse(cell: str) -> float | None:
+    """The number in a cell; None if there is none."""
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _read_numbers(name: str, key: str, cells: Sequence[str]) -> Tensor:
+    """Numbers in double precision, NaN where they are missing."""
+    values = np.full(len(cells), np.nan)
+    for row, cell in enumerate(cells):
+        if _is_missing(cell):
+            continue
+        value = _parse(cell)
+        if value is None:
+            raise InvalidValue(f"expected numbers in column {key!r} of {name}, got {cell!r}")
+        values[row] = value
+    if np.isnan(values).all():
+        raise InvalidValue(f"expected a number in column {key!r} of {name}, got none")
+    return torch.from_numpy(values)
+
+
+def _read_mapping(source: Mapping[str, Sequence[object]]) -> _Rows:
+    cells = {str(key): [_write(value) for value in column] for key, column in source.items()}
+    sizes = {len(column) for column in cells.values()}
+    if len(sizes) > 1:
+        raise InvalidValue(f"expected columns of one length, got {sorted(sizes)}")
+    return _Rows(cells, max(sizes, default=0))
+
+
+def _write(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _read_file(path: Path) -> _Rows:
+    if not path.exists():
+        raise DataNotFound(f"expected a table at {path}, but nothing is there; check the path")
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
+    try:
+        with open_plain(path, follow=True) as file:
+            return _read_csv(path, file, "\t" if path.suffix == ".tsv" else None)
+    except SeepageError:
+        raise
+    except (OSError, csv.Error, ValueError) as error:
+        raise UnreadableFile(
+            f"expected a table of comma-separated values in {path}, but it cannot be read "
+            f"({error}); save it as UTF-8"
+        ) from error
+
+
+def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> _Rows:
+    """Read the rows of a table, at most `MOST_ROWS` of them, drawn at random in one pass."""
+    lines = _decode(file)
+    first = next(lines, "")
+    separator = separator or max(",;\t|", key=first.count)
+    (header,) = list(csv.reader([first], delimiter=separator)) or [[]]
+    names = [name.strip() for name in header]
+    if len(set(names)) < len(names) or "" in names or len(names) > MOST_COLUMNS:
+        raise InvalidValue(
+            f"expected a first line of different column names, {MOST_COLUMNS} at most, in {path}, "
+            f"got {_list_few(names) or 'none'}"
+        )
+    kept: list[list[str]] = []
+    numbers = np.random.default_rng(0)
+    total = 0
+    for row in csv.reader(lines, delimiter=separator):
+        if not row:
+            continue
+        if len(row) != len(names):
+            raise InvalidValue(
+                f"expected {len(names)} values in row {total + 1} of {path}, as in its first line, "
+                f"got {len(row)}; quote values that hold a {separator!r}"
+            )
+        total += 1
+        if len(kept) < MOST_ROWS:
+            kept.append(row)
+        elif (place := int(numbers.integers(total))) < MOST_ROWS:
+            kept[place] = row
+    return _Rows({name: [row[i].strip() for row in kept] for i, name in enumerate(names)}, total)
+
+
+def _decode(file: IO[bytes]) -> Iterator[str]:
+    for number, line in enumerate(file):
+        yield line.decode("utf-8-sig" if number == 0 else "utf-8")
+
+
+def _read_parquet(path: Path) -> _Rows:
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise MissingExtra(
+            f"{path} is a Parquet file, which needs pyarrow: pip install 'seepage[parquet]'"
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            total = int(file.metadata.num_rows)
+            chosen = Rng(0).fork("rows").permutation(total)[:MOST_ROWS].sort().values.numpy()
+            batches = file.iter_batches(batch_size=MOST_ROWS)
+            parts, first = [], 0
+            for batch in batches:
+                inside = chosen[(chosen >= first) & (chosen < first + batch.num_rows)] - first
+                parts.append(batch.take(import_module("pyarrow").array(inside)).to_pydict())
+                first += batch.num_rows
+    except SeepageError:
+        raise
+    except Exception as error:
+        raise UnreadableFile(f"expected a Parquet table in {path}, got another: {error}") from error
+    joined = {key: [value for part in parts for value in part[key]] for key in parts[0]}
+    return replace(_read_mapping(joined), total=total)
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """What a `.columns.toml` file says."""
+
+    label: str | None = None
+    columns: Mapping[str, str | Mapping[str, object]] = field(default_factory=dict)
+
+
+def _read_declared(path: Path) -> _Declared:
+    if not path.exists():
+        return _Declared()
+    try:
+        with open_plain(path, follow=True) as file:
+            written = tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise UnreadableFile(f"expected TOML in {path}, got {error}") from error
+    with error_path(path.name):
+        return construct(path.name, _Declared, written)
+
+
+def _read_type(key: str, value: str | Mapping[str, object]) -> ColumnType:
+    with error_path("columns", key):
+        options = value if isinstance(value, Mapping) else {"kind": value}
+        return construct(f"column {key}", ColumnType, options)
+
+
+def _list_few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"

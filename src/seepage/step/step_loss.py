@@ -1,0 +1,287 @@
+"""The loss of a training loop, as it is called there, taken apart into one value per example."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core.errors import InvalidValue, summarise_error
+from seepage.core.loss import ELEMENTWISE, Loss, TrainingLoss, Unreduced, require_alike
+from seepage.core.task import Reduction
+from seepage.zoo.foreign import find_logits
+
+AnyLoss = Callable[..., Tensor]
+
+# Relative error up to which two losses, or their slopes, are the same.
+_CLOSE, _PROPORTIONAL = 1e-4, 1e-3
+
+
+@dataclass(frozen=True)
+class PackedTargets:
+    """Several tensors per example as one: labels with weights or a mask.
+
+    Args:
+        shapes: Of one example's part of each tensor.
+        whole: Which of them hold whole numbers.
+
+    Example:
+        >>> packed = PackedTargets.of([torch.tensor([2, 1]), torch.tensor([0.5, 1.0])])
+        >>> packed.pack([torch.tensor([2, 1]), torch.tensor([0.5, 1.0])])
+        tensor([[2.0000, 0.5000],
+                [1.0000, 1.0000]])
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    whole: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> PackedTargets:
+        """How to pack tensors like these."""
+        return cls(
+            tuple(tuple(t.shape[1:]) for t in tensors),
+            tuple(not t.is_floating_point() for t in tensors),
+        )
+
+    def pack(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Join them to floats `(B, D)`."""
+        floats = [t if t.is_floating_point() else t.to(torch.get_default_dtype()) for t in tensors]
+        return torch.cat([t.reshape(len(t), -1) for t in floats], dim=1)
+
+    def unpack(self, packed: Tensor) -> list[Tensor]:
+        """Undo `pack`."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        parts = zip(torch.split(packed, sizes, dim=1), self.shapes, self.whole, strict=True)
+        return [
+            (part.round().long() if whole else part).reshape(len(packed), *shape)
+            for part, shape, whole in parts
+        ]
+
+
+@dataclass(frozen=True)
+class _OfParts:
+    """A loss that a training loop calls with more than outputs and labels."""
+
+    loss: AnyLoss
+    packed: PackedTargets
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Unpack the targets and call the loss."""
+        return self.loss(outputs, *self.packed.unpack(targets))
+
+
+class WithInputs(nn.Module):
+    """Wraps a network so that it returns its inputs beside its outputs, for losses of both.
+
+    Args:
+        model: The network; not copied.
+        shape: Inputs are reshaped to this, per example; None leaves them as they are.
+
+    Example:
+        >>> WithInputs(nn.Linear(2, 3))(torch.ones(1, 2)).shape
+        torch.Size([1, 5])
+    """
+
+    def __init__(self, model: nn.Module, *, shape: tuple[int, ...] | None = None) -> None:
+        """Keep the model and the shape."""
+        super().__init__()
+        self.model = model
+        self.shape = shape
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return `(B, K + D)`."""
+        if self.shape is not None:
+            inputs = inputs.reshape(len(inputs), *self.shape)
+        outputs = find_logits(self.model(inputs))
+        return torch.cat([outputs.flatten(1), inputs.flatten(1)], dim=1)
+
+
+@dataclass(frozen=True)
+class _OfInputs:
+    """A loss of outputs and inputs, given both in one tensor.
+
+    Args:
+        loss: As the training loop of an autoencoder calls it.
+        outputs: Shape of one output.
+        inputs: Shape of one input.
+    """
+
+    loss: AnyLoss
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+    def __call__(self, joined: Tensor, nothing: Tensor) -> Tensor:
+        """Take the tensor apart and call the loss."""
+        del nothing
+        sizes = [math.prod(self.outputs), math.prod(self.inputs)]
+        outputs, inputs = torch.split(joined, sizes, dim=1)
+        return self.loss(
+            outputs.reshape(len(joined), *self.outputs), inputs.reshape(len(joined), *self.inputs)
+        )
+
+
+@dataclass(frozen=True)
+class _OneByOne:
+    """A reduced loss, computed for each example alone."""
+
+    loss: AnyLoss
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Compute one value per example."""
+        pairs = ((outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels)))
+        return torch.stack([self.loss(one, label).mean() for one, label in pairs])
+
+
+@dataclass(frozen=True)
+class _OfLogits:
+    """A loss that reads `.logits` of what a network returns, given the logits alone."""
+
+    loss: AnyLoss
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Wrap the logits and call the loss."""
+        return self.loss(SimpleNamespace(logits=outputs), labels)
+
+
+@dataclass(frozen=True, eq=False)
+class StepLoss:
+    """What a step minimises, as a task needs it.
+
+    Args:
+        loss: One value per example.
+        reduction: How the training loop reduces it.
+        labels: Targets as that loss reads them, `(B, ...)`.
+        target_shape: Shape of one target, if targets are numbers.
+        joined: Whether the loss reads the inputs, which `WithInputs` gives it.
+        own: The training loop's loss, of outputs and labels.
+    """
+
+    loss: Loss
+    reduction: Reduction
+    labels: Tensor
+    target_shape: tuple[int, ...] | None = None
+    joined: bool = False
+    own: AnyLoss | None = None
+
+
+def read_loss(
+    loss: AnyLoss, outputs: Tensor, inputs: Tensor, targets: Sequence[Tensor]
+) -> StepLoss:
+    """Find out how a training loop calls its loss, on the outputs of the step itself.
+
+    Args:
+        loss: As the training loop calls it: on outputs and all targets, or on outputs and inputs
+            if there are no targets.
+        outputs: Of the network, `(B, ...)`.
+        inputs: As the network reads them, `(B, ...)`.
+        targets: Labels, weights, masks: whatever stands behind the inputs in a batch.
+    """
+    if not callable(loss):
+        raise InvalidValue(f"expected a loss to call on outputs and labels, got {loss!r}")
+    if not targets:
+        require_alike(loss, outputs, inputs)
+        both = _OfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
+        joined = torch.cat([outputs.flatten(1), inputs.to(outputs).flatten(1)], dim=1)
+        nothing = outputs.new_zeros(len(outputs), 0)
+        return StepLoss(*unreduce_loss(both, joined, nothing), nothing, (0,), joined=True)
+    if len(targets) == 1:
+        (labels,) = targets
+        labels = labels.to(outputs if labels.is_floating_point() else outputs.device)
+        require_alike(loss, outputs, labels)
+        unreduced, reduction = unreduce_loss(loss, outputs, labels)
+        numbers = labels.is_floating_point() and not _reads_classes(loss, outputs)
+        return StepLoss(unreduced, reduction, labels, tuple(labels.shape[1:]) if numbers else None)
+    packing = PackedTargets.of(targets)
+    packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
+    return StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)
+
+
+def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:
+    """Whether a loss takes one class number for each row of logits."""
+    if isinstance(loss, ELEMENTWISE) or outputs.ndim != 2 or outputs.shape[1] < 2:
+        return False
+    # As many rows as no other size, so that labels cannot be spread over the outputs by mistake.
+    rows = outputs[:1].repeat(outputs.shape[1] + 1, 1)
+    try:
+        value = _call_loss(loss, rows, torch.arange(len(rows), device=rows.device) % rows.shape[1])
+    except InvalidValue:
+        return False
+    return bool(value[1].isfinite().all())
+
+
+def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss, Reduction]:
+    """Return the loss with its value for each example, and how it was reduced.
+
+    Args:
+        loss: As the training loop calls it.
+        outputs: `(B, ...)`, those of the step itself.
+        labels: `(B, ...)`.
+
+    Example:
+        >>> outputs, labels = torch.eye(3), torch.tensor([0, 1, 1])
+        >>> unreduce_loss(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
+        (Unreduced(loss=CrossEntropyLoss(), summed=True), 'sum')
+    """
+    loss, value = _call_loss(loss, outputs, labels)
+    if value.shape == labels.shape[:1] and (len(labels) > 1 or value.ndim == 1):
+        return loss, "mean"
+    if value.ndim > 1 and value.shape[0] == len(labels):
+        return TrainingLoss(_OneByOne(loss)), "mean"
+    if value.numel() != 1:
+        raise InvalidValue(
+            f"expected a loss of one number, or one per example ({len(labels)},), got "
+            f"{tuple(value.shape)}"
+        )
+    options = [one for one in _list_unreduced(loss) if _fits(one, outputs, labels)]
+    for alone in options:
+        losses = alone(outputs, labels)
+        if torch.allclose(losses.mean(), value.reshape(()), rtol=_CLOSE, atol=1e-7):
+            return TrainingLoss(alone, loss), "mean"
+        if torch.allclose(losses.sum(), value.reshape(()), rtol=_CLOSE, atol=1e-7):
+            return alone, "sum"
+    for alone in options:
+        weighted = TrainingLoss(alone, loss, weighted=True)
+        _, left_over = weighted.weigh(outputs, labels)
+        if bool(left_over <= _PROPORTIONAL):
+            return weighted, "mean"
+    raise InvalidValue(
+        "expected a loss that is a sum over examples, each with a weight, got one that ties "
+        "examples together in another way, such as a contrastive loss; leave that part out of the "
+        "audit"
+    )
+
+
+def _fits(alone: Loss, outputs: Tensor, labels: Tensor) -> bool:
+    return alone(outputs, labels).shape == labels.shape[:1]
+
+
+def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss, Tensor]:
+    try:
+        try:
+            value = loss(outputs, labels)
+        except AttributeError:
+            loss = _OfLogits(loss)
+            value = loss(outputs, labels)
+    except InvalidValue:
+        raise
+    except Exception as error:
+        raise InvalidValue(
+            f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
+            f"but it raised {summarise_error(error)}"
+        ) from error
+    if not isinstance(value, Tensor):
+        raise InvalidValue(f"expected a loss that is a tensor, got {type(value).__name__}")
+    return loss, value
+
+
+def _list_unreduced(loss: AnyLoss) -> list[Loss]:
+    if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") in ("mean", "sum"):
+        own = copy.deepcopy(loss)
+        summed, own.reduction = own.reduction == "sum", "none"  # type: ignore[assignment]
+        return [Unreduced(own, summed=summed), _OneByOne(loss)]
+    return [_OneByOne(loss)]
