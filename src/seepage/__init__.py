@@ -59,6 +59,7 @@ if typing.TYPE_CHECKING:
         epsilon,
     )
     from seepage.exposure import vet
+    from seepage.inference import membership
     from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
     from seepage.step import audit_step
@@ -85,6 +86,7 @@ _HOMES = {
     ),
     "seepage.core.errors": ("SeepageError",),
     "seepage.exposure": ("vet",),
+    "seepage.inference": ("membership",),
     "seepage.rehearsal": ("PublicData", "auto"),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
@@ -137,6 +139,7 @@ __all__ = [
     "domains",
     "dp_sgd",
     "epsilon",
+    "membership",
     "rng",
     "score",
     "utility",
