@@ -59,7 +59,7 @@ if typing.TYPE_CHECKING:
         epsilon,
     )
     from seepage.exposure import vet
-    from seepage.inference import membership
+    from seepage.inference import audit_epsilon, membership
     from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
     from seepage.step import audit_step
@@ -86,7 +86,7 @@ _HOMES = {
     ),
     "seepage.core.errors": ("SeepageError",),
     "seepage.exposure": ("vet",),
-    "seepage.inference": ("membership",),
+    "seepage.inference": ("audit_epsilon", "membership"),
     "seepage.rehearsal": ("PublicData", "auto"),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
@@ -128,6 +128,7 @@ __all__ = [
     "Update",
     "attacks",
     "audit",
+    "audit_epsilon",
     "audit_step",
     "auto",
     "bounds",
