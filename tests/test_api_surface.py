@@ -122,6 +122,8 @@ PROMISED = {
     "domains.Tokens",
     "dp_sgd",
     "epsilon",
+    "audit_epsilon",
+    "membership",
     "rng",
     "score",
     "utility",

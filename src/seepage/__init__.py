@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         epsilon,
     )
     from seepage.exposure import vet
+    from seepage.inference import audit_epsilon, membership
     from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
     from seepage.step import audit_step
@@ -86,6 +87,7 @@ _HOMES = {
     ),
     "seepage.core.errors": ("SeepageError",),
     "seepage.exposure": ("vet",),
+    "seepage.inference": ("audit_epsilon", "membership"),
     "seepage.rehearsal": ("PublicData", "auto"),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
@@ -127,6 +129,7 @@ __all__ = [
     "Update",
     "attacks",
     "audit",
+    "audit_epsilon",
     "audit_step",
     "auto",
     "bounds",
@@ -138,6 +141,7 @@ __all__ = [
     "domains",
     "dp_sgd",
     "epsilon",
+    "membership",
     "rng",
     "score",
     "utility",

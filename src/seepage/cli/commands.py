@@ -18,6 +18,46 @@ from seepage.cli.options import (
 )
 
 
+def membership(
+    captures: Annotated[
+        list[Path], typer.Argument(help="Captured updates: one, or one for each round.")
+    ],
+    model: Annotated[
+        str, typer.Option(help="The model that was trained: a name, or package.module:factory.")
+    ],
+    candidates: Annotated[
+        str, typer.Option(help="Who is looked for: a data set, e.g. npz:PATH with inputs, labels.")
+    ],
+    public: Annotated[
+        str,
+        typer.Option(help="A data set like the private data, none of it private, to calibrate on."),
+    ],
+    option: NetworkOptions = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Standard deviation of Gaussian noise that the client added."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Batch size, if the capture does not record it.")
+    ] = None,
+    form: PrintedOption = Printed.text,
+) -> None:
+    """Test who was in the batch behind captured updates: a p-value for each candidate."""
+    from seepage.cli.membership_command import MembershipRequest, answer_membership
+
+    import_from_here()
+    request = MembershipRequest(
+        captures=captures,
+        model=model,
+        candidates=candidates,
+        public=public,
+        option=option or [],
+        noise=noise,
+        batch_size=batch_size,
+    )
+    answer_membership(request, as_json=form is Printed.json, console=make_console())
+
+
 def inspect(
     models: Annotated[list[str], typer.Argument(help="Model names, or package.module:factory.")],
     option: NetworkOptions = None,

@@ -1,0 +1,206 @@
+"""How far a candidate lies from the space that the members of a batch span at a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import unfold
+
+from seepage.core import Task, Update
+from seepage.probing.first_layer import calls, noise
+from seepage.probing.hooks import layer_inputs
+
+# What noise adds to a squared singular value, as a share of the largest: from the rounding of
+# single precision to noise as strong as the gradient.
+_FLOORS = tuple(10.0**exponent for exponent in (-13, -11, -9, -7, -5, -4, -3, -2, -1))
+# Residuals below this are rounding.
+_ROUNDING = 1e-14
+# The shorter side of the largest gradient that is decomposed, and positions read of each input.
+_WIDEST, _POSITIONS = 3_072, 64
+# Inputs that are read at a time, in numbers.
+_CHUNK = 20_000_000
+
+
+@dataclass(frozen=True)
+class SpanLayer:
+    """A layer whose weight gradient is a sum of outer products with what it read.
+
+        dL/dW = sum over inputs i and positions p of delta_ip z_ip^T
+
+    So every row of the gradient is a combination of the z_ip, and if there are fewer of them than
+    entries in z, a stranger's z lies outside their span.
+
+    Args:
+        name: Of the module.
+        bias: Whether the gradient of its bias is shared: then (z, 1) is used in place of z.
+        kernel: Width, stride, padding and dilation of a convolution; None if it has none.
+    """
+
+    name: str
+    bias: bool = False
+    kernel: tuple[tuple[int, ...], ...] | None = None
+
+    def gradient(self, update: Update) -> Tensor:
+        """The gradient `(m, d)`, in double precision."""
+        prefix = f"{self.name}." if self.name else ""
+        weight = update.tensors[f"{prefix}weight"].double().flatten(1)
+        if not self.bias:
+            return weight
+        return torch.cat([weight, update.tensors[f"{prefix}bias"].double()[:, None]], dim=1)
+
+    def rows(self, read: Tensor) -> Tensor:
+        """What the layer multiplies its weight with, `(N, positions, d)`, of unit length."""
+        values = read.double()
+        if self.kernel is not None:
+            width, stride, padding, dilation = self.kernel
+            values = unfold(
+                values, width, stride=stride, padding=padding, dilation=dilation
+            ).transpose(1, 2)
+        values = values.reshape(len(values), -1, values.shape[-1])
+        step = -(-values.shape[1] // _POSITIONS)
+        values = values[:, ::step]
+        if self.bias:
+            values = torch.cat([values, values.new_ones((*values.shape[:2], 1))], dim=2)
+        unit: Tensor = values / values.norm(dim=2, keepdim=True).clamp_min(1e-300)
+        return unit
+
+
+def span_layers(task: Task) -> tuple[SpanLayer, ...]:
+    """Layers at which one input alone does not span everything, in the order in which they run.
+
+    Linear layers, also at every position of a sequence, and convolutions over two axes.
+
+    Example:
+        >>> from seepage.zoo import mlp
+        >>> [layer.name for layer in span_layers(mlp(hidden=(16,)))]
+        ['hidden1', 'head']
+    """
+    found: dict[str, SpanLayer] = {}
+    again: set[str] = set()
+    modules = dict(task.model.named_modules())
+    for name, read in calls(task, (nn.Linear, nn.Conv2d), noise(task)):
+        if name in found:
+            again.add(name)
+        module, prefix = modules[name], f"{name}." if name else ""
+        weight = task.parameters.get(f"{prefix}weight")
+        if weight is None or min(weight.flatten(1).shape) > _WIDEST:
+            continue
+        layer = _describe(module, name, f"{prefix}bias" in task.parameters)
+        if layer is not None and _count_positions(layer, read) < weight[0].numel():
+            found[name] = layer
+    return tuple(layer for name, layer in found.items() if name not in again)
+
+
+def _describe(module: nn.Module, name: str, bias: bool) -> SpanLayer | None:
+    if isinstance(module, nn.Linear):
+        return SpanLayer(name, bias)
+    assert isinstance(module, nn.Conv2d)
+    if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
+        return None
+    kernel = (module.kernel_size, module.stride, module.padding, module.dilation)
+    return SpanLayer(name, bias, kernel)
+
+
+def _count_positions(layer: SpanLayer, read: Tensor) -> int:
+    if layer.kernel is None:
+        return read[0].numel() // read.shape[-1]
+    width, stride, padding, dilation = layer.kernel
+    one = unfold(read[:1].double(), width, stride=stride, padding=padding, dilation=dilation)
+    return one.shape[2]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerReadings:
+    """What inputs give each layer to read.
+
+    Args:
+        rows: `(N, positions, d)` by layer name.
+        tokens: `(N, T)` by the name of an embedding.
+    """
+
+    rows: Mapping[str, Tensor]
+    tokens: Mapping[str, Tensor]
+
+
+def read_layers(task: Task, layers: Sequence[SpanLayer], inputs: Tensor) -> LayerReadings:
+    """Run the network, with running statistics, and keep what its layers read."""
+    plain = task.in_mode("eval")
+    modules = dict(plain.network.named_modules())
+    embeddings = [n for n, m in modules.items() if isinstance(m, nn.Embedding)]
+    embeddings = [n for n in embeddings if f"{n}.weight" in task.parameters]
+    rows: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
+    tokens: dict[str, list[Tensor]] = {name: [] for name in embeddings}
+    for part in _chunks(task, inputs):
+        with layer_inputs(plain.network, [*rows, *embeddings]) as read, torch.no_grad():
+            plain.outputs(plain.parameters, part)
+        for layer in layers:
+            rows[layer.name].append(layer.rows(read[layer.name]))
+        for name in embeddings:
+            # Positions are the same for every input, and some networks use the table directly.
+            if name in read and len(read[name]) == len(part):
+                tokens[name].append(read[name].flatten(1))
+    return LayerReadings(
+        {name: torch.cat(parts) for name, parts in rows.items()},
+        {name: torch.cat(parts) for name, parts in tokens.items() if parts},
+    )
+
+
+def _chunks(task: Task, inputs: Tensor) -> Iterator[Tensor]:
+    size = max(1, _CHUNK // max(1, inputs[0].numel() * 64))
+    for part in torch.split(inputs, size):
+        yield task.move_inputs(part)
+
+
+def span_scores(
+    update: Update, layers: Sequence[SpanLayer], readings: LayerReadings
+) -> dict[str, Tensor]:
+    """Score inputs by how much of them lies outside the span; higher is more likely a member.
+
+    The share of z outside the span, softened by a floor f on the squared singular values:
+
+        r = f z^T (G^T G + f I)^-1 z / z^T z,   the score is -log10 of its mean over positions
+
+    With f at rounding it is the residual of an orthogonal projection. Noise on the gradient asks
+    for a larger f; several are tried. Of an embedding the score is the log10 of the shortest row
+    among those of the input's tokens.
+
+    Returns:
+        Scores `(N,)` by the name of the statistic.
+
+    References:
+        Capon, 1969 (capon1969high), whose spectrum has the same form
+    """
+    scores: dict[str, Tensor] = {}
+    gradient = update.descent()
+    for layer in layers:
+        matrix, rows = layer.gradient(gradient), readings.rows[layer.name]
+        for floor, residual in _residuals(matrix, rows).items():
+            scores[f"span of {layer.name or 'the layer'}, floor {floor:.0e}"] = -residual.log10()
+    for name, tokens in readings.tokens.items():
+        lengths = gradient.tensors[f"{name}.weight"].double().norm(dim=1)
+        least = float(lengths.max().clamp_min(1e-300)) * 1e-12
+        scores[f"rows of {name}"] = lengths.clamp_min(least)[tokens].amin(1).log10()
+    return scores
+
+
+def _residuals(matrix: Tensor, rows: Tensor) -> dict[float, Tensor]:
+    """The mean residual of every input, by floor."""
+    wide = matrix.shape[0] < matrix.shape[1]
+    gram = matrix @ matrix.T if wide else matrix.T @ matrix
+    values, vectors = torch.linalg.eigh(gram)
+    values = values.clamp_min(0)
+    # In the directions of the eigenvectors, squared: (N * positions, m) or (N * positions, d).
+    flat = rows.flatten(0, 1)
+    along = (flat @ (matrix.T @ vectors) if wide else flat @ vectors).square()
+    found = {}
+    for share in _FLOORS:
+        floor = share * float(values[-1].clamp_min(1e-300))
+        if wide:
+            residual = 1 - along @ (1 / (values + floor))
+        else:
+            residual = along @ (floor / (values + floor))
+        found[share] = residual.clamp_min(_ROUNDING).reshape(rows.shape[:2]).mean(1)
+    return found

@@ -1,0 +1,118 @@
+"""Lower bounds on epsilon: they hold as often as they say, and come close where they should."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import binom
+
+import seepage as sp
+from seepage.core.errors import InvalidValue
+from seepage.defenses import gaussian_epsilon
+from seepage.inference import PrivateSteps
+from seepage.inference.epsilon_bounds import (
+    bound_from_one_run,
+    bound_from_trials,
+    bound_gaussian_from_trials,
+    one_run_tail,
+)
+
+
+def answer(coins, epsilon, key):
+    """Randomised response: the tightest mechanism of this epsilon."""
+    honest = key.uniform(coins.shape) < 1 / (1 + math.exp(-epsilon))
+    return torch.where(honest, coins, ~coins).float()
+
+
+def test_the_tail_is_that_of_the_theorem():
+    for canaries, guesses, right, epsilon, delta in ((40, 30, 25, 0.5, 1e-3), (9, 9, 9, 2, 1e-2)):
+        share = 1 / (1 + math.exp(-epsilon))
+        worst = max(
+            sum(binom.pmf(right - j, guesses, share) for j in range(1, i + 1)) / i
+            for i in range(1, right + 1)
+        )
+        expected = binom.sf(right - 1, guesses, share) + 2 * canaries * delta * worst
+        found = one_run_tail(canaries, guesses, right, epsilon, delta)
+        assert found == pytest.approx(min(1.0, expected))
+
+
+def test_the_bound_of_one_run_holds_and_is_close_for_randomised_response():
+    found = []
+    for seed in range(60):
+        key = sp.rng(seed)
+        coins = key.fork("coins").uniform((500,)) < 0.5
+        scores = answer(coins, 1.0, key.fork("answers"))
+        found.append(bound_from_one_run(scores, coins, delta=1e-9, error=0.05))
+    too_high = sum(bound > 1.0 for bound in found)
+    assert binom.sf(too_high - 1, 60, 0.05) > 1e-4
+    assert sum(found) / 60 > 0.5
+
+
+def test_the_bound_of_trials_holds_and_is_close_for_randomised_response():
+    ones = torch.ones(4000, dtype=torch.bool)
+    found = []
+    for seed in range(40):
+        inside = answer(ones, 1.0, sp.rng(seed).fork("in"))
+        outside = answer(~ones, 1.0, sp.rng(seed).fork("out"))
+        found.append(bound_from_trials(inside, outside, delta=1e-9, error=0.05))
+    too_high = sum(bound > 1.0 for bound in found)
+    assert binom.sf(too_high - 1, 40, 0.05) > 1e-4
+    assert sum(found) / 40 > 0.8
+
+
+def test_the_gaussian_bound_holds_and_is_close_for_a_gaussian():
+    exact = gaussian_epsilon(noise_multiplier=1.0, delta=1e-5)
+    found = []
+    for seed in range(40):
+        key = sp.rng(seed)
+        inside, outside = key.normal((2000,)) + 1, key.fork("out").normal((2000,))
+        found.append(bound_gaussian_from_trials(inside, outside, delta=1e-5, error=0.05))
+    too_high = sum(bound > exact for bound in found)
+    assert binom.sf(too_high - 1, 40, 0.05) > 1e-4
+    assert sum(found) / 40 > 0.7 * exact
+
+
+def test_nothing_is_proven_of_scores_that_ignore_the_canary():
+    key = sp.rng(0)
+    assert bound_from_trials(key.normal((400,)), key.normal((400,)), delta=1e-5, error=0.05) == 0
+    coins = key.fork("coins").uniform((400,)) < 0.5
+    assert bound_from_one_run(key.normal((400,)), coins, delta=1e-5, error=0.05) == 0
+
+
+PROMISE = {"claimed": 2.0, "delta": 1e-5, "max_norm": 1.0, "rng": sp.rng(0)}
+
+
+def test_forgotten_noise_is_caught_and_dp_sgd_is_not_accused():
+    silent = PrivateSteps(sp.dp_sgd(max_norm=1.0, noise_multiplier=0.0, batch_size=8))
+    assert sp.audit_epsilon(silent, trials=100, canaries=200, **PROMISE).violated
+    sigma = 2.5  # whose exact epsilon is below 2
+    assert gaussian_epsilon(noise_multiplier=sigma, delta=1e-5) < 2
+    private = PrivateSteps(sp.dp_sgd(max_norm=1.0, noise_multiplier=sigma, batch_size=8))
+    assert not sp.audit_epsilon(private, trials=100, canaries=200, **PROMISE).violated
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"trials": 10, "canaries": 10}, "can prove at most epsilon"),
+        ({"trials": 2}, "4 trials and canaries or more"),
+        ({"delta": 0.0}, "delta and confidence in"),
+        ({"steps": 0}, "expected steps >= 1"),
+        ({"rng": 0}, "expected rng"),
+    ],
+)
+def test_numbers_that_make_the_bound_vacuous_get_one_sentence(given, words):
+    steps = PrivateSteps(sp.dp_sgd(max_norm=1.0, noise_multiplier=1.0, batch_size=8))
+    with pytest.raises(InvalidValue, match=words):
+        sp.audit_epsilon(steps, **{**PROMISE, **given})
+
+
+def test_a_mechanism_of_another_shape_and_a_wrong_defense_get_one_sentence():
+    with pytest.raises(InvalidValue, match="to release"):
+        sp.audit_epsilon(lambda gradients, *, rng: gradients, **PROMISE)
+    with pytest.raises(InvalidValue, match="from per-example to aggregate"):
+        PrivateSteps(sp.AddGaussian(1.0))
+    with pytest.raises(InvalidValue, match="sample_rate"):
+        PrivateSteps(sp.dp_sgd(max_norm=1.0, noise_multiplier=1.0, batch_size=8), 0.0)
