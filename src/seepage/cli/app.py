@@ -176,7 +176,10 @@ def audit(
     out: Annotated[Path, typer.Option(help="Output directory.")] = Path("seepage-audit"),
     capture: Annotated[
         Path | None,
-        typer.Option(help="Attack this captured update instead of a spec; needs --model."),
+        typer.Option(
+            help="Attack this captured update, or all in this folder, instead of a spec; needs "
+            "--model."
+        ),
     ] = None,
     model: Annotated[
         str | None,
