@@ -92,7 +92,7 @@ def test_a_network_of_ones_own_is_found_beside_the_command(place):
     ("arguments", "said"),
     [
         (["cnn2-v9"], "did you mean 'cnn2-v"),
-        (["mlp", "--shape", "32"], "such as 3x32x32"),
+        (["mlp", "--shape", "32xx"], "such as 3x32x32"),
         (["mlp", "--shape", "3xx32"], "such as 3x32x32"),
         (["mlp", "--option", "hidden"], "key=value"),
         (["mlp", "--option", "hiden=[3]"], "did you mean 'hidden'?"),

@@ -31,6 +31,8 @@ def test_the_catalogue_says_one_line_about_everything_that_loads():
             "hamlet",
             *ON_DISK,
             "npz:PATH",
+            "csv:PATH",
+            "parquet:PATH",
             "folder:PATH",
             "torchvision:NAME",
         )
@@ -41,7 +43,7 @@ def test_the_catalogue_says_one_line_about_everything_that_loads():
         assert len(line) < 80
 
 
-@pytest.mark.parametrize("name", ["cifar", "npz", "npz:", "folder", "csv:data.csv", "", "Photos"])
+@pytest.mark.parametrize("name", ["cifar", "npz", "npz:", "folder", "xlsx:data.xlsx", "", "Photos"])
 def test_unknown_names_are_refused_with_those_known(name):
     with pytest.raises(UnknownName, match=r"unknown data set .*known: cells, cifar10"):
         load(name)

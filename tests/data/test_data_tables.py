@@ -9,7 +9,7 @@ import torch
 
 import seepage as sp
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
-from seepage.data import tables
+from seepage.data import table_files
 from seepage.domains import Categorical, Continuous
 from seepage.report.page.audit_page import audit_page
 
@@ -105,7 +105,7 @@ def test_a_table_may_come_as_columns_or_with_other_separators(written):
 
 
 def test_a_long_table_is_sampled_in_bounded_memory(written, monkeypatch):
-    monkeypatch.setattr(tables, "MOST_ROWS", 500)
+    monkeypatch.setattr(table_files, "MOST_ROWS", 500)
     rows = ([number, number % 7, number % 2] for number in range(60_000))
     path = written(["number", "week day", "label"], rows)
     tracemalloc.start()

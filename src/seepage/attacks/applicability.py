@@ -17,7 +17,7 @@ from torch import Tensor
 
 from seepage.core import Attack, Domain, Observation, Rng
 from seepage.core.errors import NotApplicable, SeepageError, summarise_error
-from seepage.domains import Image, Row, Signal, Tabular, Tokens
+from seepage.domains import Image, Signal, Tabular, Tokens, Vector
 from seepage.probing.usable_update import require_continuous, require_usable
 
 Recipe = TypeVar("Recipe", bound=Callable[..., Attack])
@@ -185,7 +185,7 @@ def _labels_to_try(observation: Observation) -> Tensor:
 _NOUNS: Mapping[type, str] = {
     Image: "images",
     Signal: "signals",
-    Row: "rows of numbers",
+    Vector: "rows of numbers",
     Tabular: "rows of tables",
     Tokens: "texts",
 }

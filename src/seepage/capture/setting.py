@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue
 from seepage.core.task import Mode, Reduction
-from seepage.domains import Image, Row, Signal
+from seepage.domains import Image, Signal, Vector
 
 if TYPE_CHECKING:
     from seepage.core import Domain
@@ -102,7 +102,7 @@ class Setting:
         """The space of the inputs, or None if the shape is not known."""
         if not self.shape:
             return None
-        kinds = {3: Image, 2: Signal, 1: Row}
+        kinds = {3: Image, 2: Signal, 1: Vector}
         numbers = (*self.mean, *self.std, *self.bounds)
         sizes_fit = len(self.shape) in kinds and all(map(_is_whole, self.shape))
         if not sizes_fit or not all(map(_is_number, numbers)) or len(self.bounds) != 2:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from seepage.capture.consistency import consistency
 from seepage.cli.model_commands import read_option, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 
+# Updates that one audit takes at most.
+MOST_CAPTURES = 1_000
 # People of a data set that are attacked, by default.
 _PEOPLE = 4
 
@@ -81,26 +83,80 @@ def _write_auto(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
     return {"name": "auto", "effort": request.effort, **steps}
 
 
+def federation_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
+    """Write down an audit of every capture in a folder, each named by its client and round.
+
+    Prints which files are left out, and why: files that are no captures, or do not fit the model.
+    """
+    scenarios, places = [], set[tuple[str, int]]()
+    for file in _list_captures(request.file):
+        truth = None if request.truth is None else _find_truth(request.truth, file)
+        one = replace(request, file=file, truth=truth)
+        try:
+            held, network = _read_capture(one)
+            place = _find_place(held, file, places)
+            found = check_applicability(held.captured.observe(read_model(network, held)))
+            if not found.chosen:
+                raise NotApplicable(f"no attack fits: {'; '.join(found.refused.values())}")
+        except SeepageError as error:
+            print_line(console, f"{file.name} is left out: {error}", style="dim")
+            continue
+        places.add(place)
+        data = {**_list_data(one), "name": f"client {place[0]}, round {place[1]}"}
+        attacks = [_write_auto(request)]
+        scenarios.append((place, {"data": data, "models": network, "attacks": attacks}))
+    if not scenarios:
+        raise InvalidValue(
+            f"expected captures in {request.file}, as sp.capture.save writes them, for the model "
+            f"{request.model}, found none that can be audited"
+        )
+    clients, rounds = ({place[axis] for place in places} for axis in (0, 1))
+    title = f"Federation {request.file.name}: {len(clients)} clients, {len(rounds)} rounds"
+    ordered = [scenario for _, scenario in sorted(scenarios, key=lambda pair: pair[0])]
+    note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
+    written = write_toml({"title": title, "scenario": ordered})
+    return SpecSource(f"the spec of {request.file.name}", note + written, device)
+
+
+def _list_captures(folder: Path) -> list[Path]:
+    """Files of captures in a folder; links are not followed out of it."""
+    files = [file for file in sorted(folder.glob("*.safetensors")) if not file.is_symlink()]
+    if len(files) > MOST_CAPTURES:
+        raise InvalidValue(
+            f"expected {MOST_CAPTURES} captures or fewer in {folder}, got {len(files)}; audit some "
+            "of them at a time"
+        )
+    return files
+
+
+def _find_truth(folder: Path, capture: Path) -> Path | None:
+    """The file of the private batch with the name of the capture, if there is one."""
+    names = (folder / capture.with_suffix(suffix).name for suffix in (".safetensors", ".npz"))
+    return next((path for path in names if path.is_file()), None)
+
+
+def _find_place(
+    held: CapturedData, file: Path, taken: Collection[tuple[str, int]]
+) -> tuple[str, int]:
+    """The client, by the beginning of its hash, and the round of a capture."""
+    setting = held.captured.capture.setting
+    place = setting.client[:8] or file.stem, setting.round or 0
+    if place in taken:
+        raise InvalidValue(f"round {place[1]} of client {place[0]} is in another file already")
+    return place
+
+
 def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
     """Read the capture, check that some attack fits, and write it all down as a spec.
 
     Prints why other attacks do not fit. An update whose numbers contradict its file is refused
     unless `form` insists.
     """
+    if request.file.is_dir():
+        return federation_spec(request, device=device, console=console)
     data = _list_data(request)
-    # The choice of attacks must not depend on the truth.
-    held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
-    network = _list_network(request)
-    task = read_model(network, held)
-    with explain_errors(task.name):
-        _ = task.classes  # a network for other inputs says so here
-    checked = consistency(held.captured.capture, task)
-    if checked.contradicts and request.form is None:
-        raise InvalidValue(
-            f"{request.file} is {checked.words}, or audit it with --form {checked.found} to read "
-            f"it as that, or with --form {checked.declared} to insist"
-        )
-    found = check_applicability(held.captured.observe(task))
+    held, network = _read_capture(request)
+    found = check_applicability(held.captured.observe(read_model(network, held)))
     for name, reason in found.refused.items():
         print_line(console, f"{name} does not apply: {reason}", style="dim")
     if not found.chosen:
@@ -120,6 +176,24 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
     text = f"{note}# {assumed}\n{written}"
     return SpecSource(f"the spec of {request.file.name}", text, device)
+
+
+def _read_capture(request: CaptureRequest) -> tuple[CapturedData, dict[str, Any]]:
+    """Read a capture and check that it fits the network; return it with the network's table."""
+    data = _list_data(request)
+    # The choice of attacks must not depend on the truth.
+    held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
+    network = _list_network(request)
+    task = read_model(network, held)
+    with explain_errors(task.name):
+        _ = task.classes  # a network for other inputs says so here
+    checked = consistency(held.captured.capture, task)
+    if checked.contradicts and request.form is None:
+        raise InvalidValue(
+            f"{request.file} is {checked.words}, or audit it with --form {checked.found} to read "
+            f"it as that, or with --form {checked.declared} to insist"
+        )
+    return held, network
 
 
 def _describe_range(held: CapturedData) -> str:

@@ -21,7 +21,7 @@ from seepage.cli.report_command import print_line
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.data.load import load
-from seepage.domains import CIFAR10, Image, Row, Signal
+from seepage.domains import CIFAR10, Image, Signal, Vector
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
 from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
 from seepage.report.words import list_words
@@ -44,7 +44,7 @@ def _read_domain(shape: str | None) -> Domain:
         return CIFAR10
     read = read_shape(shape)
     if len(read) == 1:
-        return Row(read, bounds=STANDARDISED)
+        return Vector(read, bounds=STANDARDISED)
     return {2: Signal, 3: Image}[len(read)](read)
 
 

@@ -3,6 +3,6 @@
 from seepage.data.bundled import bundled
 from seepage.data.dataset import Dataset, data_root
 from seepage.data.load import catalogue, load
-from seepage.data.tables import read_table
+from seepage.data.table_files import read_table
 
 __all__ = ["Dataset", "bundled", "catalogue", "data_root", "load", "read_table"]

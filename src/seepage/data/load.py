@@ -25,7 +25,7 @@ from seepage.data.public_sets import (
     imagenet,
     mnist,
 )
-from seepage.data.tables import csv_file, parquet_file
+from seepage.data.table_files import csv_file, parquet_file
 
 
 @dataclass(frozen=True)

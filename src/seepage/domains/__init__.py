@@ -1,6 +1,6 @@
 """What an input is: images, signals, tables, tokens; bounds, normalisation, projection."""
 
-from seepage.domains.box import CIFAR10, CIFAR100, IMAGENET, MNIST, Image, Row, Signal
+from seepage.domains.box import CIFAR10, CIFAR100, IMAGENET, MNIST, Image, Signal, Vector
 from seepage.domains.tabular import Categorical, Continuous, Tabular
 from seepage.domains.tokens import Tokens
 
@@ -12,8 +12,8 @@ __all__ = [
     "Categorical",
     "Continuous",
     "Image",
-    "Row",
     "Signal",
     "Tabular",
     "Tokens",
+    "Vector",
 ]

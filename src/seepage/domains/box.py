@@ -122,13 +122,13 @@ class Signal(Box):
 
 
 @dataclass(frozen=True)
-class Row(Box):
-    """Rows `(D,)` of numbers that all lie between the same bounds, such as standardised columns.
+class Vector(Box):
+    """Rows `(D,)` of numbers between the same bounds, such as standardised columns.
 
     Columns with names, categories or bounds of their own make a `Tabular`.
 
     Example:
-        >>> Row((2,), bounds=(-8.0, 8.0)).words(torch.tensor([0.5, 3.0]))
+        >>> Vector((2,), bounds=(-8.0, 8.0)).words(torch.tensor([0.5, 3.0]))
         ('column 0: 0.5', 'column 1: 3')
     """
 

@@ -10,8 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from seepage.core import Rng, Task
 from seepage.core.errors import NotApplicable
+from seepage.core.rng import Rng
+from seepage.core.task import Task
 
 
 def input_layer(task: Task) -> str | None:

@@ -9,9 +9,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from seepage.core import Observation, Task
 from seepage.core.errors import NotApplicable
+from seepage.core.observation import Observation
 from seepage.core.rng import Rng
+from seepage.core.task import Task
 from seepage.probing.activations import HeadActivation, recognise_head_activation
 from seepage.probing.first_layer import input_readers, noise, watch_linear_layers
 from seepage.probing.hooks import visits

@@ -10,7 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from seepage.core import Rng, Task
+from seepage.core.rng import Rng
+from seepage.core.task import Task
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, conv2d, linear
 
-from seepage.core import Task
 from seepage.core.errors import NotApplicable
 from seepage.core.rng import Rng
+from seepage.core.task import Task
 from seepage.probing.activations import Activation, recognise_activation
 from seepage.probing.hooks import Visit, visits
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from seepage.core import Rng, Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.rng import Rng
+from seepage.core.task import Task
+from seepage.core.update import Update
 
 
 def require_usable(update: Update, task: Task) -> None:

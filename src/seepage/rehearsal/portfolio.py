@@ -13,7 +13,7 @@ from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.construct import write_call
 from seepage.core.errors import SeepageError
 from seepage.defenses.chain import chain
-from seepage.domains import Row, Tabular
+from seepage.domains import Tabular, Vector
 from seepage.search.many import attack_many
 
 # What a search does about a defense that it knows: reads off the update what the defense did,
@@ -134,7 +134,7 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
 
 def _list_searches(seen: Observation) -> Iterator[Contender]:
     search = "inverting_gradients"
-    if isinstance(seen.task.domain, Tabular | Row):
+    if isinstance(seen.task.domain, Tabular | Vector):
         if isinstance(seen.task.domain, Tabular):
             yield Contender("tableak")
         yield Contender(search, {"tv": 0.0})

@@ -8,7 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from seepage.core import Domain, Observation, Task, Update
+from seepage.core.observation import Observation
+from seepage.core.task import Domain, Task
+from seepage.core.update import Update
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 from seepage.core.rng import require_key
-from seepage.domains import Image, Row, Signal
+from seepage.domains import Image, Signal, Vector
 from seepage.domains.box import Box
 
 _INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
@@ -246,5 +246,5 @@ def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
     if len(shape) == 3:
         return Image(shape, bounds=bounds)
     if len(shape) == 1:
-        return Row(shape, bounds=bounds)
+        return Vector(shape, bounds=bounds)
     return Signal((shape[0], math.prod(shape[1:])), bounds=bounds)

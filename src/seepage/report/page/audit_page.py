@@ -25,6 +25,7 @@ from seepage.report.page.document import (
     make_scrollable,
     table,
 )
+from seepage.report.page.federation_section import federation_section
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.opening import assumptions, opening, rerun_section
 from seepage.report.page.people_section import (
@@ -72,6 +73,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
     title = f"Seepage audit: {audit.title}"
     sections = [
+        federation_section(records, tried),
         people_section(tried, truth=truth, guess=guess) if tried else None,
         unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.audit.record import Record
-from seepage.domains.box import Row
+from seepage.domains.box import Vector
 from seepage.report.contact_sheet import draw_image
 from seepage.report.leak import (
     Amount,
@@ -241,7 +241,7 @@ def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
     if not isinstance(values, Tensor):
         return _draw_words(values, over=over if isinstance(over, tuple) else values)
     if values.ndim == 1:
-        said = Row(tuple(values.shape)).words(values)
+        said = Vector(tuple(values.shape)).words(values)
         return _draw_columns(said, said)
     if values.ndim == 3:
         return element("img", {"class": "pixels", "src": _png(values), "alt": alt})

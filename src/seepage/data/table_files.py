@@ -75,7 +75,7 @@ class ColumnType:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
+class _RawTable:
     """Rows of a table as they were read: the columns by name, and how many rows there were."""
 
     cells: Cells
@@ -92,7 +92,7 @@ class _Notes:
     left_out: list[str] = field(default_factory=list)
     filled: list[str] = field(default_factory=list)
 
-    def sentence(self, rows: _Rows) -> str:
+    def sentence(self, rows: _RawTable) -> str:
         said = []
         if rows.total > len(rows):
             said.append(f"{len(rows)} of its {rows.total} rows were drawn at random")
@@ -131,7 +131,7 @@ def read_table(
     Example:
         >>> table = {"age": [31, 62, 18], "smokes": ["no", "yes", "no"], "ill": ["no", "yes", "no"]}
         >>> read_table(table).domain
-        Tabular(age~37/18.46, smokes[2])
+        Tabular(age~37/18.4572, smokes[2])
         >>> read_table(table, columns={"age": "category"}).domain
         Tabular(age[3], smokes[2])
     """
@@ -168,7 +168,7 @@ def parquet_file(request: DataRequest) -> Dataset:
 
 
 def _make_dataset(
-    name: str, rows: _Rows, label: str, declared: Mapping[str, ColumnType]
+    name: str, rows: _RawTable, label: str, declared: Mapping[str, ColumnType]
 ) -> Dataset:
     notes, parts, kept = _Notes(), [], list[Column]()
     for key, cells in rows.cells.items():
@@ -323,19 +323,19 @@ def _read_numbers(name: str, key: str, cells: Sequence[str]) -> Tensor:
     return torch.from_numpy(values)
 
 
-def _read_mapping(source: Mapping[str, Sequence[object]]) -> _Rows:
+def _read_mapping(source: Mapping[str, Sequence[object]]) -> _RawTable:
     cells = {str(key): [_write(value) for value in column] for key, column in source.items()}
     sizes = {len(column) for column in cells.values()}
     if len(sizes) > 1:
         raise InvalidValue(f"expected columns of one length, got {sorted(sizes)}")
-    return _Rows(cells, max(sizes, default=0))
+    return _RawTable(cells, max(sizes, default=0))
 
 
 def _write(value: object) -> str:
     return "" if value is None else str(value).strip()
 
 
-def _read_file(path: Path) -> _Rows:
+def _read_file(path: Path) -> _RawTable:
     if not path.exists():
         raise DataNotFound(f"expected a table at {path}, but nothing is there; check the path")
     if path.suffix == ".parquet":
@@ -352,7 +352,7 @@ def _read_file(path: Path) -> _Rows:
         ) from error
 
 
-def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> _Rows:
+def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> _RawTable:
     """Read the rows of a table, at most `MOST_ROWS` of them, drawn at random in one pass."""
     lines = _decode(file)
     first = next(lines, "")
@@ -380,7 +380,9 @@ def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> _Rows:
             kept.append(row)
         elif (place := int(numbers.integers(total))) < MOST_ROWS:
             kept[place] = row
-    return _Rows({name: [row[i].strip() for row in kept] for i, name in enumerate(names)}, total)
+    return _RawTable(
+        {name: [row[i].strip() for row in kept] for i, name in enumerate(names)}, total
+    )
 
 
 def _decode(file: IO[bytes]) -> Iterator[str]:
@@ -388,7 +390,7 @@ def _decode(file: IO[bytes]) -> Iterator[str]:
         yield line.decode("utf-8-sig" if number == 0 else "utf-8")
 
 
-def _read_parquet(path: Path) -> _Rows:
+def _read_parquet(path: Path) -> _RawTable:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
