@@ -130,6 +130,7 @@ def options(
 _AUDITS, _RESULTS, _MODELS, _CATALOGUE = "Audit", "Results", "Before training", "Help"
 app.command(rich_help_panel=_AUDITS)(commands.new)
 app.command(rich_help_panel=_AUDITS)(audit)
+app.command(rich_help_panel=_AUDITS)(commands.sweep)
 app.command(rich_help_panel=_RESULTS)(commands.report)
 app.command(rich_help_panel=_RESULTS)(commands.dashboard)
 app.command(rich_help_panel=_RESULTS)(commands.verify)
