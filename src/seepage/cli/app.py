@@ -138,6 +138,7 @@ app.command(rich_help_panel=_RESULTS)(commands.purge)
 app.command(rich_help_panel=_MODELS)(commands.inspect)
 app.command(rich_help_panel=_MODELS)(commands.vet)
 app.command(name="list", rich_help_panel=_CATALOGUE)(commands.list_)
+app.command(rich_help_panel=_CATALOGUE)(commands.doctor)
 
 
 def main() -> None:

@@ -294,3 +294,13 @@ def new(
         knows_labels=knows_labels,
     )
     write_spec(wanted, out, overwrite=overwrite, console=console)
+
+
+def doctor() -> None:
+    """Say what is installed, which optional parts can be used, and what they are for.
+
+    Exit codes: 0 an audit works here, 1 it does not.
+    """
+    from seepage.cli.doctor_command import diagnose
+
+    raise typer.Exit(diagnose(make_console()))
