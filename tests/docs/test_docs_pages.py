@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -33,11 +34,12 @@ EXTRA = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 SLOW = {"attacks", "features", "own_model"}
 
 
-def run_command(line: str) -> None:
+def run_command(line: str) -> str:
     command, _, comment = line.partition("  # ")
     wanted = re.search(r"exits with (\d)", comment)
     done = CliRunner().invoke(app, command.split()[1:])
     assert done.exit_code == (int(wanted[1]) if wanted else 0), f"{line}\n{done.output}"
+    return done.output
 
 
 @pytest.mark.parametrize(
@@ -56,21 +58,30 @@ def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     module = ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    printed: list[str] = []
     for language, title, code in (block.groups() for block in BLOCK.finditer(written)):
         if title:
             (tmp_path / title).write_text(code, encoding="utf-8")
         if language == "python":
             exec(compile(code, page.name, "exec"), vars(module))
+        if language == "text" and printed:
+            missing = [line for line in code.splitlines() if line not in printed]
+            assert not missing, "\n".join(["not printed:", *missing, "but:", *printed])
         if language == "bash":
-            for line in code.splitlines():
-                if line.startswith("seepage "):
-                    run_command(line)
+            commands = [line for line in code.splitlines() if line.startswith("seepage ")]
+            printed = [said for line in commands for said in run_command(line).splitlines()]
 
 
 def test_the_pages_that_users_ask_for_have_code_that_runs():
     assert {"index", "tutorial", "threats", "ci_gate", "add_an_attack", "own_model"} <= {
         page.stem for page in PAGES
     }
+
+
+def test_the_page_on_gates_shows_what_its_commands_print():
+    page = (ROOT / "docs" / "how-to" / "ci_gate.md").read_text(encoding="utf-8")
+    languages = [block[1] for block in BLOCK.finditer(page)]
+    assert [(a, b) for a, b in pairwise(languages) if a == "bash"][:3] == [("bash", "text")] * 3
 
 
 def test_no_document_is_longer_than_its_readers_have_time():

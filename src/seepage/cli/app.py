@@ -131,6 +131,7 @@ _AUDITS, _RESULTS, _MODELS, _CATALOGUE = "Audit", "Results", "Before training", 
 app.command(rich_help_panel=_AUDITS)(commands.new)
 app.command(rich_help_panel=_AUDITS)(audit)
 app.command(rich_help_panel=_AUDITS)(commands.membership)
+app.command(rich_help_panel=_AUDITS)(commands.sweep)
 app.command(rich_help_panel=_RESULTS)(commands.report)
 app.command(rich_help_panel=_RESULTS)(commands.dashboard)
 app.command(rich_help_panel=_RESULTS)(commands.verify)
@@ -138,6 +139,7 @@ app.command(rich_help_panel=_RESULTS)(commands.purge)
 app.command(rich_help_panel=_MODELS)(commands.inspect)
 app.command(rich_help_panel=_MODELS)(commands.vet)
 app.command(name="list", rich_help_panel=_CATALOGUE)(commands.list_)
+app.command(rich_help_panel=_CATALOGUE)(commands.doctor)
 
 
 def main() -> None:

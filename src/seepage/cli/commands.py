@@ -8,11 +8,18 @@ from typing import Annotated
 import typer
 
 from seepage.cli.options import (
+    Device,
+    DeviceOption,
+    DryRun,
     Format,
     Kind,
     NetworkOptions,
+    Overwrite,
+    Plain,
     Printed,
     PrintedOption,
+    Quiet,
+    Workers,
     import_from_here,
     make_console,
 )
@@ -119,6 +126,83 @@ def vet(
         console=make_console(),
     )
     raise typer.Exit(code)
+
+
+def sweep(
+    noise: Annotated[
+        str | None, typer.Option(help="Standard deviations of Gaussian noise, e.g. 0,0.01,0.1.")
+    ] = None,
+    epsilon: Annotated[
+        str | None, typer.Option(help="DP-SGD by epsilon of one update at delta 1e-5, e.g. 1,4,16.")
+    ] = None,
+    prune: Annotated[str | None, typer.Option(help="Ratios that Prune zeroes, e.g. 0,0.9.")] = None,
+    batch_sizes: Annotated[
+        str | None, typer.Option("--batch-sizes", help="People per update, e.g. 1,4,16.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="A model name, or package.module:factory.")] = "lenet",
+    data: Annotated[str, typer.Option(help="A data set; see `seepage list data`.")] = "digits",
+    people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
+    batch_size: Annotated[int, typer.Option(min=1, help="People per update, if not swept.")] = 4,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="As NAME or NAME:key=value,key=value; repeatable. auto by default."),
+    ] = None,
+    knows_labels: Annotated[
+        bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
+    ] = False,
+    train_steps: Annotated[
+        int, typer.Option(min=0, help="Steps of training for the accuracy; 0 trains nothing.")
+    ] = 300,
+    out: Annotated[Path, typer.Option(help="Output directory.")] = Path("seepage-sweep"),
+    device: DeviceOption = Device.auto,
+    workers: Workers = None,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
+) -> None:
+    """Try one knob at several values: leakage beside accuracy and epsilon, with the curve.
+
+    Exit codes: 0 done, 1 a case failed, 2 bad usage.
+    """
+    from seepage.cli.new_command import NewSpec
+    from seepage.cli.run_audit import AuditRequest
+    from seepage.cli.sweep_command import KNOBS, Sweep, read_values, run_sweep
+    from seepage.core.errors import InvalidValue
+
+    import_from_here()
+    given = dict(zip(KNOBS, (noise, epsilon, prune, batch_sizes), strict=True))
+    chosen = [(knob, written) for knob, written in given.items() if written is not None]
+    if len(chosen) != 1:
+        raise InvalidValue(
+            "expected one of --noise, --epsilon, --prune and --batch-sizes, got "
+            + (f"{len(chosen)}; sweep one at a time" if chosen else "none")
+        )
+    [(knob, written)] = chosen
+    base = NewSpec(
+        data=data,
+        model=model,
+        people=people,
+        batch_sizes=(batch_size,),
+        attacks=tuple(attack or ["auto:effort=quick"]),
+        knows_labels=knows_labels,
+    )
+    request = AuditRequest(
+        spec=None,
+        out=out,
+        device=device.value,
+        executor="local",
+        workers=workers,
+        gates=(),
+        resume=False,
+        retry_failed=False,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        plain=plain,
+        quiet=quiet,
+    )
+    swept = Sweep(knob=knob, values=read_values(knob, written), base=base, train_steps=train_steps)
+    raise typer.Exit(run_sweep(swept, request, make_console()))
 
 
 def report(
@@ -251,3 +335,13 @@ def new(
         knows_labels=knows_labels,
     )
     write_spec(wanted, out, overwrite=overwrite, console=console)
+
+
+def doctor() -> None:
+    """Say what is installed, which optional parts can be used, and what they are for.
+
+    Exit codes: 0 an audit works here, 1 it does not.
+    """
+    from seepage.cli.doctor_command import diagnose
+
+    raise typer.Exit(diagnose(make_console()))

@@ -1,0 +1,194 @@
+"""`seepage sweep`: one knob at several values, leakage beside accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from seepage.audit.audit_result import AuditResult
+from seepage.audit.case import describe_defense
+from seepage.audit.run_spec import pick_device
+from seepage.audit.spec import Spec, build_spec
+from seepage.audit.spec_text import SpecSource, write_toml
+from seepage.cli.new_command import NewSpec
+from seepage.cli.report_command import print_line, write
+from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
+from seepage.clients.client import Client
+from seepage.core import Batch, Protection, Rng
+from seepage.core.errors import Diverged, InvalidValue
+from seepage.data.load import load
+from seepage.defenses.clip import gaussian_epsilon, noise_multiplier
+from seepage.report import as_csv, attempts, audit_verdict, strongest
+from seepage.report.leak import count_identified
+from seepage.report.leak_table import start_table
+from seepage.report.page.sweep_page import (
+    COLUMNS,
+    SweepPoint,
+    sweep_cells,
+    sweep_page,
+    sweep_rows,
+)
+from seepage.utility import Training, train
+
+KNOBS = ("noise", "epsilon", "prune", "batch_size")
+# Of one update; what epsilon is stated for.
+DELTA = 1e-5
+# The part of a data set on which accuracy is measured.
+_HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What is swept, over what, and how it is trained."""
+
+    knob: str
+    values: tuple[float, ...]
+    base: NewSpec
+    train_steps: int
+    clip: float = 1.0
+
+    def text(self) -> str:
+        """The spec of the audit behind it."""
+        scenario = self.base.scenario()
+        if self.knob == "batch_size":
+            sizes = tuple(map(int, self.values))
+            scenario["data"] = replace(self.base, batch_sizes=sizes).scenario()["data"]
+        else:
+            scenario["defenses"] = [self._write_defense(value) for value in self.values]
+        title = f"{self.base.model} on {self.base.data}, by {self.knob}"
+        return write_toml({"title": title, "scenario": scenario})
+
+    def _write_defense(self, value: float) -> list[Mapping[str, Any]]:
+        if self.knob == "noise":
+            return [{"name": "AddGaussian", "std": value}] if value else []
+        if self.knob == "prune":
+            return [{"name": "Prune", "ratio": value}] if value else []
+        sigma = find_noise(value)
+        size = self.base.batch_sizes[0]
+        options = {"max_norm": self.clip, "noise_multiplier": sigma, "batch_size": size}
+        return [{"name": "dp_sgd", **options}]
+
+
+def read_values(knob: str, written: str) -> tuple[float, ...]:
+    """Read the values of a knob.
+
+    Example:
+        >>> read_values("noise", "0,0.01,0.1")
+        (0.0, 0.01, 0.1)
+    """
+    try:
+        values = tuple(float(word) for word in written.split(","))
+    except ValueError:
+        values = ()
+    least = {"noise": 0.0, "prune": 0.0, "epsilon": 1e-3, "batch_size": 1.0}[knob]
+    whole = knob != "batch_size" or all(value.is_integer() for value in values)
+    fits = all(least <= value < 1e6 for value in values) and len(set(values)) == len(values)
+    if not values or not fits or not whole:
+        option = {"batch_size": "--batch-sizes"}.get(knob, f"--{knob}")
+        raise InvalidValue(
+            f"expected {option} as different numbers from {least:g} on, such as 1,2,4, got "
+            f"{written!r}"
+        )
+    return values
+
+
+def find_noise(epsilon: float) -> float:
+    """The noise multiplier at which one update is (epsilon, 1e-5)-DP.
+
+    Example:
+        >>> from seepage.defenses.clip import gaussian_epsilon
+        >>> round(gaussian_epsilon(noise_multiplier=find_noise(4.0), delta=1e-5), 3)
+        4.0
+    """
+    low, high = 1e-3, 1e6
+    for _ in range(100):
+        middle = (low * high) ** 0.5
+        private = gaussian_epsilon(noise_multiplier=middle, delta=DELTA) <= epsilon
+        low, high = (low, middle) if private else (middle, high)
+    return high
+
+
+def run_sweep(sweep: Sweep, request: AuditRequest, console: Console) -> int:
+    """Audit and train at every value, and write the page; returns the exit code."""
+    source = SpecSource("the sweep", sweep.text(), pick_device(request.device))
+    spec = build_spec(source)
+    if request.dry_run:
+        return show_plan(request, spec, console)
+    found = perform(request, spec, console)
+    points = [_measure(sweep, spec, found, number, console) for number in range(len(sweep.values))]
+    knob = sweep.knob.replace("_", " ")
+    _print_points(knob, points, console)
+    judged = audit_verdict(found)
+    page = sweep_page(found.title, knob, points, judged)
+    write(found.path / "sweep.html", page)
+    write(found.path / "sweep.csv", as_csv(sweep_rows(knob, points)))
+    print_line(console, f"sweep: {found.path / 'sweep.html'}   rows: {found.path / 'sweep.csv'}")
+    return CASE_FAILED if any(record.failed for record in found.records) else DONE
+
+
+def _measure(
+    sweep: Sweep, spec: Spec, found: AuditResult, number: int, console: Console
+) -> SweepPoint:
+    by_size = sweep.knob == "batch_size"
+    audit = spec.parts[number if by_size else 0].audit
+    defense = audit.defenses[0 if by_size else number]
+    size = int(sweep.values[number]) if by_size else sweep.base.batch_sizes[0]
+    links = describe_defense(Client(audit.locals[0], defense))
+    mine = [
+        attempt
+        for attempt in attempts(found.records)
+        if attempt.record.defense == links and attempt.record.batch_size == size
+    ]
+    people = strongest(mine)
+    scores = [attempt.psnr for attempt in people.values()]
+    sigma = noise_multiplier(defense)
+    accuracy = None
+    if sweep.train_steps:
+        print_line(console, f"training with {sweep.knob} {sweep.values[number]:g}", style="dim")
+        accuracy = _train(sweep, audit.tasks[0], defense, size)
+    return SweepPoint(
+        value=sweep.values[number],
+        people=len(people),
+        identified=count_identified(people),
+        conclusive=all(a.conclusive or a.level.identified for a in people.values()),
+        worst=max(scores, default=None),
+        median=median(scores) if scores else None,
+        accuracy=accuracy,
+        epsilon=gaussian_epsilon(noise_multiplier=sigma, delta=DELTA) if sigma else None,
+    )
+
+
+def _train(sweep: Sweep, task: Any, defense: Protection, size: int) -> float | None:  # noqa: ANN401
+    """The accuracy on held-out data; None if the training diverged."""
+    dataset = load(sweep.base.data)
+    order = Rng(0).fork("held out").permutation(len(dataset))
+    kept = max(size, round((1 - _HELD_OUT) * len(dataset)))
+    learnt, unseen = dataset.take(order[:kept]), dataset.take(order[kept:])
+    if not len(unseen):
+        raise InvalidValue(f"{dataset.name} has too few people to train on; use --train-steps 0")
+    reference = next(iter(task.parameters.values()))
+    plan = Training(steps=sweep.train_steps, batch_size=size, lr=0.05)
+
+    def move(batch: Batch) -> Batch:
+        return batch.to(device=reference.device, dtype=reference.dtype)
+
+    try:
+        trained = train(
+            task, move(learnt), held_out=move(unseen), plan=plan, defense=defense, rng=Rng(0)
+        )
+    except Diverged:
+        return None
+    return trained.accuracy[-1]
+
+
+def _print_points(knob: str, points: Sequence[SweepPoint], console: Console) -> None:
+    table = start_table(f"Leakage against {knob}", None)
+    for column in (knob, *COLUMNS):
+        table.add_column(column, justify="right", no_wrap=column == knob)
+    for cells in sweep_cells(points):
+        table.add_row(*cells)
+    console.print(table)

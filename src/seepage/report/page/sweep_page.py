@@ -1,0 +1,132 @@
+"""One knob, several values: what leaks beside what it costs, as a page and as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from seepage.report.flat_rows import FlatRow
+from seepage.report.leak import Verdict
+from seepage.report.page.document import (
+    Section,
+    document,
+    element,
+    join_markup,
+    make_scrollable,
+    table,
+)
+from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
+from seepage.report.page.opening import opening
+from seepage.report.words import decibels
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """What one value of the knob does.
+
+    Args:
+        value: The value.
+        people: People attacked with a score.
+        identified: How many were identified by any attack.
+        conclusive: Whether the attacks would have found everybody who was not.
+        worst: The best PSNR of any attack on anybody, in dB; None without a score.
+        median: The median over people; None without a score.
+        accuracy: Of the network trained so, on held-out data; None if it was not trained.
+        epsilon: Of one update, if the defense is DP-SGD.
+    """
+
+    value: float
+    people: int
+    identified: int
+    conclusive: bool
+    worst: float | None
+    median: float | None
+    accuracy: float | None = None
+    epsilon: float | None = None
+
+    @property
+    def leak(self) -> str:
+        """How many were identified, and whether more might be."""
+        if not self.people:
+            return "no result"
+        open_ = "" if self.conclusive or self.identified == self.people else " (inconclusive)"
+        return f"{self.identified} of {self.people}{open_}"
+
+
+def sweep_rows(knob: str, points: Sequence[SweepPoint]) -> list[FlatRow]:
+    """One row per value, for CSV."""
+    return [{"knob": knob, **asdict(point)} for point in points]
+
+
+def sweep_cells(points: Sequence[SweepPoint]) -> list[list[str]]:
+    """The cells of a table: value, people identified, worst, median, accuracy and epsilon."""
+    return [
+        [
+            f"{point.value:g}",
+            point.leak,
+            decibels(point.worst, unit=False),
+            decibels(point.median, unit=False),
+            "-" if point.accuracy is None else f"{100 * point.accuracy:.0f} %",
+            "-" if point.epsilon is None else f"{point.epsilon:.3g}",
+        ]
+        for point in points
+    ]
+
+
+COLUMNS = ("identified", "worst-off, dB", "median, dB", "accuracy", "epsilon of one update")
+
+
+def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verdict) -> str:
+    """Write one self-contained page: the curve of leakage beside that of accuracy, and a table.
+
+    Args:
+        title: What was swept.
+        knob: Its name.
+        points: One for each value, in order.
+        judged: The verdict of the audit behind it.
+    """
+    header = {knob: "number", **dict.fromkeys(COLUMNS, "number")}
+    caption = "People identified by any attack, and the PSNR of the best guesses"
+    filled = table(caption, header, sweep_cells(points))
+    lead = (
+        "Red: the share of people identified. Blue, dashed: the accuracy of the network trained "
+        "with the same value. A share of zero says that these attacks found nobody; the table says "
+        "if they were strong enough to tell."
+    )
+    section = Section(
+        "sweep",
+        f"Leakage against {knob}",
+        lead,
+        join_markup(_draw_curves(knob, points), make_scrollable("Sweep", filled)),
+    )
+    link = element("p", None, element("a", {"href": "report.html"}, "The whole report"))
+    return document(
+        f"Seepage sweep: {title}",
+        first=join_markup(opening(title, judged, pictures=None, missing=None), link),
+        sections=[section],
+        private=False,
+    )
+
+
+def _draw_curves(knob: str, points: Sequence[SweepPoint]) -> str:
+    leaks = [(i, 100 * p.identified / p.people) for i, p in enumerate(points) if p.people]
+    accuracies = [(i, 100 * p.accuracy) for i, p in enumerate(points) if p.accuracy is not None]
+    curves = [
+        Curve([(float(x), y) for x, y in line], tip, kind, tip)
+        for line, tip, kind in ((leaks, "identified", "leak"), (accuracies, "accuracy", "front"))
+        if line
+    ]
+    marks = [
+        Mark(float(x), y, f"{knob} {points[x].value:g}: {y:.0f} % {what}", "", kind)
+        for line, what, kind in ((leaks, "identified", "leak"), (accuracies, "accuracy", "safe"))
+        for x, y in line
+    ]
+    spread = max(1, len(points) - 1)
+    words = Labels(
+        knob,
+        "per cent",
+        [(float(i), f"{point.value:g}") for i, point in enumerate(points)],
+        [(float(tick), f"{tick}") for tick in (0, 25, 50, 75, 100)],
+    )
+    across = Axis(-0.05 * spread, 1.05 * spread)
+    return line_chart(across, Axis(-3, 103), words, label="Sweep", curves=curves, marks=marks)
