@@ -14,8 +14,9 @@ from seepage_papers.judge import (
     BEATEN,
     FAILS,
     HOLDS,
+    NO_PREMISE,
+    NOISE,
     NOT_RUN,
-    UNDECIDED,
     Claim,
     Verdict,
     claims,
@@ -34,8 +35,9 @@ Result = dict[str, Any]
 TOLD = {
     HOLDS: "hold",
     FAILS: "do not hold",
+    NOISE: "are within noise",
+    NO_PREMISE: "lack their premise",
     BEATEN: "are beaten",
-    UNDECIDED: "are undecided",
     NOT_RUN: "were not run",
 }
 
@@ -47,11 +49,11 @@ each run is kept with its command, commit, machine and seconds. What was not run
 run. A run at `smoke` shows that a table can be made, and its numbers say nothing about the paper,
 so they are not shown.
 
-Each claim of a paper is put as a comparison of numbers, and its verdict is computed from the
-largest run there is: it *holds*, it *does not hold*, or, where it says what an attack cannot do
-and a stronger one can, it is *beaten*. Where a claim is about defenses and nothing came back even
-without one, it is *undecided*. *Decided by* is the comparison that contradicts it most, or
-comes closest to doing so. *Why* is what experiments say about a verdict.
+Each claim of a paper is put as comparisons of cells, and its verdict is computed from the largest
+run there is, by differences over people with 95 % intervals. It *holds* where all of it does, and it
+*does not hold* where one comparison is contradicted, allowing for how many there are. Between
+the two it is *within noise*. Where it says what an attack cannot do and a stronger one can, it is
+*beaten*. Where its *premise fails*, mostly since nothing came back at all, it says nothing.
 
 In the tables, *difference* is ours less the paper's in the paper's own convention, *usual* is the
 same result in the convention of the field, and *95 %* is a bootstrap interval of the mean over
@@ -94,9 +96,17 @@ def _telling(runs: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def _largest(every: Mapping[str, Mapping[str, Result]]) -> dict[str, Result]:
-    """The run that claims are judged by: at the paper's scale if there is one."""
+    """The run that claims are judged by: the largest, but of several people if there is one.
+
+    A paper's own figure may be of a single image, of which no interval can be told.
+    """
     telling = {name: _telling(runs) for name, runs in every.items()}
-    return {name: list(runs.values())[-1] for name, runs in telling.items() if runs}
+    return {name: max(runs.values(), key=_worth) for name, runs in telling.items() if runs}
+
+
+def _worth(run: Result) -> tuple[bool, int]:
+    several = max(line["people"] for line in run["lines"]) > 1
+    return several, SCALES.index(run["scale"])
 
 
 def _verdicts(tables: list[PaperTable], runs: Mapping[str, Result]) -> Iterator[str]:
@@ -132,7 +142,7 @@ def _because(claim: Claim, verdict: Verdict) -> str:
     """What is known about a verdict; one against the paper needs a cause."""
     if verdict.word == NOT_RUN:
         return ""
-    return claim.because or (UNKNOWN if verdict.word in (FAILS, UNDECIDED) else "")
+    return claim.because or (UNKNOWN if verdict.word in (FAILS, NO_PREMISE) else "")
 
 
 def _shortfalls(

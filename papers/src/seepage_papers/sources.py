@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import fmean
 
@@ -17,6 +18,8 @@ from seepage_papers.place import Place, Trained
 from seepage_papers.table import Cell, Published
 from seepage_papers.trained import trained
 
+# Letters of a digest that tell the people of a table apart.
+NAMED = 10
 SOURCES = ("audit", "features", "rank_metric", "utility", "victim")
 
 
@@ -27,6 +30,7 @@ class Sample:
     Args:
         values: One per person and seed, or a single number.
         standard: The same in the usual convention; empty where there is no other.
+        each: Of every person the mean over seeds; empty where a cell is one number.
         records: What they were read from; of several attacks in a cell, the strongest's.
         missed: Why people have no value, one reason for each batch; where there are records, they
             tell.
@@ -34,6 +38,7 @@ class Sample:
 
     values: tuple[float, ...] = ()
     standard: tuple[float, ...] = ()
+    each: Mapping[str, float] = field(default_factory=dict)
     records: tuple[Record, ...] = ()
     missed: tuple[str, ...] = ()
 
@@ -78,15 +83,36 @@ class Audited:
     def _of(self, records: Sequence[Record], part: Part, kind: Measure) -> Sample:
         outcomes = [outcome for record in records if (outcome := self._outcome(record))]
         domain, usual = part.audit.tasks[0].domain, measure(kind.standard)
+        found = [(o.record, kind.values(o, domain)) for o in outcomes]
+        standard = (v for outcome in outcomes for v in usual.values(outcome, domain))
         return Sample(
-            tuple(v for outcome in outcomes for v in kind.values(outcome, domain)),
-            tuple(v for outcome in outcomes for v in usual.values(outcome, domain)),
+            tuple(v for _, values in found for v in values if not math.isnan(v)),
+            tuple(v for v in standard if not math.isnan(v)),
+            mean_by_person(
+                (f"{record.truth[:NAMED]}.{number}", value)
+                for record, values in found
+                for number, value in enumerate(values)
+            ),
             tuple(records),
         )
 
     def _outcome(self, record: Record) -> Outcome | None:
         truth = self._found.truth(record)
         return None if truth is None else Outcome(record, truth, self._found.guess(record))
+
+
+def mean_by_person(found: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The mean over seeds of every person's values that are defined.
+
+    Example:
+        >>> mean_by_person([("a", 1.0), ("b", 5.0), ("a", 3.0), ("b", math.nan)])
+        {'a': 2.0, 'b': 5.0}
+    """
+    several: dict[str, list[float]] = {}
+    for who, value in found:
+        if not math.isnan(value):
+            several.setdefault(who, []).append(value)
+    return {who: fmean(values) for who, values in several.items()}
 
 
 def counted(cell: Cell, block: Published) -> Sample:
