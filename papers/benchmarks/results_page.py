@@ -50,10 +50,11 @@ run. A run at `smoke` shows that a table can be made, and its numbers say nothin
 so they are not shown.
 
 Each claim of a paper is put as comparisons of cells, and its verdict is computed from the largest
-run there is, by differences over people with 95 % intervals. It *holds* where all of it does, and it
-*does not hold* where one comparison is contradicted, allowing for how many there are. Between
-the two it is *within noise*. Where it says what an attack cannot do and a stronger one can, it is
-*beaten*. Where its *premise fails*, mostly since nothing came back at all, it says nothing.
+run there is, by differences over people with 95 % intervals. It *holds* where all of it does,
+and it *does not hold* where one comparison is contradicted, allowing for how many there are.
+Between the two it is *within noise*. Where it says what an attack cannot do and a stronger one
+can, it is *beaten*. Where its *premise fails*, mostly since nothing came back at all, it says
+nothing.
 
 In the tables, *difference* is ours less the paper's in the paper's own convention, *usual* is the
 same result in the convention of the field, and *95 %* is a bootstrap interval of the mean over
