@@ -470,6 +470,7 @@ def wide_head_resnet18(
 
     if deviation is not None and not 0 < deviation < float("inf"):
         raise InvalidValue(f"expected deviation > 0 or None, got {deviation!r}")
-    options = {"neurons": neurons, "trained": trained, "head_seed": head_seed, "width": width}
+    options: dict[str, float] = {"neurons": neurons, "trained": trained}
+    options |= {"head_seed": head_seed, "width": width}
     options |= {} if deviation is None else {"deviation": deviation}
     return build_task(wide_head_resnet18, make, domain, **options, classes=classes, seed=seed)
