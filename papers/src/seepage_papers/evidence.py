@@ -56,7 +56,10 @@ class Term:
     @property
     def each(self) -> Mapping[str, float]:
         """Of every person; empty where they are not recorded, or in another convention."""
-        return {} if self.line is None or self.usual else self.line.get("each") or {}
+        if self.line is None or self.usual:
+            return {}
+        # Reports write what JSON has no number for, an exact PSNR, as a word.
+        return {who: float(value) for who, value in (self.line.get("each") or {}).items()}
 
     @property
     def error(self) -> float:
@@ -86,11 +89,14 @@ class Comparison:
     words: str
     tries: int = 1
 
-    def told(self, *, printed: bool = False) -> str:
-        """The comparison in words, with our numbers or the paper's; empty where one is missing."""
-        numbers = [term.printed if printed else term.value for term in self.terms]
-        missing = printed and any(map(math.isnan, numbers))
-        return "" if missing else self.words.format(*(f"{number:.4g}" for number in numbers))
+    def told(self) -> str:
+        """The comparison in words, with our numbers."""
+        return self.words.format(*(f"{term.value:.4g}" for term in self.terms))
+
+    def printed(self) -> str:
+        """The paper's numbers in the same order; empty where one is not printed."""
+        numbers = [term.printed for term in self.terms]
+        return "" if any(map(math.isnan, numbers)) else ", ".join(f"{n:.4g}" for n in numbers)
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,18 @@ class Margin:
     high: float
     people: int
     paired: bool
+
+    def __str__(self) -> str:
+        """The margin, its interval, and of how many people.
+
+        Example:
+            >>> str(Margin(2.0, 0.5, 3.5, 16, paired=True)), str(Margin(0.0, 0.0, 0.0, 1, False))
+            ('+2 (0.5 to 3.5), 16 people, paired', '+0')
+        """
+        if self.low == self.high:
+            return f"{self.value:+.3g}"
+        interval = f"{self.value:+.3g} ({self.low:.3g} to {self.high:.3g})"
+        return f"{interval}, {self.people} people{', paired' if self.paired else ''}"
 
 
 def margin(comparison: Comparison, *, centre: str = "mean", doubt: float = 0.05) -> Margin:

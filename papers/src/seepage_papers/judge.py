@@ -90,7 +90,7 @@ class Verdict:
             where a premise fails, what it fails by.
         scale: Of the run that was judged.
         margin: By how much that comparison is as claimed, with its interval.
-        printed: The same comparison by the paper's numbers; empty where they are not printed.
+        printed: The paper's numbers in that comparison; empty where they are not printed.
         comparisons: How many there are in the claim.
         other: What the other centre says, mean or median, where that is of another sign.
     """
@@ -159,7 +159,7 @@ def _decided(claim: Claim, compared: list[Comparison], scale: str) -> Verdict:
         one.told(),
         scale,
         usual[decides],
-        one.told(printed=True),
+        one.printed(),
         len(compared),
         _other_centre(claim, one, usual[decides]),
     )
