@@ -14,8 +14,9 @@ from seepage_papers.judge import (
     BEATEN,
     FAILS,
     HOLDS,
+    NO_PREMISE,
+    NOISE,
     NOT_RUN,
-    UNDECIDED,
     Claim,
     Verdict,
     claims,
@@ -34,30 +35,78 @@ Result = dict[str, Any]
 TOLD = {
     HOLDS: "hold",
     FAILS: "do not hold",
+    NOISE: "are within noise",
+    NO_PREMISE: "lack their premise",
     BEATEN: "are beaten",
-    UNDECIDED: "are undecided",
     NOT_RUN: "were not run",
 }
 
 OPENING = """# Results
 
-The tables and figures of five papers, made again by `seepage reproduce NAME --scale SCALE`. This
-page is written by `python -m benchmarks.papers --page` from `benchmarks/results/papers/`, where
-each run is kept with its command, commit, machine and seconds. What was not run is listed as not
-run. A run at `smoke` shows that a table can be made, and its numbers say nothing about the paper,
-so they are not shown.
+What five papers say, judged by their tables and figures made again. Each claim is put as
+comparisons of cells, of the largest run there is; *decided by* is the one that contradicts it most
+or is the least sure, *paper* has the printed numbers of the same cells, and *margin* is by how much
+it turns out as claimed, with the 95 % interval over people. *Paired* compares each person with
+themselves; older runs kept no people and have the wider interval of independent means.
 
-Each claim of a paper is put as a comparison of numbers, and its verdict is computed from the
-largest run there is: it *holds*, it *does not hold*, or, where it says what an attack cannot do
-and a stronger one can, it is *beaten*. Where a claim is about defenses and nothing came back even
-without one, it is *undecided*. *Decided by* is the comparison that contradicts it most, or
-comes closest to doing so. *Why* is what experiments say about a verdict.
-
-In the tables, *difference* is ours less the paper's in the paper's own convention, *usual* is the
-same result in the convention of the field, and *95 %* is a bootstrap interval of the mean over
-images and seeds. "Not printed" means that the paper shows a curve or pictures without values.
-Pictures are of the first eight people of each cell, with the PSNR of images in [0, 1] below them.
+A claim *holds* where all of it does, and *does not hold* where one comparison is contradicted,
+allowing for how many there are. Between the two it is *within noise*. Where it says what an attack
+cannot do and a stronger one can, it is *beaten*. Where its *premise fails*, mostly since nothing
+came back at all, it says nothing. Attacks are the authors' where a row or column says *as
+published*. Numbers in the last column are causes, listed once [below](#causes).
 """
+DETAILS = """## Tables
+
+Made by `seepage reproduce NAME --scale SCALE` and kept in `benchmarks/results/papers/` with
+command, commit, machine and seconds; `python -m benchmarks.papers --page` writes this page.
+*Difference* is ours less the paper's in the paper's own convention, *usual* is the same result in
+the convention of the field, and *95 %* is a bootstrap interval of the mean over images and seeds.
+"Not printed" means that the paper shows a curve or pictures without values. Pictures are of the
+first eight people of each cell, with the PSNR of images in [0, 1] below them. Runs at `smoke`
+show that a table can be made and are not shown.
+"""
+# What the papers had and this project has not, and what it would change.
+MISSING = (
+    (
+        "LPIPS by VGG",
+        "000 and 001",
+        "Absolute LPIPS only: AlexNet's stands for it, so that rows and columns of ours compare, "
+        "and neither does with a printed number.",
+    ),
+    (
+        "50 000 images of CIFAR-10",
+        "000, 001, 003 and 004",
+        "Victims learn from 20 000, for as many steps as the papers say: accuracies are lower, and "
+        "gradients of trained networks larger.",
+    ),
+    (
+        "ResNet-18 trained on ImageNet",
+        "003, Figures 1 and 7",
+        "The half of Figure 7 from a trained network; the untrained half can be made.",
+    ),
+    (
+        "GradAttack's checkpoints",
+        "000, Table 5",
+        "Victims are trained here for the same 1531 steps, behind MixUp and InstaHide too.",
+    ),
+    (
+        "a generator trained on CIFAR-10 (Jeon et al.)",
+        "001, Table 3",
+        "One of three columns; no claim is made of it alone.",
+    ),
+    (
+        "updates of several rounds in one observation",
+        "000, Table 5 and Figures 7 to 12",
+        "InstaHide is decoded over 20 rounds there and over one here, so that its rows may leak "
+        "less than printed; Figures 7 and 9 to 12 are not made.",
+    ),
+    ("the supplement", "004", "Its scores: claims are judged by order."),
+    (
+        "the network of Wang et al., max pooling in a ResNet, reversible blocks",
+        "003, Figure 2 and Section 4",
+        "One panel of Figure 2 and two remarks, of which no claim is kept here.",
+    ),
+)
 
 
 def recorded(name: str) -> dict[str, Result]:
@@ -74,18 +123,43 @@ def page() -> str:
     """The document, from what is kept."""
     tables = [load_table(name) for name in names()]
     every = {table.name: recorded(table.name) for table in tables}
-    lines = [OPENING, *_verdicts(tables, _largest(every)), "", *_shortfalls(tables, every)]
+    causes = Causes()
+    lines = [OPENING, *_verdicts(tables, _largest(every), causes), ""]
+    lines += _shortfalls(tables, every, causes)
+    lines += ["", "## Causes", "", *(f"{n}. {markdown_words(why)}" for n, why in causes.listed())]
+    lines += ["", "## What could not be had", ""]
+    lines += markdown_table(
+        ["what", "where", "what it would change"], [list(row) for row in MISSING]
+    )
     lines += ["", "## What was run", ""]
     header = ["name", "what", *SCALES]
     rows = [
         [t.name, f"{t.title} ({t.place})", *(_said(every[t.name].get(scale)) for scale in SCALES)]
         for t in tables
     ]
-    lines += markdown_table(header, rows)
+    lines += [*markdown_table(header, rows), "", DETAILS]
     for table in tables:
         for scale, run in _telling(every[table.name]).items():
             lines += ["", *_section(table, scale, run)]
     return "\n".join(lines) + "\n"
+
+
+class Causes:
+    """Causes by number, each said once."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._numbers: dict[str, int] = {}
+
+    def number(self, why: str) -> str:
+        """The number of a cause; that it is not known is said in place."""
+        if not why or why == UNKNOWN:
+            return why
+        return str(self._numbers.setdefault(why, len(self._numbers) + 1))
+
+    def listed(self) -> list[tuple[int, str]]:
+        """Every cause with its number."""
+        return [(number, why) for why, number in self._numbers.items()]
 
 
 def _telling(runs: Mapping[str, Result]) -> dict[str, Result]:
@@ -94,49 +168,56 @@ def _telling(runs: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def _largest(every: Mapping[str, Mapping[str, Result]]) -> dict[str, Result]:
-    """The run that claims are judged by: at the paper's scale if there is one."""
+    """The run that claims are judged by: the largest, but of several people if there is one.
+
+    A paper's own figure may be of a single image, of which no interval can be told.
+    """
     telling = {name: _telling(runs) for name, runs in every.items()}
-    return {name: list(runs.values())[-1] for name, runs in telling.items() if runs}
+    return {name: max(runs.values(), key=_worth) for name, runs in telling.items() if runs}
 
 
-def _verdicts(tables: list[PaperTable], runs: Mapping[str, Result]) -> Iterator[str]:
+def _worth(run: Result) -> tuple[bool, int]:
+    several = max(line["people"] for line in run["lines"]) > 1
+    return several, SCALES.index(run["scale"])
+
+
+def _verdicts(
+    tables: list[PaperTable], runs: Mapping[str, Result], causes: Causes
+) -> Iterator[str]:
     found = [(claim, judged(claim, runs)) for claim in claims()]
     counts = Counter(verdict.word for _, verdict in found)
     said = ", ".join(f"{counts[word]} {words}" for word, words in TOLD.items())
-    yield "## What the papers say, and what was found"
-    yield ""
     yield f"Of {len(found)} claims, {said}."
-    papers = dict.fromkeys(table.paper for table in tables)
-    for paper in papers:
+    for paper in dict.fromkeys(table.paper for table in tables):
         theirs = [table.name for table in tables if table.paper == paper]
         rows = [
-            [
-                claim.table,
-                claim.says,
-                verdict.word,
-                verdict.numbers,
-                verdict.scale,
-                _because(claim, verdict),
-            ]
-            for claim, verdict in found
-            if claim.table in theirs
+            _claim_row(claim, verdict, causes) for claim, verdict in found if claim.table in theirs
         ]
         yield ""
-        yield f"### {paper}"
+        yield f"## {paper}"
         yield ""
-        header = ["name", "claim", "verdict", "decided by", "scale", "why"]
+        header = ["verdict", "claim", "name", "decided by", "paper", "margin", "scale", "why"]
         yield from markdown_table(header, rows)
+
+
+def _claim_row(claim: Claim, verdict: Verdict, causes: Causes) -> list[str]:
+    margin = "" if verdict.margin is None else str(verdict.margin)
+    if verdict.other:
+        margin += f"; {verdict.other}"
+    why = causes.number(_because(claim, verdict))
+    numbers = [verdict.numbers, verdict.printed, margin, verdict.scale]
+    return [verdict.word, claim.says, claim.table, *numbers, why]
 
 
 def _because(claim: Claim, verdict: Verdict) -> str:
     """What is known about a verdict; one against the paper needs a cause."""
     if verdict.word == NOT_RUN:
         return ""
-    return claim.because or (UNKNOWN if verdict.word in (FAILS, UNDECIDED) else "")
+    return claim.because or (UNKNOWN if verdict.word in (FAILS, NO_PREMISE) else "")
 
 
 def _shortfalls(
-    tables: list[PaperTable], every: Mapping[str, Mapping[str, Result]]
+    tables: list[PaperTable], every: Mapping[str, Mapping[str, Result]], causes: Causes
 ) -> Iterator[str]:
     rows = []
     for table in tables:
@@ -145,7 +226,7 @@ def _shortfalls(
                 cell = ", ".join(str(short.line[k]) for k in ("row", "column") if short.line[k])
                 what = f"{short.line['measure']}, {short.line['statistic']}"
                 pair = (_number(short.line[k]) for k in ("paper", "seepage"))
-                rows.append([table.name, scale, cell, what, *pair, short.cause])
+                rows.append([table.name, scale, cell, what, *pair, causes.number(short.cause)])
     yield "## Where less came back than was printed"
     yield ""
     yield (

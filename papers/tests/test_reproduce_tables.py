@@ -91,11 +91,11 @@ def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
 
 
 @pytest.mark.parametrize("name", AUDITED)
-def test_small_attacks_at_least_sixteen_images_in_every_cell(name):
+def test_small_attacks_at_least_eight_images_in_every_cell(name):
     for cell in load_table(name).cells("small"):
-        assert without_preparation(cell.scenario)["data"]["people"] >= 16
+        assert without_preparation(cell.scenario)["data"]["people"] >= 8
     cells = load_table("001-table2").cells("small")
-    assert all(cell.scenario["data"]["people"] >= 16 for cell in cells)
+    assert all(cell.scenario["data"]["people"] >= 8 for cell in cells)
 
 
 @pytest.mark.parametrize("name", AUDITED)

@@ -141,6 +141,9 @@ def test_the_seed_of_the_random_head_moves_the_random_neurons_alone():
     before, after = plain.parameters["fc.hidden.weight"], moved.parameters["fc.hidden.weight"]
     assert torch.equal(before[:4], after[:4])
     assert not torch.isclose(before[4:], after[4:]).any()
+    wide = make("wide_head_resnet18", deviation=1.0).parameters["fc.hidden.weight"]
+    assert torch.allclose(wide[4:], before[4:] * before.shape[1] ** 0.5)
+    assert torch.equal(wide[:4], before[:4])
     reseeded = make("wide_head_resnet18", seed=1).parameters["fc.hidden.weight"]
     assert torch.equal(before[4:], reseeded[4:])
     assert not torch.isclose(before[:4], reseeded[:4]).any()

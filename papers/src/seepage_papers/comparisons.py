@@ -1,7 +1,7 @@
 """How numbers of a table can compare: what a claim is tested by.
 
-Each test lists its comparisons with a margin, which is negative where the claim is contradicted
-and NaN where a number is missing. "More" is what leaks more, whichever way a measure counts.
+Each test lists its comparisons, each at least zero where it is as claimed and NaN where a number
+is missing. "More" is what leaks more, whichever way a measure counts.
 """
 
 from __future__ import annotations
@@ -10,17 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from seepage_papers.evidence import Comparison
 from seepage_papers.numbers import Numbers, cell_words, other_axis
-
-
-class Margin(NamedTuple):
-    """By how much a comparison turns out as claimed, and the comparison in words."""
-
-    value: float
-    words: str
-
 
 Others = Callable[[str], Numbers]
 
@@ -28,7 +21,7 @@ Others = Callable[[str], Numbers]
 class Test(Protocol):
     """One way for numbers to compare."""
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
         """Every comparison; `others` gives the numbers of another table."""
         ...
 
@@ -51,17 +44,25 @@ class Rising:
     by: float = 0.0
     most: float = math.inf
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
         """Each step, at each label of the other axis."""
         del others
-        margins = []
+        found = []
         for other in numbers.labels(other_axis(self.axis), self.at):
             for low, high in pairwise(numbers.labels(self.axis, self.along)):
-                a, b = (numbers.at(self.axis, x, other) for x in (low, high))
-                step = numbers.sign * (b - a)
-                words = f"{cell_words(low, other)} {a:.4g}, {cell_words(high, other)} {b:.4g}"
-                margins.append(Margin(min(step - self.by, self.most - step), words))
-        return margins
+                words = f"{cell_words(low, other)} {{}}, {cell_words(high, other)} {{}}"
+                step = [
+                    numbers.term(-numbers.sign, self.axis, low, other),
+                    numbers.term(numbers.sign, self.axis, high, other),
+                ]
+                found.append(Comparison(step, -self.by, words))
+                if math.isfinite(self.most):
+                    back = [
+                        numbers.term(numbers.sign, self.axis, low, other),
+                        numbers.term(-numbers.sign, self.axis, high, other),
+                    ]
+                    found.append(Comparison(back, self.most, words))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +83,11 @@ class Close:
     axis: str = "rows"
     at: Sequence[str] = ()
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
-        """Each label against the one."""
-        steps = [(label, self.to) for label in self.along]
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
+        """Each label against the one, from both sides."""
+        steps = [pair for label in self.along for pair in ((label, self.to), (self.to, label))]
         tests = [Rising(along=s, axis=self.axis, at=self.at, by=-self.within) for s in steps]
-        most = [Rising(along=s[::-1], axis=self.axis, at=self.at, by=-self.within) for s in steps]
-        return [m for test in (*tests, *most) for m in test(numbers, others)]
+        return [comparison for test in tests for comparison in test(numbers, others)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +108,13 @@ class Extreme:
     among: Sequence[str] = ()
     at: Sequence[str] = ()
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
         """Each of them against each of the rest."""
         chosen = numbers.labels(self.axis, self.labels)
         rest = [x for x in numbers.labels(self.axis, self.among) if x not in chosen]
         pairs = [(b, a) if self.most else (a, b) for a, b in product(chosen, rest)]
         tests = [Rising(along=pair, axis=self.axis, at=self.at) for pair in pairs]
-        return [margin for test in tests for margin in test(numbers, others)]
+        return [comparison for test in tests for comparison in test(numbers, others)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +135,20 @@ class Between:
     axis: str = "rows"
     at: Sequence[str] = ()
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
-        """Each number."""
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
+        """Each number, from both sides."""
         del others
-        margins = []
-        for other in numbers.labels(other_axis(self.axis), self.at):
-            for label in numbers.labels(self.axis, self.along):
-                found = numbers.at(self.axis, label, other)
-                margin = min(found - self.low, self.high - found)
-                margins.append(Margin(margin, f"{cell_words(label, other)} {found:.4g}"))
-        return margins
+        bounds = [(1.0, -self.low), (-1.0, self.high)]
+        cells = product(
+            numbers.labels(other_axis(self.axis), self.at), numbers.labels(self.axis, self.along)
+        )
+        return [
+            Comparison(
+                [numbers.term(weight, self.axis, label, other)],
+                offset,
+                f"{cell_words(label, other)} {{}}",
+            )
+            for other, label in cells
+            for weight, offset in bounds
+            if math.isfinite(offset)
+        ]

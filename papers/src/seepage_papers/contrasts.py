@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
-from seepage_papers.comparisons import Margin, Others
+from seepage_papers.comparisons import Others, Rising
+from seepage_papers.evidence import Comparison, Term
 from seepage_papers.numbers import Numbers, cell_words, other_axis
 
 
@@ -25,17 +26,15 @@ class Widens:
     at: Sequence[str]
     axis: str = "rows"
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
         """One comparison of two gaps."""
         del others
         low, high = numbers.labels(self.axis, self.along)
-        places = numbers.labels(other_axis(self.axis), self.at)
-        first, last = (
-            numbers.sign * (numbers.at(self.axis, high, x) - numbers.at(self.axis, low, x))
-            for x in places
-        )
-        words = f"from {low} to {high}: {first:+.4g} at {places[0]}, {last:+.4g} at {places[1]}"
-        return [Margin(last - first, words)]
+        first, last = numbers.labels(other_axis(self.axis), self.at)
+        corners = [(1.0, low, first), (-1.0, high, first), (-1.0, low, last), (1.0, high, last)]
+        terms = [numbers.term(w * numbers.sign, self.axis, x, place) for w, x, place in corners]
+        words = f"{low} {{}} and {high} {{}} at {first}, {{}} and {{}} at {last}"
+        return [Comparison(terms, 0.0, words)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,18 +51,56 @@ class Varied:
     axis: str = "rows"
     at: Sequence[str] = ()
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
-        """One comparison: how many labels are the best somewhere, less two."""
-        del others
-        best: Counter[str] = Counter()
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
+        """Each label where another is ahead of it by most."""
         labels = numbers.labels(self.axis, self.along)
-        for place in numbers.labels(other_axis(self.axis), self.at):
-            leaks = {x: numbers.sign * numbers.at(self.axis, x, place) for x in labels}
-            if any(map(math.isnan, leaks.values())):
-                return [Margin(math.nan, "")]
-            best[max(leaks, key=leaks.__getitem__)] += 1
-        words = ", ".join(f"{label} is the strongest {n} times" for label, n in best.most_common())
-        return [Margin(float(len(best) - 2), words)]
+        places = numbers.labels(other_axis(self.axis), self.at)
+        found = []
+        for label in labels:
+            ahead = [
+                comparison
+                for place, rival in product(places, labels)
+                if rival != label
+                for comparison in Rising(along=(label, rival), axis=self.axis, at=(place,))(
+                    numbers, others
+                )
+            ]
+            leads = [sum(t.weight * t.value for t in c.terms) for c in ahead]
+            if any(map(math.isnan, leads)):
+                return [Comparison([Term(1.0, None)], 0.0, "{}")]
+            best = ahead[max(range(len(leads)), key=leads.__getitem__)]
+            found.append(Comparison(best.terms, 0.0, best.words, tries=len(ahead)))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Somewhere:
+    """At least one number leaks as much as that; premises are of this kind.
+
+    Args:
+        leaks: What has to leak, as the measure counts it.
+        along: Labels of one axis; all if none.
+        axis: Which, "rows" or "columns".
+        at: Labels of the other; all if none.
+    """
+
+    leaks: float
+    along: Sequence[str] = ()
+    axis: str = "rows"
+    at: Sequence[str] = ()
+
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
+        """The one that leaks most."""
+        del others
+        places = numbers.labels(other_axis(self.axis), self.at)
+        cells = list(product(numbers.labels(self.axis, self.along), places))
+        terms = {cell: numbers.term(numbers.sign, self.axis, *cell) for cell in cells}
+        known = {cell: t for cell, t in terms.items() if not math.isnan(t.value)}
+        if not known:
+            return []
+        most = max(known, key=lambda cell: known[cell].weight * known[cell].value)
+        offset = -numbers.sign * self.leaks
+        return [Comparison([known[most]], offset, f"at most {cell_words(*most)} {{}}")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +119,21 @@ class Less:
     columns: Sequence[str] = ()
     by: float = 0.0
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
         """Each cell of both."""
         there = others(self.than)
         rows = [x for x in numbers.labels("rows", self.at) if x in there.labels("rows")]
-        margins = []
-        for row in rows:
-            for column in numbers.labels("columns", self.columns):
-                ours, theirs = (n.at("rows", row, column) for n in (numbers, there))
-                words = f"{cell_words(row, column)} {ours:.4g}, in {self.than} {theirs:.4g}"
-                margins.append(Margin(numbers.sign * (theirs - ours) - self.by, words))
-        return margins
+        return [
+            Comparison(
+                [
+                    numbers.term(-numbers.sign, "rows", row, column),
+                    there.term(numbers.sign, "rows", row, column),
+                ],
+                -self.by,
+                f"{cell_words(row, column)} {{}}, in {self.than} {{}}",
+            )
+            for row, column in product(rows, numbers.labels("columns", self.columns))
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +146,16 @@ class Printed:
 
     within: float
 
-    def __call__(self, numbers: Numbers, others: Others) -> list[Margin]:
-        """Each number that is printed."""
+    def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
+        """Each number that is printed, from both sides."""
         del others
-        margins = []
+        found = []
         for line in numbers.lines:
-            ours, printed = line["seepage"], line["paper"]
+            printed = line["paper"]
             if isinstance(printed, int | float):
-                found = float(ours) if isinstance(ours, int | float) else math.nan
-                words = f"{cell_words(str(line['row']), str(line['column']))} {found:.4g}"
-                margin = self.within - abs(found - printed)
-                margins.append(Margin(margin, f"{words}, printed {printed:.4g}"))
-        return margins
+                words = f"{cell_words(str(line['row']), str(line['column']))} {{}}"
+                found += [
+                    Comparison([Term(weight, line)], self.within - weight * printed, words)
+                    for weight in (1.0, -1.0)
+                ]
+        return found

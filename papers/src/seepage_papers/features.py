@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from seepage.search.feature_matching import features_at
 from seepage.threats import Threat
 from seepage_papers.place import Place
 from seepage_papers.prepare import prepared
+from seepage_papers.sources import mean_by_person
 from seepage_papers.substitute import Plain
 
 
@@ -29,10 +31,12 @@ class FeatureErrors:
 
     Args:
         values: One per person and seed.
+        each: Of every person the mean over seeds.
         missed: One reason per batch and seed of which nothing came back.
     """
 
     values: tuple[float, ...]
+    each: Mapping[str, float]
     missed: tuple[str, ...]
 
 
@@ -59,7 +63,7 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
     (defense,) = entries.read_defenses(ready.get("defenses", [[]]))
     client = Client(entries.read_local(ready.get("locals", {})), defense)
     todo = [(who, seed) for who in batches if who.batch is not None for seed in seeds]
-    values: list[float] = []
+    values: list[tuple[str, float]] = []
     missed: list[str] = []
     for number, (who, seed) in enumerate(todo):
         batch = dataset.take(who.people).to(device=place.device)
@@ -74,9 +78,10 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
         except (SeepageError, RuntimeError, ArithmeticError) as error:
             missed.append(str(error) if isinstance(error, SeepageError) else summarise_error(error))
             continue
-        values += found
+        values += zip(map(str, who.people), found, strict=True)
         report(number + 1, len(todo), sum(found) / len(found))
-    return FeatureErrors(tuple(values), tuple(missed))
+    each = mean_by_person(values)
+    return FeatureErrors(tuple(value for _, value in values), each, tuple(missed))
 
 
 def _build_network(

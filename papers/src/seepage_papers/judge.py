@@ -13,33 +13,44 @@ from typing import Any
 
 from seepage.core.construct import construct
 from seepage.core.errors import UnknownName
-from seepage_papers.comparisons import Between, Close, Extreme, Margin, Rising, Test
-from seepage_papers.contrasts import Less, Printed, Varied, Widens
+from seepage_papers.comparisons import Between, Close, Extreme, Rising, Test
+from seepage_papers.contrasts import Less, Printed, Somewhere, Varied, Widens
+from seepage_papers.evidence import Comparison, Margin, margin
 from seepage_papers.numbers import Numbers
 from seepage_papers.substitute import Plain
 
 FILE = Path(__file__).parent / "claims.toml"
-HOLDS, FAILS, BEATEN, NOT_RUN = "holds", "does not hold", "beaten", "not run"
-UNDECIDED = "undecided"
+HOLDS, FAILS, NOISE = "holds", "does not hold", "within noise"
+BEATEN, NO_PREMISE, NOT_RUN = "beaten", "premise fails", "not run"
+WORDS = (HOLDS, FAILS, NOISE, NO_PREMISE, BEATEN, NOT_RUN)
+DOUBT = 0.05
 TESTS: Mapping[str, type[Any]] = MappingProxyType(
     {
         test.__name__.lower(): test
-        for test in (Between, Close, Extreme, Less, Printed, Rising, Varied, Widens)
+        for test in (Between, Close, Extreme, Less, Printed, Rising, Somewhere, Varied, Widens)
     }
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Premise:
-    """What must be so for a claim to mean anything.
+    """What must be so for a claim to mean anything: a defense that hides what nobody got.
 
     Args:
+        says: In one sentence.
         test: How numbers of the claim's table compare then.
         measure: Which numbers; the table's first if none.
+        statistic: Likewise.
+        usual: Whether they are read in the usual convention.
+        table: Of another table than the claim's.
     """
 
+    says: str
     test: Test
     measure: str = ""
+    statistic: str = ""
+    usual: bool = False
+    table: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +63,10 @@ class Claim:
         test: How the numbers compare if it is so.
         measure: Which numbers; the table's first if none.
         statistic: Likewise.
+        centre: "median" where one lost search would decide a mean over people.
         limit: It says what an attack cannot do, so that a stronger attack beats it.
         because: Why it comes out as it does, or what its verdict is worth, once that is known.
-        provided: Without this it is undecided: a defense that leaks little says nothing where as
-            little leaks without.
+        provided: Without these nothing is judged; none where numbers are counted and not measured.
     """
 
     table: str
@@ -63,9 +74,10 @@ class Claim:
     test: Test
     measure: str = ""
     statistic: str = ""
+    centre: str = "mean"
     limit: bool = False
     because: str = ""
-    provided: Premise | None = None
+    provided: tuple[Premise, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,26 +85,39 @@ class Verdict:
     """What came of a claim.
 
     Args:
-        word: "holds", "does not hold", "beaten", "undecided" or "not run".
-        numbers: The comparison that decides: the tightest, or the one that contradicts most; of a
-            claim that is undecided, what its premise fails by.
+        word: One of `WORDS`.
+        numbers: The comparison that decides: the least sure one, or the one that contradicts most;
+            where a premise fails, what it fails by.
         scale: Of the run that was judged.
+        margin: By how much that comparison is as claimed, with its interval.
+        printed: The paper's numbers in that comparison; empty where they are not printed.
+        comparisons: How many there are in the claim.
+        other: What the other centre says, mean or median, where that is of another sign.
     """
 
     word: str
     numbers: str = ""
     scale: str = ""
+    margin: Margin | None = None
+    printed: str = ""
+    comparisons: int = 0
+    other: str = ""
 
 
 @cache
 def claims() -> tuple[Claim, ...]:
     """Every claim there is, in the order of the file."""
     plain = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    return tuple(_claim(one) for one in plain["claim"])
+    shared = {name: _premise(one) for name, one in plain.get("premise", {}).items()}
+    return tuple(_claim(one, shared) for one in plain["claim"])
 
 
 def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
     """Test a claim on recorded runs, by the name of their table.
+
+    It holds where every comparison does at 95 % confidence. It does not hold where one is
+    contradicted, at a confidence that allows for picking the worst of several (Bonferroni).
+    Otherwise it is within noise.
 
     Args:
         claim: What to judge.
@@ -101,41 +126,90 @@ def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
     needed = {claim.table, *([claim.test.than] if isinstance(claim.test, Less) else [])}
     if not needed <= runs.keys():
         return Verdict(NOT_RUN)
-
-    tightest = _tightest(claim.test, claim, runs, claim.measure, claim.statistic)
-    if tightest is None:
+    kind = (claim.measure, claim.statistic)
+    compared = _compared(claim.test, claim.table, runs, *kind)
+    if not compared:
         return Verdict(NOT_RUN)
-    scale, premise = str(runs[claim.table]["scale"]), claim.provided
-    if premise is not None:
-        given = _tightest(premise.test, claim, runs, premise.measure, "")
-        if given is None:
+    scale = str(runs[claim.table]["scale"])
+    for premise in claim.provided:
+        given = _given(premise, claim, runs)
+        if not given:
             return Verdict(NOT_RUN)
-        if given.value < 0:
-            return Verdict(UNDECIDED, given.words, scale)
-    wrong = BEATEN if claim.limit else FAILS
-    return Verdict(HOLDS if tightest.value >= 0 else wrong, tightest.words, scale)
+        worst = min(given, key=lambda comparison: margin(comparison).value)
+        if margin(worst).value < 0:
+            numbers = f"{premise.says} Found: {worst.told()}"
+            return Verdict(NO_PREMISE, numbers, scale, comparisons=len(compared))
+    return _decided(claim, compared, scale)
 
 
-def _tightest(
-    test: Test, claim: Claim, runs: Mapping[str, Plain], measure: str, statistic: str
-) -> Margin | None:
-    """The comparison that comes closest to contradicting, or contradicts most; None without."""
+def _decided(claim: Claim, compared: list[Comparison], scale: str) -> Verdict:
+    """The word that all comparisons together give, with the one that decides."""
+    doubt = DOUBT / len(compared)
+    strict = [margin(one, centre=claim.centre, doubt=doubt) for one in compared]
+    usual = [margin(one, centre=claim.centre, doubt=DOUBT) for one in compared]
+    against = min(range(len(compared)), key=lambda i: strict[i].high)
+    weakest = min(range(len(compared)), key=lambda i: (usual[i].low, usual[i].value))
+    if strict[against].high < 0:
+        word, decides = BEATEN if claim.limit else FAILS, against
+    else:
+        word, decides = HOLDS if usual[weakest].low >= 0 else NOISE, weakest
+    one = compared[decides]
+    return Verdict(
+        word,
+        one.told(),
+        scale,
+        usual[decides],
+        one.printed(),
+        len(compared),
+        _other_centre(claim, one, usual[decides]),
+    )
 
-    def numbers(table: str) -> Numbers:
-        return Numbers.of(runs[table], measure, statistic)
 
-    margins = test(numbers(claim.table), numbers)
-    missing = not margins or any(math.isnan(margin.value) for margin in margins)
-    return None if missing else min(margins)
+def _other_centre(claim: Claim, one: Comparison, found: Margin) -> str:
+    """The median beside the mean, or the reverse, where they point to different sides."""
+    other = "mean" if claim.centre == "median" else "median"
+    there = margin(one, centre=other)
+    apart = found.paired and math.isfinite(there.value) and found.value * there.value < 0
+    return f"by the {other} {there.value:+.3g}" if apart else ""
 
 
-def _claim(plain: Mapping[str, Any]) -> Claim:
-    parts = {**plain, "test": _test(plain["test"])}
-    if "provided" in parts:
-        options = dict(parts["provided"])
-        measure = options.pop("measure", "")
-        parts["provided"] = Premise(_test(options), measure)
-    return Claim(**parts)
+def _given(premise: Premise, claim: Claim, runs: Mapping[str, Plain]) -> list[Comparison]:
+    """The comparisons of a premise; none where a number is missing."""
+    table, kind = premise.table or claim.table, (premise.measure, premise.statistic)
+    return _compared(premise.test, table, runs, *kind, usual=premise.usual)
+
+
+def _compared(
+    test: Test,
+    table: str,
+    runs: Mapping[str, Plain],
+    measure: str,
+    statistic: str,
+    *,
+    usual: bool = False,
+) -> list[Comparison]:
+    """The comparisons of a test; none where a number is missing."""
+
+    def numbers(of: str) -> Numbers:
+        return Numbers.of(runs[of], measure, statistic, usual=usual)
+
+    if table not in runs or not numbers(table).lines:
+        return []
+    found = test(numbers(table), numbers)
+    missing = any(math.isnan(term.value) for one in found for term in one.terms)
+    return [] if missing else found
+
+
+def _claim(plain: Mapping[str, Any], shared: Mapping[str, Premise]) -> Claim:
+    """A claim with its premises: its own, and those of the file that it names."""
+    provided = [
+        shared[one] if isinstance(one, str) else _premise(one) for one in plain.get("provided", ())
+    ]
+    return Claim(**{**plain, "test": _test(plain["test"]), "provided": tuple(provided)})
+
+
+def _premise(plain: Mapping[str, Any]) -> Premise:
+    return Premise(**{**plain, "test": _test(plain["test"])})
 
 
 def _test(plain: Mapping[str, Any]) -> Test:

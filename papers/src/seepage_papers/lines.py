@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from seepage.report import Interval, mean_interval
@@ -30,6 +30,7 @@ class Line:
         people: How many values ours is of.
         standard: Ours in the usual convention; None where that is the same.
         why: A known reason for a difference in this row or column.
+        each: Ours of every person, by a name that is the same in all cells of a table.
     """
 
     row: str
@@ -42,6 +43,7 @@ class Line:
     people: int
     standard: float | None
     why: str
+    each: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def difference(self) -> float | None:
@@ -53,7 +55,8 @@ class Line:
     def plain(self) -> dict[str, Any]:
         """The line as data that JSON can hold."""
         interval = self.interval and [_rounded(self.interval.low), _rounded(self.interval.high)]
-        named = {**vars(self), "difference": self.difference, "interval": interval}
+        each = {who: _rounded(value) for who, value in self.each.items()}
+        named = {**vars(self), "difference": self.difference, "interval": interval, "each": each}
         return {k: _rounded(v) if isinstance(v, float) else v for k, v in named.items()}
 
 
@@ -73,6 +76,7 @@ def line(table: PaperTable, cell: Cell, block: Published, sample: Sample) -> Lin
         people=len(sample.values),
         standard=None if own else _reduced(sample.standard, block, measure(kind.standard)),
         why=" ".join(why for why in (row.why, column.why, _missed(sample.missed)) if why),
+        each=sample.each if block.statistic in ("mean", "median") else {},
     )
 
 

@@ -39,14 +39,14 @@ class Measure:
     function: Function | None = None
 
     def values(self, outcome: Outcome, domain: Domain) -> list[float]:
-        """One value per person; none of a case that failed."""
+        """One value per person, NaN where it is not defined; none of a case that failed."""
         if outcome.truth is None or outcome.guess is None:
             return []
         if self.function is None:
             scores = outcome.record.scores.get(self.standard, ())
-            return [value for value in scores if value is not None]
-        found = self.function(_paired(outcome.truth, outcome.guess), domain).tolist()
-        return [value for value in found if not math.isnan(value)]
+            return [math.nan if value is None else value for value in scores]
+        found: list[float] = self.function(_paired(outcome.truth, outcome.guess), domain).tolist()
+        return found
 
 
 def _paired(truth: Tensor, guess: Tensor) -> Paired:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from seepage_papers.evidence import LineData, Term
 from seepage_papers.measures import measure
 from seepage_papers.substitute import Plain, filled
 
@@ -17,19 +17,21 @@ class Numbers:
     Args:
         lines: Those of one measure and statistic, as `Reproduction.plain` has them.
         values: Of the scale, which labels may name.
+        usual: Read them in the usual convention instead of the paper's.
     """
 
-    lines: Sequence[Mapping[str, object]]
+    lines: Sequence[LineData]
     values: Plain
+    usual: bool = False
 
     @classmethod
-    def of(cls, run: Plain, kind: str = "", statistic: str = "") -> Numbers:
+    def of(cls, run: Plain, kind: str = "", statistic: str = "", *, usual: bool = False) -> Numbers:
         """Pick one measure and statistic of a run; the first of the table if none is named."""
         lines = run["lines"]
         kind = kind or lines[0]["measure"]
         same = [line for line in lines if line["measure"] == kind]
         wanted = statistic or next((line["statistic"] for line in same), "")
-        return cls([line for line in same if line["statistic"] == wanted], run["values"])
+        return cls([line for line in same if line["statistic"] == wanted], run["values"], usual)
 
     def labels(self, axis: str, named: Sequence[str] = ()) -> list[str]:
         """Those named, with the values of the scale in them; every one if none is.
@@ -42,20 +44,19 @@ class Numbers:
         every = list(dict.fromkeys(str(line[key]) for line in self.lines))
         return [str(filled(name, self.values)) for name in named] or every
 
-    def at(self, axis: str, label: str, other: str) -> float:
-        """What was found at a label of this axis and one of the other; NaN if nothing was."""
+    def term(self, weight: float, axis: str, label: str, other: str) -> Term:
+        """The cell at a label of this axis and one of the other, to be summed."""
         row, column = (label, other) if axis == "rows" else (other, label)
-        for line in self.lines:
-            if (line["row"], line["column"]) == (row, column):
-                found = line["seepage"]
-                return float(found) if isinstance(found, int | float) else math.nan
-        return math.nan
+        cells = (x for x in self.lines if (x["row"], x["column"]) == (row, column))
+        return Term(weight, next(cells, None), self.usual)
 
     @property
     def sign(self) -> float:
         """Of what leaks more: 1 where that is the larger number, -1 where it is the smaller."""
-        named = str(self.lines[0]["measure"])
-        return 1.0 if measure(named).higher_leaks_more else -1.0
+        kind = measure(str(self.lines[0]["measure"]))
+        if self.usual and kind.function is not None:
+            kind = measure(kind.standard)
+        return 1.0 if kind.higher_leaks_more else -1.0
 
 
 def other_axis(axis: str) -> str:

@@ -11,7 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.report import markdown_table, markdown_words
-from seepage_papers.judge import BEATEN, FAILS, HOLDS, NOT_RUN, UNDECIDED, claims, judged
+from seepage_papers.judge import (
+    BEATEN,
+    FAILS,
+    HOLDS,
+    NO_PREMISE,
+    NOISE,
+    NOT_RUN,
+    claims,
+    judged,
+)
 from seepage_papers.lines import Line
 from seepage_papers.measures import measure
 from seepage_papers.substitute import Plain
@@ -28,7 +37,8 @@ TOLD = {
     HOLDS: "This holds",
     FAILS: "This does not hold",
     BEATEN: "This is beaten",
-    UNDECIDED: "This is undecided, since too little leaks without a defense",
+    NOISE: "This is within noise",
+    NO_PREMISE: "Its premise fails",
 }
 WORDS = ("cell", "measure", "why")
 ALWAYS = ("cell", "paper", "Seepage", "difference", "why")

@@ -117,7 +117,7 @@ def _sample(
         case "features":
             announce(f"features of {cell}")
             errors = feature_errors(cell.scenario, place, seeds=seeds)
-            return Sample(errors.values, missed=errors.missed)
+            return Sample(errors.values, each=errors.each, missed=errors.missed)
         case "rank_metric":
             announce(f"ranks of {cell}")
             return counted(cell, block)

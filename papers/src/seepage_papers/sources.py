@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import fmean
 
@@ -17,6 +18,8 @@ from seepage_papers.place import Place, Trained
 from seepage_papers.table import Cell, Published
 from seepage_papers.trained import trained
 
+# Letters of a digest that tell the people of a table apart.
+NAMED = 10
 SOURCES = ("audit", "features", "rank_metric", "utility", "victim")
 
 
@@ -28,6 +31,7 @@ class Sample:
         values: One per person and seed, or a single number.
         updates: The people of the batch that each value is from; empty for a single number.
         standard: The same in the usual convention; empty where there is no other.
+        each: Of every person the mean over seeds; empty where a cell is one number.
         records: What they were read from; of several attacks in a cell, the strongest's.
         missed: Why people have no value, one reason for each batch; where there are records, they
             tell.
@@ -36,6 +40,7 @@ class Sample:
     values: tuple[float, ...] = ()
     updates: tuple[tuple[int, ...], ...] = ()
     standard: tuple[float, ...] = ()
+    each: Mapping[str, float] = field(default_factory=dict)
     records: tuple[Record, ...] = ()
     missed: tuple[str, ...] = ()
 
@@ -80,17 +85,38 @@ class Audited:
     def _of(self, records: Sequence[Record], part: Part, kind: Measure) -> Sample:
         outcomes = [outcome for record in records if (outcome := self._outcome(record))]
         domain, usual = part.audit.tasks[0].domain, measure(kind.standard)
-        found = [(o.record.people, v) for o in outcomes for v in kind.values(o, domain)]
+        found = [(o.record, kind.values(o, domain)) for o in outcomes]
+        known = [(r.people, v) for r, values in found for v in values if not math.isnan(v)]
+        standard = (v for outcome in outcomes for v in usual.values(outcome, domain))
         return Sample(
-            values=tuple(value for _, value in found),
-            updates=tuple(people for people, _ in found),
-            standard=tuple(v for outcome in outcomes for v in usual.values(outcome, domain)),
+            values=tuple(value for _, value in known),
+            updates=tuple(people for people, _ in known),
+            standard=tuple(v for v in standard if not math.isnan(v)),
+            each=mean_by_person(
+                (f"{record.truth[:NAMED]}.{number}", value)
+                for record, values in found
+                for number, value in enumerate(values)
+            ),
             records=tuple(records),
         )
 
     def _outcome(self, record: Record) -> Outcome | None:
         truth = self._found.truth(record)
         return None if truth is None else Outcome(record, truth, self._found.guess(record))
+
+
+def mean_by_person(found: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The mean over seeds of every person's values that are defined.
+
+    Example:
+        >>> mean_by_person([("a", 1.0), ("b", 5.0), ("a", 3.0), ("b", math.nan)])
+        {'a': 2.0, 'b': 5.0}
+    """
+    several: dict[str, list[float]] = {}
+    for who, value in found:
+        if not math.isnan(value):
+            several.setdefault(who, []).append(value)
+    return {who: fmean(values) for who, values in several.items()}
 
 
 def counted(cell: Cell, block: Published) -> Sample:

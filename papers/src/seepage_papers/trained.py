@@ -19,6 +19,7 @@ from seepage.core.construct import construct
 from seepage.core.digest import digest
 from seepage.defenses import chain
 from seepage.utility import CropAndFlip, Drops, OneCycle, Training, train
+from seepage.zoo.resnet import random_weights
 from seepage_papers.place import Place, Trained
 
 
@@ -38,6 +39,9 @@ class Schooling:
         drops: A tenth of the learning rate after each quarter, as the papers have it.
         one_cycle: Rise and fall instead: after a few epochs of drops a network has learned little.
         augmented: Crops and mirror images.
+        inserted: Random neurons (`random_weights`) are put in after the training, as Liu et al.
+            do; otherwise the network is trained with them.
+        behind: Train it behind the cell's own defense, as a network under that defense is.
         seed: Of the order of the examples.
     """
 
@@ -52,6 +56,8 @@ class Schooling:
     drops: bool = True
     one_cycle: bool = False
     augmented: bool = True
+    inserted: bool = False
+    behind: bool = False
     seed: int = 0
 
     def plan(self, like: Batch) -> Training:
@@ -91,6 +97,8 @@ def trained(
     model = dict(scenario["models"])
     schooling = construct("schooling", Schooling, model.pop("schooling"))
     plain = {k: scenario["data"][k] for k in entries.DATASET if k in scenario["data"]}
+    if schooling.behind:
+        (defense,) = entries.read_defenses(scenario.get("defenses", [[]]))
     defense = chain() if defense is None else defense
     wanted = repr((plain, model, schooling, defense))
     if wanted not in place.trained:
@@ -118,6 +126,10 @@ def _trained(
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(path.with_suffix(".lock")), checkpointing(folder / "checkpoints"):
         if not report.is_file():
+            drawn = [weights.clone() for weights in random_weights(task.model)]
+            if schooling.inserted:
+                for weights in random_weights(task.model):
+                    weights.zero_()
             utility = train(
                 task.to(device=place.device),
                 data,
@@ -127,7 +139,10 @@ def _trained(
                 delta=None,
                 rng=Rng(schooling.seed),
             )
-            _save(utility.task.to(device="cpu"), path)
+            made = utility.task.to(device="cpu")
+            for weights, first in zip(random_weights(made.model), drawn, strict=True):
+                weights.copy_(first)
+            _save(made, path)
             kept = {"accuracy": utility.accuracy[-1], "training_loss": utility.training_loss}
             _write(report, json.dumps(kept))
     return Trained(path, **json.loads(report.read_text(encoding="utf-8")))

@@ -232,6 +232,7 @@ def systematic(
     features: FeatureRecovery | None = None,
     prior: PriorNetwork | None = None,
     weighting: Literal["entries"] | float = "entries",
+    normalised: bool = True,
     tv: float | Sequence[float] = 1e-2,
     batchnorm: float = 1e-3,
     first_layer: float = 1.0,
@@ -255,6 +256,7 @@ def systematic(
         prior: The untrained network that makes the images; None searches pixels.
         weighting: Weight of each tensor's cosine: its number of entries, as in the paper, or the
             observed norm to this power.
+        normalised: Whether these weights are divided by their sum; the paper's are not.
         tv: Weight of the total variation; a pair falls from the first to the second (not in the
             paper).
         batchnorm: Weight of the batch-normalisation statistics; not used on networks without.
@@ -279,14 +281,15 @@ def systematic(
         The paper takes steps of 0.00001 on the weights of its network, whose size it does not
         state. Features are assigned to inputs by their labels, which the gradient of their layer
         tells, and greedily among inputs of one class, at every step; the paper does so greedily
-        and once. Features of known length are matched by their distance. Weights of the cosines
-        sum to one.
+        and once, by comparing them with the actual features, which an adversary does not have.
+        Features of known length are matched by their distance. Weights of the cosines sum to one
+        unless `normalised` is False.
 
     References:
         Liu et al., 2024, Eq. 4 and appendix F (liu2024systematic)
     """
     terms = (
-        LayerwiseCosine(weighting=weighting),
+        LayerwiseCosine(weighting=weighting, normalised=normalised),
         weigh_variation(tv, steps=steps),
         BatchNormStatistics(weight=batchnorm, first_layer=first_layer),
     )

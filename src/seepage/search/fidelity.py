@@ -231,10 +231,12 @@ class LayerwiseCosine:
             ||g*_i||^p, so that 0 weighs all tensors alike. The joint cosine is about p = 2. Larger
             p favours the layers next to the output, whose gradients are the smoothest functions of
             the input, and the search gets stuck less.
+        normalised: Divide by the sum of the weights, so that `weight` means the same for all
+            weightings and every network. The paper leaves the sum as it is: with "entries" that
+            makes the cosines of ResNet-18 outweigh every other term by ten million times.
 
     Deviations:
-        Divided by the sum of the weights, so that `weight` means the same for all weightings and
-        every network; the paper leaves the sum as it is, and has "entries" alone.
+        The paper has "entries" alone, and no division (`normalised=False`).
 
     References:
         Liu et al., 2024, appendix F, gradient reweighting (liu2024systematic)
@@ -242,6 +244,7 @@ class LayerwiseCosine:
 
     weight: float = 1.0
     weighting: Literal["entries"] | float = "entries"
+    normalised: bool = True
 
     def __post_init__(self) -> None:
         """Check the weighting."""
@@ -255,15 +258,18 @@ class LayerwiseCosine:
         """Compare the direction of each tensor."""
         theirs = observation.update
         ours = [candidate.update.tensors[name] for name in theirs.tensors]
-        return (self._shares(theirs) * _one_minus_cosines(ours, list(theirs))).sum()
+        return (self._weights(theirs) * _one_minus_cosines(ours, list(theirs))).sum()
 
-    def _shares(self, observed: Update) -> Tensor:
+    def _weights(self, observed: Update) -> Tensor:
         first = next(iter(observed))
         if isinstance(self.weighting, str):
             counts = [t.numel() for t in observed]
+            total = sum(counts) if self.normalised else 1
             # Filled one by one, since a CUDA graph cannot hold a copy from the host.
-            return torch.stack([first.new_full((), count / sum(counts)) for count in counts])
+            return torch.stack([first.new_full((), count / total) for count in counts])
         norms = _norms(list(observed))
+        if not self.normalised:
+            return norms.pow(self.weighting)
         # Divide by the largest, since powers of tiny norms underflow in single precision.
         tiny = torch.finfo(norms.dtype).tiny
         weights = (norms / norms.max().clamp_min(tiny)).pow(self.weighting)

@@ -112,27 +112,38 @@ class Adam:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientDescent:
-    """Plain gradient descent: x - step_size g.
+    """Gradient descent, x - step_size g, or with Nesterov's momentum.
+
+    Args:
+        step_size: Length of a step, in multiples of the gradient.
+        momentum: Share of the last step that is kept; 0 for none.
 
     References:
         Geiping et al., 2020, Table 1, where it fails (geiping2020inverting)
     """
 
     step_size: float = 0.1
+    momentum: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the step size."""
         require_step_size(self.step_size)
+        if not 0 <= self.momentum < 1:
+            raise InvalidValue(f"expected momentum in [0, 1), got {self.momentum!r}")
 
     def start(self, points: Tensor) -> State:
-        """Return an empty state."""
-        return ()
+        """Begin at rest."""
+        return (torch.zeros_like(points),) if self.momentum else ()
 
     def step(
         self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
     ) -> tuple[Tensor, State]:
         """Take one step."""
-        return points - moment.scale * self.step_size * gradients, state
+        if not self.momentum:
+            return points - moment.scale * self.step_size * gradients, state
+        velocity = self.momentum * state[0] + gradients
+        ahead = gradients + self.momentum * velocity
+        return points - moment.scale * self.step_size * ahead, (velocity,)
 
 
 def _bias_correction(beta: float, count: Tensor) -> Tensor:

@@ -366,7 +366,15 @@ class WideHead(nn.Module):
     leaves them as they were drawn (`random_weights`).
     """
 
-    def __init__(self, features: int, neurons: int, trained: int, classes: int, rng: Rng) -> None:
+    def __init__(
+        self,
+        features: int,
+        neurons: int,
+        trained: int,
+        classes: int,
+        deviation: float | None,
+        rng: Rng,
+    ) -> None:
         """Draw the random neurons from the key, and the rest as PyTorch does."""
         super().__init__()
         self.trained = trained
@@ -375,7 +383,8 @@ class WideHead(nn.Module):
         random = neurons - trained
         with torch.no_grad():
             weight = self.hidden.weight
-            weight[trained:] = rng.normal((random, features), like=weight) / features**0.5
+            spread = features**-0.5 if deviation is None else deviation
+            weight[trained:] = spread * rng.normal((random, features), like=weight)
             self.head.weight[:, trained:] = torch.arange(1, classes + 1)[:, None] / random
 
     def forward(self, features: Tensor) -> Tensor:
@@ -401,6 +410,7 @@ def wide_head_resnet18(
     *,
     neurons: int = 16384,
     trained: int = 2048,
+    deviation: float | None = None,
     head_seed: int = 0,
     width: int = 64,
     classes: int = 10,
@@ -418,6 +428,7 @@ def wide_head_resnet18(
     Args:
         neurons: Number m of neurons in the wide layer; the paper's is 512 x 32.
         trained: Number m - v of neurons that are not random; they come first.
+        deviation: Of the entries of W2; 1 / sqrt(d) if None, 1 in the paper.
         head_seed: Of the random neurons only.
         width: Channels of ResNet-18's first stage; 8 times as many features reach the wide layer.
         classes: Number K of outputs.
@@ -435,8 +446,9 @@ def wide_head_resnet18(
         the rows of W2 are divided by that. Otherwise logit i starts at about 0.4 i sqrt(d), and
         training shrinks the features to nothing before it learns. The paper adds W2 and A2 after
         training; here they are present from the start, so that the attacked network is the one
-        that was trained. Rows are numbered from 1, so that no row of A2 is zero. The wide layer
-        has no bias, as in the formula; the head keeps ResNet-18's.
+        that was trained; `deviation=1` is for networks to which they are added afterwards. Rows
+        are numbered from 1, so that no row of A2 is zero. The wide layer has no bias, as in the
+        formula; the head keeps ResNet-18's.
 
     References:
         Liu et al., 2024, appendix F (liu2024systematic)
@@ -450,9 +462,15 @@ def wide_head_resnet18(
     def make() -> nn.Module:
         channels, _, _ = require_image_shape("wide_head_resnet18", domain)
         rng = Rng(head_seed).fork("wide head")
-        head = lambda features: WideHead(features, neurons, trained, classes, rng)  # noqa: E731
+        head = lambda features: WideHead(  # noqa: E731
+            features, neurons, trained, classes, deviation, rng
+        )
         blocks = (2, 2, 2, 2)
         return ResNet(_BasicBlock, blocks, stem="cifar", width=width, channels=channels, head=head)
 
-    options = {"neurons": neurons, "trained": trained, "head_seed": head_seed, "width": width}
+    if deviation is not None and not 0 < deviation < float("inf"):
+        raise InvalidValue(f"expected deviation > 0 or None, got {deviation!r}")
+    options: dict[str, float] = {"neurons": neurons, "trained": trained}
+    options |= {"head_seed": head_seed, "width": width}
+    options |= {} if deviation is None else {"deviation": deviation}
     return build_task(wide_head_resnet18, make, domain, **options, classes=classes, seed=seed)

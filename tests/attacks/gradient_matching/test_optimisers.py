@@ -138,6 +138,35 @@ def test_gradient_descent_moves_against_the_gradient_by_the_scheduled_step():
     assert torch.allclose(moved, point - 0.05 * gradients, rtol=1e-12)
 
 
+def test_momentum_is_that_of_torch():
+    path, _, _ = run(GradientDescent(step_size=0.01, momentum=0.9), quadratic, starts(), 40)
+
+    def make(parameters):
+        return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, nesterov=True)
+
+    for row, start in enumerate(starts()):
+        theirs = torch_path(make, quadratic, start, 40)
+        assert torch.allclose(path[:, row], theirs, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0])
+def test_lbfgs_stops_where_torch_does(size):
+    """Far below torch's tolerance nothing moves; at ordinary sizes the way is the same."""
+
+    def small(point):
+        return size**2 * quadratic(point)
+
+    path, _, _ = run(LBFGS(tolerance=1e-9), small, starts(), 15)
+
+    def make(parameters):
+        return torch.optim.LBFGS(parameters, lr=1.0, max_iter=1, tolerance_grad=0)
+
+    theirs = torch_path(make, small, starts()[1], 15)
+    ours = path[:, 1]
+    assert ((ours[-1] - ours[0]).abs().max() == 0) == ((theirs[-1] - theirs[0]).abs().max() == 0)
+    assert (ours - theirs).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize("history", [3, 100])
 @pytest.mark.parametrize(
     ("objective", "step_size", "steps"), [(quadratic, 1.0, 25), (rosenbrock, 0.3, 60)]

@@ -119,9 +119,11 @@ def test_layerwise_cosine_is_a_weighted_mean_over_tensors(weighting):
     expected = sum(
         w * (1 - cosine(OURS[n].flatten().tolist(), THEIRS[n].flatten().tolist()))
         for n, w in weights.items()
-    ) / sum(weights.values())
-    term = LayerwiseCosine(weighting=weighting)
-    assert float(value(term, OURS, THEIRS)) == pytest.approx(expected, rel=1e-12)
+    )
+    for normalised, total in ((True, sum(weights.values())), (False, 1.0)):
+        term = LayerwiseCosine(weighting=weighting, normalised=normalised)
+        found = float(value(term, OURS, THEIRS))
+        assert found == pytest.approx(expected / total, rel=1e-12)
 
 
 def test_decaying_falls_by_its_factor_every_so_many_steps():

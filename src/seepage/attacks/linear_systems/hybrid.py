@@ -321,6 +321,12 @@ _CORRECTIONS = (
     Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0, norm=1e-3),
 )
 
+_PUBLISHED = (
+    Correction(steps=10_000, matching=1.0, tv=1.0, system=0.05, norm=0.0),
+    Correction(steps=8_000, matching=1.0, tv=1.0, system=0.1, norm=0.0),
+    Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0, norm=0.0),
+)
+
 
 def hybrid(
     *,
@@ -328,6 +334,7 @@ def hybrid(
     steps: Sequence[int] = (10_000, 8_000, 1_000),
     step_size: float = 1e-3,
     damping: float = 0.0,
+    published: bool = False,
     engine: Engine = _EXACT,
 ) -> Attack:
     """R-GAP whose solutions are corrected, layer by layer, by gradient matching.
@@ -338,6 +345,7 @@ def hybrid(
         steps: Of the correction of the first layer, the second, and all deeper ones.
         step_size: Of Adam, in normalised coordinates.
         damping: Tikhonov damping of the least squares, for noisy updates.
+        published: Take the weights of the paper's code instead of ours.
         engine: How the searches are computed.
 
     Deviations:
@@ -352,9 +360,10 @@ def hybrid(
     References:
         Chen and Campbell, 2022, Algorithm 1 and Eq. 11 (chen2022analysing)
     """
-    if len(steps) != len(_CORRECTIONS):
-        raise InvalidValue(f"expected {len(_CORRECTIONS)} numbers of steps, got {steps!r}")
-    pairs = zip(_CORRECTIONS, steps, strict=True)
+    corrections = _PUBLISHED if published else _CORRECTIONS
+    if len(steps) != len(corrections):
+        raise InvalidValue(f"expected {len(corrections)} numbers of steps, got {steps!r}")
+    pairs = zip(corrections, steps, strict=True)
     return Hybrid(
         corrections=tuple(replace(correction, steps=count) for correction, count in pairs),
         constraint=constraint,

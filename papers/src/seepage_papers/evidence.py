@@ -1,0 +1,198 @@
+"""How sure a comparison of cells is: paired over people where that is possible.
+
+A comparison is a sum of cells plus a constant, and it is as claimed where that is at least zero.
+Its interval is of the mean (or the median) over people. Where the cells are of the same people,
+each person is their own control. Runs that were recorded without people have only intervals of
+their means: those are taken for independent, which is cautious, since the same people are easy or
+hard in every cell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+from typing import Any
+
+from scipy import stats
+
+CONFIDENCE = 0.95
+# Half the width of a 95 % interval, in standard errors.
+WIDTH = 1.959964
+LineData = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A cell in a sum.
+
+    Args:
+        weight: What it is multiplied by.
+        line: As `Line.plain` has it; None where the run has no such cell.
+        usual: Read it in the usual convention.
+    """
+
+    weight: float
+    line: LineData | None
+    usual: bool = False
+
+    @property
+    def value(self) -> float:
+        """What was found; NaN if nothing was."""
+        if self.line is None:
+            return math.nan
+        found = self.line["seepage"]
+        if self.usual and self.line.get("standard") is not None:
+            found = self.line["standard"]
+        return float(found) if isinstance(found, int | float) else math.nan
+
+    @property
+    def printed(self) -> float:
+        """What the paper has there; NaN if nothing is printed."""
+        found = None if self.line is None else self.line.get("paper")
+        return float(found) if isinstance(found, int | float) else math.nan
+
+    @property
+    def each(self) -> Mapping[str, float]:
+        """Of every person; empty where they are not recorded, or in another convention."""
+        if self.line is None or self.usual:
+            return {}
+        # Reports write what JSON has no number for, an exact PSNR, as a word.
+        return {who: float(value) for who, value in (self.line.get("each") or {}).items()}
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean; 0 of a single number, infinite where it is not known."""
+        line = self.line or {}
+        if len(self.each) > 1:
+            return stdev(self.each.values()) / math.sqrt(len(self.each))
+        if line.get("interval") and not self.usual:
+            low, high = line["interval"]
+            return float(high - low) / 2 / WIDTH
+        return 0.0 if line.get("people", 1) <= 1 else math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Cells that compare as claimed where `sum(weight * cell) + offset` is at least zero.
+
+    Args:
+        terms: The cells.
+        offset: What is added.
+        words: The cells in words, with `{}` for the number of each.
+        tries: Of how many comparisons this one was picked as the largest.
+    """
+
+    terms: Sequence[Term]
+    offset: float
+    words: str
+    tries: int = 1
+
+    def told(self) -> str:
+        """The comparison in words, with our numbers."""
+        return self.words.format(*(f"{term.value:.4g}" for term in self.terms))
+
+    def printed(self) -> str:
+        """The paper's numbers in the same order; empty where one is not printed."""
+        numbers = [term.printed for term in self.terms]
+        return "" if any(map(math.isnan, numbers)) else ", ".join(f"{n:.4g}" for n in numbers)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """By how much a comparison turns out as claimed.
+
+    Args:
+        value: At least zero where it does.
+        low: End of the interval.
+        high: The other end; it is infinite where several people have no interval.
+        people: How many pairs, or of unpaired cells the fewest people; 1 for single numbers.
+        paired: Whether people were compared with themselves.
+    """
+
+    value: float
+    low: float
+    high: float
+    people: int
+    paired: bool
+
+    def __str__(self) -> str:
+        """The margin, its interval, and of how many people.
+
+        Example:
+            >>> str(Margin(2.0, 0.5, 3.5, 16, paired=True)), str(Margin(0.0, 0.0, 0.0, 1, False))
+            ('+2 (0.5 to 3.5), 16 people, paired', '+0')
+        """
+        if self.low == self.high:
+            return f"{self.value:+.3g}"
+        interval = f"{self.value:+.3g} ({self.low:.3g} to {self.high:.3g})"
+        return f"{interval}, {self.people} people{', paired' if self.paired else ''}"
+
+
+def margin(comparison: Comparison, *, centre: str = "mean", doubt: float = 0.05) -> Margin:
+    """The margin of a comparison with its interval.
+
+    Args:
+        comparison: The cells.
+        centre: "mean" or "median" over people.
+        doubt: How often the interval may miss, on both sides together.
+    """
+    doubt = doubt / comparison.tries
+    own = _pairs(comparison)
+    if own and (centre == "median" or not all(map(math.isfinite, own))):
+        value, low, high = _median(own, doubt)
+        return Margin(value, low, high, len(own), paired=True)
+    if own:
+        value, error = fmean(own), stdev(own) / math.sqrt(len(own)) if len(own) > 1 else 0.0
+        half = _half(error, len(own), doubt)
+        return Margin(value, value - half, value + half, len(own), paired=True)
+    terms = comparison.terms
+    value = comparison.offset + sum(term.weight * _centre(term, centre) for term in terms)
+    error = math.hypot(*(term.weight * term.error for term in terms))
+    people = min(int((term.line or {}).get("people", 1)) for term in terms)
+    half = _half(error, people, doubt)
+    return Margin(value, value - half, value + half, people, paired=False)
+
+
+def _centre(term: Term, centre: str) -> float:
+    return median(term.each.values()) if term.each and centre == "median" else term.value
+
+
+def _pairs(comparison: Comparison) -> list[float]:
+    """The comparison for each person, where every cell has the same people."""
+    first, *rest = (term.each for term in comparison.terms)
+    if not first or any(other.keys() != first.keys() for other in rest):
+        return []
+    weights = [term.weight for term in comparison.terms]
+    people = zip(*([each[who] for who in first] for each in (first, *rest)), strict=True)
+    return [
+        comparison.offset + sum(w * v for w, v in zip(weights, values, strict=True))
+        for values in people
+    ]
+
+
+def _half(error: float, people: int, doubt: float) -> float:
+    if error == 0 or math.isinf(error):
+        return error
+    return float(error * stats.t.ppf(1 - doubt / 2, max(people - 1, 1)))
+
+
+def _median(values: Sequence[float], doubt: float) -> tuple[float, float, float]:
+    """The median and the order statistics that bound it; nothing does below six people.
+
+    Example:
+        >>> _median([3.0, 1.0, 2.0, 5.0, 4.0, 6.0], 0.05)
+        (3.5, 1.0, 6.0)
+
+    References:
+        Sign test: the number of people below the median is binomial.
+    """
+    ordered = sorted(values)
+    # Ranks that many doubts below one half hold between them.
+    rank = int(stats.binom.ppf(doubt / 2, len(ordered), 0.5))
+    if stats.binom.cdf(rank, len(ordered), 0.5) > doubt / 2:
+        rank -= 1
+    if rank < 0:
+        return median(ordered), -math.inf, math.inf
+    return median(ordered), ordered[rank], ordered[-1 - rank]
