@@ -53,6 +53,7 @@ PROMISED = {
     "attacks.ReadLogits",
     "attacks.Unmixed",
     "attacks.analytic_fc",
+    "attacks.bag_of_words",
     "attacks.cocktail_party",
     "attacks.class_fishing",
     "attacks.dager",

@@ -321,7 +321,7 @@ def test_inputs_of_any_rank_are_numbers_in_a_row():
     ("model", "loss", "batch", "error", "said"),
     [
         (nn.Embedding(9, 3), nn.CrossEntropyLoss(), (torch.ones(2, 4).long(), torch.ones(2).long()),
-         NotApplicable, "tokens"),
+         InvalidValue, "only classifiers"),
         (nn.Linear(4, 1), nn.MSELoss(), (torch.rand(2, 4), torch.rand(2)), NotApplicable,
          "only classifiers"),
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 5), torch.ones(2).long()),

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
+from seepage.attacks.text.token_table import require_texts
 from seepage.clients import Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.device import precision
@@ -21,6 +22,7 @@ from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.domains import Tokens
+from seepage.numerics.row_span import row_span, share_outside
 from seepage.probing.heads import classifier_head
 from seepage.probing.hooks import layer_inputs
 from seepage.probing.usable_update import require_usable
@@ -30,36 +32,6 @@ TOGETHER = 256
 
 # Names of linear layers that read the same vector at every position, as query, key and value do.
 Reader = tuple[str, ...]
-
-
-def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) -> Tensor:
-    """Return an orthonormal basis of the row space of a weight gradient, in float64.
-
-    The gradient is dL/dW = sum_i (dL/dy_i) x_i^T, so its rows are spanned by the inputs x_i.
-
-    Args:
-        gradient: `(m, d)`.
-        tolerance: Singular values below this share of the largest are rounding.
-        at_most: How many vectors the layer read, if known; noise has more directions.
-
-    Example:
-        >>> read = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> basis = row_span(torch.ones(4, 2).tril() @ read, tolerance=1e-6)
-        >>> len(basis), share_outside(basis, torch.eye(3)).round().tolist()
-        (2, [0.0, 0.0, 1.0])
-    """
-    _, values, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
-    kept = int((values > tolerance * values[0]).sum())
-    span: Tensor = rows[: kept if at_most is None else min(kept, at_most)]
-    return span
-
-
-def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:
-    """Return ||x - x V^T V|| / ||x|| for each vector x of `(..., d)`, V the basis `(r, d)`."""
-    wide = vectors.double()
-    outside = wide - wide @ basis.T @ basis
-    shares: Tensor = outside.norm(dim=-1) / wide.norm(dim=-1)
-    return shares
 
 
 def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader, ...]]:
@@ -217,11 +189,7 @@ class _Dager:
         began = time.perf_counter()
         task, update, size = observation.task, observation.update, observation.batch_size
         require_usable(update, task)
-        if not isinstance(task.domain, Tokens):
-            raise NotApplicable(
-                f"dager reads token sequences, but the inputs of {task.name} are {task.domain!r}; "
-                "use gradient matching"
-            )
+        domain = require_texts(task.domain, needed_by="dager")
         token, prefixes = find_readers(task, tolerance=self.rank_tolerance)
         first, *rest = (
             _Check(
@@ -229,12 +197,12 @@ class _Dager:
                 row_span(
                     _stack_gradients(reader, update),
                     tolerance=self.rank_tolerance,
-                    at_most=None if size is None else size * task.domain.shape[0],
+                    at_most=None if size is None else size * domain.length,
                 ),
             )
             for reader in (token, *prefixes)
         )
-        candidates = self._find_tokens(task, first, task.domain.vocabulary, at_least=size or 1)
+        candidates = self._find_tokens(task, first, domain.vocabulary, at_least=size or 1)
         found, outside, complete = self._grow_texts(task, rest, candidates, at_least=size or 1)
         size = size or len(found)
         texts = found[:size]
@@ -311,7 +279,13 @@ def _run_head(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
     return read[name], logits
 
 
-@applies_to(Tokens)
+def _require_decoder(observation: Observation) -> None:
+    require_texts(observation.task.domain, needed_by="dager")
+    with precision("float32"):
+        find_readers(observation.task, tolerance=1e-6)
+
+
+@applies_to(Tokens, require=_require_decoder)
 def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
     """Exact texts of a decoder: tokens and prefixes that lie in the spans of its gradients.
 

@@ -38,6 +38,7 @@ _MEASURES: Mapping[str, str] = {
     "psnr": "PSNR in dB",
     "feature_accuracy": "for tables, the share of columns that are right",
     "token_accuracy": "for texts, the share of words that are right",
+    "token_recall": "for texts in no order, the share of different words that were named",
 }
 _FIELDS = {"batch": "batch_size", "client": "local", "adversary": "threat"}
 SHOWN = 20

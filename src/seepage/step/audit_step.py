@@ -35,7 +35,7 @@ from seepage.step.shared_update import (
     find_privacy,
     leave_unchanged,
 )
-from seepage.step.step_attacks import StepAttack, list_attacks, read_public
+from seepage.step.step_attacks import StepAttack, as_public, list_attacks, read_public
 from seepage.step.step_inputs import (
     check_batch,
     choose_domain,
@@ -45,6 +45,7 @@ from seepage.step.step_inputs import (
     unreduce_loss,
 )
 from seepage.step.step_result import StepAudit
+from seepage.step.step_texts import MaskPadding, choose_texts, gather_texts, read_mask
 from seepage.threats import Threat
 from seepage.zoo.foreign import Logits, find_logits
 
@@ -152,7 +153,7 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
     if others is None:
         pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
     else:
-        pool = others.detach().cpu().float().reshape(-1, *shape)
+        pool = as_public(others).reshape(-1, *shape)
     if len(pool) < len(private):
         raise InvalidValue(
             f"expected others to be at least as many as the batch, got {len(pool)} for "
@@ -166,6 +167,7 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
             torch.cat([shaped.inputs.to(pool), pool]), domain=task.domain, synthetic=others is None
         ),
         bounds=task.domain.bounds,
+        domain=task.domain,
     )
 
 
@@ -207,7 +209,9 @@ def audit_step(
     Args:
         model: Any classifier; what it returns may hold the logits under that name.
         loss: As the training loop calls it, reduced or not.
-        batch: Inputs as the network reads them, and labels.
+        batch: Inputs as the network reads them, and labels: a pair, or a mapping as tokenizers and
+            data loaders give it. Whole numbers `(B, L)` are tokens; with an `attention_mask`, texts
+            may have several lengths.
         optimizer: If given, what is shared is how far it moves; else the gradient. One of Opacus's
             clips and adds its noise as it does in training.
         domain: What inputs are, where they are in natural units; its normalisation is then
@@ -240,8 +244,8 @@ def audit_step(
         (0, True)
 
     Raises:
-        NotApplicable: The step is of a kind that no attack here can search: whole numbers as
-            inputs, or targets that are no classes.
+        NotApplicable: The step is of a kind that no attack here can read: whole numbers that are
+            no tokens, or targets that are no classes.
         InvalidValue: Network, loss and batch do not fit together.
     """
     if not (seconds > 0 and (steps is None or steps >= 1)):
@@ -257,7 +261,14 @@ def audit_step(
             raise InvalidValue(f"Opacus is the defense of this step; leave out {defense}")
         own, optimizer, defense = privacy.unwrap_model(own), None, privacy.defense
     with leave_unchanged(model):
-        private = check_batch(*read_batch(batch))
+        inputs, labels = read_batch(batch)
+        if not inputs.is_floating_point():
+            mask = read_mask(batch)
+            domain = choose_texts(own, inputs, declared=domain, mask=mask)
+            others = gather_texts(others, domain)
+            if mask is not None and domain.padding is not None:
+                own = MaskPadding(own, domain.padding)
+        private = check_batch(inputs, labels)
         task, client, notes = _prepare_task(own, loss, private, optimizer, domain, defense, others)
         known = threat or Threat(batchnorm="unknown" if _normalises_by_batch(model) else "running")
         if known.batchnorm == "unknown":
@@ -357,7 +368,8 @@ def _compute_logits(
         )
     inputs = private.inputs.reshape(len(private), *domain.shape)
     domain.check(inputs)
-    given = domain.normalise(inputs.to(like)).reshape(len(private), *shape)
+    moved = inputs.to(like if inputs.is_floating_point() else like.device)
+    given = domain.normalise(moved).reshape(len(private), *shape)
     was_training = own.training
     try:
         with torch.no_grad():

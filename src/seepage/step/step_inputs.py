@@ -24,8 +24,7 @@ from seepage.core.task import Loss
 from seepage.domains import Image, Signal
 from seepage.domains.box import Box
 
-_INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
-_TOKENS = "input_ids"
+_INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x", "input_ids")
 
 
 def read_batch(batch: object) -> tuple[Tensor, Tensor]:
@@ -34,7 +33,7 @@ def read_batch(batch: object) -> tuple[Tensor, Tensor]:
         return batch.inputs, batch.labels
     if isinstance(batch, Mapping):
         named = next((key for key in _INPUTS if key in batch), None)
-        pair = (batch.get(named or _TOKENS), batch.get("labels"))
+        pair = (None if named is None else batch.get(named), batch.get("labels"))
     elif isinstance(batch, tuple | list) and len(batch) == 2:
         pair = (batch[0], batch[1])
     else:
@@ -49,13 +48,7 @@ def read_batch(batch: object) -> tuple[Tensor, Tensor]:
 
 
 def check_batch(inputs: Tensor, labels: Tensor) -> Batch:
-    """Return the batch as attacks can search for it, or raise with the reason why they cannot."""
-    if not inputs.is_floating_point():
-        raise NotApplicable(
-            f"expected inputs that are real numbers, got {inputs.dtype}: nobody can search between "
-            "whole numbers such as tokens; audit the step on their embeddings, or divide images by "
-            "255"
-        )
+    """Return the batch as attacks can read it, or raise with the reason why they cannot."""
     if labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool:
         labels = labels.long()
     if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
@@ -66,7 +59,9 @@ def check_batch(inputs: Tensor, labels: Tensor) -> Batch:
             f"{tuple(labels.shape)} and {labels.dtype}: only classifiers can be audited so far"
         )
     # Double precision stays, or a network in it would read other numbers than in training.
-    return Batch(upcast(inputs.detach().clone()), labels.detach().clone())
+    whole = not inputs.is_floating_point()
+    kept = inputs.long() if whole else upcast(inputs)
+    return Batch(kept.detach().clone(), labels.detach().clone())
 
 
 # Images that were normalised by the usual means and deviations lie in the first range. Other
