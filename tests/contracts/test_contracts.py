@@ -219,6 +219,7 @@ ATTACKED = {
     ),
     # Every word: the share of wrong ones is zero.
     "bag_of_words": (sp.attacks.bag_of_words(), people("hamlet", "gpt", 1, width=48), math.inf),
+    "token_span": (sp.attacks.token_span(), people("hamlet", "gpt", 1, width=48), math.inf),
     "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=8), 100.0),
     "tensor_features": (

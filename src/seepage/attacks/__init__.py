@@ -28,6 +28,7 @@ from seepage.attacks.malicious_server.robbing_the_fed import robbing_the_fed
 from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.attacks.tableak import tableak
 from seepage.attacks.text.bag_of_words import bag_of_words
+from seepage.attacks.text.token_span import token_span
 from seepage.attacks.unmix import Unmixed, unmix
 from seepage.core import Attack
 from seepage.core.plugins import Catalogue
@@ -62,6 +63,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
             tableak,
             teacher_forced,
             tensor_features,
+            token_span,
         )
     },
 )
@@ -98,6 +100,7 @@ __all__ = [
     "teacher_forced",
     "tensor_features",
     "through",
+    "token_span",
     "unmix",
 ]
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
+from seepage.attacks.text.readers import Reader, list_readers, run_reader, stack_gradients
 from seepage.attacks.text.token_table import require_texts
 from seepage.clients import Gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
+from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
@@ -27,89 +26,30 @@ from seepage.probing.heads import classifier_head
 from seepage.probing.hooks import layer_inputs
 from seepage.probing.usable_update import require_usable
 
-# Sequences that pass through the network together.
-TOGETHER = 256
-
-# Names of linear layers that read the same vector at every position, as query, key and value do.
-Reader = tuple[str, ...]
-
 
 def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader, ...]]:
     """Find a reader of single tokens, and all readers of prefixes.
 
-    A reader of tokens sees a function of the token and its position alone; a reader of prefixes
-    also depends on the tokens before. To tell them apart, the network runs on random texts that
-    agree in one half. Only readers count whose gradient spans everything they read, which is
-    tested on one random text: in the last block only the classified position may count.
+    Only readers count whose gradient spans everything they read, which is tested on one random
+    text: in the last block only the classified position may count.
 
     Raises:
         NotApplicable: The network has no such layers, for example if it reads in both directions.
     """
-    half = task.domain.shape[0] // 2
-    one, other = task.move_inputs(task.domain.sample(2, rng=Rng(0).fork("probe")))
-    mixed = torch.cat([one[:half], other[half:]])
-    read = _run_until(task, torch.stack([one, other, mixed]), None)
-    label = torch.zeros(1, dtype=torch.long, device=one.device)
-    probe = Gradient()(task, one[None], label)
-    groups: list[list[str]] = []
-    for name, seen in read.items():
-        same = (g for g in groups if torch.equal(read[g[0]], seen))
-        group = next(same, None)
-        if group is None:
-            groups.append([name])
-        else:
-            group.append(name)
-    token: list[Reader] = []
-    prefix: list[Reader] = []
-    for reader in map(tuple, groups):
-        of_one, of_other, of_mixed = read[reader[0]]
-        basis = row_span(_stack_gradients(reader, probe), tolerance=tolerance)
-        spanned = bool((share_outside(basis, of_one) < 1e-2).all())
-        if not spanned or not torch.allclose(of_mixed[:half], of_one[:half], atol=1e-5):
-            continue
-        local = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
-        (token if local else prefix).append(reader)
-    if not token or not prefix:
+    found = list_readers(task)
+    probe = Gradient()(task, found.text[None], torch.zeros_like(found.text[:1]))
+    spanning: dict[str, list[Reader]] = {"token": [], "prefix": []}
+    for reader in found.readers:
+        basis = row_span(stack_gradients(reader.layers, probe), tolerance=tolerance)
+        outside = share_outside(basis, reader.read)
+        if reader.sees in spanning and bool((outside < 1e-2).all()):
+            spanning[reader.sees].append(reader.layers)
+    if not spanning["token"] or not spanning["prefix"]:
         raise NotApplicable(
             f"expected {task.name} to read texts from left to right by trained linear layers, two "
             "blocks deep or more, got none whose gradient spans what it read; use another attack"
         )
-    return token[0], tuple(prefix)
-
-
-def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
-    """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
-    parts = torch.split(texts, TOGETHER)
-    return torch.cat([_run_until(task, part, reader[0])[reader[0]] for part in parts])
-
-
-def _stack_gradients(reader: Reader, update: Update) -> Tensor:
-    return torch.cat([update.tensors[f"{layer}.weight"] for layer in reader])
-
-
-class _SeenEnough(Exception):  # noqa: N818
-    """Raised to leave a forward pass whose rest is not needed."""
-
-
-def _run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
-    """Run to one layer and return what it reads, or with None what every linear layer reads."""
-
-    def stop(*_: object) -> NoReturn:
-        raise _SeenEnough
-
-    network = task.network
-    layers = [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Linear) and f"{name}.weight" in task.parameters
-    ]
-    with layer_inputs(network, layers if last is None else [last]) as read:
-        # Hooks run in the order in which they were registered.
-        layer = None if last is None else network.get_submodule(last)
-        ending = nullcontext() if layer is None else layer.register_forward_pre_hook(stop)
-        with ending, torch.no_grad(), suppress(_SeenEnough):
-            task.outputs(task.parameters, texts)
-    return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
+    return spanning["token"][0], tuple(spanning["prefix"])
 
 
 def _read_labels(observation: Observation, features: Tensor, logits: Tensor) -> Tensor:
@@ -195,7 +135,7 @@ class _Dager:
             _Check(
                 reader,
                 row_span(
-                    _stack_gradients(reader, update),
+                    stack_gradients(reader, update),
                     tolerance=self.rank_tolerance,
                     at_most=None if size is None else size * domain.length,
                 ),

@@ -353,7 +353,9 @@ def _prepare_task(
     labels = private.labels.to(outputs if soft else outputs.device)
     unreduced, reduction = unreduce_loss(loss, outputs, labels)
     local, words = choose_computation(optimizer, reduction)
-    task = Task(Logits(own, shape=reads), unreduced, domain, name=type(own).__name__.lower())
+    shown = own.model if isinstance(own, MaskPadding) else own
+    name = type(shown).__name__.lower()
+    task = Task(Logits(own, shape=reads), unreduced, domain, name=name)
     client = Client(local, chain() if defense is None else defense)
     return task, client, (words, *(note for note in notes if note))
 
