@@ -140,3 +140,20 @@ def test_a_network_that_looks_nothing_up_takes_no_whole_numbers():
     model = nn.Sequential(nn.Linear(21, 3))
     with pytest.raises((NotApplicable, InvalidValue), match="token"):
         sp.audit_step(model, LOSS, make_batch(2))
+
+
+def test_models_of_transformers_are_audited_with_their_masks():
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(**sizes, num_attention_heads=4, num_labels=3)
+    model = transformers.BertForSequenceClassification(config)
+    tokens, labels = make_batch(3, length=10)
+    mask = torch.ones_like(tokens)
+    mask[0, 4:], mask[2, 7:] = 0, 0
+    batch = {"input_ids": tokens * mask, "attention_mask": mask, "labels": labels}
+    result = sp.audit_step(model, LOSS, batch)
+    assert result.scores["token_recall"].tolist() == [1.0] * 3
+    assert result.scores["token_precision"].tolist() == [1.0] * 3
+    alone = {name: values[:1] for name, values in batch.items()}
+    assert torch.equal(sp.audit_step(model, LOSS, alone).guess, alone["input_ids"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,16 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
-from seepage.attacks.text.readers import Reader, list_readers, run_reader, stack_gradients
+from seepage.attacks.text.readers import (
+    TOGETHER,
+    Reader,
+    list_readers,
+    run_reader,
+    stack_gradients,
+)
 from seepage.attacks.text.token_table import require_texts
 from seepage.clients import Gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
@@ -25,6 +32,9 @@ from seepage.numerics.row_span import row_span, share_outside
 from seepage.probing.heads import classifier_head
 from seepage.probing.hooks import layer_inputs
 from seepage.probing.usable_update import require_usable
+
+# Texts times labels, of which each is tried if no head tells.
+MOST_TRIED = 256
 
 
 def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader, ...]]:
@@ -50,6 +60,51 @@ def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader,
             "blocks deep or more, got none whose gradient spans what it read; use another attack"
         )
     return spanning["token"][0], tuple(spanning["prefix"])
+
+
+def _find_labels(observation: Observation, texts: Tensor) -> Tensor | None:
+    """Labels of known texts, by the head, or by trying each label where no head is found.
+
+    None if there are too many to try.
+    """
+    try:
+        return _read_labels(observation, *_run_head(observation.task, texts))
+    except NotApplicable:
+        return _try_labels(observation, texts)
+
+
+def _try_labels(observation: Observation, texts: Tensor) -> Tensor | None:
+    """Change one label at a time as long as the simulated update comes nearer to the observed one.
+
+    Args:
+        observation: If it has labels, two of them change places at a time.
+        texts: `(B, L)`.
+    """
+    known, classes = observation.labels, observation.task.classes
+    count = len(texts)
+    if count * max(count, classes) > MOST_TRIED:
+        return None
+    wanted = observation.update.flat()
+
+    def measure(labels: Tensor) -> float:
+        with torch.no_grad():
+            return float((observation.simulate(texts, labels).flat() - wanted).norm())
+
+    labels = texts.new_zeros(count) if known is None else known.clone()
+    best, better = measure(labels), True
+    while better:
+        better = False
+        for place in range(count):
+            for option in range(classes if known is None else count):
+                changed = labels.clone()
+                if known is None:
+                    changed[place] = option
+                else:
+                    changed[[place, option]] = labels[[option, place]]
+                distance = measure(changed)
+                if distance < best * (1 - 1e-6):
+                    labels, best, better = changed, distance, True
+    return labels
 
 
 def _read_labels(observation: Observation, features: Tensor, logits: Tensor) -> Tensor:
@@ -86,7 +141,10 @@ class _Check:
 
     def measure(self, task: Task, texts: Tensor) -> Tensor:
         """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
-        return share_outside(self.basis, run_reader(task, self.reader, texts))
+        parts = torch.split(texts, TOGETHER)
+        return torch.cat(
+            [share_outside(self.basis, run_reader(task, self.reader, p)) for p in parts]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,21 +202,30 @@ class _Dager:
         )
         candidates = self._find_tokens(task, first, domain.vocabulary, at_least=size or 1)
         found, outside, complete = self._grow_texts(task, rest, candidates, at_least=size or 1)
+        if domain.padding is not None:
+            kept = _drop_beginnings(found, domain.padding, at_least=size or 1)
+            found, outside = found[kept], outside[kept]
+        # Where positions are rotations, one word again and again looks like the word alone.
+        last = (found == found[:, :1]).all(1).long().argsort(stable=True)
+        found, outside = found[last], outside[last]
         size = size or len(found)
         texts = found[:size]
-        labels = _read_labels(observation, *_run_head(task, texts))
+        labels = _find_labels(observation, texts)
         inside = int((outside < self.tolerance).sum())
         seconds = time.perf_counter() - began
-        certificate = certify_solved(
-            observation,
-            texts,
-            labels,
-            read=[f"{layer}.weight" for reader in (token, *prefixes) for layer in reader],
-            # Unique if no other text that the vocabulary can make lies in the spans.
-            alone=complete and inside == size,
-        )
+        certificate = Certificate(math.inf)
+        if labels is not None:
+            certificate = certify_solved(
+                observation,
+                texts,
+                labels,
+                read=[f"{layer}.weight" for reader in (token, *prefixes) for layer in reader],
+                # Unique if no other text that the vocabulary can make lies in the spans.
+                alone=complete and inside == size,
+            )
         trace = Trace(seconds=seconds, device=str(texts.device))
-        return Reconstruction(texts, labels, trace, certificate)
+        sure = (outside[:size, None] < self.tolerance).float().expand(-1, domain.length)
+        return Reconstruction(texts, labels, trace, certificate, sure.clone())
 
     def _find_tokens(
         self, task: Task, check: _Check, vocabulary: int, *, at_least: int
@@ -183,7 +250,8 @@ class _Dager:
     ) -> tuple[Tensor, Tensor, bool]:
         """Grow texts by a token at a time, and keep those whose every prefix lies in the spans.
 
-        Position i of a decoder does not depend on later positions, so the rest may be anything.
+        Position i of a decoder does not depend on later positions, so the rest may be anything. A
+        text may end anywhere if the domain knows padding: what follows is not read.
 
         Returns:
             The texts `(N, L)`, the nearest first; how far outside each lies at its worst `(N,)`;
@@ -192,14 +260,23 @@ class _Dager:
         texts = candidates[0].new_zeros(1, len(candidates))
         worst = texts.new_zeros(1, dtype=torch.float64)
         complete = max(map(len, candidates)) < self.at_most
+        padding = task.domain.padding if isinstance(task.domain, Tokens) else None
         for position, tokens in enumerate(candidates):
+            if padding is not None:
+                tokens = tokens[tokens != padding]
+                tokens = torch.cat([tokens, tokens.new_full((int(position > 0),), padding)])
             outside = worst.repeat_interleave(len(tokens))
             texts = texts.repeat_interleave(len(tokens), 0)
             texts[:, position] = tokens.repeat(len(worst))
+            ended = texts[:, position] == padding if padding is not None else outside < 0
+            if padding is not None and position:
+                going = ended | (texts[:, position - 1] != padding)
+                texts, outside, ended = texts[going], outside[going], ended[going]
             for check in checks:
-                outside = torch.maximum(outside, check.measure(task, texts)[:, position])
+                measured = check.measure(task, texts)[:, position]
+                outside = torch.where(ended, outside, torch.maximum(outside, measured))
                 kept = self._select_nearest(outside, at_least)
-                texts, outside = texts[kept], outside[kept]
+                texts, outside, ended = texts[kept], outside[kept], ended[kept]
                 complete = complete and len(kept) < self.at_most
             worst = outside
             report(position + 1, len(candidates), float(worst.max()))
@@ -209,6 +286,27 @@ class _Dager:
         """Return indices of those inside, nearest first; with noise, of the `at_least` nearest."""
         count = int((outside < self.tolerance).sum())
         return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
+
+
+def _drop_beginnings(texts: Tensor, padding: int, *, at_least: int) -> Tensor:
+    """Indices of texts that are not the beginning of another one, which lie in the spans as well.
+
+    Args:
+        texts: `(N, L)`, the nearest first.
+        padding: What fills texts up.
+        at_least: The longest beginnings are kept as well if there are fewer texts than this.
+
+    Example:
+        >>> texts = torch.tensor([[4, 0, 0], [4, 7, 0], [5, 0, 0]])
+        >>> _drop_beginnings(texts, 0, at_least=2).tolist()
+        [1, 2]
+    """
+    rows = [tuple(t for t in text if t != padding) for text in texts.tolist()]
+    beginnings = {row[:end] for row in rows for end in range(len(row))}
+    whole = [i for i, row in enumerate(rows) if row not in beginnings]
+    parts = sorted(set(range(len(rows))) - set(whole), key=lambda i: -len(rows[i]))
+    chosen = whole + parts[: max(0, at_least - len(whole))]
+    return torch.tensor(chosen, dtype=torch.long, device=texts.device)
 
 
 def _run_head(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,8 +339,8 @@ def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int
     Deviations:
         Layers that read the same, such as query, key and value, are stacked: the query alone says
         nothing about a first token, which attends only to itself. Texts are checked at every
-        layer that tells; the paper takes the second attention. Decoders only, and texts of one
-        length.
+        layer that tells; the paper takes the second attention. Decoders only; `token_span` reads
+        the words of encoders.
 
     References:
         Petrov et al., 2024 (petrov2024dager)
