@@ -53,6 +53,8 @@ PROMISED = {
     "attacks.ReadLogits",
     "attacks.Unmixed",
     "attacks.analytic_fc",
+    "attacks.bag_of_words",
+    "attacks.token_span",
     "attacks.cocktail_party",
     "attacks.class_fishing",
     "attacks.dager",

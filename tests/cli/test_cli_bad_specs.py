@@ -53,7 +53,7 @@ BAD = {
             models='{ name = "gpt", width = 8 }',
             attacks='[{ name = "dager" }, { name = "dlg" }]',
         ),
-        "attacks: dlg computes with numbers, got texts; attacks for those: dager",
+        "attacks: dlg computes with numbers, got texts; attacks for those: bag_of_words, dager, ",
     ),
     "unknown bound": (
         spec(bounds='{ name = "CramerRoa" }'),

@@ -89,14 +89,22 @@ def test_every_aggregation_keeps_its_laws(aggregation, photos):
 # Metrics of other inputs than images.
 DRAWN_FROM = {
     "feature_accuracy": sp.data.load("voters").domain,
-    "token_accuracy": sp.domains.Tokens(12, 100),
+    **dict.fromkeys(
+        ("token_accuracy", "token_recall", "token_precision", "rouge_l"),
+        sp.domains.Tokens(12, 100),
+    ),
 }
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
 def test_every_metric_keeps_its_laws(metric):
     try:
-        check_metric(metric, shape=(3, 32, 32), domain=DRAWN_FROM.get(metric.name))
+        check_metric(
+            metric,
+            shape=(3, 32, 32),
+            domain=DRAWN_FROM.get(metric.name),
+            by_batch=metric.name in ("token_recall", "token_precision"),
+        )
     except MissingExtra as error:
         pytest.skip(str(error))
 
@@ -211,6 +219,8 @@ ATTACKED = {
         24.0,
     ),
     # Every word: the share of wrong ones is zero.
+    "bag_of_words": (sp.attacks.bag_of_words(), people("hamlet", "gpt", 1, width=48), math.inf),
+    "token_span": (sp.attacks.token_span(), people("hamlet", "gpt", 1, width=48), math.inf),
     "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=8), 100.0),
     "tensor_features": (

@@ -23,7 +23,8 @@ from seepage.scoring import (
     score,
 )
 
-ELSEWHERE = ("lpips", "feature_accuracy", "token_accuracy")
+TEXTS = ("token_accuracy", "token_recall", "token_precision", "rouge_l")
+ELSEWHERE = ("lpips", "feature_accuracy", *TEXTS)
 EVERYWHERE = [m for m in METRICS.values() if m.name not in ELSEWHERE]
 
 
@@ -187,7 +188,7 @@ def test_every_metric_is_in_the_catalogue_under_its_own_name():
         "label_accuracy",
         "exact",
         "feature_accuracy",
-        "token_accuracy",
+        *TEXTS,
     ]
     assert all(metric.name == name for name, metric in METRICS.items())
     assert all(line.strip() for line in catalogue().values())

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.audit import load_audit
-from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
 from seepage.step.step_inputs import FindRange, TryRanges, list_ranges
@@ -327,7 +327,7 @@ def contrastive(outputs, labels):
     ("model", "loss", "batch", "error", "said"),
     [
         (nn.Embedding(9, 3), nn.CrossEntropyLoss(), (torch.ones(2, 4).long(), torch.ones(2).long()),
-         NotApplicable, "tokens"),
+         InvalidValue, "expected"),
         (nn.Linear(4, 1), nn.MSELoss(), (torch.rand(2, 4), torch.rand(2)), InvalidValue,
          "a target for each output"),
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 5), torch.ones(2).long()),

@@ -27,6 +27,8 @@ from seepage.attacks.malicious_server.planting import first_layer_fc
 from seepage.attacks.malicious_server.robbing_the_fed import robbing_the_fed
 from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.attacks.tableak import tableak
+from seepage.attacks.text.bag_of_words import bag_of_words
+from seepage.attacks.text.token_span import token_span
 from seepage.attacks.unmix import Unmixed, unmix
 from seepage.core import Attack
 from seepage.core.plugins import Catalogue
@@ -38,6 +40,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
         recipe.__name__: recipe
         for recipe in (
             analytic_fc,
+            bag_of_words,
             class_fishing,
             cocktail_party,
             dager,
@@ -60,6 +63,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
             tableak,
             teacher_forced,
             tensor_features,
+            token_span,
         )
     },
 )
@@ -71,6 +75,7 @@ __all__ = [
     "Unmixed",
     "adaptive",
     "analytic_fc",
+    "bag_of_words",
     "class_fishing",
     "cocktail_party",
     "dager",
@@ -95,6 +100,7 @@ __all__ = [
     "teacher_forced",
     "tensor_features",
     "through",
+    "token_span",
     "unmix",
 ]
 

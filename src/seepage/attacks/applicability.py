@@ -112,8 +112,9 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
     require_usable(observation.update, observation.task)
     stated = {name: _read_conditions(recipe) for name, recipe in _built_in().items()}
     chosen, refused = [], {}
+    fitting = set(attacks_on(observation.task.domain))
     for name, conditions in sorted(stated.items(), key=lambda item: item[1].rank):
-        if conditions.require is None:
+        if conditions.require is None or name not in fitting:
             continue
         try:
             with _foreign_errors_as_reasons(observation):
@@ -196,7 +197,7 @@ def attacks_on(domain: Domain) -> list[str]:
 
     Example:
         >>> attacks_on(Tokens(8, 50))
-        ['dager']
+        ['bag_of_words', 'dager', 'token_span']
     """
     kinds = {name: _read_conditions(recipe).domain for name, recipe in _built_in().items()}
     numbers = not isinstance(domain, Tokens)

@@ -2,142 +2,109 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
+from seepage.attacks.text.readers import (
+    TOGETHER,
+    Reader,
+    list_readers,
+    run_reader,
+    stack_gradients,
+)
+from seepage.attacks.text.token_table import require_texts
 from seepage.clients import Gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.domains import Tokens
+from seepage.numerics.row_span import row_span, share_outside
 from seepage.probing.heads import classifier_head
 from seepage.probing.hooks import layer_inputs
 from seepage.probing.usable_update import require_usable
 
-# Sequences that pass through the network together.
-TOGETHER = 256
-
-# Names of linear layers that read the same vector at every position, as query, key and value do.
-Reader = tuple[str, ...]
-
-
-def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) -> Tensor:
-    """Return an orthonormal basis of the row space of a weight gradient, in float64.
-
-    The gradient is dL/dW = sum_i (dL/dy_i) x_i^T, so its rows are spanned by the inputs x_i.
-
-    Args:
-        gradient: `(m, d)`.
-        tolerance: Singular values below this share of the largest are rounding.
-        at_most: How many vectors the layer read, if known; noise has more directions.
-
-    Example:
-        >>> read = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
-        >>> basis = row_span(torch.ones(4, 2).tril() @ read, tolerance=1e-6)
-        >>> len(basis), share_outside(basis, torch.eye(3)).round().tolist()
-        (2, [0.0, 0.0, 1.0])
-    """
-    _, values, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
-    kept = int((values > tolerance * values[0]).sum())
-    span: Tensor = rows[: kept if at_most is None else min(kept, at_most)]
-    return span
-
-
-def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:
-    """Return ||x - x V^T V|| / ||x|| for each vector x of `(..., d)`, V the basis `(r, d)`."""
-    wide = vectors.double()
-    outside = wide - wide @ basis.T @ basis
-    shares: Tensor = outside.norm(dim=-1) / wide.norm(dim=-1)
-    return shares
+# Texts times labels, of which each is tried if no head tells.
+MOST_TRIED = 256
 
 
 def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader, ...]]:
     """Find a reader of single tokens, and all readers of prefixes.
 
-    A reader of tokens sees a function of the token and its position alone; a reader of prefixes
-    also depends on the tokens before. To tell them apart, the network runs on random texts that
-    agree in one half. Only readers count whose gradient spans everything they read, which is
-    tested on one random text: in the last block only the classified position may count.
+    Only readers count whose gradient spans everything they read, which is tested on one random
+    text: in the last block only the classified position may count.
 
     Raises:
         NotApplicable: The network has no such layers, for example if it reads in both directions.
     """
-    half = task.domain.shape[0] // 2
-    one, other = task.move_inputs(task.domain.sample(2, rng=Rng(0).fork("probe")))
-    mixed = torch.cat([one[:half], other[half:]])
-    read = _run_until(task, torch.stack([one, other, mixed]), None)
-    label = torch.zeros(1, dtype=torch.long, device=one.device)
-    probe = Gradient()(task, one[None], label)
-    groups: list[list[str]] = []
-    for name, seen in read.items():
-        same = (g for g in groups if torch.equal(read[g[0]], seen))
-        group = next(same, None)
-        if group is None:
-            groups.append([name])
-        else:
-            group.append(name)
-    token: list[Reader] = []
-    prefix: list[Reader] = []
-    for reader in map(tuple, groups):
-        of_one, of_other, of_mixed = read[reader[0]]
-        basis = row_span(_stack_gradients(reader, probe), tolerance=tolerance)
-        spanned = bool((share_outside(basis, of_one) < 1e-2).all())
-        if not spanned or not torch.allclose(of_mixed[:half], of_one[:half], atol=1e-5):
-            continue
-        local = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
-        (token if local else prefix).append(reader)
-    if not token or not prefix:
+    found = list_readers(task)
+    probe = Gradient()(task, found.text[None], torch.zeros_like(found.text[:1]))
+    spanning: dict[str, list[Reader]] = {"token": [], "prefix": []}
+    for reader in found.readers:
+        basis = row_span(stack_gradients(reader.layers, probe), tolerance=tolerance)
+        outside = share_outside(basis, reader.read)
+        if reader.sees in spanning and bool((outside < 1e-2).all()):
+            spanning[reader.sees].append(reader.layers)
+    if not spanning["token"] or not spanning["prefix"]:
         raise NotApplicable(
             f"expected {task.name} to read texts from left to right by trained linear layers, two "
             "blocks deep or more, got none whose gradient spans what it read; use another attack"
         )
-    return token[0], tuple(prefix)
+    return spanning["token"][0], tuple(spanning["prefix"])
 
 
-def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
-    """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
-    parts = torch.split(texts, TOGETHER)
-    return torch.cat([_run_until(task, part, reader[0])[reader[0]] for part in parts])
+def _find_labels(observation: Observation, texts: Tensor) -> Tensor | None:
+    """Labels of known texts, by the head, or by trying each label where no head is found.
+
+    None if there are too many to try.
+    """
+    try:
+        return _read_labels(observation, *_run_head(observation.task, texts))
+    except NotApplicable:
+        return _try_labels(observation, texts)
 
 
-def _stack_gradients(reader: Reader, update: Update) -> Tensor:
-    return torch.cat([update.tensors[f"{layer}.weight"] for layer in reader])
+def _try_labels(observation: Observation, texts: Tensor) -> Tensor | None:
+    """Change one label at a time as long as the simulated update comes nearer to the observed one.
 
+    Args:
+        observation: If it has labels, two of them change places at a time.
+        texts: `(B, L)`.
+    """
+    known, classes = observation.labels, observation.task.classes
+    count = len(texts)
+    if count * max(count, classes) > MOST_TRIED:
+        return None
+    wanted = observation.update.flat()
 
-class _SeenEnough(Exception):  # noqa: N818
-    """Raised to leave a forward pass whose rest is not needed."""
+    def measure(labels: Tensor) -> float:
+        with torch.no_grad():
+            return float((observation.simulate(texts, labels).flat() - wanted).norm())
 
-
-def _run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
-    """Run to one layer and return what it reads, or with None what every linear layer reads."""
-
-    def stop(*_: object) -> NoReturn:
-        raise _SeenEnough
-
-    network = task.network
-    layers = [
-        name
-        for name, module in network.named_modules()
-        if isinstance(module, nn.Linear) and f"{name}.weight" in task.parameters
-    ]
-    with layer_inputs(network, layers if last is None else [last]) as read:
-        # Hooks run in the order in which they were registered.
-        layer = None if last is None else network.get_submodule(last)
-        ending = nullcontext() if layer is None else layer.register_forward_pre_hook(stop)
-        with ending, torch.no_grad(), suppress(_SeenEnough):
-            task.outputs(task.parameters, texts)
-    return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
+    labels = texts.new_zeros(count) if known is None else known.clone()
+    best, better = measure(labels), True
+    while better:
+        better = False
+        for place in range(count):
+            for option in range(classes if known is None else count):
+                changed = labels.clone()
+                if known is None:
+                    changed[place] = option
+                else:
+                    changed[[place, option]] = labels[[option, place]]
+                distance = measure(changed)
+                if distance < best * (1 - 1e-6):
+                    labels, best, better = changed, distance, True
+    return labels
 
 
 def _read_labels(observation: Observation, features: Tensor, logits: Tensor) -> Tensor:
@@ -174,7 +141,10 @@ class _Check:
 
     def measure(self, task: Task, texts: Tensor) -> Tensor:
         """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
-        return share_outside(self.basis, run_reader(task, self.reader, texts))
+        parts = torch.split(texts, TOGETHER)
+        return torch.cat(
+            [share_outside(self.basis, run_reader(task, self.reader, p)) for p in parts]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,40 +187,45 @@ class _Dager:
         began = time.perf_counter()
         task, update, size = observation.task, observation.update, observation.batch_size
         require_usable(update, task)
-        if not isinstance(task.domain, Tokens):
-            raise NotApplicable(
-                f"dager reads token sequences, but the inputs of {task.name} are {task.domain!r}; "
-                "use gradient matching"
-            )
+        domain = require_texts(task.domain, needed_by="dager")
         token, prefixes = find_readers(task, tolerance=self.rank_tolerance)
         first, *rest = (
             _Check(
                 reader,
                 row_span(
-                    _stack_gradients(reader, update),
+                    stack_gradients(reader, update),
                     tolerance=self.rank_tolerance,
-                    at_most=None if size is None else size * task.domain.shape[0],
+                    at_most=None if size is None else size * domain.length,
                 ),
             )
             for reader in (token, *prefixes)
         )
-        candidates = self._find_tokens(task, first, task.domain.vocabulary, at_least=size or 1)
+        candidates = self._find_tokens(task, first, domain.vocabulary, at_least=size or 1)
         found, outside, complete = self._grow_texts(task, rest, candidates, at_least=size or 1)
+        if domain.padding is not None:
+            kept = _drop_beginnings(found, domain.padding, at_least=size or 1)
+            found, outside = found[kept], outside[kept]
+        # Where positions are rotations, one word again and again looks like the word alone.
+        last = (found == found[:, :1]).all(1).long().argsort(stable=True)
+        found, outside = found[last], outside[last]
         size = size or len(found)
         texts = found[:size]
-        labels = _read_labels(observation, *_run_head(task, texts))
+        labels = _find_labels(observation, texts)
         inside = int((outside < self.tolerance).sum())
         seconds = time.perf_counter() - began
-        certificate = certify_solved(
-            observation,
-            texts,
-            labels,
-            read=[f"{layer}.weight" for reader in (token, *prefixes) for layer in reader],
-            # Unique if no other text that the vocabulary can make lies in the spans.
-            alone=complete and inside == size,
-        )
+        certificate = Certificate(math.inf)
+        if labels is not None:
+            certificate = certify_solved(
+                observation,
+                texts,
+                labels,
+                read=[f"{layer}.weight" for reader in (token, *prefixes) for layer in reader],
+                # Unique if no other text that the vocabulary can make lies in the spans.
+                alone=complete and inside == size,
+            )
         trace = Trace(seconds=seconds, device=str(texts.device))
-        return Reconstruction(texts, labels, trace, certificate)
+        sure = (outside[:size, None] < self.tolerance).float().expand(-1, domain.length)
+        return Reconstruction(texts, labels, trace, certificate, sure.clone())
 
     def _find_tokens(
         self, task: Task, check: _Check, vocabulary: int, *, at_least: int
@@ -275,7 +250,8 @@ class _Dager:
     ) -> tuple[Tensor, Tensor, bool]:
         """Grow texts by a token at a time, and keep those whose every prefix lies in the spans.
 
-        Position i of a decoder does not depend on later positions, so the rest may be anything.
+        Position i of a decoder does not depend on later positions, so the rest may be anything. A
+        text may end anywhere if the domain knows padding: what follows is not read.
 
         Returns:
             The texts `(N, L)`, the nearest first; how far outside each lies at its worst `(N,)`;
@@ -284,14 +260,23 @@ class _Dager:
         texts = candidates[0].new_zeros(1, len(candidates))
         worst = texts.new_zeros(1, dtype=torch.float64)
         complete = max(map(len, candidates)) < self.at_most
+        padding = task.domain.padding if isinstance(task.domain, Tokens) else None
         for position, tokens in enumerate(candidates):
+            if padding is not None:
+                tokens = tokens[tokens != padding]
+                tokens = torch.cat([tokens, tokens.new_full((int(position > 0),), padding)])
             outside = worst.repeat_interleave(len(tokens))
             texts = texts.repeat_interleave(len(tokens), 0)
             texts[:, position] = tokens.repeat(len(worst))
+            ended = texts[:, position] == padding if padding is not None else outside < 0
+            if padding is not None and position:
+                going = ended | (texts[:, position - 1] != padding)
+                texts, outside, ended = texts[going], outside[going], ended[going]
             for check in checks:
-                outside = torch.maximum(outside, check.measure(task, texts)[:, position])
+                measured = check.measure(task, texts)[:, position]
+                outside = torch.where(ended, outside, torch.maximum(outside, measured))
                 kept = self._select_nearest(outside, at_least)
-                texts, outside = texts[kept], outside[kept]
+                texts, outside, ended = texts[kept], outside[kept], ended[kept]
                 complete = complete and len(kept) < self.at_most
             worst = outside
             report(position + 1, len(candidates), float(worst.max()))
@@ -303,6 +288,27 @@ class _Dager:
         return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
 
 
+def _drop_beginnings(texts: Tensor, padding: int, *, at_least: int) -> Tensor:
+    """Indices of texts that are not the beginning of another one, which lie in the spans as well.
+
+    Args:
+        texts: `(N, L)`, the nearest first.
+        padding: What fills texts up.
+        at_least: The longest beginnings are kept as well if there are fewer texts than this.
+
+    Example:
+        >>> texts = torch.tensor([[4, 0, 0], [4, 7, 0], [5, 0, 0]])
+        >>> _drop_beginnings(texts, 0, at_least=2).tolist()
+        [1, 2]
+    """
+    rows = [tuple(t for t in text if t != padding) for text in texts.tolist()]
+    beginnings = {row[:end] for row in rows for end in range(len(row))}
+    whole = [i for i, row in enumerate(rows) if row not in beginnings]
+    parts = sorted(set(range(len(rows))) - set(whole), key=lambda i: -len(rows[i]))
+    chosen = whole + parts[: max(0, at_least - len(whole))]
+    return torch.tensor(chosen, dtype=torch.long, device=texts.device)
+
+
 def _run_head(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
     """Return what the head reads of the texts, and the logits."""
     name = classifier_head(task).weight.removesuffix(".weight")
@@ -311,7 +317,13 @@ def _run_head(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
     return read[name], logits
 
 
-@applies_to(Tokens)
+def _require_decoder(observation: Observation) -> None:
+    require_texts(observation.task.domain, needed_by="dager")
+    with precision("float32"):
+        find_readers(observation.task, tolerance=1e-6)
+
+
+@applies_to(Tokens, require=_require_decoder)
 def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
     """Exact texts of a decoder: tokens and prefixes that lie in the spans of its gradients.
 
@@ -327,8 +339,8 @@ def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int
     Deviations:
         Layers that read the same, such as query, key and value, are stacked: the query alone says
         nothing about a first token, which attends only to itself. Texts are checked at every
-        layer that tells; the paper takes the second attention. Decoders only, and texts of one
-        length.
+        layer that tells; the paper takes the second attention. Decoders only; `token_span` reads
+        the words of encoders.
 
     References:
         Petrov et al., 2024 (petrov2024dager)

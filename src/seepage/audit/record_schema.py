@@ -132,11 +132,18 @@ _BOUND = _table(
     entries=_is_place,
     mode=_one_of("train", "eval"),
 )
-_CERTIFICATE = _table(
-    residual=_is_number,
-    unique=_or_none(_is_truth_value),
-    error=_or_none(_is_number),
-)
+_PROOF: Mapping[str, Check] = {
+    "residual": _is_number,
+    "unique": _or_none(_is_truth_value),
+    "error": _or_none(_is_number),
+}
+_PROOF_OF_TOKENS = _table(**_PROOF, certain=_is_count)
+
+
+def _is_certificate(value: object) -> bool:
+    return _table(**_PROOF)(value) or _PROOF_OF_TOKENS(value)
+
+
 _RACE = _table(
     metric=_one_of("", "psnr", "feature_accuracy"),
     trials=_list_of(
@@ -168,7 +175,7 @@ _FIELDS: Mapping[str, Check] = {
     "seed": lambda value: type(value) is int and abs(value) < _LARGEST,
     "scores": _SCORES,
     "baselines": _mapping_of(_SCORES),
-    "certificate": _or_none(_CERTIFICATE),
+    "certificate": _or_none(_is_certificate),
     "effort": lambda value: (
         _mapping_of(_is_plain)(value)
         and all(check(value[name]) for name, check in _EFFORT.items() if name in value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from seepage.attacks.certificate import residual
 from seepage.audit.case import BoundCase, Case, client_key, describe_defense
@@ -178,7 +178,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         identification=scored.identification,
         label_chance=_find_label_chance(case),
         negatives=tuple(negatives),
-        certificate=None if certificate is None else asdict(certificate),
+        certificate=None if certificate is None else certificate.plain(),
         effort=effort,
         race=trace.race,
         vetted=vet(case.broadcast, case.private).judgement if planted else "",

@@ -72,12 +72,16 @@ def inspect(
         str | None,
         typer.Option(help="Input shape, e.g. 3x32x32 (the default), 1x140, or 12 for rows."),
     ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="For texts: length and vocabulary, e.g. 128x30522."),
+    ] = None,
     numerical: Annotated[
         bool, typer.Option("--numerical", help="Compute ranks; takes memory and minutes.")
     ] = False,
     form: PrintedOption = Printed.text,
 ) -> None:
-    """Say what an architecture gives away: its rank metric, and counts of its first layer."""
+    """Say what an architecture gives away: ranks and counts of its layers, or words of texts."""
     from seepage.cli.model_commands import inspect_models
 
     import_from_here()
@@ -85,6 +89,7 @@ def inspect(
         models,
         options=option or [],
         shape=shape,
+        tokens=tokens,
         numerical=numerical,
         as_json=form is Printed.json,
         console=make_console(),

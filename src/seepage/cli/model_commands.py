@@ -21,7 +21,7 @@ from seepage.cli.report_command import print_line
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.data.load import load
-from seepage.domains import CIFAR10, Image, Signal, Vector
+from seepage.domains import CIFAR10, Image, Signal, Tokens, Vector
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
 from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
 from seepage.report.words import list_words
@@ -80,6 +80,16 @@ def _require_rows_as_rows(task: Task) -> None:
         )
 
 
+def _read_texts(tokens: str) -> Tokens:
+    """Read the length of a text and the size of the vocabulary, such as `128x30522`."""
+    read = [int(size) for size in tokens.split("x") if size.isdigit()]
+    if len(read) != 2 or tokens.count("x") != 1:
+        raise InvalidValue(
+            f"expected --tokens as length and vocabulary, such as 128x30522, got {tokens!r}"
+        )
+    return Tokens(length=read[0], vocabulary=read[1])
+
+
 def read_option(written: str) -> tuple[str, Any]:
     """Read a key and its value, written as in a spec; a bare word is a string."""
     key, separator, value = written.partition("=")
@@ -96,12 +106,14 @@ def inspect_models(
     *,
     options: Sequence[str],
     shape: str | None,
+    tokens: str | None = None,
     numerical: bool,
     as_json: bool,
     console: Console,
 ) -> None:
     """Inspect each network and print what was found; see the help of `seepage inspect`."""
-    arguments = {"domain": _read_domain(shape), **dict(map(read_option, options))}
+    domain = _read_domain(shape) if tokens is None else _read_texts(tokens)
+    arguments = {"domain": domain, **dict(map(read_option, options))}
     found = []
     for name in names:
         with explain_errors(name):
@@ -141,7 +153,9 @@ def _write_sentences(found: Inspection) -> list[str]:
             f"leaks by construction: {found.closed_form} is fully connected with a bias and reads "
             "the input, so one example comes back in closed form (analytic_fc)"
         )
-    if found.metric is None:
+    if found.texts is not None:
+        said.append(found.texts.advice)
+    elif found.metric is None:
         said.append(f"c(M) does not apply: {found.outside}")
     elif found.metric.layers:
         said.append(found.metric.advice)
@@ -166,6 +180,8 @@ def _write_count(first: FirstLayerCount) -> str:
 
 def _list_numbers(found: Inspection) -> dict[str, object]:
     plain = asdict(found)
+    if found.texts is not None:
+        plain["texts"] = {**asdict(found.texts), "tokens": found.texts.tokens}
     if found.metric is not None:
         layers = [{**asdict(r), "deficiency": r.deficiency} for r in found.metric.layers]
         plain["metric"] = {

@@ -59,11 +59,19 @@ class Certificate:
             nearby explain it exactly as well; None if this is not known.
         error: Largest error of an entry that the residual and rounding allow, in units of the
             input; None if it was not computed or has no limit.
+        certain: Number of different tokens that are proved to be in the batch, if the attack reads
+            tokens one by one; None if it proves none.
     """
 
     residual: float
     unique: bool | None = None
     error: float | None = None
+    certain: int | None = None
+
+    def plain(self) -> dict[str, float | bool | None]:
+        """The certificate as a record holds it; tokens only where some are certain."""
+        words = {"residual": self.residual, "unique": self.unique, "error": self.error}
+        return words if self.certain is None else {**words, "certain": self.certain}
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,8 @@ class Tokens:
         length: Number of tokens in one input.
         vocabulary: Number of different tokens.
         names: The word of each token, for display; without names, numbers are shown.
+        padding: The token that fills short texts up, if there is one. It tells nothing about
+            anybody, so scores leave it out.
 
     Example:
         >>> greeting = Tokens(2, 3, names=("good", "night", "morrow"))
@@ -32,6 +34,7 @@ class Tokens:
     length: int
     vocabulary: int
     names: tuple[str, ...] = field(default=(), repr=False)
+    padding: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check the counts."""
@@ -43,6 +46,10 @@ class Tokens:
         if self.names and len(self.names) != self.vocabulary:
             raise InvalidValue(
                 f"expected a name for each of {self.vocabulary} tokens, got {len(self.names)}"
+            )
+        if self.padding is not None and not 0 <= self.padding < self.vocabulary:
+            raise InvalidValue(
+                f"expected padding in 0..{self.vocabulary - 1}, got {self.padding!r}"
             )
 
     @cached_property

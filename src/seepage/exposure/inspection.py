@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
 from seepage.core import Rng, Task, cross_entropy
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.domains import Tokens
+from seepage.exposure.token_budget import TokenBudget, token_budget
 from seepage.probing.activations import ReLU
 from seepage.probing.first_layer import (
     calls,
@@ -321,6 +323,7 @@ class Inspection:
         closed_form: Name of a layer that gives away the input of one example in closed form: fully
             connected, with a bias, reading the input itself.
         first: The layer that reads the input, or None if it is of another kind.
+        texts: What it tells about the tokens of texts; None if inputs are something else.
     """
 
     model: str
@@ -328,6 +331,7 @@ class Inspection:
     outside: str
     closed_form: str | None
     first: FirstLayerCount | None
+    texts: TokenBudget | None = None
 
 
 def inspection(
@@ -350,6 +354,9 @@ def inspection(
         Chen and Campbell, 2022 (chen2022analysing); Qian and Hansen, 2020 (qian2020what)
     """
     metric, outside = None, ""
+    if isinstance(task.domain, Tokens):
+        reason = "inputs are texts, which no convolution reads"
+        return Inspection(task.name, None, reason, None, None, token_budget(task))
     try:
         metric = rank_metric(task, numerical=numerical)
     except NotApplicable as error:

@@ -11,14 +11,14 @@ from typing import Literal
 from torch import Tensor
 
 from seepage.attacks import ATTACKS
-from seepage.attacks.applicability import Applicability, ApplicableAttack, check_applicability
+from seepage.attacks.applicability import Applicability, check_applicability
+from seepage.attacks.certificate import EXPLAINED
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
 from seepage.core.plugins import Catalogue
 from seepage.core.progress import staged
 from seepage.core.race import Race
 from seepage.core.rng import require_key
-from seepage.domains import Tokens
 from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
 from seepage.rehearsal.rehearse import Chosen, Rung, combine, rehearse
@@ -136,8 +136,6 @@ class Auto:
         self, seen: Observation, rng: Rng
     ) -> tuple[Reconstruction | None, _Searched | None]:
         """What a closed form gives, or the search that is left to do."""
-        if isinstance(seen.task.domain, Tokens):
-            return _name(ApplicableAttack("dager").attack(seen, rng=rng), "dager"), None
         found = check_applicability(seen)
         computed: dict[str, Reconstruction] = {}
         refused = dict(found.refused)
@@ -161,7 +159,7 @@ class Auto:
                 chosen = replace(chosen, race=replace(chosen.race, cut=True))
             return None, _Searched(seen, chosen, computed, effort)
         if computed:
-            return next(iter(computed.values())), None
+            return max(computed.values(), key=_weigh), None
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise NotApplicable(f"no attack applies to this update ({reasons})")
 
@@ -235,6 +233,17 @@ class _Searched:
             return guesses[0]
         best = combine(self.chosen.race.rule, self.seen, able)
         return replace(best, trace=replace(best.trace, race=self.chosen.race))
+
+
+def _weigh(guess: Reconstruction) -> tuple[float, float]:
+    """How much a closed form is worth that proves no whole input; the first of equal ones is taken.
+
+    A guess that explains the update comes first, then the one that is sure of most features.
+    """
+    proof = guess.certificate
+    explains = proof is not None and proof.residual <= EXPLAINED
+    sure = 0.0 if guess.confidence is None else float(guess.confidence.sum())
+    return float(explains), sure
 
 
 def _name(guess: Reconstruction, attack: str) -> Reconstruction:

@@ -18,7 +18,11 @@ from seepage.report.words import NO_DEFENSE, Setup, decibels
 from seepage.scoring.identification import Identification
 
 # PSNR says little about tables and texts: it would compare codes of answers and word numbers.
-_SHARES: Mapping[str, str] = {"feature_accuracy": "columns", "token_accuracy": "words"}
+_SHARES: Mapping[str, str] = {
+    "feature_accuracy": "columns",
+    "token_accuracy": "words",
+    "token_recall": "different words (in no order)",
+}
 # A share of columns or words this far above the best guess without an update is a leak of them.
 _MORE = 0.2
 # Probability with which labels may be right by chance and still count as leaked.
@@ -68,7 +72,7 @@ SATURATED = 60.0
 
 # What orders scores by different measures: about what an eye begins to recognise.
 REFERENCES: Mapping[str, float] = MappingProxyType(
-    {"psnr": 20.0, "feature_accuracy": 0.8, "token_accuracy": 0.5}
+    {"psnr": 20.0, "feature_accuracy": 0.8, "token_accuracy": 0.5, "token_recall": 1.0}
 )
 
 
@@ -142,13 +146,12 @@ class Attempt:
     @property
     def amount(self) -> Amount:
         """What came back, by the measure of its kind of input."""
-        metric = headline(self.record.scores)
-        return Amount(metric, self.score(metric))
+        return _amount(self.record, self.index)
 
     @property
     def without_update(self) -> Amount:
         """The same of the best guess for this person that needs no update."""
-        metric = headline(self.record.scores)
+        metric = self.amount.metric
         return Amount(metric, _baseline(self.record, self.index, metric))
 
     @property
@@ -203,11 +206,26 @@ def _is_unrehearsed(record: Record) -> bool:
 
 def _list_parts(record: Record, index: int, *, label: bool) -> tuple[str, ...]:
     parts = ["the label"] * label
-    metric = headline(record.scores)
-    value, guessed = _score(record.scores, index, metric), _baseline(record, index, metric)
-    if metric in _SHARES and value is not None and value >= (guessed or 0.0) + _MORE:
-        parts.append(Amount(metric, value).words())
+    amount = _amount(record, index)
+    if amount.metric in _SHARES and _gain(record, index, amount.metric) >= _MORE:
+        parts.append(amount.words())
     return tuple(parts)
+
+
+def _amount(record: Record, index: int) -> Amount:
+    """What came back of a person: words in their place, or in no order if that is far more."""
+    metric = headline(record.scores)
+    loose = "token_recall"
+    if metric == "token_accuracy" and loose in record.scores:
+        kept, gain = _gain(record, index, metric), _gain(record, index, loose)
+        metric = loose if gain >= max(0.0, kept) + _MORE else metric
+    return Amount(metric, _score(record.scores, index, metric))
+
+
+def _gain(record: Record, index: int, metric: str) -> float:
+    """How much more came back than the best guess without an update has."""
+    value = _score(record.scores, index, metric)
+    return -math.inf if value is None else value - (_baseline(record, index, metric) or 0.0)
 
 
 def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:
@@ -299,9 +317,9 @@ def most(found: Iterable[Amount]) -> Amount:
 
 def amounts(record: Record) -> list[Amount]:
     """What came back of everybody in a record who has a score."""
-    metric = headline(record.scores)
-    values = record.scores.get(metric, ())
-    return [Amount(metric, value) for value in values if value is not None]
+    people = range(len(record.scores.get(headline(record.scores), ())))
+    found = [_amount(record, index) for index in people]
+    return [amount for amount in found if amount.value is not None]
 
 
 def unscored(records: Iterable[Record]) -> list[Record]:

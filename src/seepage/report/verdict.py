@@ -38,14 +38,21 @@ _MISLED = "the attacks also find people who are not there"
 
 
 def _best_explained(records: Sequence[Record]) -> Record | None:
-    """The guess that explains the update best; None if there is none."""
-    return min(unscored(records), key=residual_of, default=None)
+    """The guess that explains the update best, or names most tokens; None if there is none."""
+
+    def rank(record: Record) -> tuple[float, float]:
+        return residual_of(record), -float((record.certificate or {}).get("certain") or 0)
+
+    return min(unscored(records), key=rank, default=None)
 
 
 def _unscored_headline(record: Record, *, noun: str) -> str:
     """The first sentence of a report without the truth."""
     certificate = record.certificate or {}
     people = count_noun(len(record.people), "person", "people")
+    if certificate.get("certain") and residual_of(record) > EXPLAINED:
+        words = count_noun(int(certificate["certain"] or 0), "different word")
+        return f"{words} of {people} came back in no order, each proved to be in the batch"
     if residual_of(record) > EXPLAINED:
         return f"No guess explains the update of {people}, and there is no truth to compare with"
     if certificate.get("unique"):
@@ -57,6 +64,8 @@ def _unscored_details(record: Record) -> tuple[str, ...]:
     """What follows it: how good the best guess is, and what that means."""
     name = record.attack.name
     left = residual_of(record)
+    if (record.certificate or {}).get("certain"):
+        return (f"{name} read them off the gradient of the embeddings.",)
     if left == float("inf"):
         return (f"The guess of {name} could not be checked: it comes without labels.",)
     share = (
@@ -112,6 +121,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
+            *_tell_certain_words(records),
             *_tell_effort(records),
             *_tell_controls(tried),
             *tell_races(records),
@@ -147,12 +157,19 @@ def _headline(people: People, noun: str, where: str) -> str:
         verb = "were" if found > 1 or total > 1 else "was"
         labels = _count_labels(people)
         besides = f"; {labels} of {total} labels came back too" if labels else ""
+        said = _list_words(people)
+        besides += f"; {said} came back" if said and found < total else ""
         told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
         doubtful = _count_doubtful(people)
         of = f" for {doubtful} of them" if doubtful < found else ""
         return told + f"; this cannot be trusted{of}: {_MISLED}" * bool(doubtful)
     attacked = count_noun(total, "person", "people")
     parts = _list_leaked_parts(people)
+    if _is_unclear(people) and _list_words(people):
+        return (
+            f"Words leaked{where}: {parts} came back; whether anybody is identified is "
+            f"inconclusive: {_excuse(people)} ({attacked} attacked)"
+        )
     if _is_unclear(people):
         besides = f"; {parts} came back" if parts else ""
         return f"Inconclusive{where}: {_excuse(people)} ({attacked} attacked){besides}"
@@ -207,6 +224,13 @@ def _count_levels(people: People, noun: str) -> str:
     return list_words([f"{count} {text}" for count, text in said])
 
 
+def _list_words(people: People) -> str:
+    """How much of texts came back in no order, from the least to the most; empty if nothing."""
+    loose = [a for a in people.values() if any("no order" in part for part in a.parts)]
+    shares = dict.fromkeys(part for a in loose for part in a.parts if "no order" in part)
+    return list_words(list(shares))
+
+
 def _list_leaked_parts(people: People) -> str:
     """What came back besides inputs: labels, columns, words."""
     parts = [part for attempt in people.values() for part in attempt.parts]
@@ -250,6 +274,14 @@ def _round_claim(value: float) -> str:
 def _count_labels(people: People) -> int:
     """How many labels came back that the adversary did not know."""
     return sum("the label" in attempt.parts for attempt in people.values())
+
+
+def _tell_certain_words(records: Sequence[Record]) -> list[str]:
+    """How many words of one batch are proved to be in it, at most."""
+    certain = max((int((r.certificate or {}).get("certain") or 0) for r in records), default=0)
+    if not certain:
+        return []
+    return [f"{count_noun(certain, 'different word')} of one batch are proved to be in it."]
 
 
 def _tell_effort(records: Sequence[Record]) -> list[str]:

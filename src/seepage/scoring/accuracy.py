@@ -12,6 +12,7 @@ from seepage.core import Paired
 from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains.tabular import Tabular
+from seepage.domains.tokens import Tokens
 from seepage.scoring.entrywise import differences
 
 
@@ -159,7 +160,8 @@ class TokenAccuracy:
 
         (1/L) sum_j [guess_j = truth_j]
 
-    Whether all are right, hence the rate of exact sequences, is what `exact` says.
+    Places that hold padding do not count, if the domain says what padding is. Whether all are
+    right, hence the rate of exact sequences, is what `exact` says.
 
     Raises:
         NotApplicable: For anything but tokens.
@@ -179,7 +181,12 @@ class TokenAccuracy:
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
         check_tokens(paired)
-        return 1 - differences(paired).mean(1)
+        padding = paired.domain.padding if isinstance(paired.domain, Tokens) else None
+        counted = torch.ones_like(paired.truth, dtype=torch.bool)
+        if padding is not None:
+            counted = paired.truth != padding
+        right = (differences(paired) == 0).reshape(counted.shape) & counted
+        return right.double().sum(1) / counted.double().sum(1)
 
 
 def check_tokens(paired: Paired) -> None:

@@ -30,6 +30,8 @@ _NOISE = 0.25
 _SEEN = ("pixels", "structure", "entries")
 # What about 26 dB of PSNR gives a photo, and neither a mean nor another person does.
 _NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98}
+# Most texts share no word, so that one word in the same place by chance would stand out.
+_LEAST = {"places": 0.05, "words": 0.05}
 # Probability of an accusation by luck that is accepted over all people and attempts.
 _LUCK = 0.05
 _LARGEST_CLAIM = 1e9
@@ -185,8 +187,9 @@ def identify(
     A person is recognisable if the truth is first by pixels or by structure and looks as much like
     the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
     their values. Volumes are judged by the correlation of their entries in the same way. For tables
-    80 % of the columns, for texts 50 % of the words must agree. Vectors of numbers are judged like
-    tables: entries are off by a fifth of their deviation at most, on average.
+    80 % of the columns must agree, for texts 50 % of the words, in their place or, weighed by how
+    rare they are, in any order. Vectors of numbers are judged like tables: entries are off by a
+    fifth of their deviation at most, on average.
 
     Args:
         guesses: `(G, ...)`, in any order.
@@ -260,13 +263,18 @@ def _describe_gallery(gallery: Gallery, strangers: Tensor, label: int | None) ->
 
 def _stand_out(table: Table) -> Tensor:
     """How far each candidate stands out by its best guess, the mean over measures: `(C,)`."""
-    return torch.stack([_scale(values) for values in table.values()]).mean(0).amax(0)
+    scaled = [_scale(values, least=_LEAST.get(name, 1e-9)) for name, values in table.items()]
+    return torch.stack(scaled).mean(0).amax(0)
 
 
-def _scale(values: Tensor) -> Tensor:
+def _scale(values: Tensor, *, least: float) -> Tensor:
     """Similarities of each guess in robust deviations over the candidates.
 
     Fisher's transform first: between 0.99 and 1 lies as much as between 0 and 0.9.
+
+    Args:
+        values: `(G, C)`.
+        least: Smallest deviation that counts.
     """
     values = torch.atanh(values.clamp(-0.9999, 0.9999))
     middle = values.median(dim=1, keepdim=True).values
@@ -275,7 +283,7 @@ def _scale(values: Tensor) -> Tensor:
     plain = apart.square().mean(1, keepdim=True).sqrt()
     # Where most similarities are equal, as between short rows, the robust deviation is zero.
     scale = torch.maximum(robust, 0.05 * plain)
-    return torch.where(scale > 1e-9, apart / scale.clamp(min=1e-9), torch.zeros_like(apart))
+    return torch.where(scale > 1e-9, apart / scale.clamp(min=least), torch.zeros_like(apart))
 
 
 def extrapolate(match: float, others: Tensor) -> tuple[float, float, float]:
@@ -322,7 +330,8 @@ def _is_recognisable(table: Table, least: Mapping[str, float], *, every: bool) -
     if "values" in table:
         return float(table["values"][:, 0].max()) >= (0.95 if every else 0.8)
     if "places" in table:
-        return float(table["places"][:, 0].max()) >= 0.5
+        # All words in no order tell as much as half of them in their place.
+        return any(float(table[name][:, 0].max()) >= 0.5 for name in ("places", "words"))
     if "entries" in table:
         return float(table["entries"][:, 0].max()) >= 0.95
     reached = [

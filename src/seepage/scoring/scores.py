@@ -26,6 +26,7 @@ from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
 from seepage.scoring.lpips import LPIPS, check_lpips
 from seepage.scoring.pairing import pair
 from seepage.scoring.ssim import SSIM, check_ssim
+from seepage.scoring.text_overlap import RougeL, TokenPrecision, TokenRecall
 
 _ALL: tuple[Metric, ...] = (
     MSE(),
@@ -38,6 +39,9 @@ _ALL: tuple[Metric, ...] = (
     ExactMatch(),
     FeatureAccuracy(),
     TokenAccuracy(),
+    TokenRecall(),
+    TokenPrecision(),
+    RougeL(),
 )
 
 
@@ -70,6 +74,9 @@ _CHECKS: Mapping[str, Callable[[Paired], object]] = {
     "lpips": check_lpips,
     "feature_accuracy": require_table,
     "token_accuracy": check_tokens,
+    "token_recall": check_tokens,
+    "token_precision": check_tokens,
+    "rouge_l": check_tokens,
 }
 
 
@@ -110,8 +117,8 @@ def applicable(paired: Paired) -> tuple[Metric, ...]:
     """The built-in metrics that make sense for these inputs and can run here, in their order.
 
     Left out are `ssim` and `lpips` for signals and for images too small for them, and `lpips`
-    where its weights are not found; `feature_accuracy` but for tables, `token_accuracy` but for
-    tokens. Metrics of other packages are measured where they are asked for by name.
+    where its weights are not found; `feature_accuracy` but for tables, `token_accuracy` and the
+    like but for tokens. Metrics of other packages are measured where they are asked for by name.
 
     Example:
         >>> import torch

@@ -42,7 +42,7 @@ from seepage.step.shared_update import (
     find_privacy,
     leave_unchanged,
 )
-from seepage.step.step_attacks import StepAttack, list_attacks, read_public
+from seepage.step.step_attacks import StepAttack, as_public, list_attacks, read_public
 from seepage.step.step_inputs import (
     check_batch,
     choose_domain,
@@ -52,6 +52,7 @@ from seepage.step.step_inputs import (
 )
 from seepage.step.step_loss import WithInputs, read_loss
 from seepage.step.step_result import StepAudit
+from seepage.step.step_texts import MaskPadding, choose_texts, gather_texts, read_mask
 from seepage.threats import Threat
 from seepage.zoo.foreign import Logits, find_logits
 
@@ -166,7 +167,7 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
     if others is None:
         pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
     else:
-        pool = others.detach().cpu().float().reshape(-1, *shape)
+        pool = as_public(others).reshape(-1, *shape)
     if len(pool) < len(private):
         raise InvalidValue(
             f"expected others to be at least as many as the batch, got {len(pool)} for "
@@ -226,8 +227,10 @@ def audit_step(
         model: Any network; what it returns may hold the logits under that name.
         loss: As the training loop calls it, reduced or not: `loss(outputs, labels)`.
         batch: Inputs as the network reads them, and labels: classes, probabilities, or numbers of
-            any shape. A third tensor, such as weights or a mask, goes to the loss as well. Of
-            inputs alone, as autoencoders have them, the loss is `loss(outputs, inputs)`.
+            any shape; a tuple, or a mapping as tokenizers and data loaders give it. A third tensor,
+            such as weights or a mask, goes to the loss as well. Of inputs alone, as autoencoders
+            have them, the loss is `loss(outputs, inputs)`. Whole numbers `(B, L)` are tokens; with
+            an `attention_mask`, texts may have several lengths.
         optimizer: If given, what is shared is how far it moves; else the gradient. One of Opacus's
             clips and adds its noise as it does in training.
         domain: What inputs are, where they are in natural units; its normalisation is then
@@ -263,8 +266,8 @@ def audit_step(
         (0, True)
 
     Raises:
-        NotApplicable: The step is of a kind that no attack here can search, such as whole numbers
-            as inputs.
+        NotApplicable: The step is of a kind that no attack here can read, such as whole numbers
+            that are no tokens.
         InvalidValue: Network, loss and batch do not fit together.
     """
     if not (seconds > 0 and (steps is None or steps >= 1)):
@@ -285,6 +288,12 @@ def audit_step(
     autocast = read_autocast(model)
     with leave_unchanged(model), without_checkpointing():
         inputs, targets = check_batch(*read_batch(batch))
+        if not inputs.is_floating_point():
+            mask = read_mask(batch)
+            domain = choose_texts(own, inputs, declared=domain, mask=mask)
+            others = gather_texts(others, domain)
+            if mask is not None and domain.padding is not None:
+                own, wrapped = (MaskPadding(each, domain.padding) for each in (own, wrapped))
         prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
         private, task, client = prepared.private, prepared.task, prepared.client
         notes, own_loss = prepared.notes, prepared.own_loss
@@ -393,7 +402,8 @@ def _prepare_task(
     read = read_loss(loss, outputs, given, targets)
     local, words = choose_computation(optimizer, read.reduction)
     wrap = WithInputs if read.joined else Logits
-    name = type(own).__name__.lower()
+    shown = own.model if isinstance(own, MaskPadding) else own
+    name = type(shown).__name__.lower()
     task = Task(
         wrap(own, shape=reads), read.loss, domain, name=name, target_shape=read.target_shape
     )
@@ -415,7 +425,8 @@ def _compute_outputs(
         )
     natural = inputs.reshape(size, *domain.shape)
     domain.check(natural)
-    given = domain.normalise(natural.to(like)).reshape(size, *shape)
+    moved = natural.to(like if natural.is_floating_point() else like.device)
+    given = domain.normalise(moved).reshape(size, *shape)
     was_training = own.training
     try:
         with torch.no_grad():

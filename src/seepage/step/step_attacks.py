@@ -81,7 +81,10 @@ def list_attacks(
             "before you rely on what it did not find"
         )
     )
-    return [StepAttack(Component("auto", {"effort": effort, "steps": fit}), made, cut)]
+    chosen = StepAttack(Component("auto", {"effort": effort, "steps": fit}), made, cut)
+    # What `auto` proves of a text may be less than all of its words.
+    words = [one for one in found.chosen if one.name == "bag_of_words"]
+    return [chosen, *(StepAttack(Component(one.name, {}), one.attack) for one in words)]
 
 
 def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges) -> StepAttack:
@@ -123,8 +126,13 @@ def read_public(
         taken: How many of the last ones serve as a control.
     """
     if public is not None:
-        return PublicData(public.detach().cpu().float()) if isinstance(public, Tensor) else public
+        return PublicData(as_public(public)) if isinstance(public, Tensor) else public
     if others is None or len(others) <= taken:
         return None
-    free = others[: len(others) - taken]
-    return PublicData(free.detach().cpu().float())
+    return PublicData(as_public(others[: len(others) - taken]))
+
+
+def as_public(inputs: Tensor) -> Tensor:
+    """Inputs of other people on the CPU, in float32; tokens stay whole numbers."""
+    kept = inputs.detach().cpu()
+    return kept.float() if kept.is_floating_point() else kept

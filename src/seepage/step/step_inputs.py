@@ -14,13 +14,12 @@ from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
+from seepage.core.errors import InvalidValue, SeepageError
 from seepage.core.rng import require_key
 from seepage.domains import Image, Signal, Vector
 from seepage.domains.box import Box
 
-_INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x")
-_TOKENS = "input_ids"
+_INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x", "input_ids")
 
 
 def read_batch(batch: object) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -35,7 +34,7 @@ def read_batch(batch: object) -> tuple[Tensor, tuple[Tensor, ...]]:
             parts = (batch,)
         case Mapping():
             named = next((key for key in _INPUTS if key in batch), None)
-            parts = tuple(batch.get(key) for key in (named or _TOKENS, "labels"))
+            parts = tuple(batch.get(key) for key in (named, "labels"))
         case tuple() | list() if batch:
             parts = tuple(batch)
         case _:
@@ -59,13 +58,7 @@ def _describe_parts(batch: object, parts: tuple[object, ...]) -> str:
 
 
 def check_batch(inputs: Tensor, targets: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return the batch as attacks can search for it, or raise with the reason why they cannot."""
-    if not inputs.is_floating_point():
-        raise NotApplicable(
-            f"expected inputs that are real numbers, got {inputs.dtype}: nobody can search between "
-            "whole numbers such as tokens; audit the step on their embeddings, or divide images by "
-            "255"
-        )
+    """Return the batch as attacks can read it, or raise with the reason why they cannot."""
     if inputs.ndim < 2 or not len(inputs):
         raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got {tuple(inputs.shape)}")
     for target in targets:
@@ -75,7 +68,8 @@ def check_batch(inputs: Tensor, targets: tuple[Tensor, ...]) -> tuple[Tensor, tu
                 f"{tuple(target.shape)}"
             )
     # Double precision stays, or a network in it would read other numbers than in training.
-    return upcast(inputs.detach().clone()), tuple(_copy_target(target) for target in targets)
+    kept = upcast(inputs) if inputs.is_floating_point() else inputs.long()
+    return kept.detach().clone(), tuple(_copy_target(target) for target in targets)
 
 
 def _copy_target(target: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from seepage.zoo.convnets import CNN_VARIANTS, cnn, convnet, lenet, mnist_convne
 from seepage.zoo.factory import from_factory, load_weights
 from seepage.zoo.foreign import hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
+from seepage.zoo.lora import LowRank, add_lora
 from seepage.zoo.mlp import ACTIVATIONS, fc, mlp, square_loss, two_layer
 from seepage.zoo.resnet import (
     WideHead,
@@ -21,7 +22,9 @@ __all__ = [
     "ACTIVATIONS",
     "CNN_VARIANTS",
     "MODELS",
+    "LowRank",
     "WideHead",
+    "add_lora",
     "build",
     "catalogue",
     "cnn",

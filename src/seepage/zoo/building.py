@@ -14,7 +14,7 @@ from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue, UnknownName
 
 # The least value of an integer option; 1 for those not named here.
-_LEAST = {"seed": 0, "head_seed": 0, "padding": 0, "trained": 0}
+_LEAST = {"seed": 0, "head_seed": 0, "padding": 0, "trained": 0, "lora": 0}
 
 
 def build_task(

@@ -11,6 +11,7 @@ from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains.tokens import Tokens
 from seepage.zoo.building import build_task, require_int
+from seepage.zoo.lora import adapt
 
 
 class Attention(nn.Module):
@@ -89,6 +90,7 @@ def gpt(
     layers: int = 3,
     heads: int = 4,
     embeddings: bool = True,
+    lora: int = 0,
     classes: int = 10,
     domain: Domain = Tokens(12, 512),  # noqa: B008 - a frozen value
     seed: int = 0,
@@ -101,6 +103,8 @@ def gpt(
         heads: Of each attention; divides the width.
         embeddings: Whether the embeddings are trained; if not, they are frozen and not part of
             the update.
+        lora: Rank of adapters beside query, key and value of every block, with all but the head
+            frozen; 0 for none. They are as after a step, see `add_lora`.
         classes: Number of outputs.
         domain: The token sequences.
         seed: Of the weights, normal with deviation 0.02 as in GPT-2.
@@ -128,10 +132,13 @@ def gpt(
         model = _GPT(domain, width=width, layers=layers, heads=heads, classes=classes)
         for table in (model.tokens, model.positions):
             table.requires_grad_(embeddings)
+        if lora:
+            adapt(model, rank=lora, targets=("query", "key", "value"), seed=seed)
         return model
 
-    options = {"width": width, "layers": layers, "heads": heads, "embeddings": embeddings}
-    return build_task(gpt, make, domain, **options, classes=classes, seed=seed)
+    options = {"width": width, "layers": layers, "heads": heads}
+    trained = {"embeddings": embeddings, "lora": lora}
+    return build_task(gpt, make, domain, **options, **trained, classes=classes, seed=seed)
 
 
 def _draw_weights(module: nn.Module) -> None:

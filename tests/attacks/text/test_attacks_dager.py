@@ -147,7 +147,7 @@ def test_images_are_refused_and_searches_refuse_texts():
     with pytest.raises(NotApplicable, match="token sequences"):
         sp.attacks.dager()(seen, rng=sp.rng(1))
     text, _ = observed(1, threat=sp.Threat(knows_labels=True))
-    others = [n for n in sp.attacks.ATTACKS if n != "dager"]
+    others = [n for n in sp.attacks.ATTACKS if n not in ("bag_of_words", "dager", "token_span")]
     for name in others:
         with pytest.raises(NotApplicable):
             sp.attacks.ATTACKS[name]()(text, rng=sp.rng(1))
@@ -166,3 +166,15 @@ def test_any_guess_of_a_text_can_be_certified_but_not_as_unique():
 def test_impossible_options_are_refused(options):
     with pytest.raises(InvalidValue, match="expected"):
         sp.attacks.dager(**options)
+
+
+def test_texts_of_several_lengths_come_back_with_their_padding():
+    domain = Tokens(12, HAMLET.domain.vocabulary + 1, padding=HAMLET.domain.vocabulary)
+    batch = HAMLET.batch(3, start=20)
+    kept = torch.arange(12) < torch.tensor([5, 12, 8])[:, None]
+    padded = sp.Batch(torch.where(kept, batch.inputs, domain.padding), batch.labels)
+    task = sp.zoo.gpt(width=64, classes=2, domain=domain, embeddings=False)
+    seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, padded, rng=sp.rng(0))
+    guess = sp.attacks.dager()(seen, rng=sp.rng(1))
+    assert sp.score(guess, padded, domain=domain)["exact"].tolist() == [1.0] * 3
+    assert bool((guess.confidence == 1).all())

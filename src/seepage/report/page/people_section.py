@@ -200,7 +200,11 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     Example:
         >>> _certificate_words({"residual": 1.2e-7, "unique": True})
         'residual 1e-07, right to 8 bits'
+        >>> _certificate_words({"residual": float("inf"), "unique": None, "certain": 9})
+        '9 different words proved'
     """
+    if certificate.get("certain") and not certificate["unique"]:
+        return f"{certificate['certain']} different words proved"
     proof = ", right to 8 bits" if certificate["unique"] else ""
     return f"residual {certificate['residual']:.0e}{proof}"
 

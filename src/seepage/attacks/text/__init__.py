@@ -1,0 +1,1 @@
+"""Texts: which tokens a batch holds, and in which order."""

@@ -1,0 +1,112 @@
+"""Linear layers that read a vector at every place of a text, and what each of them sees."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core import Rng, Task, Update
+from seepage.probing.hooks import layer_inputs
+
+# Sequences that pass through the network together.
+TOGETHER = 256
+
+# Names of linear layers that read the same vector at every position, as query, key and value do.
+Reader = tuple[str, ...]
+# A function of the token and its position alone, of the tokens before as well, or of all tokens.
+Sees = Literal["token", "prefix", "text"]
+
+
+@dataclass(frozen=True, eq=False)
+class SeenReader:
+    """A reader, with what it sees.
+
+    Args:
+        layers: Names of the layers.
+        sees: On what its vectors depend.
+        read: What it read of one random text, `(L, d)`.
+    """
+
+    layers: Reader
+    sees: Sees
+    read: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Readers:
+    """All trained readers of a network in the order in which they run, and a text that was read."""
+
+    readers: tuple[SeenReader, ...]
+    text: Tensor
+
+
+def list_readers(task: Task) -> Readers:
+    """List trained linear layers that read every place of a text, by what they see.
+
+    To tell them apart, the network runs on random texts that agree in one half.
+
+    Example:
+        >>> from seepage.zoo import gpt
+        >>> first, *_ = list_readers(gpt(width=16, layers=1)).readers
+        >>> first.sees, first.layers[0]
+        ('token', 'blocks.0.attention.query')
+    """
+    half = task.domain.shape[0] // 2
+    one, other = task.move_inputs(task.domain.sample(2, rng=Rng(0).fork("probe")))
+    mixed = torch.cat([one[:half], other[half:]])
+    read = run_until(task, torch.stack([one, other, mixed]), None)
+    groups: list[list[str]] = []
+    for name, seen in read.items():
+        group = next((g for g in groups if torch.equal(read[g[0]], seen)), None)
+        if group is None:
+            groups.append([name])
+        else:
+            group.append(name)
+    found = []
+    for group in groups:
+        of_one, of_other, of_mixed = read[group[0]]
+        before = torch.allclose(of_mixed[:half], of_one[:half], atol=1e-5)
+        after = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
+        sees: Sees = "token" if before and after else "prefix" if before else "text"
+        found.append(SeenReader(tuple(group), sees, of_one))
+    return Readers(tuple(found), one)
+
+
+def stack_gradients(reader: Reader, update: Update) -> Tensor:
+    """The weight gradients of layers that read the same, one above the other."""
+    return torch.cat([update.tensors[f"{layer}.weight"] for layer in reader])
+
+
+def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
+    """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
+    parts = torch.split(texts, TOGETHER)
+    return torch.cat([run_until(task, part, reader[0])[reader[0]] for part in parts])
+
+
+class _SeenEnough(Exception):  # noqa: N818
+    """Raised to leave a forward pass whose rest is not needed."""
+
+
+def run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
+    """Run to one layer and return what it reads, or with None what every linear layer reads."""
+
+    def stop(*_: object) -> NoReturn:
+        raise _SeenEnough
+
+    network = task.network
+    layers = [
+        name
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Linear) and f"{name}.weight" in task.parameters
+    ]
+    with layer_inputs(network, layers if last is None else [last]) as read:
+        # Hooks run in the order in which they were registered.
+        layer = None if last is None else network.get_submodule(last)
+        ending = nullcontext() if layer is None else layer.register_forward_pre_hook(stop)
+        with ending, torch.no_grad(), suppress(_SeenEnough):
+            task.outputs(task.parameters, texts)
+    return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}

@@ -1,0 +1,282 @@
+"""Tokens whose vectors lie in the span of the first layers' gradients, adapters included."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seepage.attacks.applicability import applies_to
+from seepage.attacks.certificate import certify_solved
+from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.text.bag_of_words import UNKNOWN
+from seepage.attacks.text.readers import (
+    TOGETHER,
+    Reader,
+    list_readers,
+    run_reader,
+    stack_gradients,
+)
+from seepage.attacks.text.token_table import require_texts
+from seepage.clients import Gradient
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core.device import precision
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
+from seepage.core.rng import require_key
+from seepage.domains import Tokens
+from seepage.numerics.row_span import row_span, share_outside
+from seepage.probing.usable_update import require_usable
+
+# The upper quartile of a normal variable, in standard deviations.
+_QUARTILE = 0.6745
+# Shares below this are rounding.
+_TINY = 1e-6
+# Singular values below this share of the largest are rounding.
+_RANK = 1e-6
+
+
+# A token with the probability of being as near to the spans by chance.
+_Named = tuple[int, float]
+
+
+def list_token_readers(task: Task) -> tuple[Reader, ...]:
+    """List trained linear layers that read a function of one token and its position.
+
+    Those are the projections of the first attention, the matrices A of their adapters, and the
+    matrices B, which read A x. Only layers count whose gradient depends on every place of a text,
+    which is tested on one random text: a query alone says nothing about a first token that attends
+    only to itself.
+
+    Example:
+        >>> from seepage.zoo import gpt
+        >>> [reader[0] for reader in list_token_readers(gpt(width=32, layers=2, lora=4))]
+        ['blocks.0.attention.query.lora_A']
+
+    Raises:
+        NotApplicable: Inputs are no texts, or no such layer is trained.
+    """
+    require_texts(task.domain, needed_by="token_span")
+    seen = list_readers(task)
+    label = torch.zeros_like(seen.text[:1])
+    probe = Gradient()(task, seen.text[None], label)
+    found = []
+    for reader in seen.readers:
+        gradient = stack_gradients(reader.layers, probe)
+        most = min(*gradient.shape, len(set(seen.text.tolist())))
+        rank = len(row_span(gradient, tolerance=_RANK)) if bool(gradient.any()) else 0
+        # A span of everything that could be read tells nothing, however short the batch is.
+        if reader.sees == "token" and rank >= most and rank < gradient.shape[1]:
+            found.append(reader.layers)
+    if not found:
+        raise NotApplicable(
+            f"expected {task.name} to train a linear layer that reads the vector of one token, and "
+            "has more inputs than a text has tokens, got none; use bag_of_words if the embeddings "
+            "are trained"
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Span:
+    """A reader, the space that its gradient spans, and whether that holds all that it read."""
+
+    reader: Reader
+    basis: Tensor
+    whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TokenSpan:
+    """Try every token at every position; keep those that lie in the spans.
+
+    The arguments are those of `token_span`.
+    """
+
+    false_tokens: float = 0.1
+    rank_tolerance: float = _RANK
+    tolerance: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 < self.false_tokens < math.inf:
+            raise InvalidValue(f"expected false_tokens > 0, got {self.false_tokens!r}")
+        for name in ("rank_tolerance", "tolerance"):
+            if not 0 < getattr(self, name) < 1:
+                raise InvalidValue(f"expected {name} between 0 and 1, got {getattr(self, name)!r}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Read the tokens; nothing is random."""
+        require_key(rng)
+        # Spans are told from rounding, which a GPU would make larger.
+        with precision("float32"):
+            return self._read(observation)
+
+    def _read(self, observation: Observation) -> Reconstruction:
+        began = time.perf_counter()
+        task = observation.task
+        require_usable(observation.update, task)
+        domain = require_texts(task.domain, needed_by="token_span")
+        spans = tuple(self._find_spans(observation, domain))
+        if not spans:
+            raise NotApplicable(
+                "the gradients of the first layers span everything that they could read, or are "
+                "zero, so they tell no token apart; the batch holds too many tokens, or it is noisy"
+            )
+        doubt = self._test_tokens(task, spans, domain)
+        limit = self.false_tokens / doubt.numel()
+        texts, sure = _arrange(doubt, limit, domain, observation.batch_size)
+        labels = None
+        with suppress(SeepageError):
+            labels = recover_labels(observation)
+        labels = labels if labels is not None and len(labels) == len(texts) else None
+        certificate = Certificate(math.inf)
+        if len(texts) == 1 and labels is not None and bool((texts != UNKNOWN).all()):
+            read = [f"{layer}.weight" for span in spans for layer in span.reader]
+            alone = doubt.shape[1] > 1 and bool(((doubt <= limit).sum(0) == 1).all())
+            certificate = certify_solved(observation, texts, labels, read=read, alone=alone)
+        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
+        return Reconstruction(texts, labels, trace, certificate, sure)
+
+    def _find_spans(self, observation: Observation, domain: Tokens) -> Iterator[_Span]:
+        """The spaces that tell something: smaller than the space of what is read."""
+        size = observation.batch_size
+        places = None if size is None else size * domain.length
+        for reader in list_token_readers(observation.task):
+            gradient = stack_gradients(reader, observation.update)
+            if not bool(gradient.any()):
+                continue
+            basis = row_span(gradient, tolerance=self.rank_tolerance, at_most=places)
+            if len(basis) < gradient.shape[1]:
+                whole = len(basis) < min(gradient.shape)
+                yield _Span(reader, basis, whole)
+
+    def _test_tokens(self, task: Task, spans: tuple[_Span, ...], domain: Tokens) -> Tensor:
+        """How likely it is for each token to lie as near to all spans by chance, `(V, L or 1)`.
+
+        Most tokens are absent, so the shares outside a span of all tokens tell what chance does.
+        On a logarithmic scale of odds they are taken as normal, with the median and the upper
+        quartile of all tokens. Where the span is known to be whole, a token outside it is absent.
+        """
+        doubt: Tensor | None = None
+        for span in spans:
+            outside = self._measure(task, span, domain)
+            squares = outside.clamp(_TINY, 1 - _TINY).square()
+            odds = squares.log() - (1 - squares).log()
+            middle = odds.median(0, keepdim=True).values
+            upper = odds.quantile(0.75, dim=0, keepdim=True)
+            scale = ((upper - middle) / _QUARTILE).clamp(min=1e-3)
+            chance = torch.special.ndtr((odds - middle) / scale)
+            if span.whole:
+                chance = torch.where(outside < self.tolerance, chance, torch.ones_like(chance))
+            doubt = chance if doubt is None else torch.maximum(doubt, chance)
+        assert doubt is not None
+        return doubt
+
+    def _measure(self, task: Task, span: _Span, domain: Tokens) -> Tensor:
+        """Shares outside a span of every token, at every position if that matters, `(V, L)`."""
+        tokens = task.move_inputs(torch.arange(domain.vocabulary))[:, None]
+        texts = tokens.expand(-1, domain.length)
+        first = run_reader(task, span.reader, texts[:1])
+        same = bool(torch.allclose(first[:, :1].expand_as(first), first, atol=1e-6))
+        parts = []
+        for part in torch.split(texts, TOGETHER):
+            read = run_reader(task, span.reader, part)
+            parts.append(share_outside(span.basis, read[:, :1] if same else read))
+        return torch.cat(parts)
+
+
+def _arrange(
+    doubt: Tensor, limit: float, domain: Tokens, size: int | None
+) -> tuple[Tensor, Tensor]:
+    """Make texts of the tokens that are hardly there by chance, and say how sure they are.
+
+    Where positions are told, the tokens of a position go to different texts; which text is not
+    told. A word that stands at two positions puts their difference into the span, and with it
+    every other word at both: then each word is placed once. Without positions words stand in no
+    order. What remains unknown is -1.
+    """
+    doubts, order = (values.tolist() for values in doubt.T.sort(dim=1, stable=True))
+    found = [
+        [(token, one) for token, one in zip(tokens, row, strict=True) if one <= limit]
+        for tokens, row in zip(order, doubts, strict=True)
+    ]
+    if len(found) == 1:
+        count = size or max(1, math.ceil(len(found[0]) / domain.length))
+        rows = _cut(found[0], count, domain.length)
+    else:
+        count = size or max(1, max(map(len, found)))
+        rows = _place(found, count)
+    texts = torch.full((count, domain.length), UNKNOWN)
+    sure = torch.zeros(count, domain.length)
+    for row, named in enumerate(rows):
+        for place, one in enumerate(named):
+            if one is not None:
+                texts[row, place], sure[row, place] = one[0], 1 - one[1]
+    return texts.to(doubt.device), sure.to(doubt.device)
+
+
+def _cut(found: list[_Named], count: int, length: int) -> list[list[_Named | None]]:
+    """All tokens in every text if they fit, or a part of them in each."""
+    fits = len(found) <= length
+    starts = [0 if fits else row * length for row in range(count)]
+    return [list(found[start : start + length]) for start in starts]
+
+
+def _place(found: list[list[_Named]], count: int) -> list[list[_Named | None]]:
+    """Place the tokens of each position, those with the fewest candidates first."""
+    placed: set[int] = set()
+    rows: list[list[_Named | None]] = [[None] * len(found) for _ in range(count)]
+    for place in sorted(range(len(found)), key=lambda place: len(found[place])):
+        fresh = sorted(found[place], key=lambda one: one[0] in placed)[:count]
+        placed.update(token for token, _ in fresh)
+        for row, one in enumerate(fresh):
+            rows[row][place] = one
+    return rows
+
+
+def _require_readers(observation: Observation) -> None:
+    list_token_readers(observation.task)
+
+
+@applies_to(Tokens, require=_require_readers)
+def token_span(
+    *, false_tokens: float = 0.1, rank_tolerance: float = _RANK, tolerance: float = 0.05
+) -> Attack:
+    """Tokens of a batch whose vectors lie in the span of a first layer's gradient, as of LoRA.
+
+    The weight gradient of a layer is sum_i (dL/dy_i) x_i^T. So the vectors x_i that it read lie in
+    its row space, if they are fewer than the rows and the columns of the weight. The first
+    attention reads a function of a token and its position: every token is tried at every position.
+    Nothing else of the network matters, so encoders and decoders, rotary positions and attention of
+    any kind are read alike, and the embeddings may be frozen.
+
+    An adapter of rank r adds B A x to a layer, and dL/dA has r rows that lie in the same span.
+    Adapters that read the same vectors are stacked: k of them give away k r tokens of a batch, and
+    beyond that fewer and fewer. Before the first step B is zero and so is dL/dA; dL/dB then spans
+    A x, in r dimensions.
+
+    A token is named if it lies nearer to the span than chance explains, as the other tokens of the
+    vocabulary tell.
+
+    Args:
+        false_tokens: How many tokens are named by mistake, on average.
+        rank_tolerance: Singular values below this share of the largest are rounding.
+        tolerance: Largest share of a vector outside a span that counts as inside, where the span
+            is known to be whole.
+
+    Example:
+        >>> token_span(false_tokens=1).false_tokens
+        1
+
+    Deviations:
+        The first stage of DAGER, extended to adapters and to a test with a stated rate of mistakes.
+
+    References:
+        Petrov et al., 2024 (petrov2024dager); Hu et al., 2022 (hu2022lora), on adapters
+    """
+    return _TokenSpan(false_tokens=false_tokens, rank_tolerance=rank_tolerance, tolerance=tolerance)

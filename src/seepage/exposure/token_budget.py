@@ -1,0 +1,88 @@
+"""How many tokens of a batch a network gives away, before anything is shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seepage.attacks.text.readers import Reader
+from seepage.attacks.text.token_span import list_token_readers
+from seepage.attacks.text.token_table import find_token_table
+from seepage.core import Task
+from seepage.core.errors import NotApplicable
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """What the trained parameters of a network tell about the tokens of a batch.
+
+    Args:
+        table: Name of the trained embeddings, whose gradient names every token; None if they are
+            frozen.
+        tied: Whether the output layer shares them, which hides some.
+        layers: Names of the trained layers that read single tokens, such as the matrices A of
+            adapters on the first attention.
+        rank: Rows of all their weights together.
+        width: Length of the vectors that they read.
+    """
+
+    table: str | None
+    tied: bool
+    layers: tuple[str, ...]
+    rank: int
+    width: int
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of a batch the gradients of these layers determine."""
+        return min(self.rank, max(0, self.width - 1))
+
+    @property
+    def advice(self) -> str:
+        """What the numbers mean, in one sentence."""
+        if self.table is not None and not self.tied:
+            return (
+                f"every token of a batch of any size leaks from the rows of {self.table} that "
+                "have a gradient (bag_of_words): freeze the embeddings, or add noise"
+            )
+        if not self.layers:
+            return "no trained layer reads single tokens, so none leaks by a closed form known here"
+        named = ", ".join(self.layers)
+        return (
+            f"with {self.rank} rows over {named}, up to {self.tokens} tokens of a batch leak "
+            "exactly (token_span), and fewer of a larger batch: share updates of batches with many "
+            "times as many tokens, or add noise"
+        )
+
+
+def token_budget(task: Task) -> TokenBudget:
+    """Count the tokens that the gradient of a network determines.
+
+    The embeddings name all of them. Else the row space of the gradients of layers that read single
+    tokens has room for as many as these layers have rows, below the width of what they read.
+
+    Example:
+        >>> from seepage.zoo import gpt
+        >>> token_budget(gpt(width=64, layers=2, lora=4)).tokens
+        12
+        >>> token_budget(gpt(width=64, layers=2)).table
+        'tokens.weight'
+
+    Raises:
+        NotApplicable: Inputs are no texts.
+    """
+    table, tied = None, False
+    readers: tuple[Reader, ...] = ()
+    try:
+        found = find_token_table(task)
+        table, tied = found.weight, found.tied
+    except NotApplicable:
+        table = None
+    try:
+        readers = list_token_readers(task)
+    except NotApplicable:
+        readers = ()
+    counted = []
+    for reader in readers:
+        shapes = [task.parameters[f"{layer}.weight"].shape for layer in reader]
+        counted.append(TokenBudget(table, tied, reader, sum(s[0] for s in shapes), shapes[0][1]))
+    return max(counted, key=lambda one: one.tokens, default=TokenBudget(table, tied, (), 0, 0))

@@ -1,0 +1,158 @@
+"""Tokens in the span of the first layer's gradient: encoders, adapters, frozen embeddings."""
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.attacks.text.token_span import list_token_readers
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.domains import Tokens
+from seepage.exposure.inspection import inspection
+from seepage.exposure.token_budget import token_budget
+from seepage.zoo.lora import LowRank, add_lora
+
+HAMLET = sp.data.load("hamlet")
+
+
+class Encoder(nn.Module):
+    """Reads both ways, knows no positions, and scales by the root mean square."""
+
+    def __init__(self, domain, *, width=64, heads=4, shared=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(domain.vocabulary, width).requires_grad_(False)
+        self.norm = nn.RMSNorm(width)
+        self.query, self.heads, self.shared = nn.Linear(width, width), heads, shared
+        # Grouped queries: fewer keys and values than queries.
+        self.key, self.value = (nn.Linear(width, width // heads * shared) for _ in range(2))
+        self.out, self.head = nn.Linear(width, width), nn.Linear(width, 2)
+
+    def forward(self, tokens):
+        features = self.norm(self.tokens(tokens))
+        query, key, value = (
+            layer(features).unflatten(-1, (count, -1)).transpose(1, 2)
+            for layer, count in (
+                (self.query, self.heads), (self.key, self.shared), (self.value, self.shared)
+            )
+        )  # fmt: skip
+        times = self.heads // self.shared
+        key, value = (part.repeat_interleave(times, 1) for part in (key, value))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value)
+        return self.head(torch.tanh(self.out(mixed.transpose(1, 2).flatten(2))).mean(1))
+
+
+def observe(task, batch, *, defense=None, local=None):
+    client = sp.Client(local or sp.Gradient(), defense or sp.chain())
+    return sp.Threat().observe(client, task, batch, rng=sp.rng(0))
+
+
+def scored(task, batch, **options):
+    guess = sp.attacks.token_span()(observe(task, batch, **options), rng=sp.rng(1))
+    return guess, sp.score(guess, batch, domain=task.domain)
+
+
+def adapted(rank, *, width=96, **options):
+    return sp.zoo.gpt(width=width, layers=2, classes=2, domain=HAMLET.domain, lora=rank, **options)
+
+
+@pytest.mark.parametrize("start", [0, 40, 80])
+def test_adapters_give_away_as_many_tokens_as_they_have_rows(start):
+    batch = HAMLET.batch(4, start=start)  # 48 places, and 3 adapters of rank 16
+    guess, scores = scored(adapted(16), batch)
+    assert scores["token_recall"].tolist() == [1.0] * 4
+    assert scores["token_precision"].tolist() == [1.0] * 4
+    assert guess.certificate.unique is None
+
+
+def test_beyond_the_budget_fewer_tokens_leak():
+    batch = HAMLET.batch(8)
+    shares = [float(scored(adapted(rank), batch)[1]["token_recall"].mean()) for rank in (2, 8, 32)]
+    assert shares[0] < 0.5
+    assert shares[0] < shares[2]
+    assert shares[2] == 1.0
+
+
+def test_one_text_behind_adapters_comes_back_in_order_and_proved():
+    batch = HAMLET.batch(1, start=3)
+    guess, _ = scored(adapted(8), batch)
+    assert torch.equal(guess.inputs, batch.inputs)
+    assert guess.certificate.unique
+
+
+def test_before_the_first_step_the_other_matrix_gives_tokens_away():
+    base = sp.zoo.gpt(width=96, layers=2, classes=2, domain=HAMLET.domain)
+    task, batch = add_lora(base, rank=32, spread=0.0), HAMLET.batch(2)
+    seen = observe(task, batch)
+    gradients = seen.update.tensors
+    assert not any(bool(t.any()) for name, t in gradients.items() if "lora_A" in name)
+    _, scores = scored(task, batch)
+    assert scores["token_recall"].tolist() == [1.0, 1.0]
+    assert scores["token_precision"].tolist() == [1.0, 1.0]
+
+
+def test_the_row_space_of_an_adapter_is_spanned_by_what_it_read():
+    layer = LowRank(nn.Linear(20, 6), rank=8, spread=1.0).double()
+    read = torch.randn(5, 20, dtype=torch.float64, generator=torch.manual_seed(0))
+    layer(read).square().sum().backward()
+    solved = torch.linalg.lstsq(read.T, layer.lora_A.weight.grad.T).solution
+    torch.testing.assert_close(read.T @ solved, layer.lora_A.weight.grad.T)
+    assert layer.base.weight.grad is None
+
+
+@pytest.mark.parametrize("people", [1, 3])
+def test_an_encoder_with_frozen_embeddings_gives_its_tokens_away(people):
+    domain = Tokens(12, 600)
+    batch = sp.Batch(domain.sample(people, rng=sp.rng(5)), torch.arange(people) % 2)
+    task = sp.Task(Encoder(domain), sp.cross_entropy, domain)
+    _, scores = scored(task, batch)
+    assert scores["token_recall"].tolist() == [1.0] * people
+    assert scores["token_precision"].tolist() == [1.0] * people
+
+
+def test_clipping_hides_nothing_and_strong_noise_everything():
+    batch = HAMLET.batch(2)
+    _, clipped = scored(adapted(16), batch, defense=sp.Clip(1e-3))
+    assert clipped["token_recall"].tolist() == [1.0, 1.0]
+    _, noisy = scored(adapted(16), batch, defense=sp.AddGaussian(1.0))
+    assert float(noisy["token_recall"].nan_to_num().mean()) < 0.2
+
+
+def test_auto_reads_texts_behind_adapters():
+    batch = HAMLET.batch(1, start=8)
+    guess = sp.auto(effort="quick")(observe(adapted(8), batch), rng=sp.rng(1))
+    assert torch.equal(guess.inputs, batch.inputs)
+
+
+@pytest.mark.parametrize(("rank", "tokens"), [(4, 12), (16, 48), (64, 95)])
+def test_the_budget_counts_rows_below_the_width(rank, tokens):
+    found = inspection(adapted(rank)).texts
+    assert found.tokens == tokens
+    assert f"up to {tokens} tokens" in found.advice
+    assert found.table is None
+
+
+def test_the_budget_of_trained_embeddings_is_every_token():
+    task = sp.zoo.gpt(width=32, layers=2, classes=2, domain=HAMLET.domain)
+    assert "every token" in token_budget(task).advice
+
+
+def test_a_network_that_trains_its_last_layer_alone_tells_no_token():
+    task = sp.zoo.gpt(width=32, layers=2, classes=2, domain=HAMLET.domain)
+    model = task.model.requires_grad_(False)
+    model.head.requires_grad_(True)
+    frozen = sp.Task(model, sp.cross_entropy, HAMLET.domain)
+    with pytest.raises(NotApplicable, match="reads the vector of one token"):
+        list_token_readers(frozen)
+    assert token_budget(frozen).tokens == 0
+
+
+@pytest.mark.parametrize("options", [{"false_tokens": 0}, {"tolerance": 1.0}], ids=str)
+def test_impossible_options_are_refused(options):
+    with pytest.raises(InvalidValue, match="expected"):
+        sp.attacks.token_span(**options)
+
+
+def test_adapters_without_a_layer_to_go_beside_are_refused():
+    with pytest.raises(InvalidValue, match="expected targets"):
+        add_lora(sp.zoo.gpt(width=16, layers=1), targets=("q_proj",))
