@@ -122,6 +122,7 @@ PROMISED = {
     "domains.Tokens",
     "dp_sgd",
     "epsilon",
+    "attributes",
     "audit_epsilon",
     "membership",
     "rng",
