@@ -124,6 +124,7 @@ PROMISED = {
     "domains.Tokens",
     "dp_sgd",
     "epsilon",
+    "attributes",
     "audit_epsilon",
     "membership",
     "rng",

@@ -3,9 +3,8 @@
     python -m benchmarks.membership
 
 CIFAR-10. For every row, up to 100 members and 1000 strangers are tested with the help of 2000
-public images, half of them to rehearse. Power is the share of members at the threshold that 1 %
-and 0.1 % of strangers pass; false alarms are strangers with p <= 1 %. Clopper-Pearson intervals,
-95 %.
+public images, half of them to rehearse. Power is the share of members at the threshold that 1 % and
+0.1 % of strangers pass; false alarms are strangers with p <= 1 %. Clopper-Pearson intervals, 95 %.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         epsilon,
     )
     from seepage.exposure import vet
-    from seepage.inference import audit_epsilon, membership
+    from seepage.inference import attributes, audit_epsilon, membership
     from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
     from seepage.step import audit_step
@@ -87,7 +87,7 @@ _HOMES = {
     ),
     "seepage.core.errors": ("SeepageError",),
     "seepage.exposure": ("vet",),
-    "seepage.inference": ("audit_epsilon", "membership"),
+    "seepage.inference": ("attributes", "audit_epsilon", "membership"),
     "seepage.rehearsal": ("PublicData", "auto"),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
@@ -128,6 +128,7 @@ __all__ = [
     "Trace",
     "Update",
     "attacks",
+    "attributes",
     "audit",
     "audit_epsilon",
     "audit_step",

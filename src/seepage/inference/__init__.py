@@ -1,14 +1,18 @@
-"""What an update tells of people without a reconstruction: membership, and if epsilon holds."""
+"""What an update tells of people without a reconstruction: membership, attributes, epsilon."""
 
+from seepage.inference.attributes import AttributeComparison, AttributeGuess, attributes
 from seepage.inference.detection import Detection
 from seepage.inference.epsilon_audit import EpsilonAudit, PrivateSteps, audit_epsilon
 from seepage.inference.membership import Membership, membership
 
 __all__ = [
+    "AttributeComparison",
+    "AttributeGuess",
     "Detection",
     "EpsilonAudit",
     "Membership",
     "PrivateSteps",
+    "attributes",
     "audit_epsilon",
     "membership",
 ]

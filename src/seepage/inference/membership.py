@@ -223,7 +223,7 @@ class _Test:
 
     def __call__(self, seen: Observation, batch: Batch) -> Tensor:
         """Score examples, `(N,)`."""
-        return _scores(seen, batch, self.whitening)[self.name]
+        return score_members(seen, batch, self.whitening)[self.name]
 
     @property
     def weight(self) -> float:
@@ -241,7 +241,10 @@ def _add(tests: Sequence[_Test], scores: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(weighed)).sum(0)
 
 
-def _scores(seen: Observation, batch: Batch, whitening: Whitening | None) -> dict[str, Tensor]:
+def score_members(
+    seen: Observation, batch: Batch, whitening: Whitening | None
+) -> dict[str, Tensor]:
+    """Score examples by every statistic: of spans, or of gradients if they are whitened."""
     if whitening is not None:
         return alignment_scores(seen.update, seen.task, batch, whitening)
     layers = span_layers(seen.task)
@@ -284,7 +287,7 @@ class _Prepared:
             _take(everybody, slice(0, apart)),
             _take(everybody, slice(apart, half)),
         )
-        size, notes = _batch_size(rounds[0]), []
+        size, notes = require_batch_size(rounds[0]), []
         if public.made_up:
             notes.append(
                 "the public inputs are made up, so that the p-values do not hold for real people"
@@ -330,7 +333,7 @@ class _Prepared:
                 torch.cat([members.inputs, strangers.inputs]),
                 torch.cat([members.labels, strangers.labels]),
             )
-            for name, scores in _scores(update, joined, whitening).items():
+            for name, scores in score_members(update, joined, whitening).items():
                 inside.setdefault(name, []).append(scores[: len(members)])
                 outside.setdefault(name, []).append(scores[len(members) :])
         tests = [
@@ -350,7 +353,8 @@ def _take(batch: Batch, which: slice | Tensor) -> Batch:
     return Batch(batch.inputs[which], batch.labels[which])
 
 
-def _batch_size(seen: Observation) -> int:
+def require_batch_size(seen: Observation) -> int:
+    """The batch size as far as it is known or can be told from the update."""
     if seen.batch_size is not None:
         return seen.batch_size
     try:
