@@ -102,8 +102,8 @@ def read_picture(path: Path) -> Tensor:
     damage = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error, zlib.error)
     try:
         with open_plain(path, follow=True) as file, warnings.catch_warnings():
-            # We know the size that Pillow warns of, and have a limit of our own.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # What Pillow warns of is refused below, or has a limit of our own.
+            warnings.simplefilter("ignore")
             with Image.open(file, formats=FORMATS) as picture:
                 require_size(path, _ROOM * picture.width * picture.height)
                 return _picture_to_tensor(ImageOps.exif_transpose(picture))
