@@ -244,7 +244,8 @@ def npz_file(request: DataRequest) -> Dataset:
     if inputs_key is None or "labels" not in found:
         raise UnreadableFile(
             f"expected the arrays images (or inputs) and labels, and optionally class_names (or "
-            f"label_names), in {path}, got {', '.join(found) or 'none'}; rename them"
+            f"label_names), in {path}, got {' '.join(', '.join(found).split()) or 'none'}; rename "
+            "them"
         )
     stored, labels = read_arrays(path, inputs_key, "labels")
     inputs = _convert_inputs(stored, path)
