@@ -6,6 +6,7 @@ import random
 import runpy
 import shutil
 import signal
+import sqlite3
 import sys
 import time
 import warnings
@@ -16,7 +17,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from seepage.audit import AuditStore, Outcome, Record, SpecSource, build_spec, load_audit, run_case
+from seepage.audit import (
+    AuditStore,
+    Outcome,
+    Record,
+    SpecSource,
+    build_spec,
+    load_audit,
+    run,
+    run_case,
+)
+from seepage.audit.database import FORMAT, read_format
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 
@@ -302,3 +313,59 @@ def test_of_audits_begun_together_one_runs_and_the_others_are_told_who_is_there(
         assert told.count("begun\n") == 1
         assert sum("is in use by" in line for line in told) == 3
         finish(out, NEW)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A finished audit of two cases."""
+    spec = SPEC.replace("[0, 1]", "[0]").replace("people = 3", "people = 2").replace("60", "2")
+    cases = build_spec(SpecSource("s", spec)).cases
+    return run(cases, tmp_path / "out")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+def test_an_audit_killed_amid_a_write_is_read_without_touching_it(small, journal):
+    path = small.path / "audit.sqlite"
+    pid = os.fork()
+    if not pid:
+        database = sqlite3.connect(path, isolation_level=None)
+        database.execute(f"PRAGMA journal_mode = {journal}")
+        # Pages are written before the commit, as a large transaction does.
+        database.execute("PRAGMA cache_size = 1")
+        database.execute("BEGIN IMMEDIATE")
+        rows = [(f"{number}", "x" * 4000) for number in range(50)]
+        database.executemany("INSERT INTO about VALUES (?, ?)", rows)
+        database.execute("DELETE FROM records")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    left = {file.name: file.read_bytes() for file in small.path.iterdir() if file.is_file()}
+    assert len(left) > 2, "the kill left nothing to undo"
+    assert load_audit(small.path).records == small.records
+    if journal == "DELETE":
+        now = {file.name: file.read_bytes() for file in small.path.iterdir() if file.is_file()}
+        assert now == left
+
+
+def test_a_database_is_known_by_its_header_alone(small):
+    path = small.path / "audit.sqlite"
+    data = path.read_bytes()
+    # As when a kill left the last pages in the log beside the file.
+    path.write_bytes(data[:4096])
+    assert read_format(path) == FORMAT
+    path.write_bytes(data[:99])
+    assert read_format(path) is None
+    path.write_bytes(b"x" + data[1:])
+    assert read_format(path) is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="traces a process")
+def test_chaos_loses_nothing(tmp_path):
+    from scripts.chaos import Chaos
+
+    chaos = Chaos(tmp_path, "serial", seed=5)
+    for number in range(25):
+        chaos.run_audit(number)
+    assert chaos.tally.clean, chaos.tally.kept
+    assert sum(chaos.tally.faults.values()) == 50

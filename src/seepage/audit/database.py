@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seepage.audit.artifacts import NAME, SUFFIX
 from seepage.audit.record import Record
 from seepage.audit.record_schema import parse_json
 from seepage.core.errors import DataNotFound, UnreadableFile
-from seepage.core.whole_file import checksum, write_whole
+from seepage.core.whole_file import checksum, open_plain, read_plain, write_whole
 
 DATABASE = "audit.sqlite"
 ARTIFACTS = "artifacts"
@@ -31,6 +32,9 @@ TEMPORARY = ".seepage-new-audit.sqlite"
 # identities hold; nothing else needs to change.
 APPLICATION = int.from_bytes(b"Seep", "big")
 FORMAT = 5
+# How a file of SQLite begins, and how many bytes its header has.
+_MAGIC, _HEADER = b"SQLite format 3\0", 100
+_FIRST_TABLES = {"about", "planned", "records"}
 # Most bytes of one value, which no record reaches.
 LARGEST = 256 * 2**20
 
@@ -64,19 +68,29 @@ def read_format(path: Path) -> int | None:
     """
     if path.is_symlink() or not path.is_file():
         return None
+    # Not by SQLite, which takes a file for damaged if a kill left part of it in the log beside it.
+    try:
+        with open_plain(path) as file:
+            head = file.read(_HEADER)
+    except (OSError, UnreadableFile):
+        return None
+    if len(head) < _HEADER or not head.startswith(_MAGIC):
+        return None
+    version, application = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
+    if application == APPLICATION:
+        return version
+    # Format 1 had no application id.
+    is_first = (application, version) == (0, 1) and _list_tables(path) >= _FIRST_TABLES
+    return 1 if is_first else None
+
+
+def _list_tables(path: Path) -> set[str]:
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as sqlite:
-            [application] = sqlite.execute("PRAGMA application_id").fetchone()
-            [version] = sqlite.execute("PRAGMA user_version").fetchone()
-            if application == APPLICATION:
-                return int(version)
-            tables = {name for (name,) in sqlite.execute("SELECT name FROM sqlite_master")}
+            return {name for (name,) in sqlite.execute("SELECT name FROM sqlite_master")}
     except (sqlite3.Error, ValueError):
-        return None
-    # Format 1 had no application id.
-    is_first = (application, version) == (0, 1) and tables >= {"about", "planned", "records"}
-    return 1 if is_first else None
+        return set()
 
 
 def require_database(path: Path) -> None:
@@ -112,6 +126,44 @@ def _wanted_tables() -> list[tuple[str, str]]:
         return _read_tables(sqlite)
 
 
+def _connect(path: Path, mode: Literal["ro", "rw"]) -> sqlite3.Connection:
+    """Open a database, and check that it is whole and has the tables of an audit."""
+    address = f"{path.absolute().as_uri()}?mode={mode}"
+    sqlite = sqlite3.connect(address, uri=True, isolation_level=None)
+    sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
+    try:
+        sqlite.execute("PRAGMA trusted_schema = OFF")
+        [verdict] = sqlite.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
+        if _read_tables(sqlite) != _wanted_tables():
+            raise sqlite3.DatabaseError("its tables are not those of an audit")
+    except BaseException:
+        sqlite.close()
+        raise
+    return sqlite
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a database that must stay as it is; what a kill left undone is undone in a copy."""
+    try:
+        return _connect(path, "ro")
+    except sqlite3.OperationalError as error:
+        # SQLite must write to go back to the last commit.
+        # Python raises the same error without a code for text that is not UTF-8.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_READONLY:
+            raise
+    with tempfile.TemporaryDirectory(prefix="seepage-") as folder:
+        for suffix in ("", "-journal", "-wal"):
+            with suppress(FileNotFoundError):
+                name = path.name + suffix
+                (Path(folder) / name).write_bytes(read_plain(path.with_name(name)))
+        held = sqlite3.connect(":memory:", isolation_level=None)
+        with closing(_connect(Path(folder) / path.name, "rw")) as mended:
+            mended.backup(held)
+        return held
+
+
 class Database:
     """An open file of records; every error of SQLite becomes one sentence.
 
@@ -125,23 +177,11 @@ class Database:
         self.path = path
         require_database(path)
         with _explain_errors(path):
-            address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-            self._sqlite = sqlite3.connect(address, uri=True, isolation_level=None)
-            self._sqlite.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
-            try:
-                self._sqlite.execute("PRAGMA trusted_schema = OFF")
-                [verdict] = self._sqlite.execute("PRAGMA quick_check(1)").fetchone()
-                if verdict != "ok":
-                    raise sqlite3.DatabaseError(str(verdict).replace("\n", " "))
-                if _read_tables(self._sqlite) != _wanted_tables():
-                    raise sqlite3.DatabaseError("its tables are not those of an audit")
-                if not read_only:
-                    # A writer never blocks a reader, and every commit is on disk.
-                    self._sqlite.execute("PRAGMA journal_mode = WAL")
-                    self._sqlite.execute("PRAGMA synchronous = FULL")
-            except BaseException:
-                self._sqlite.close()
-                raise
+            self._sqlite = _connect_to_read(path) if read_only else _connect(path, "rw")
+            if not read_only:
+                # A writer never blocks a reader, and every commit is on disk.
+                self._sqlite.execute("PRAGMA journal_mode = WAL")
+                self._sqlite.execute("PRAGMA synchronous = FULL")
 
     @staticmethod
     def create(
@@ -332,7 +372,8 @@ def _explain_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise UnreadableFile(
-            f"cannot use {str(path)!r}: {error}; what was stored before is still there"
+            f"cannot use {str(path)!r}: {' '.join(str(error).splitlines()[:1])}; what was stored "
+            "before is still there"
         ) from error
     except (sqlite3.Error, UnicodeError) as error:  # a damaged header may name another encoding
         raise UnreadableFile(

@@ -52,7 +52,8 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
         return function(**options)
     except TypeError as error:
         # Only values of a wrong type are left, such as a string compared with a number.
-        raise InvalidValue(f"{name} cannot use {dict(options)!r}: {error}") from error
+        reason = " ".join(str(error).splitlines()[:1])
+        raise InvalidValue(f"{name} cannot use {dict(options)!r}: {reason}") from error
 
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:

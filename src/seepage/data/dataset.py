@@ -151,6 +151,10 @@ def interleave_classes(labels: NDArray[Any]) -> NDArray[np.intp]:
     return np.lexsort((labels, turn))
 
 
+# Side of the largest images that are made: beyond it, a data set does not fit into memory.
+_MOST_PIXELS = 4096
+
+
 @dataclass(frozen=True)
 class DataRequest:
     """Which part of a source to load, and at what size.
@@ -167,8 +171,8 @@ class DataRequest:
 
     def __post_init__(self) -> None:
         """Check the size."""
-        if self.pixels is not None and self.pixels < 1:
-            raise InvalidValue(f"expected pixels >= 1, got {self.pixels!r}")
+        if self.pixels is not None and not 1 <= self.pixels <= _MOST_PIXELS:
+            raise InvalidValue(f"expected pixels in 1..{_MOST_PIXELS}, got {self.pixels!r}")
 
     def refuse_pixels(self, what: str) -> None:
         """Raise `InvalidValue` if a size was asked for; data other than images has none."""

@@ -103,8 +103,8 @@ def read_picture(path: Path) -> Tensor:
     damage = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error, zlib.error)
     try:
         with open_plain(path, follow=True) as file, warnings.catch_warnings():
-            # We know the size that Pillow warns of, and have a limit of our own.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # What Pillow warns of is refused below, or has a limit of our own.
+            warnings.simplefilter("ignore")
             with Image.open(file, formats=FORMATS) as picture:
                 require_size(path, _ROOM * picture.width * picture.height)
                 return _picture_to_tensor(ImageOps.exif_transpose(picture))
@@ -255,7 +255,8 @@ def npz_file(request: DataRequest) -> Dataset:
     if inputs_key is None or "labels" not in found:
         raise UnreadableFile(
             f"expected the arrays images (or inputs) and labels, and optionally class_names (or "
-            f"label_names), in {path}, got {', '.join(found) or 'none'}; rename them"
+            f"label_names), in {path}, got {' '.join(', '.join(found).split()) or 'none'}; rename "
+            "them"
         )
     stored, labels = read_arrays(path, inputs_key, "labels")
     if stored.ndim == 2 and stored.dtype.kind == "f" and stored.size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -77,8 +78,13 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _require_stored(path: Path) -> None:
     """Refuse pipes and devices, and an archive that unpacks to far more than it holds."""
     with open_plain(path, follow=True) as file, suppress(zipfile.BadZipFile):
-        with zipfile.ZipFile(file) as archive:
-            unpacked = sum(info.file_size for info in archive.infolist())
+        try:
+            with zipfile.ZipFile(file) as archive:
+                unpacked = sum(info.file_size for info in archive.infolist())
+        except (ValueError, NotImplementedError, struct.error) as error:
+            raise UnreadableFile(
+                f"{str(path)!r} is a damaged archive ({summarise_error(error)}); fetch it again"
+            ) from error
         # PyTorch itself does not compress.
         if unpacked > path.stat().st_size:
             require_size(path, unpacked)
@@ -125,8 +131,10 @@ def _require_fit(
     problems += [f"{n} is not in the model" for n in weights if n not in own]
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        # Names come from the file, and may hold line breaks.
+        told = " ".join("; ".join(problems[:3]).splitlines())
         raise InvalidValue(
-            f"the weights in {str(path)!r} do not fit {model}: {'; '.join(problems[:3])}{more}; "
+            f"the weights in {str(path)!r} do not fit {model}: {told}{more}; "
             "build the model they were trained for"
         )
 

@@ -1,0 +1,331 @@
+"""Read files that were changed at random with every reader, and count how each reading ends.
+
+    python scripts/fuzz.py --files 50000
+
+A reader may read a changed file or refuse it in one sentence. Tracebacks, messages of several
+lines, crashes and readings of more than 20 seconds are faults, and are printed with the number that
+makes the same file again. The files to begin with are written by Seepage, NumPy, PyTorch and Pillow
+themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import resource
+import signal
+import sqlite3
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import seepage as sp
+from seepage.audit import Record, SpecSource, build_spec, load_audit
+from seepage.audit.artifacts import unpack
+from seepage.audit.record_schema import parse_json
+from seepage.audit.verify import find_damage
+from seepage.core.checkpoint import Checkpoints
+from seepage.core.errors import SeepageError, UnreadableFile
+from seepage.data.files import read_picture
+
+SECONDS = 20
+MEMORY = 8 * 2**30
+TOGETHER = 250
+ODD_BYTES = (
+    b"\0",
+    b"\xff",
+    b"\x7f",
+    b"\x80",
+    b"\xff\xff\xff\xff",
+    b"\xff\xff\xff\x7f",
+    b"\n",
+    b'"',
+)
+ODD_WORDS = (
+    *("0", "-1", "1e999", "nan", "null", "true", "[]", "{}", '""', "99999999999999999999", "../x"),
+    *('"\\u0000"', "[[[[", "}", ",", "=", "1979-05-27", '"\x1b[2J"', "10000000", "'''", "#"),
+)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader, and files that it reads.
+
+    Args:
+        read: Reads a file, given its path.
+        files: Whole files, by name.
+        text: Whether words are replaced, and not bytes alone.
+    """
+
+    read: Callable[[Path], object]
+    files: dict[str, bytes]
+    text: bool = False
+
+
+@dataclass
+class Tally:
+    """How readings ended, the faults among them, and the most memory that they took."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    kilobytes: int = 0
+
+
+def mutate(data: bytes, rng: random.Random, *, text: bool) -> bytes:
+    """Change a file in one to four places."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        if not changed:
+            break
+        # Most of what can be wrong stands at the beginning.
+        at = rng.randrange(len(changed) if rng.random() < 0.5 else min(len(changed), 256))
+        kind = rng.randrange(7)
+        if text and rng.random() < 0.6:
+            words = [i for i, byte in enumerate(changed) if byte in b" =,:[{\n"]
+            start = rng.choice(words) + 1 if words else 0
+            end = next((i for i in words if i > start), len(changed))
+            changed[start:end] = rng.choice(ODD_WORDS).encode()
+        elif kind == 0:
+            changed[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            changed[at] = rng.randrange(256)
+        elif kind == 2:
+            odd = rng.choice(ODD_BYTES)
+            changed[at : at + len(odd)] = odd
+        elif kind == 3:
+            del changed[at : at + rng.randint(1, 64)]
+        elif kind == 4:
+            taken = rng.randrange(len(changed))
+            changed[at:at] = changed[taken : taken + rng.randint(1, 64)]
+        elif kind == 5:
+            number = rng.choice((0, 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1))
+            changed[at : at + 8] = number.to_bytes(8, rng.choice(("little", "big")))
+        elif rng.random() < 0.5:
+            del changed[at:]
+    return bytes(changed)
+
+
+def list_readers(place: Path) -> dict[str, Reader]:
+    """Write the files to begin with, and list every reader."""
+    drawn = np.random.default_rng(0)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    model(torch.ones(1, 4)).sum().backward()
+    gradient = {name: p.grad for name, p in model.named_parameters()}
+    setting = sp.capture.Setting(batch_size=1, shape=(1, 2, 2))
+    capture = sp.capture.Capture.of(model, gradient, form="gradient", setting=setting)
+    sp.capture.save(capture, place / "capture.safetensors")
+
+    weights = sp.zoo.mlp(domain=sp.domains.Image((1, 2, 2)), hidden=(3,), classes=2)
+    state = weights.model.state_dict()
+    torch.save(state, place / "weights.pt")
+    from safetensors.torch import save_file
+
+    save_file(state, place / "weights.safetensors")
+    np.savez(place / "plain.npz", images=np.zeros((4, 3, 3), np.uint8), labels=np.arange(4) % 2)
+    rows = drawn.random((6, 1, 5), dtype=np.float32)
+    np.savez_compressed(place / "packed.npz", inputs=rows, labels=np.arange(6) % 2)
+
+    spec = {
+        "title": "Fuzz",
+        "seeds": [0],
+        "metrics": ["psnr"],
+        "scenario": {
+            "data": {"name": "digits", "people": 1, "pixels": 8},
+            "models": {"name": "mlp", "hidden": [4]},
+            "threats": {"knows_labels": True},
+            "attacks": [{"name": "inverting_gradients", "steps": 2, "restarts": 1}],
+            "defenses": [{"name": "AddGaussian", "std": 0.01}],
+        },
+    }
+    sp.audit.run(spec, place / "audit", device="cpu")
+    artifact = max((place / "audit" / "artifacts").iterdir(), key=lambda path: path.stat().st_size)
+    Checkpoints(place / "checkpoints").save("f" * 64, [torch.ones(3), torch.zeros(2, 2)])
+    checkpoint = next((place / "checkpoints").iterdir())
+    with closing(sqlite3.connect(place / "audit" / "audit.sqlite")) as database:
+        database.execute("VACUUM")
+        [record] = database.execute("SELECT record FROM records LIMIT 1").fetchone()
+
+    def read_spec(path: Path) -> object:
+        return build_spec(SpecSource.read(path, device="cpu"))
+
+    def read_database(path: Path) -> object:
+        path.rename(path.with_name("audit.sqlite"))
+        return find_damage(path.parent), load_audit(path.parent).records
+
+    def read_checkpoint(path: Path) -> object:
+        path.rename(path.with_name(checkpoint.name))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = Checkpoints(path.parent).load("f" * 64)
+        if found is None:
+            raise UnreadableFile("a damaged checkpoint is not used")
+        return found
+
+    def files(*paths: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in paths}
+
+    return {
+        "spec": Reader(read_spec, files(place / "audit" / "spec.toml"), text=True),
+        "npz": Reader(
+            lambda path: sp.data.load(f"npz:{path}"),
+            files(place / "plain.npz", place / "packed.npz"),
+        ),
+        "image": Reader(read_picture, _draw_pictures(drawn)),
+        "capture": Reader(sp.capture.load, files(place / "capture.safetensors")),
+        "weights": Reader(
+            lambda path: sp.zoo.load_weights(weights, path),
+            files(place / "weights.pt", place / "weights.safetensors"),
+        ),
+        "database": Reader(read_database, files(place / "audit" / "audit.sqlite")),
+        "record": Reader(
+            lambda path: Record.from_plain(parse_json(path.read_text("utf-8", "replace"), "it")),
+            {"record.json": record.encode()},
+            text=True,
+        ),
+        "artifact": Reader(lambda path: unpack(path.read_bytes()), files(artifact)),
+        "checkpoint": Reader(read_checkpoint, files(checkpoint)),
+    }
+
+
+def _draw_pictures(drawn: np.random.Generator) -> dict[str, bytes]:
+    from PIL import Image
+
+    pixels = drawn.integers(0, 256, (12, 10, 3), dtype=np.uint8)
+    made = {}
+    for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM"):
+        kept = io.BytesIO()
+        Image.fromarray(pixels).save(kept, kind)
+        made[f"picture.{kind.lower()}"] = kept.getvalue()
+    return made
+
+
+def read_one(reader: Reader, seed: str, folder: Path) -> str:
+    """Change a file, read it, and say how that ended.
+
+    Args:
+        reader: The reader.
+        seed: Of the change.
+        folder: An empty folder, which is emptied again.
+    """
+    rng = random.Random(seed)
+    name = rng.choice(sorted(reader.files))
+    return read_bytes(reader, name, mutate(reader.files[name], rng, text=reader.text), folder)
+
+
+def read_bytes(reader: Reader, name: str, data: bytes, folder: Path) -> str:
+    """Read a file with these bytes, and say how that ended."""
+    path = folder / name
+    path.write_bytes(data)
+    try:
+        reader.read(path)
+    except SeepageError as error:
+        return "refused" if len(str(error).splitlines()) == 1 else f"several lines: {error!r}"
+    except Exception as error:  # noqa: BLE001 - this is what is looked for
+        where = error.__traceback__
+        while where and where.tb_next:
+            where = where.tb_next
+        at = f"{Path(where.tb_frame.f_code.co_filename).name}:{where.tb_lineno}" if where else ""
+        return f"traceback: {type(error).__name__} at {at}: {str(error)[:120]!r}"
+    else:
+        return "read"
+    finally:
+        for left in folder.iterdir():
+            left.unlink()
+
+
+def fuzz(name: str, reader: Reader, count: int, seed: int) -> Tally:
+    """Read changed files in processes that are forked for some hundred of them each.
+
+    Args:
+        name: Of the reader.
+        reader: The reader.
+        count: How many files.
+        seed: Of all changes.
+    """
+    tally, number = Tally(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for file, data in reader.files.items():
+            if (end := read_bytes(reader, file, data, Path(folder))) != "read":
+                raise SystemExit(f"{name} does not read {file} as it was written: {end}")
+    while number < count:
+        source, sink = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(source)
+            _read_many(name, reader, range(number, min(count, number + TOGETHER)), seed, sink)
+        os.close(sink)
+        with os.fdopen(source) as told:
+            ends = [json.loads(line) for line in told]
+        _, status, used = os.wait4(pid, 0)
+        tally.kilobytes = max(tally.kilobytes, used.ru_maxrss)
+        for end in ends:
+            tally.ends[end.split(":")[0]] += 1
+            if end not in ("read", "refused"):
+                tally.faults.append(f"{name} {seed}-{number}: {end}")
+            number += 1
+        if os.WIFSIGNALED(status):
+            kind = "hang" if os.WTERMSIG(status) == signal.SIGALRM else "crash"
+            tally.ends[kind] += 1
+            tally.faults.append(f"{name} {seed}-{number}: {kind}")
+            number += 1
+    return tally
+
+
+def _read_many(name: str, reader: Reader, numbers: range, seed: int, sink: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    # Whatever a library prints of a damaged file is not what is looked for.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with tempfile.TemporaryDirectory() as folder, os.fdopen(sink, "w") as told:
+        for number in numbers:
+            signal.alarm(SECONDS)
+            end = read_one(reader, f"{name}-{seed}-{number}", Path(folder))
+            told.write(json.dumps(end) + "\n")
+            told.flush()
+        signal.alarm(0)
+    os._exit(0)
+
+
+def main() -> None:
+    """Fuzz every reader, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", type=int, default=9000, help="over all readers together")
+    parser.add_argument("--readers", nargs="*", help="of these alone")
+    parser.add_argument("--seed", type=int, default=0, help="of the changes")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    faults: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        readers = list_readers(Path(folder))
+        chosen = options.readers or list(readers)
+        print(
+            f"{'reader':12}{'files':>8}{'read':>8}{'refused':>9}{'faults':>8}{'peak':>10}{'s':>6}"
+        )
+        for name in chosen:
+            began = time.monotonic()
+            tally = fuzz(name, readers[name], options.files // len(chosen), options.seed)
+            faults += tally.faults
+            read, refused = tally.ends["read"], tally.ends["refused"]
+            print(
+                f"{name:12}{sum(tally.ends.values()):>8}{read:>8}{refused:>9}"
+                f"{len(tally.faults):>8}{tally.kilobytes // 1024:>7} MB"
+                f"{time.monotonic() - began:>6.0f}",
+                flush=True,
+            )
+    print("\n".join(faults[:40]))
+    raise SystemExit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
