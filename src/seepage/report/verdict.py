@@ -25,6 +25,7 @@ from seepage.report.leak import (
     strongest,
     unscored,
 )
+from seepage.report.limits import find_beaten, tell_limits
 from seepage.report.races import tell_races
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
 from seepage.scoring.identification import Identification
@@ -122,6 +123,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             *_changes(defended, labels),
             *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
             *_tell_certain_words(records),
+            *tell_limits(tried),
             *_tell_effort(records),
             *_tell_controls(tried),
             *tell_races(records),
@@ -139,8 +141,9 @@ def audit_verdict(audit: AuditResult) -> Verdict:
     )
     nouns = {_noun(values) for values in inputs if values is not None}
     noun = nouns.pop() if len(nouns) == 1 else "inputs"
-    found = contradictions(headrooms(attempts(audit.records), audit.bounds))
-    alarms = tuple(contradiction.sentence for contradiction in found)
+    tried = attempts(audit.records)
+    found = contradictions(headrooms(tried, audit.bounds))
+    alarms = (*(contradiction.sentence for contradiction in found), *find_beaten(tried))
     return replace(verdict(audit.records, noun=noun), alarms=alarms)
 
 

@@ -62,22 +62,45 @@ def defense_words(defense: Defense) -> str:
         >>> defense_words((clip, mean, Component("AddGaussian", {"std": 0.125})))
         'DP-SGD C=1 σ=0.5'
     """  # noqa: RUF002
-    names = tuple(link.name for link in defense)
     for start in range(len(defense) - 2):
-        clip, mean, noise = defense[start : start + 3]
-        if names[start : start + 3] == _DP_SGD and mean.arguments.get("over"):
-            try:
-                norm = clip.arguments["max_norm"]
-                sigma = noise.arguments["std"] * mean.arguments["over"] / norm
-                label = f"DP-SGD C={norm:g} \N{GREEK SMALL LETTER SIGMA}={sigma:g}"
-            except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
-                break
+        found = read_dp_sgd(defense[start:])
+        if found is not None:
+            label = f"DP-SGD C={found.max_norm:g} \N{GREEK SMALL LETTER SIGMA}"
             before, after = (
                 map(_label_link, defense[:start]),
                 map(_label_link, defense[start + 3 :]),
             )
-            return " + ".join([*before, label, *after])
+            return " + ".join([*before, f"{label}={found.noise_multiplier:g}", *after])
     return " + ".join(map(_label_link, defense)) or "no defense"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What DP-SGD promises: the clipping norm C, and the noise in units of it."""
+
+    max_norm: float
+    noise_multiplier: float
+
+
+def read_dp_sgd(defense: Defense) -> Promise | None:
+    """The promise of a chain that begins with DP-SGD; None if it does not.
+
+    Links after the noise cannot weaken the promise, those before the clipping can.
+
+    Example:
+        >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
+        >>> read_dp_sgd((clip, mean, Component("AddGaussian", {"std": 0.125})))
+        Promise(max_norm=1.0, noise_multiplier=0.5)
+    """
+    if tuple(link.name for link in defense[:3]) != _DP_SGD:
+        return None
+    clip, mean, noise = defense[:3]
+    try:
+        norm = float(clip.arguments["max_norm"])
+        sigma = noise.arguments["std"] * mean.arguments["over"] / norm
+        return Promise(norm, float(sigma))
+    except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
+        return None
 
 
 def _label_link(link: Component) -> str:

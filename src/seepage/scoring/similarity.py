@@ -109,9 +109,9 @@ class Similarity:
         if not self._pictures:
             return (View(self.embed(guesses)),)
         if guesses.ndim == 3:
-            plain = self.embed(guesses)
+            signals = self.embed(guesses)
             halves = _LENGTHWISE if guesses.shape[-1] >= _SMALLEST else ()
-            return (View(plain), *(View(plain, half) for half in halves))
+            return (View(signals), *(View(signals, half) for half in halves))
         sides = (guesses, guesses.flip(-1))
         if min(guesses.shape[-2:]) < _SMALLEST:
             return tuple(View(self.embed(side)) for side in sides)
@@ -146,11 +146,11 @@ class Similarity:
             return _compare_rows(guesses, candidates, self.public, self.domain)
         if not self.public.is_floating_point():
             return _compare_texts(guesses, candidates, self._rarity)
-        ours, theirs = guesses.float().flatten(1), candidates.float().flatten(1)
+        first, second = (values.float().flatten(1) for values in (guesses, candidates))
         middle, scale = self._spread
-        found = {"entries": _compare_vectors(ours, theirs, middle, scale)}
+        found = {"entries": _compare_vectors(first, second, middle, scale)}
         if self.public.ndim == 2:
-            found["values"] = _compare_entries(ours, theirs, scale)
+            found["values"] = _compare_entries(first, second, scale)
         return found
 
     @cached_property
