@@ -12,8 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "lines": 46_200,
-    "public names": 980,
+    "lines": 54_900,
+    "public names": 1_140,
+    "single-user modules": 37,
 }
 
 

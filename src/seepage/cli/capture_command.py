@@ -14,7 +14,7 @@ from seepage.audit.captured_data import CapturedData, read_capture
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.capture.consistency import consistency
-from seepage.cli.model_commands import read_option, read_shape
+from seepage.cli.options import read_option, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError

@@ -13,7 +13,7 @@ from rich.console import Console
 from seepage import __version__
 from seepage.audit.captured_data import read_capture
 from seepage.audit.spec_entries import explain_errors, read_model
-from seepage.cli.model_commands import read_option
+from seepage.cli.options import read_option
 from seepage.cli.report_command import print_line
 from seepage.core import Observation
 from seepage.core.construct import construct

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -17,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.spec_entries import explain_errors
+from seepage.cli.options import read_option, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
@@ -27,8 +25,6 @@ from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
 from seepage.report.words import list_words
 from seepage.zoo import build, load_weights
 
-# Numbers in one input: a hundred times as many as a photograph has.
-LARGEST = 100_000_000
 # Columns that were standardised hardly ever leave this range.
 STANDARDISED = (-8.0, 8.0)
 # Exit codes; 1 and 2 mean elsewhere that something failed or that the usage was wrong.
@@ -46,28 +42,6 @@ def _read_domain(shape: str | None) -> Domain:
     if len(read) == 1:
         return Vector(read, bounds=STANDARDISED)
     return {2: Signal, 3: Image}[len(read)](read)
-
-
-def read_shape(shape: str) -> tuple[int, ...]:
-    """Read the shape of one input.
-
-    Example:
-        >>> read_shape("3x32x32")
-        (3, 32, 32)
-        >>> read_shape("12")
-        (12,)
-    """
-    read = tuple(int(size) for size in shape.split("x") if size.isdigit())
-    if len(read) not in (1, 2, 3) or shape.count("x") != len(read) - 1:
-        raise InvalidValue(
-            f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, or as the "
-            f"number of columns of a row, such as 12, got {shape!r}"
-        )
-    if (entries := prod(read)) > LARGEST:
-        raise InvalidValue(
-            f"expected --shape of {LARGEST:,} numbers or fewer, got {shape}, which are {entries:,}"
-        )
-    return read
 
 
 def _require_rows_as_rows(task: Task) -> None:
@@ -88,17 +62,6 @@ def _read_texts(tokens: str) -> Tokens:
             f"expected --tokens as length and vocabulary, such as 128x30522, got {tokens!r}"
         )
     return Tokens(length=read[0], vocabulary=read[1])
-
-
-def read_option(written: str) -> tuple[str, Any]:
-    """Read a key and its value, written as in a spec; a bare word is a string."""
-    key, separator, value = written.partition("=")
-    if not separator:
-        raise InvalidValue(f"expected --option as key=value, got {written!r}")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
 
 
 def inspect_models(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from seepage.audit.spec import build_spec
 from seepage.audit.spec_text import SpecSource, write_entry
-from seepage.cli.model_commands import read_option
+from seepage.cli.options import read_option
 from seepage.cli.report_command import print_line, write
 from seepage.core.errors import InvalidValue
 from seepage.report.words import count_noun

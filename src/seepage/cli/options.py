@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from enum import StrEnum
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+# Numbers in one input: a hundred times as many as a photograph has.
+_LARGEST = 100_000_000
 Device = StrEnum("Device", ["auto", "cpu", "cuda"])
 Where = StrEnum("Where", ["local", "ray"])
 CapturedForm = StrEnum("CapturedForm", ["gradient", "difference", "weights_after"])
@@ -70,3 +74,40 @@ def make_console(*, stderr: bool = False) -> Console:
 def import_from_here() -> None:
     """Let `package.module:factory` name modules in the current folder."""
     sys.path.insert(0, str(Path.cwd()))
+
+
+def read_option(written: str) -> tuple[str, Any]:
+    """Read a key and its value, written as in a spec; a bare word is a string."""
+    from seepage.core.errors import InvalidValue
+
+    key, separator, value = written.partition("=")
+    if not separator:
+        raise InvalidValue(f"expected --option as key=value, got {written!r}")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def read_shape(shape: str) -> tuple[int, ...]:
+    """Read the shape of one input.
+
+    Example:
+        >>> read_shape("3x32x32")
+        (3, 32, 32)
+        >>> read_shape("12")
+        (12,)
+    """
+    from seepage.core.errors import InvalidValue
+
+    read = tuple(int(size) for size in shape.split("x") if size.isdigit())
+    if len(read) not in (1, 2, 3) or shape.count("x") != len(read) - 1:
+        raise InvalidValue(
+            f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, or as the "
+            f"number of columns of a row, such as 12, got {shape!r}"
+        )
+    if (entries := prod(read)) > _LARGEST:
+        raise InvalidValue(
+            f"expected --shape of {_LARGEST:,} numbers or fewer, got {shape}, which are {entries:,}"
+        )
+    return read

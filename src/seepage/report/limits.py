@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seepage.audit.record import Record
-from seepage.bounds.dp import gaussian_blow_up
 from seepage.core.construct import Component
 from seepage.report.leak import Attempt
 from seepage.report.words import Setup, count_noun, label_setups, list_words, read_dp_sgd
@@ -56,6 +55,8 @@ class IdentificationLimit:
     @property
     def chance(self) -> float:
         """How often any attack can."""
+        from seepage.bounds.dp import gaussian_blow_up
+
         return gaussian_blow_up(self.luck, noise_multiplier=self.noise_multiplier)
 
 

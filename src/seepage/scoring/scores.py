@@ -18,7 +18,10 @@ from seepage.core.plugins import Catalogue, find_part, first_line
 from seepage.scoring.accuracy import (
     FeatureAccuracy,
     LabelAccuracy,
+    RougeL,
     TokenAccuracy,
+    TokenPrecision,
+    TokenRecall,
     check_tokens,
     require_table,
 )
@@ -26,7 +29,6 @@ from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
 from seepage.scoring.lpips import LPIPS, check_lpips
 from seepage.scoring.pairing import pair
 from seepage.scoring.ssim import SSIM, check_ssim
-from seepage.scoring.text_overlap import RougeL, TokenPrecision, TokenRecall
 
 _ALL: tuple[Metric, ...] = (
     MSE(),

@@ -360,7 +360,7 @@ def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prepared:
+class _PreparedStep:
     """A step as an audit needs it.
 
     Args:
@@ -387,7 +387,7 @@ def _prepare_task(
     declared: Domain | tuple[float, float] | None,
     defense: Protection | None,
     others: Tensor | None,
-) -> _Prepared:
+) -> _PreparedStep:
     notes = [describe_precision(own), describe_random_layers(own)]
     shape = tuple(inputs.shape[1:])
     domain, assumed = choose_domain(shape, declared=declared, others=others)
@@ -411,7 +411,7 @@ def _prepare_task(
     labels = read.labels if read.labels.is_floating_point() else targets[0]
     private = Batch(inputs, labels.to(inputs.device))
     told = (words, *(note for note in notes if note))
-    return _Prepared(private, task, client, told, read.own or loss)
+    return _PreparedStep(private, task, client, told, read.own or loss)
 
 
 def _compute_outputs(
