@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
+from seepage.core.errors import Diverged, InvalidValue, MissingKnowledge, UnknownName
 from seepage.core.progress import listen
 from seepage.domains import CIFAR10
 from seepage.search import Adam, GradientMatching, Search, StepDecay
@@ -127,5 +127,5 @@ def test_an_attack_whose_restarts_all_diverge_says_so(photos):
     )
     attack = GradientMatching(search)
     seen = observe(sp.zoo.mlp(hidden=(8,)), person(photos, 0))
-    with pytest.raises(NotApplicable, match="all 2 restarts diverged"):
+    with pytest.raises(Diverged, match="all 2 restarts diverged"):
         attack(seen, rng=sp.rng(0))

@@ -5,7 +5,7 @@
     ├── UnknownName         (ValueError)         a name that is not in a catalogue
     ├── MissingKnowledge    (ValueError)         the threat withholds what the attack needs
     ├── NotApplicable       (ValueError)         an attack or metric does not fit what it was given
-    ├── Diverged            (ArithmeticError)    a training went to NaN or infinity
+    ├── Diverged            (ArithmeticError)    a training or search went to NaN or infinity
     ├── DataNotFound        (FileNotFoundError)  a data set, folder or file is not there
     ├── UnreadableFile      (OSError)            a file is there but cannot be used
     ├── MissingExtra        (ImportError)        an optional dependency is not installed
@@ -69,7 +69,7 @@ class NotApplicable(SeepageError, ValueError):
 
 
 class Diverged(SeepageError, ArithmeticError):
-    """A training went to NaN or infinity, so there is no trained network."""
+    """A training or all restarts of a search went to NaN or infinity."""
 
 
 class DataNotFound(SeepageError, FileNotFoundError):

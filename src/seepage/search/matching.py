@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from seepage.core import Observation, Reconstruction, Rng, Trace
-from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.errors import Diverged, MissingKnowledge, NotApplicable
 from seepage.core.rng import require_key
 from seepage.probing.usable_update import require_continuous, require_usable
 from seepage.search.defense_inversion import searchable
@@ -91,9 +91,7 @@ class GradientMatching:
     ) -> Reconstruction:
         """Turn the outcome of a search into a reconstruction."""
         if outcome.value == float("inf"):
-            raise NotApplicable(
-                f"all {self.search.restarts} restarts diverged; try a smaller step size"
-            )
+            raise Diverged(f"all {self.search.restarts} restarts diverged; try a smaller step size")
         domain, labels = layout.domain, observation.labels
         if layout.target_shape is not None:
             labels = layout.labels(outcome.point)
