@@ -15,11 +15,14 @@ do not grow.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import platform
 import random
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -314,6 +317,22 @@ def print_soak(seen: list[tuple[float, int, int, int]]) -> None:
     print(f"  open files  {start[3]} after {start[1]}, {end[3]} in the end")
 
 
+def _write_counts(out: Path, options: argparse.Namespace, chaos: Chaos) -> None:
+    """Write what was done, on which commit, and what it did."""
+    asked = ("git", "describe", "--always", "--dirty", "--exclude=*")
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    told = {
+        "command": f"python -m scripts.chaos --minutes {options.minutes:g} "
+        f"--executor {options.executor} --seed {options.seed}",
+        "commit": commit,
+        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()},
+        "writes": chaos.writes,
+        "points": len(chaos.points),
+        **{name: value for name, value in vars(chaos.tally).items() if name != "kept"},
+    }
+    out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Run faults for some minutes, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -321,6 +340,7 @@ def main() -> None:
     parser.add_argument("--executor", choices=list(OPTIONS), default="serial")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument("--soak", type=float, default=0.1, help="share of the time for the soak")
+    parser.add_argument("--out", type=Path, help="write the counts to this file as well")
     options = parser.parse_args()
     torch.set_num_threads(1)
     place = Path(tempfile.mkdtemp(prefix="seepage-chaos-"))
@@ -338,6 +358,8 @@ def main() -> None:
     for name in ("lost", "doubled", "unusable", "different", "damaged", "tracebacks"):
         print(f"  {name:22}{getattr(tally, name)}")
     print("\n".join(f"  kept in {place}: {line}" for line in tally.kept[:20]))
+    if options.out is not None:
+        _write_counts(options.out, options, chaos)
     if options.soak:
         print_soak(soak(chaos.spec, place, 60 * options.minutes * options.soak))
     if tally.clean:
