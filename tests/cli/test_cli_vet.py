@@ -79,7 +79,7 @@ def test_what_is_only_strange_has_a_code_of_its_own(place):
         (["lenett"], "did you mean 'lenet'?"),
         (["lenet", "--data", "photo"], "did you mean 'photos'?"),
         (["lenet", "--weights", "none.safetensors"], "no weights at"),
-        (["lenet", "--shape", "3"], "such as 3x32x32"),
+        (["lenet", "--shape", "3x"], "such as 3x32x32"),
     ],
     ids=str,
 )

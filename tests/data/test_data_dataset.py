@@ -83,7 +83,7 @@ def test_it_is_frozen():
         ({"inputs": torch.zeros(5, 1, 2, 2, dtype=torch.float64)}, "float32"),
         ({"inputs": torch.zeros(0, 1, 2, 2), "labels": torch.zeros(0).long()}, "at least one"),
         ({"labels": torch.tensor([0, 1])}, r"labels \(5,\)"),
-        ({"labels": torch.zeros(5)}, "int64 labels"),
+        ({"labels": torch.zeros(5)}, "float32 targets"),
         ({"labels": torch.tensor([0, 1, 2, 3, 4])}, r"labels in 0\.\.3 in ramp, got others"),
         ({"labels": torch.tensor([0, 1, 2, 3, -1])}, "got others; number the classes"),
     ],

@@ -113,7 +113,8 @@ def test_every_setup_is_a_check_of_its_own():
 
 
 def test_sarif_lists_what_leaks_and_points_at_the_spec():
-    found = json.loads(as_sarif("t", [record(40.0, FIRST), record(12.0, defense=PRUNE), UNFIT]))
+    records = [record(40.0, FIRST), record(12.0, defense=PRUNE), UNFIT]
+    found = json.loads(as_sarif("t", records, version="0.2.0"))
     [run] = found["runs"]
     assert found["version"] == "2.1.0"
     assert [result["level"] for result in run["results"]] == ["error", "warning"]

@@ -244,12 +244,12 @@ def test_signals_are_drawn_as_lines(audit):
     drawings = [a for a in page.all("svg") if a.get("class") == "signal"]
     assert {a["aria-label"] for a in drawings} >= {"private input of photos #0"}
     assert "The one person attacked was identified: recognisable" in page.text
-    beat = picture(torch.tensor([0.0, 1.0, 0.0]), alt="beat")
+    beat = picture(torch.tensor([[0.0, 1.0, 0.0]]), alt="beat")
     assert 'points="2.0,36.0 48.0,4.0 94.0,36.0"' in beat
 
 
 def test_a_guessed_signal_is_drawn_over_the_truth_to_the_same_scale():
-    drawn = picture(torch.tensor([0.0, 0.5]), alt="beat", over=torch.tensor([[0.0, 1.0]]))
+    drawn = picture(torch.tensor([[0.0, 0.5]]), alt="beat", over=torch.tensor([[0.0, 1.0]]))
     under, over = re.findall(r"<polyline[^>]+>", drawn)
     assert 'class="under" points="2.0,36.0 94.0,4.0"' in under
     assert 'points="2.0,36.0 94.0,20.0"' in over

@@ -13,7 +13,7 @@ from seepage.audit import Spec, SpecSource, build_spec
 from seepage.audit.case import describe_defense
 from seepage.audit.record import Defense
 from seepage.audit.spec_entries import read_defenses, read_model
-from seepage.audit.spec_text import write_toml
+from seepage.audit.spec_text import write_toml, write_value
 from seepage.core import Protection
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.data import Dataset
@@ -160,7 +160,7 @@ class Line:
 
 
 def _write(links: Sequence[Table]) -> str:
-    return write_toml({"x": [list(links)]}).removeprefix("x = [").rstrip().removesuffix("]")
+    return write_value(list(links))
 
 
 def _fit(link: Table, size: int) -> Table:

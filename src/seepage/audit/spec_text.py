@@ -73,16 +73,16 @@ def write_entry(value: object) -> str:
         ]
     """
     if isinstance(value, list | tuple) and any(isinstance(v, Mapping | list) for v in value):
-        return "[\n" + "".join(f"  {_value(v)},\n" for v in value) + "]"
-    return _value(value)
+        return "[\n" + "".join(f"  {write_value(v)},\n" for v in value) + "]"
+    return write_value(value)
 
 
-def _value(value: object) -> str:
+def write_value(value: object) -> str:
     """Write a value as TOML, which has the same words, numbers and booleans as JSON."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(k)} = {write_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(write_value, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from seepage import report
+from seepage import __version__, report
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Choice, leakages
 from seepage.audit.folder import PAGE
@@ -136,7 +136,7 @@ def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str 
         case "junit":
             return as_junit(audit.title, audit.records)
         case "sarif":
-            return as_sarif(audit.title, audit.records)
+            return as_sarif(audit.title, audit.records, version=__version__)
         case "csv" | "parquet":
             return _TABLES[form](
                 [*report.result_rows(audit.records), *report.flat_bounds(audit.bounds)]

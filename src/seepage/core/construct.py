@@ -30,7 +30,7 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
         Traceback (most recent call last):
         ...
         seepage.core.errors.UnknownName: unknown option 'residal' of Certificate; did you mean \
-'residual'? (known: error, residual, unique)
+'residual'? (known: certain, error, residual, unique)
     """
     declared = inspect.signature(function).parameters
     parameters = {name: p for name, p in declared.items() if p.kind not in _COLLECTING}
@@ -97,8 +97,8 @@ def serialise(value: Any) -> Any:  # noqa: ANN401
 
     Example:
         >>> from seepage.core.reconstruction import Certificate
-        >>> serialise(Certificate(residual=0.5))
-        {'name': 'Certificate', 'arguments': {'residual': 0.5, 'unique': None, 'error': None}}
+        >>> serialise(Certificate(residual=0.5))["arguments"]["residual"]
+        0.5
     """
     if is_dataclass(value) and not isinstance(value, type):
         arguments = {f.name: serialise(getattr(value, f.name)) for f in fields(value) if f.init}
@@ -123,7 +123,7 @@ class Component:
     Example:
         >>> from seepage.core.reconstruction import Certificate
         >>> Component.of(Certificate(residual=0.5)).arguments
-        {'residual': 0.5, 'unique': None, 'error': None}
+        {'residual': 0.5, 'unique': None, 'error': None, 'certain': None}
         >>> str(Component("dlg", {"steps": 3})), str(Component.of("my attack"))
         ('dlg(steps=3)', 'my attack')
     """

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
-from seepage import __version__
 from seepage.audit.record import Record
 from seepage.core.construct import Component
 from seepage.report.leak import Attempt, attempts, strongest
@@ -137,12 +136,15 @@ _RULES = {
 }
 
 
-def as_sarif(title: str, records: Sequence[Record], *, spec: str = "spec.toml") -> str:
+def as_sarif(
+    title: str, records: Sequence[Record], *, version: str, spec: str = "spec.toml"
+) -> str:
     """Write SARIF 2.1.0, which code hosts show beside the code: what leaks, and what is unclear.
 
     Args:
         title: Of the audit.
         records: Of the audit.
+        version: Of Seepage.
         spec: The file that results point at.
     """
     rules = [
@@ -153,7 +155,7 @@ def as_sarif(title: str, records: Sequence[Record], *, spec: str = "spec.toml") 
         }
         for name, (level, text) in _RULES.items()
     ]
-    driver = {"name": "seepage", "version": __version__, "rules": rules}
+    driver = {"name": "seepage", "version": version, "rules": rules}
     run = {
         "tool": {"driver": driver},
         "automationDetails": {"id": title},

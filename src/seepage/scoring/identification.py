@@ -332,8 +332,6 @@ def _is_recognisable(table: Table, least: Mapping[str, float], *, every: bool) -
     if "places" in table:
         # All words in no order tell as much as half of them in their place.
         return any(float(table[name][:, 0].max()) >= 0.5 for name in ("places", "words"))
-    if "entries" in table:
-        return float(table["entries"][:, 0].max()) >= 0.95
     reached = [
         float(table[name][:, 0].max()) >= max(value, float(table[name][:, 1:].max()))
         for name, value in least.items()

@@ -372,8 +372,8 @@ class WideHead(nn.Module):
         neurons: int,
         trained: int,
         classes: int,
-        deviation: float | None,
         rng: Rng,
+        deviation: float | None = None,
     ) -> None:
         """Draw the random neurons from the key, and the rest as PyTorch does."""
         super().__init__()
@@ -463,7 +463,7 @@ def wide_head_resnet18(
         channels, _, _ = require_image_shape("wide_head_resnet18", domain)
         rng = Rng(head_seed).fork("wide head")
         head = lambda features: WideHead(  # noqa: E731
-            features, neurons, trained, classes, deviation, rng
+            features, neurons, trained, classes, rng, deviation
         )
         blocks = (2, 2, 2, 2)
         return ResNet(_BasicBlock, blocks, stem="cifar", width=width, channels=channels, head=head)
