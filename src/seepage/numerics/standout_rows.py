@@ -28,8 +28,8 @@ def noise_probabilities(rows: Tensor) -> Tensor:
 
     The size of noise is taken to be a multiple of a chi-squared variable, as the absolute sum of
     Laplace noise is. Its scale and its degrees of freedom are fitted to the lower quartile and the
-    median of all sizes. So normal noise, Laplace noise and noise that differs between columns are
-    all covered.
+    median of all sizes. For normal noise, also if it differs between columns, the probability is
+    not too small; for Laplace noise it is by several times in the far tail.
 
     Args:
         rows: `(V, d)`.

@@ -294,9 +294,9 @@ def bag_of_words(*, false_tokens: float = 0.1) -> Attack:
     tokens of the batch. Clipping, pruning, rounding and sums over clients keep the zeros: every
     token that is named is then proved to be there, and pruning can only hide some.
 
-    Behind noise each row is tested against the noise that the other rows show. The test is
-    calibrated: for a token that no text holds, the probability of being named is
-    `false_tokens` divided by the size of the vocabulary.
+    Behind noise each row is tested against the noise that the other rows show. For normal noise
+    the probability that a token is named which no text holds is at most `false_tokens` divided by
+    the size of the vocabulary; Laplace noise, whose tails are heavier, names several times as many.
 
     If a table of positions is trained as well, the text of a batch of one is put in order, exactly.
     If the network takes the mean of the embeddings, tokens are told apart by text. Elsewhere the
