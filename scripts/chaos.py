@@ -337,6 +337,7 @@ def main() -> None:
     """Run faults for some minutes, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--audits", type=int, help="stop after so many audits, if that is sooner")
     parser.add_argument("--executor", choices=list(OPTIONS), default="serial")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument("--soak", type=float, default=0.1, help="share of the time for the soak")
@@ -348,7 +349,7 @@ def main() -> None:
     print(f"{options.executor}: one audit writes {chaos.writes} times in {chaos.seconds:.1f} s")
     ends = time.monotonic() + 60 * options.minutes * (1 - options.soak)
     number = 0
-    while time.monotonic() < ends:
+    while time.monotonic() < ends and number != options.audits:
         chaos.run_audit(number := number + 1)
     tally = chaos.tally
     for name, count in sorted(tally.faults.items()):

@@ -83,8 +83,13 @@ class Tracer:
         return number in self._calls and (number != self._opening or creates)
 
 
+# Seconds after which a process that does not end is ended.
+_LONGEST = 120
+
+
 def run_to_the_end(body: Callable[[], int]) -> None:
     """Run a function as all that is left of this process."""
+    signal.alarm(_LONGEST)
     try:
         code = body()
     except BaseException:  # noqa: BLE001 - the process must not return into its parent's code
