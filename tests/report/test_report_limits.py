@@ -13,6 +13,7 @@ from seepage.core.construct import Component
 from seepage.defenses.chain import Chain
 from seepage.report import attempts, verdict
 from seepage.report.limits import IdentificationLimit, find_beaten, find_limit, tell_limits
+from seepage.report.words import read_dp_sgd
 from seepage.scoring.identification import Identification
 
 HIDDEN = Identification(40, 99, "same label", 0.5, 3.0, False, 2.0, 2.0, 2.0)
@@ -105,3 +106,15 @@ def test_an_attack_that_beats_the_limit_raises_an_alarm():
     lucky = attempts([record(STRONG, [FOUND] + [HIDDEN] * 7)])
     assert find_beaten(lucky) == []
     assert find_beaten(attempts([record(sp.Prune(0.9), [FOUND] * 8)])) == []
+
+
+def test_a_mean_over_the_batch_divides_by_its_size():
+    chain = (
+        Component("ClipEach", {"max_norm": 1.0}),
+        Component("Mean", {"over": None}),
+        Component("AddGaussian", {"std": 0.25}),
+    )
+    promise = read_dp_sgd(chain, batch_size=8)
+    assert promise is not None
+    assert promise.noise_multiplier == 2.0
+    assert read_dp_sgd(chain) is None

@@ -65,7 +65,7 @@ def find_limit(record: Record, strangers: int) -> IdentificationLimit | None:
 
     It must share one gradient by DP-SGD, and nothing that was computed from the batch beside it.
     """
-    promise = read_dp_sgd(record.defense)
+    promise = read_dp_sgd(record.defense, batch_size=record.batch_size)
     threat = {} if record.threat is None else record.threat.arguments
     alone = record.local.name == "Gradient" and threat.get("batchnorm") != "exact"
     if promise is None or not alone or promise.noise_multiplier <= 0:

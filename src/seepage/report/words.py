@@ -82,10 +82,14 @@ class Promise:
     noise_multiplier: float
 
 
-def read_dp_sgd(defense: Defense) -> Promise | None:
+def read_dp_sgd(defense: Defense, *, batch_size: int | None = None) -> Promise | None:
     """The promise of a chain that begins with DP-SGD; None if it does not.
 
     Links after the noise cannot weaken the promise, those before the clipping can.
+
+    Args:
+        defense: The chain.
+        batch_size: What a mean over the batch divides by, if the chain does not name a number.
 
     Example:
         >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
@@ -97,7 +101,7 @@ def read_dp_sgd(defense: Defense) -> Promise | None:
     clip, mean, noise = defense[:3]
     try:
         norm = float(clip.arguments["max_norm"])
-        sigma = noise.arguments["std"] * mean.arguments["over"] / norm
+        sigma = noise.arguments["std"] * (mean.arguments.get("over") or batch_size) / norm
         return Promise(norm, float(sigma))
     except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
         return None
