@@ -32,7 +32,8 @@ class CapturedData:
         captured: What the adversary holds.
         domain: The space of the inputs.
         truth: The private batch, used for scoring alone; None if nobody has it.
-        public: People of the same kind: strangers to tell the truth from, and to rehearse on.
+        public: People of the same kind: strangers to tell the truth from, and inputs that an
+            attack may use.
     """
 
     name: str

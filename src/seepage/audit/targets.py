@@ -24,7 +24,7 @@ from seepage.threats.threat import Threat
 
 # People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
 CANARIES = 3
-# Public people that an attack may rehearse on, at most.
+# Public people that an attack is given, at most.
 _PUBLIC = 200
 
 Plain = Mapping[str, tuple[float | None, ...]]
