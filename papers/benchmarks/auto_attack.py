@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,7 +29,8 @@ from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, LocalComputation, Protection, Task
 from seepage.core.errors import SeepageError
 from seepage.data.dataset import Dataset
-from seepage.rehearsal import Auto, Effort
+from seepage.rehearsal import Auto
+from seepage.rehearsal.auto_attack import EFFORTS
 from seepage.rehearsal.rehearse import Rehearsal
 from seepage.search.many import attack_many
 
@@ -187,7 +188,7 @@ def run_cell(
     ]
     keys = [sp.rng(200 + i) for i in range(count)]
     judge = Rehearsal(tuple(seen), tuple(people), task.domain)
-    effort = Effort(options.steps, (8, 3), (2, 2))
+    effort = replace(EFFORTS["standard"], steps=options.steps)
     began = time.perf_counter()
     found = attack_many(Auto(effort, public), seen, rngs=keys)
     cell.notes["seconds"] = round(time.perf_counter() - began, 1)
@@ -198,7 +199,7 @@ def run_cell(
     cell.means["auto"] = fmean(judge.score(found))
     race = found[0].trace.race
     cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
-    rungs, each = effort.plan()
+    rungs, _, each = effort.plan()
     cell.notes["rehearsed"] = {t.attack: t.mean for t in race.trials if t.scores}
     if race.forecast is not None:
         kept = [race.forecast.covers(score) for score in judge.score(found)]

@@ -167,12 +167,13 @@ def test_a_race_survives_json():
 
 def test_fewer_steps_leave_fewer_contenders_and_no_search_too_short_to_tell():
     for steps in (640, 1_000, 3_000, 24_000, 240_000):
-        rungs, each = Effort(steps, (24, 8, 3), (1, 1, 1)).plan()
+        rungs, chosen, each = Effort(steps, (24, 8, 3), (1, 1, 1), chosen=3).plan()
         spent = sum(rung.contenders * rung.batches * rung.steps for rung in rungs)
         assert spent <= steps // 2
         assert min(rung.steps for rung in rungs) >= 160
-        assert each <= steps // 2
-    assert Effort(600, (24, 8, 3), (1, 1, 1)).plan() == ((), 600)
+        assert chosen * each <= steps // 2
+        assert chosen <= rungs[-1].contenders
+    assert Effort(600, (24, 8, 3), (1, 1, 1)).plan() == ((), 1, 600)
 
 
 def test_too_few_steps_to_rehearse_are_all_spent_on_the_update(photos, task):
@@ -210,6 +211,17 @@ def test_a_domain_that_cannot_be_sampled_leaves_the_first_search(photos, task, m
     guess = Auto(SMALL)(observe(task, photos.take([0])), rng=sp.rng(1))
     assert "nothing could be rehearsed: there is no public data" in guess.trace.race.note
     assert guess.trace.steps > 0
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_contender_searches(photos, task, size):
+    seen = observe(task, photos.take(range(size)))
+    listed = list_contenders(seen, check_applicability(seen))
+    assert len({str(one) for one in listed}) == len(listed)
+    for contender in listed:
+        guess = contender.build(2)(seen, rng=sp.rng(1))
+        assert guess.inputs.shape == (size, *task.domain.shape)
+        assert guess.trace.steps > 0
 
 
 def test_behind_a_defense_leaders_are_tried_in_all_three_ways(photos, task):

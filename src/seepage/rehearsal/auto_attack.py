@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -29,7 +29,17 @@ EffortName = Literal["quick", "standard", "thorough"]
 _LONGEST = 8_000
 # Fewer steps than this say too little of how a search would end.
 _SHORTEST = 160
+# Up to so many steps one search gains more from them than two that share them.
+_SHARED = 3_000
 _MADE_UP = 64
+
+
+class Plan(NamedTuple):
+    """What an effort pays for: the rounds of the rehearsal, and the attacks on the update."""
+
+    rungs: tuple[Rung, ...]
+    chosen: int
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Effort:
             gradient of the network and one step of the search, for a whole batch.
         contenders: How many race in each round of the rehearsal.
         batches: How many batches each of them attacks in each round.
-        chosen: How many of the last round attack the update; they share the other half.
+        chosen: At most so many of the last round attack the update; they share the other half.
     """
 
     steps: int
@@ -49,8 +59,8 @@ class Effort:
     batches: tuple[int, ...]
     chosen: int = 1
 
-    def plan(self) -> tuple[tuple[Rung, ...], int]:
-        """The rounds of the rehearsal, and the steps of each chosen attack on the update.
+    def plan(self) -> Plan:
+        """The rounds of the rehearsal, how many are chosen, and the steps of each on the update.
 
         Every round has twice the steps of the one before. If the steps do not suffice, there are
         fewer batches, contenders and rounds: too short a search says nothing about a long one.
@@ -60,9 +70,10 @@ class Effort:
         while rounds and (first := half // _cost(rounds)) < _SHORTEST:
             rounds = _shrink(rounds)
         if not rounds:
-            return (), max(1, self.steps)
+            return Plan((), 1, max(1, self.steps))
         rungs = tuple(Rung(c, b, first * 2**i) for i, (c, b) in enumerate(rounds))
-        return rungs, half // self.chosen
+        chosen = max(1, min(self.chosen, rungs[-1].contenders, half // _SHARED))
+        return Plan(rungs, chosen, half // chosen)
 
 
 def _cost(rounds: Sequence[tuple[int, int]]) -> int:
@@ -71,12 +82,12 @@ def _cost(rounds: Sequence[tuple[int, int]]) -> int:
 
 
 def _shrink(rounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Leave out a batch; with one batch a contender; with few contenders the last round."""
-    (racing, _), most = rounds[0], max(batches for _, batches in rounds)
+    """Leave out a batch; with one batch a contender; where none is left to beat, the last round."""
+    racing, most = rounds[0][0] - 1, max(batches for _, batches in rounds)
     if most > 1:
         return [(contenders, min(batches, most - 1)) for contenders, batches in rounds]
-    if racing > 2 * len(rounds):
-        return [(min(held, max(1, racing - 1 >> i)), 1) for i, (held, _) in enumerate(rounds)]
+    if racing >> len(rounds) - 1 > 1:
+        return [(min(held, racing >> i), 1) for i, (held, _) in enumerate(rounds)]
     return list(rounds[:-1])
 
 
@@ -171,14 +182,14 @@ class Auto:
 
     def _choose(self, seen: Observation, contenders: Sequence[Contender], effort: Effort) -> Chosen:
         """Rehearse; where that cannot be done, take the closed forms and the first search."""
-        rungs, steps = effort.plan()
+        rungs, count, steps = effort.plan()
         note = f"{effort.steps} steps are too few to rehearse"
         try:
             if rungs:
                 public = self.public or make_up(
                     seen.task.domain, _MADE_UP, rng=Rng(0).fork("made up")
                 )
-                return rehearse(seen, contenders, public, rungs, chosen=effort.chosen, steps=steps)
+                return rehearse(seen, contenders, public, rungs, chosen=count, steps=steps)
         except SeepageError as error:
             note = f"nothing could be rehearsed: {error}"
         first = next(number for number, one in enumerate(contenders) if one.searches)
@@ -195,7 +206,7 @@ class Auto:
             groups.setdefault((one.effort, *one.chosen.race.chosen), []).append(place)
         found: dict[int, Reconstruction | SeepageError] = {}
         for places in groups.values():
-            _, steps = searched[places[0]].effort.plan()
+            steps = searched[places[0]].effort.plan().steps
             restarts = max(1, math.ceil(steps / _LONGEST))
             seen = [searched[place].seen for place in places]
             keys = [rngs[place].fork("search") for place in places]

@@ -8,6 +8,7 @@ from typing import Literal
 
 from seepage.attacks import ATTACKS, ReadLogits, adaptive
 from seepage.attacks.applicability import Applicability
+from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.construct import write_call
@@ -23,6 +24,8 @@ Knowledge = Literal["adapts", "simulates", "ignores"]
 _COUNTERS = {"iterations": 20}
 # Members of an ensemble, which share the steps.
 _MEMBERS = 8
+# Channels of a prior network, which is costly.
+_PRIOR_WIDTH = 16
 # A total variation that falls over the search. What a defense hides, a prior must replace.
 _FALLING, _FALLING_DEFENDED = (1e-1, 1e-5), (1e-1, 1e-3)
 
@@ -67,6 +70,7 @@ class Contender:
         options: Of the recipe, without steps and restarts.
         knowledge: What it does about a known defense.
         read_logits: Whether it reads the gradient at the logits off the update.
+        prior_network: Whether it searches for the weights of a network that makes the images.
         searches: Whether it takes steps; closed forms do not.
     """
 
@@ -74,12 +78,14 @@ class Contender:
     options: Mapping[str, object] = field(default_factory=dict)
     knowledge: Knowledge = "simulates"
     read_logits: bool = False
+    prior_network: bool = False
     searches: bool = True
 
     def __str__(self) -> str:
         """The recipe with its settings, in a line of a table."""
         words = {"adapts": ", adapted", "simulates": "", "ignores": ", ignoring the defense"}
         read = ", reading the logits" if self.read_logits else ""
+        read += ", through a prior network" if self.prior_network else ""
         called = write_call(self.recipe, self.options) if self.options else self.recipe
         return f"{called}{read}{words[self.knowledge]}"
 
@@ -88,6 +94,8 @@ class Contender:
         if not self.searches:
             return InferLabels(ATTACKS.built_in[self.recipe]())
         made = ATTACKS.built_in[self.recipe](**self._count(steps, restarts))
+        if self.prior_network:
+            made = through(made, PriorNetwork(width=_PRIOR_WIDTH))
         if self.read_logits:
             made = ReadLogits(made)
         if self.recipe != "dlg":
@@ -142,29 +150,33 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
     falling = {"tv": _FALLING_DEFENDED if _is_defended(seen) else _FALLING}
+    one_person = seen.batch_size == 1
     yield Contender("systematic", falling)
-    yield Contender(search, falling)
-    yield Contender("teacher_forced", {"weighting": "entries"})
+    yield Contender("teacher_forced", {**falling, "weighting": "entries"})
+    yield Contender(search, falling, read_logits=one_person)
     yield Contender(search, {"tv": 1e-4})
+    yield Contender("teacher_forced", {"weighting": "entries"})
     yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
+    if one_person:
+        yield Contender(search, falling)
+    else:
+        yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic")
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
-    if seen.batch_size == 1:
-        yield Contender(search, falling, read_logits=True)
-    else:
-        yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-2})
     yield Contender("systematic", {"tv": 1e-3})
     yield Contender("teacher_forced")
     yield Contender(search, {**falling, "layerwise": 2.5})
     yield Contender(search, {"tv": 1e-1})
+    if len(seen.task.domain.shape) == 3:
+        yield Contender(search, {"tv": 1e-4}, prior_network=True)
     yield Contender("systematic", {"weighting": 1.0})
     yield Contender(search, {"tv": 1e-3})
     yield Contender("teacher_forced", {"tv": 3e-3, "weighting": "entries"})
     yield Contender("systematic", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-6})
-    if seen.batch_size == 1:
+    if one_person:
         yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-2, "layerwise": 2.5})
     yield Contender(search, {"tv": 1e-2, "step_size": 0.03})
