@@ -17,6 +17,7 @@ from seepage.zoo import MODELS
 PROMISED = {
     "AddGaussian",
     "AddLaplace",
+    "AuditSteps",
     "Batch",
     "Certificate",
     "Client",
@@ -35,6 +36,7 @@ PROMISED = {
     "Prune",
     "Quantize",
     "Reconstruction",
+    "RecordSteps",
     "Rng",
     "SecureAggregation",
     "SeepageError",

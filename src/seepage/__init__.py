@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
     from seepage.step import audit_step
+    from seepage.step.training_steps import AuditSteps, RecordSteps
     from seepage.threats import Threat
 
 __version__ = "0.2.0"
@@ -91,6 +92,7 @@ _HOMES = {
     "seepage.rehearsal": ("PublicData", "auto"),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
+    "seepage.step.training_steps": ("AuditSteps", "RecordSteps"),
     "seepage.threats": ("Threat",),
 }
 _PACKAGES = ("attacks", "audit", "bounds", "capture", "data", "domains", "utility", "zoo")
@@ -98,6 +100,7 @@ _PACKAGES = ("attacks", "audit", "bounds", "capture", "data", "domains", "utilit
 __all__ = [
     "AddGaussian",
     "AddLaplace",
+    "AuditSteps",
     "Batch",
     "Certificate",
     "Client",
@@ -117,6 +120,7 @@ __all__ = [
     "PublicData",
     "Quantize",
     "Reconstruction",
+    "RecordSteps",
     "Rng",
     "SecureAggregation",
     "SeepageError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -54,6 +55,8 @@ def test_the_code_of_the_page_runs(page, tmp_path, monkeypatch, capsys):
     for package in EXTRA.findall(written):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
+        # What other packages warn of is not ours.
+        warnings.simplefilter("ignore")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     module = ModuleType(f"page_{page.stem}")

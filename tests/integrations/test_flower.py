@@ -214,7 +214,7 @@ def test_an_update_that_is_not_finite_is_said_and_does_not_stop_the_training(
     batch, recorder, caplog, monkeypatch
 ):
     monkeypatch.setitem(globals(), "LR", float("inf"))
-    with caplog.at_level(logging.WARNING, logger="seepage.flower"):
+    with caplog.at_level(logging.WARNING, logger="seepage.recorder"):
         assert not ask(app(capture_mod(recorder), batch=batch)).has_error()
     assert "got NaN or infinity" in caplog.text
     assert not recorder.path(1, 0).exists()
@@ -223,7 +223,7 @@ def test_an_update_that_is_not_finite_is_said_and_does_not_stop_the_training(
 def test_a_folder_that_cannot_be_written_to_later_is_a_line_in_the_log(batch, recorder, caplog):
     recorder.folder.rmdir()
     recorder.folder.write_text("in the way")
-    with caplog.at_level(logging.WARNING, logger="seepage.flower"):
+    with caplog.at_level(logging.WARNING, logger="seepage.recorder"):
         assert not ask(app(capture_mod(recorder), batch=batch)).has_error()
     assert "round 1 was not kept" in caplog.text
 

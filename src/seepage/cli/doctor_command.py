@@ -24,10 +24,14 @@ _EXTRAS: Mapping[str, tuple[str, str]] = {
     "flwr": ("flower", "recording and auditing Flower runs"),
     "opacus": ("dp", "epsilon of a whole training, and steps made by Opacus"),
     "ray": ("ray", "audits on a cluster: --executor ray"),
-    "transformers": ("huggingface", "language models from Hugging Face"),
+    "transformers": ("huggingface", "networks from Hugging Face, and steps of its Trainer"),
+    "lightning": ("lightning", "steps of PyTorch Lightning"),
+    "accelerate": ("accelerate", "steps of loops with an Accelerator"),
+    "mlflow": ("mlflow", "verdicts and pages in MLflow"),
+    "nvflare": ("nvflare", "recording NVFlare jobs"),
     "timm": ("timm", "image models from timm"),
     "torchvision": ("vision", "data sets and models of torchvision"),
-    "pyarrow": ("parquet", "seepage report --format parquet"),
+    "pyarrow": ("parquet", "tables from Parquet files, and seepage report --format parquet"),
     "mkdocs": ("docs", "building the documentation"),
 }
 

@@ -9,24 +9,19 @@ Flower's newer interface names arrays as a state dict does. The older one number
 
 from __future__ import annotations
 
-import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from inspect import signature
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from seepage.capture.capture import Capture
-from seepage.capture.capture_file import save
-from seepage.capture.setting import Setting, hashed
 from seepage.core import Protection, Rng, Update
-from seepage.core.errors import InvalidValue, SeepageError
+from seepage.core.errors import InvalidValue
 from seepage.defenses.chain import Chain
+from seepage.integrations.recorder import Recorder, select_moved
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, Message, RecordDict
@@ -38,91 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Recorder", "as_mod", "capture_mod", "masked_mod", "recorded"]
 
 StrategyT = TypeVar("StrategyT")
-_LOG = logging.getLogger("seepage.flower")
-# Measured or counted, not trained: sent with the parameters, but not part of an update.
-_MEASURED = ("running_mean", "running_var", "num_batches_tracked")
 _CONFIGS, _MASKED = "secaggplus_configs", "masked_params"
-
-
-@dataclass(frozen=True)
-class Recorder:
-    """Writes chosen updates as captures, and never stops the federation.
-
-    If an update cannot be kept (the disk is full, or it is not finite), a warning is logged and
-    training goes on.
-
-    Args:
-        folder: Folder for the captures, one file each.
-        setting: How clients compute: the learning rate at least.
-        rounds: Rounds to keep; None keeps all.
-        clients: Clients to keep, by partition number at the client and node number at the server;
-            None keeps all.
-        names: Names of the arrays, needed if Flower numbers them.
-        salt: Salt of the hashes that stand for clients; a fresh one by default.
-
-    Example:
-        >>> import tempfile
-        >>> recorder = Recorder(Path(tempfile.mkdtemp()), Setting(lr=0.1), rounds=(1, 5))
-        >>> recorder.wants(1, 7), recorder.wants(2, 7)
-        (True, False)
-    """
-
-    folder: Path
-    setting: Setting
-    rounds: Collection[int] | None = None
-    clients: Collection[int] | None = None
-    names: tuple[str, ...] = ()
-    salt: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-
-    def __post_init__(self) -> None:
-        """Find out now, and not in round five, that nothing could be written."""
-        if self.setting.lr is None:
-            raise InvalidValue(
-                "expected the local learning rate, since clients send back weights, whose scale it "
-                "sets; give Setting(lr=...)"
-            )
-        # Clients of a simulation run elsewhere, in folders of their own.
-        object.__setattr__(self, "folder", Path(self.folder).resolve())
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def wants(self, number: int, client: int | None = None) -> bool:
-        """Whether to keep what this client, or all of them together, sends in this round."""
-        in_round = self.rounds is None or number in self.rounds
-        return in_round and (client is None or self.clients is None or client in self.clients)
-
-    def path(self, number: int, client: int | str) -> Path:
-        """Where the capture of a client, or of the "sum" of all, is kept."""
-        who = client if isinstance(client, str) else f"client-{self._hash(client)[:12]}"
-        return self.folder / f"round-{number:03d}-{who}.safetensors"
-
-    def keep(
-        self,
-        before: Mapping[str, Tensor],
-        after: Mapping[str, Tensor],
-        *,
-        number: int,
-        client: int | str,
-        examples: int | None,
-    ) -> None:
-        """Write one capture: what was broadcast, and what came back."""
-        parameters = _select_trained(before)
-        buffers = {name: t for name, t in before.items() if name not in parameters}
-        moved = {name: t for name, t in after.items() if name in parameters}
-        setting = replace(
-            self.setting,
-            framework=f"flower {version('flwr')}",
-            round=number,
-            client=self._hash(client),
-            batch_size=self.setting.batch_size or examples,
-        )
-        try:
-            capture = Capture(moved, "weights_after", parameters, buffers, setting)
-            save(capture, self.path(number, client))
-        except (SeepageError, OSError) as error:
-            _LOG.warning("the update of round %d was not kept: %s", number, error)
-
-    def _hash(self, client: int | str) -> str:
-        return hashed(str(client), salt=self.salt)
 
 
 def recorded(strategy: StrategyT, recorder: Recorder) -> StrategyT:
@@ -173,7 +84,7 @@ def _record_rounds(
         for client, after, examples in list_arrivals(replies):
             if recorder.wants(number, None if isinstance(client, str) else client):
                 moved = read_reply(after, recorder.names)
-                recorder.keep(sent[number], moved, number=number, client=client, examples=examples)
+                _keep(recorder, sent[number], moved, number, client, examples)
         return aggregate(number, replies, *rest)
 
     setattr(strategy, f"configure_{kind}", remember)
@@ -211,7 +122,7 @@ def capture_mod(recorder: Recorder) -> Mod:
         if wanted and not reply.has_error():
             after = _read_arrays(reply.content, recorder.names)
             examples = _read_examples(reply.content)
-            recorder.keep(before, after, number=number, client=client, examples=examples)
+            _keep(recorder, before, after, number, client, examples)
         return reply
 
     return keep
@@ -252,7 +163,7 @@ back; give a defense of whole updates such as Clip, AddGaussian or Prune
         if not reply.has_error():
             after = _read_arrays(reply.content, names)
             key = Rng(secrets.randbits(62) if seed is None else seed).fork(number, client)
-            moved = {name: after[name] - before[name] for name in _select_trained(after)}
+            moved = {name: after[name] - before[name] for name in select_moved(after)}
             shared = links(Update(moved, kind="difference"), rng=key).tensors
             defended = [
                 (before[n] + shared[n]).to(t.dtype) if n in shared else t for n, t in after.items()
@@ -292,7 +203,7 @@ def masked_mod(
         if carries and not reply.has_error():
             packed = cast("list[bytes]", reply.content.config_records[_CONFIGS].get(_MASKED, []))
             if read := _read_masked(packed, before, step, offset):
-                recorder.keep(before, read, number=number, client=client, examples=None)
+                _keep(recorder, before, read, number, client, None)
         return reply
 
     return keep
@@ -307,6 +218,20 @@ def _read_masked(
     whole = [torch.from_numpy(bytes_to_ndarray(part).astype("float64")) for part in packed[1:]]
     pairs = zip(before.items(), whole, strict=False)
     return {name: (part * step - offset).reshape(t.shape).to(t.dtype) for (name, t), part in pairs}
+
+
+def _keep(
+    recorder: Recorder,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    number: int,
+    client: int | str,
+    examples: int | None,
+) -> None:
+    framework = f"flower {version('flwr')}"
+    recorder.keep(
+        before, after, number=number, client=client, examples=examples, framework=framework
+    )
 
 
 def _asks_to_train(message: Message) -> bool:
@@ -353,15 +278,6 @@ def _replace_arrays(content: RecordDict, tensors: Sequence[Tensor]) -> None:
     ((key, record),) = content.array_records.items()
     fresh = (Array(tensor.numpy()) for tensor in tensors)
     content[key] = ArrayRecord(dict(zip(record.keys(), fresh, strict=True)))
-
-
-def _select_trained(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that training changes."""
-    return {
-        name: tensor
-        for name, tensor in tensors.items()
-        if tensor.is_floating_point() and name.rpartition(".")[2] not in _MEASURED
-    }
 
 
 def _read_round(message: Message) -> int:

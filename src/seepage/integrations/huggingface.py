@@ -1,0 +1,102 @@
+"""Hugging Face: audit or record chosen steps of `transformers.Trainer`.
+
+Trainer(..., callbacks=[step_callback(sp.AuditSteps("audits", at=(0, 500)))])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from seepage.core.errors import MissingExtra
+from seepage.integrations.gathered_step import GatheredStep, StepListener, copy_prepared
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+
+def step_callback(listener: StepListener) -> TrainerCallback:
+    """A callback for `Trainer(callbacks=[...])` that hands chosen steps to `listener`.
+
+    A step is one of the optimiser; batches that are accumulated for it are joined. The batch is
+    what reaches the network, labels included. The gradient is taken before the trainer clips it.
+
+    With label smoothing, a `compute_loss_func` or an overridden `compute_loss`, labels may not
+    reach the network. Such a step is taken for one without labels, which its gradient then
+    contradicts; call `sp.audit_step` yourself.
+
+    Args:
+        listener: `sp.AuditSteps` or `sp.RecordSteps`; steps are numbered as `state.global_step`.
+
+    Raises:
+        MissingExtra: If transformers is not installed.
+    """
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise MissingExtra("this needs transformers: pip install 'seepage[huggingface]'") from error
+
+    class StepCallback(TrainerCallback):  # type: ignore[misc]
+        """Listens to the network in chosen steps, and hands over what it heard."""
+
+        def __init__(self) -> None:
+            self.step = GatheredStep(listener)
+            self.number = -1
+            self.gradients: dict[str, Tensor | None] = {}
+            self.hooks: list[Any] = []
+
+        def on_step_begin(
+            self,
+            args: object,
+            state: Any,  # noqa: ANN401
+            control: object,
+            model: nn.Module,
+            **_: object,
+        ) -> None:
+            """Begin to listen."""
+            self.number = int(state.global_step)
+            self._stop()
+            if not listener.wants(self.number):
+                return
+            self.hooks = [model.register_forward_pre_hook(self._read, with_kwargs=True)]
+            for name, parameter in model.named_parameters():
+                if parameter.requires_grad:
+                    hook: Any = parameter.register_post_accumulate_grad_hook
+                    self.hooks.append(hook(_keep_in(self.gradients, name)))
+
+        def on_pre_optimizer_step(
+            self, args: object, state: object, control: object, model: nn.Module, **_: object
+        ) -> None:
+            """Hand over what was heard; the trainer has clipped `.grad` by now."""
+            heard, was_heard = self.gradients, bool(self.hooks)
+            self._stop()
+            if was_heard:
+                self.step.finish(self.number, copy_prepared(model), heard)
+
+        def on_train_end(self, args: object, state: object, control: object, **_: object) -> None:
+            """Listen no longer."""
+            self._stop()
+
+        def _read(
+            self, module: nn.Module, args: tuple[object, ...], named: Mapping[str, object]
+        ) -> None:
+            if torch.is_grad_enabled():
+                self.step.add(self.number, dict(named) if named else args)
+
+        def _stop(self) -> None:
+            for hook in self.hooks:
+                hook.remove()
+            self.hooks, self.gradients = [], {}
+
+    return StepCallback()
+
+
+def _keep_in(kept: dict[str, Tensor | None], name: str) -> Any:  # noqa: ANN401 - torch's hook
+    def keep(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        kept[name] = parameter.grad.detach().clone()
+
+    return keep
