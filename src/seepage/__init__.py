@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from seepage.inference import attributes, audit_epsilon, membership
     from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
-    from seepage.step import audit_step
+    from seepage.step.audit_step import audit_step
     from seepage.step.training_steps import AuditSteps, RecordSteps
     from seepage.threats import Threat
 
