@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from torch import Tensor
 
@@ -29,17 +29,7 @@ EffortName = Literal["quick", "standard", "thorough"]
 _LONGEST = 8_000
 # Fewer steps than this say too little of how a search would end.
 _SHORTEST = 160
-# Up to so many steps one search gains more from them than two that share them.
-_SHARED = 3_000
 _MADE_UP = 64
-
-
-class Plan(NamedTuple):
-    """What an effort pays for: the rounds of the rehearsal, and the attacks on the update."""
-
-    rungs: tuple[Rung, ...]
-    chosen: int
-    steps: int
 
 
 @dataclass(frozen=True)
@@ -57,10 +47,10 @@ class Effort:
     steps: int
     contenders: tuple[int, ...]
     batches: tuple[int, ...]
-    chosen: int = 1
+    chosen: int = 2
 
-    def plan(self) -> Plan:
-        """The rounds of the rehearsal, how many are chosen, and the steps of each on the update.
+    def plan(self) -> tuple[tuple[Rung, ...], int]:
+        """The rounds of the rehearsal, and the steps for the update.
 
         Every round has twice the steps of the one before. If the steps do not suffice, there are
         fewer batches, contenders and rounds: too short a search says nothing about a long one.
@@ -70,10 +60,8 @@ class Effort:
         while rounds and (first := half // _cost(rounds)) < _SHORTEST:
             rounds = _shrink(rounds)
         if not rounds:
-            return Plan((), 1, max(1, self.steps))
-        rungs = tuple(Rung(c, b, first * 2**i) for i, (c, b) in enumerate(rounds))
-        chosen = max(1, min(self.chosen, rungs[-1].contenders, half // _SHARED))
-        return Plan(rungs, chosen, half // chosen)
+            return (), max(1, self.steps)
+        return tuple(Rung(c, b, first * 2**i) for i, (c, b) in enumerate(rounds)), half
 
 
 def _cost(rounds: Sequence[tuple[int, int]]) -> int:
@@ -93,7 +81,7 @@ def _shrink(rounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 EFFORTS: dict[str, Effort] = {
     "quick": Effort(3_000, (5, 2), (1, 1)),
-    "standard": Effort(24_000, (12, 4, 2), (2, 2, 3), chosen=2),
+    "standard": Effort(24_000, (12, 4, 2), (2, 2, 3)),
     "thorough": Effort(240_000, (24, 8, 3), (3, 4, 4), chosen=3),
 }
 
@@ -182,14 +170,14 @@ class Auto:
 
     def _choose(self, seen: Observation, contenders: Sequence[Contender], effort: Effort) -> Chosen:
         """Rehearse; where that cannot be done, take the closed forms and the first search."""
-        rungs, count, steps = effort.plan()
+        rungs, steps = effort.plan()
         note = f"{effort.steps} steps are too few to rehearse"
         try:
             if rungs:
                 public = self.public or make_up(
                     seen.task.domain, _MADE_UP, rng=Rng(0).fork("made up")
                 )
-                return rehearse(seen, contenders, public, rungs, chosen=count, steps=steps)
+                return rehearse(seen, contenders, public, rungs, chosen=effort.chosen, steps=steps)
         except SeepageError as error:
             note = f"nothing could be rehearsed: {error}"
         first = next(number for number, one in enumerate(contenders) if one.searches)
@@ -206,22 +194,19 @@ class Auto:
             groups.setdefault((one.effort, *one.chosen.race.chosen), []).append(place)
         found: dict[int, Reconstruction | SeepageError] = {}
         for places in groups.values():
-            steps = searched[places[0]].effort.plan().steps
-            restarts = max(1, math.ceil(steps / _LONGEST))
-            seen = [searched[place].seen for place in places]
-            keys = [rngs[place].fork("search") for place in places]
-            guesses: dict[int, list[Reconstruction | SeepageError]] = {p: [] for p in places}
-            for contender in searched[places[0]].chosen.contenders:
-                if not contender.searches:
-                    for place in places:
-                        guesses[place].append(searched[place].computed[contender.recipe])
-                    continue
-                attack = contender.build(steps // restarts, restarts=restarts)
-                with staged(str(contender)):
-                    found_now = attack_many(attack, seen, rngs=keys)
-                for place, guess in zip(places, found_now, strict=True):
-                    guesses[place].append(guess)
-            found |= {place: searched[place].combine(guesses[place]) for place in places}
+            chosen = searched[places[0]].chosen
+            updates = {place: (searched[place], rngs[place].fork("search")) for place in places}
+            guesses = [_attack(contender, updates) for contender in chosen.contenders]
+            found |= {
+                place: searched[place].combine([each[place] for each in guesses])
+                for place in places
+            }
+            for contender in chosen.spare:
+                failed = [place for place in places if isinstance(found[place], SeepageError)]
+                if not failed:
+                    break
+                again = _attack(contender, {place: updates[place] for place in failed})
+                found |= {place: searched[place].combine([again[place]]) for place in failed}
         return found
 
 
@@ -234,6 +219,13 @@ class _Searched:
     computed: Mapping[str, Reconstruction]
     effort: Effort
 
+    def build(self, contender: Contender) -> Attack:
+        """A chosen search with its share of the steps; many steps are several restarts."""
+        _, steps = self.effort.plan()
+        steps //= max(1, sum(one.searches for one in self.chosen.contenders))
+        restarts = max(1, math.ceil(steps / _LONGEST))
+        return contender.build(steps // restarts, restarts=restarts)
+
     def combine(
         self, guesses: Sequence[Reconstruction | SeepageError]
     ) -> Reconstruction | SeepageError:
@@ -244,6 +236,24 @@ class _Searched:
             return guesses[0]
         best = combine(self.chosen.race.rule, self.seen, able)
         return replace(best, trace=replace(best.trace, race=self.chosen.race))
+
+
+def _attack(
+    contender: Contender, updates: Mapping[int, tuple[_Searched, Rng]]
+) -> dict[int, Reconstruction | SeepageError]:
+    """Attack updates side by side; a closed form has its answer already."""
+    searched = [one for one, _ in updates.values()]
+    if not contender.searches:
+        refused = NotApplicable(f"{contender.recipe} does not apply to this update")
+        computed = [one.computed.get(contender.recipe, refused) for one in searched]
+        return dict(zip(updates, computed, strict=True))
+    with staged(str(contender)):
+        found = attack_many(
+            searched[0].build(contender),
+            [one.seen for one in searched],
+            rngs=[key for _, key in updates.values()],
+        )
+    return dict(zip(updates, found, strict=True))
 
 
 def _weigh(guess: Reconstruction) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from statistics import fmean
@@ -56,10 +56,29 @@ class Rung:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """What a race decided: the attacks that go on, the best first, and how it went."""
+    """What a race decided.
+
+    Args:
+        contenders: The attacks that go on, the best first.
+        race: How it went.
+        spare: Those that could be tried if all of these fail, the best first.
+    """
 
     contenders: tuple[Contender, ...]
     race: Race
+    spare: tuple[Contender, ...] = ()
+
+    @classmethod
+    def of(cls, race: Race, contenders: Sequence[Contender]) -> Chosen:
+        """Find the contenders of a race by their names."""
+        by_name = {str(contender): contender for contender in contenders}
+        means = {trial.attack: trial.mean for trial in race.trials if trial.scores}
+        others = sorted(means.keys() - set(race.chosen), key=lambda name: -means[name])
+        return cls(
+            tuple(by_name[name] for name in race.chosen),
+            race,
+            tuple(by_name[name] for name in others),
+        )
 
 
 def be_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
@@ -164,8 +183,8 @@ def rehearse(
         contenders: Who races; the first ones if there are too many.
         public: What is rehearsed on.
         rungs: The rounds of the race.
-        chosen: How many are chosen.
-        steps: Steps that each of these has for the update itself.
+        chosen: How many are chosen at most.
+        steps: Steps that these have together for the update itself.
     """
     size = seen.batch_size or estimate_batch_size(seen)
     if size is None:
@@ -207,7 +226,7 @@ def _run(
             trial, guesses[name] = _try(rehearsal, name, attack, rung)
             latest[contender] = trial if contender.searches else replace(trial, steps=0)
         trials += latest.values()
-        more = min(1.0, _doublings(steps, rung)) / 2
+        more = min(1.0, max(0.0, _doublings(steps, rung))) / 2
         expected = {
             one: trial.mean + more * _measure_gain(str(one), trials)
             for one, trial in latest.items()
@@ -216,29 +235,28 @@ def _run(
         ranked = sorted(latest, key=lambda contender: -expected[contender])
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
         computed = [one for one in computed if latest[one].scores]
-    left = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
+    able = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
+    team = _choose_team(rehearsal, able, guesses, trials, _doublings(steps, rungs[-1]))
     metric = rehearsal.metric.name
-    rule, scores = _choose_rule(rehearsal, [guesses.get(str(one), []) for one in left])
+    left, scores = able[: team.size], team.scores
     gain = max(0.0, _measure_gain(str(left[0]), trials))
-    more = gain * _doublings(steps, rungs[-1])
-    return Chosen(
-        tuple(left),
-        Race(
-            metric=metric,
-            trials=tuple(trials),
-            chosen=tuple(map(str, left)),
-            rule=rule,
-            forecast=make_forecast(scores, metric, gain=more) if scores else None,
-            rising=gain > _PLATEAU[metric],
-            masked=_is_masked(trials, contenders, metric),
-            made_up=made_up,
-        ),
+    more = gain * max(0.0, team.doublings)
+    race = Race(
+        metric=metric,
+        trials=tuple(trials),
+        chosen=tuple(map(str, left)),
+        rule=team.rule,
+        forecast=make_forecast(scores, metric, gain=more) if scores else None,
+        rising=gain > _PLATEAU[metric],
+        masked=_is_masked(trials, contenders, metric),
+        made_up=made_up,
     )
+    return Chosen.of(race, contenders)
 
 
 def _doublings(steps: int, rung: Rung) -> float:
     """How many times the steps of a round are doubled for the update itself."""
-    return math.log2(max(1.0, steps / rung.steps))
+    return math.log2(max(1, steps) / rung.steps)
 
 
 def _try(
@@ -286,18 +304,40 @@ def _residual(seen: Observation, guess: Reconstruction) -> float:
         return math.inf
 
 
-def _choose_rule(
-    rehearsal: Rehearsal, guesses: Sequence[Sequence[Reconstruction]]
-) -> tuple[str, tuple[float, ...]]:
-    """Choose how to combine the guesses of the chosen ones, and score the combination."""
-    if not guesses[0]:
-        return "first", ()
-    scores = {}
-    for rule in ("first", "residual", "mean") if len(guesses) > 1 else ("first",):
-        columns = zip(rehearsal.seen, zip(*guesses, strict=False), strict=False)
-        scores[rule] = rehearsal.score([combine(rule, seen, each) for seen, each in columns])
-    rule = max(scores, key=lambda one: fmean(scores[one]))
-    return rule, scores[rule]
+@dataclass(frozen=True)
+class _Team:
+    """So many of the best, how their guesses are combined, and how that went in rehearsal."""
+
+    size: int
+    rule: str
+    scores: tuple[float, ...]
+    doublings: float
+
+
+def _choose_team(
+    rehearsal: Rehearsal,
+    ranked: Sequence[Contender],
+    guesses: Mapping[str, Sequence[Reconstruction]],
+    trials: Sequence[Trial],
+    doublings: float,
+) -> _Team:
+    """Choose how many of the best attack the update, and how their guesses are combined.
+
+    Where nothing comes back clearly, the mean of several guesses is nearer than each of them. But
+    they share the steps, and half of what a doubling of the steps gains is lost with each halving.
+    """
+    gain = max(0.0, _measure_gain(str(ranked[0]), trials)) / 2
+    best, highest = _Team(1, "first", (), doublings), -math.inf
+    for size in range(1, len(ranked) + 1):
+        shared = doublings - math.log2(max(1, sum(one.searches for one in ranked[:size])))
+        columns = list(zip(*(guesses.get(str(one), ()) for one in ranked[:size]), strict=False))
+        for rule in ("residual", "mean") if size > 1 else ("first",):
+            pairs = zip(rehearsal.seen, columns, strict=False)
+            scores = rehearsal.score([combine(rule, seen, each) for seen, each in pairs])
+            expected = fmean(scores) + gain * shared if scores else -math.inf
+            if expected > highest:
+                best, highest = _Team(size, rule, scores, shared), expected
+    return best
 
 
 def _measure_gain(attack: str, trials: Sequence[Trial]) -> float:
@@ -354,9 +394,7 @@ def _load(name: str, contenders: Sequence[Contender]) -> Chosen | None:
     stored = folder.load(name)
     if stored is None:
         return None
-    race = Race.from_plain(json.loads(bytes(stored[0].tolist())))
-    by_name = {str(contender): contender for contender in contenders}
-    return Chosen(tuple(by_name[chosen] for chosen in race.chosen), race)
+    return Chosen.of(Race.from_plain(json.loads(bytes(stored[0].tolist()))), contenders)
 
 
 def _store(name: str, chosen: Chosen) -> None:

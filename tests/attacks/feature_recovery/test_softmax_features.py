@@ -170,6 +170,19 @@ def test_the_first_that_applies_is_taken_and_all_reasons_are_given(task):
         Fallback(())
 
 
+def test_features_that_are_not_finite_count_as_none(task):
+    class Singular:
+        def recover(self, observation, *, rng):
+            found = softmax_features().recover(observation, rng=rng)
+            return replace(found, values=found.values * float("nan"), residual=float("nan"))
+
+    seen = observe(task, pictures([1, 5]))
+    found = Fallback((Singular(), softmax_features())).recover(seen, rng=sp.rng(1))
+    assert bool(found.values.isfinite().all())
+    with pytest.raises(NotApplicable, match="Singular: its equations have no finite solution"):
+        Fallback((Singular(),)).recover(seen, rng=sp.rng(1))
+
+
 def test_an_ordinary_classifier_is_searched_below_its_last_layer(task):
     batch = pictures([1, 5])
     seen = observe(task, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -91,6 +92,9 @@ class Fallback:
                 except NotApplicable as reason:
                     reasons.append(f"{type(method).__name__}: {reason}")
                     continue
+            if not (found.values.isfinite().all() and math.isfinite(found.residual)):
+                reasons.append(f"{type(method).__name__}: its equations have no finite solution")
+                continue
             if best is None or found.residual < best.residual:
                 best, heard = found, said
             if best.residual < self.enough:
