@@ -8,16 +8,14 @@ optimiser of Opacus with epsilon 1, 4 and 16. Lower bounds with 95 % confidence 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import record
 from seepage.core import Rng
 from seepage.defenses import gaussian_epsilon
 from seepage.inference import EpsilonAudit, PrivateSteps
@@ -167,22 +165,18 @@ def opacus_rows(seed: int) -> list[dict[str, object]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+def measure_all(seed: int) -> dict[str, object]:
+    """Broken mechanisms, correct ones, and Opacus."""
     rows = []
     for correct, group in ((False, BROKEN), (True, CORRECT)):
         for name, (mechanism, promise) in group.items():
-            found = audit(mechanism, promise(), options.seed)
-            print(f"{name}{'' if correct else ' (broken)'}\n{found}\n")
+            found = audit(mechanism, promise(), seed)
+            print(f"{name}{'' if correct else ' (broken)'}\n{found}\n", flush=True)
             rows.append({"mechanism": name, "correct": correct, **asdict(found)})
             rows[-1]["refuted"] = found.violated
-    content = {"mechanisms": rows, "opacus": opacus_rows(options.seed)}
-    print(save("epsilon_audit", "cpu", content, options.out))
+    misjudged = sum(row["refuted"] == row["correct"] for row in rows)
+    return {"mechanisms": rows, "misjudged": misjudged, "opacus": opacus_rows(seed)}
 
 
 if __name__ == "__main__":
-    main()
+    record("epsilon_audit", __doc__, measure_all)

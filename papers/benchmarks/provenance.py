@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -61,6 +63,23 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
+
+
+def record(name: str, purpose: str | None, measure: Callable[[int], dict[str, object]]) -> None:
+    """Be the command of a benchmark on one core: measure with the seed that it is given, and save.
+
+    Args:
+        name: Of the result.
+        purpose: What `--help` says.
+        measure: What to measure, from the seed.
+    """
+    parser = argparse.ArgumentParser(description=purpose)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="folder of the result")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    commit()
+    print(save(name, "cpu", measure(options.seed), options.out))
 
 
 # Options whose value is a path of one machine; the last take several.
