@@ -17,6 +17,7 @@ from seepage.audit.choices import (
     strongest,
 )
 from seepage.audit.database import Planned
+from seepage.audit.evidence import save_evidence
 from seepage.audit.grid import Audit, estimate
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
@@ -64,6 +65,7 @@ __all__ = [
     "ranked",
     "run",
     "run_case",
+    "save_evidence",
     "select_targets",
     "serial",
     "side_by_side",

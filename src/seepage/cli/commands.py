@@ -47,6 +47,17 @@ def membership(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Batch size, if the capture does not record it.")
     ] = None,
+    members: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="So many candidates, the first ones, are known to have been in the batch, and the "
+            "others not: says how often the test is right.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the result to this file, for seepage dossier.")
+    ] = None,
     form: PrintedOption = Printed.text,
 ) -> None:
     """Test who was in the batch behind captured updates: a p-value for each candidate."""
@@ -61,6 +72,8 @@ def membership(
         option=option or [],
         noise=noise,
         batch_size=batch_size,
+        members=members,
+        out=out,
     )
     answer_membership(request, as_json=form is Printed.json, console=make_console())
 
@@ -235,6 +248,30 @@ def report(
     write_report(directories, form=form.value, out=out, utility=utility, console=make_console())
 
 
+def dossier(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Directories of audits, and files of `seepage membership --out` or save_evidence."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Output directory.")] = Path("seepage-dossier"),
+    title: Annotated[
+        str | None, typer.Option(help="What was tested; by default the title of the first audit.")
+    ] = None,
+    author: Annotated[str, typer.Option(help="Who answers for it.")] = "",
+    against: Annotated[
+        Path | None, typer.Option(help="The dossier.json to compare with: the last one.")
+    ] = None,
+) -> None:
+    """Write one document for a regulator: every test, its result, or that it was not run."""
+    from seepage.cli.dossier_command import write_dossier
+
+    write_dossier(
+        sources, out=out, title=title, author=author, against=against, console=make_console()
+    )
+
+
 def dashboard(
     directories: Annotated[
         list[Path] | None,
@@ -259,9 +296,11 @@ def dashboard(
 
 
 def verify(
-    directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
+    directory: Annotated[
+        Path, typer.Argument(help="The directory of an audit, or the JSON of a dossier.")
+    ],
 ) -> None:
-    """Check that an audit is as it was written: checksums, records and files.
+    """Check that an audit or a dossier is as it was written: checksums, records and files.
 
     Exit codes: 0 whole, 1 something is missing or was altered, 2 no audit.
     """

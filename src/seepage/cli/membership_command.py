@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
-from seepage import __version__
 from seepage.audit.captured_data import read_capture
+from seepage.audit.evidence import InferenceResult, describe_evidence, save_evidence
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.cli.options import read_option
 from seepage.cli.report_command import print_line
@@ -21,7 +22,8 @@ from seepage.core.errors import InvalidValue
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
 from seepage.defenses.clip import AddGaussian
-from seepage.inference.membership import LEVEL, Membership, membership
+from seepage.inference.detection import Detection
+from seepage.inference.membership import membership
 from seepage.rehearsal.public_data import PublicData
 
 
@@ -36,6 +38,8 @@ class MembershipRequest:
     option: Sequence[str] = ()
     noise: float | None = None
     batch_size: int | None = None
+    members: int | None = None
+    out: Path | None = None
 
 
 def answer_membership(request: MembershipRequest, *, as_json: bool, console: Console) -> None:
@@ -45,11 +49,46 @@ def answer_membership(request: MembershipRequest, *, as_json: bool, console: Con
     for data in (candidates, public):
         _require_same_inputs(data, seen[0])
     people = candidates.take(range(len(candidates)))
+    _check_members(request.members, len(people))
     found = membership(seen, people, public=PublicData(public.inputs, public.labels))
+    told: InferenceResult = found
+    if request.members is not None:
+        told = Detection.of(found, torch.arange(len(people)) < request.members)
+    about = _describe(request, seen[0], candidates, public)
+    if request.out is not None:
+        save_evidence(told, request.out, **about)
     if as_json:
-        print_line(console, json.dumps(_plain(found, request), indent=1))
+        plain = describe_evidence(told, **about)
+        plain["captures"] = [path.name for path in request.captures]
+        print_line(console, json.dumps(plain, indent=1))
     else:
         print_line(console, str(found))
+        if told is not found:
+            print_line(console, str(told))
+
+
+def _check_members(members: int | None, candidates: int) -> None:
+    """Both kinds are needed to say how often the test is right."""
+    if members is not None and not 0 < members < candidates:
+        raise InvalidValue(
+            f"expected --members between 1 and {candidates - 1}, since there are {candidates} "
+            f"candidates and some must be no members, got {members}"
+        )
+
+
+def _describe(
+    request: MembershipRequest, seen: Observation, candidates: Dataset, public: Dataset
+) -> dict[str, Any]:
+    """What a reader of the result must know."""
+    rounds = len(request.captures)
+    noise = "" if request.noise is None else f", Gaussian noise {request.noise:g}"
+    size = "" if seen.batch_size is None else f", batches of {seen.batch_size}"
+    return {
+        "system": " ".join([request.model, *request.option]) + size + noise,
+        "data": f"{candidates.name}, {len(candidates)} candidates",
+        "adversary": f"the network, the updates of {rounds} round{'s' * (rounds > 1)}, inputs and "
+        f"labels of the candidates, and {len(public)} public inputs of {public.name}",
+    }
 
 
 def _observe(path: Path, request: MembershipRequest) -> Observation:
@@ -71,34 +110,3 @@ def _require_same_inputs(data: Dataset, seen: Observation) -> None:
             f"expected inputs of shape {expected}, as {seen.task.name} reads them, got "
             f"{tuple(data.domain.shape)} in {data.name}"
         )
-
-
-def _plain(found: Membership, request: MembershipRequest) -> dict[str, Any]:
-    power = found.power
-    return {
-        "seepage": __version__,
-        "captures": [path.name for path in request.captures],
-        "model": request.model,
-        "test": list(found.test),
-        "strangers": found.strangers,
-        "power": None
-        if power is None
-        else {
-            "false_positive_rate": LEVEL,
-            "found": power.successes,
-            "of": power.trials,
-            "interval": [power.low, power.high],
-        },
-        "notes": list(found.notes),
-        "candidates": [
-            {"candidate": number, "p_value": p, "likelihood_ratio": ratio, "score": score}
-            for number, (p, ratio, score) in enumerate(
-                zip(
-                    found.p_values.tolist(),
-                    found.likelihood_ratios.tolist(),
-                    found.scores.tolist(),
-                    strict=True,
-                )
-            )
-        ],
-    }

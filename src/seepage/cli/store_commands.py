@@ -9,6 +9,7 @@ from rich.console import Console
 from seepage.audit.audit_result import load_audit
 from seepage.audit.folder import PAGE
 from seepage.audit.verify import find_damage, purge
+from seepage.cli.dossier_command import read_dossier
 from seepage.cli.report_command import print_line, save_page
 from seepage.report.words import count_noun
 
@@ -18,6 +19,8 @@ _SHOWN = 20
 
 def verify_audit(path: Path, console: Console) -> int:
     """Print what is missing or was altered, and return the exit code."""
+    if path.is_file():
+        return _verify_dossier(path, console)
     found = find_damage(path)
     for sentence in found[:_SHOWN]:
         print_line(console, sentence, style="yellow")
@@ -30,6 +33,12 @@ def verify_audit(path: Path, console: Console) -> int:
     count = len(read.records) + len(read.bounds) + len(read.controls)
     are = count_noun(count, "record and its files are", "records and their files are")
     print_line(console, f"{are} as they were written")
+    return WHOLE
+
+
+def _verify_dossier(path: Path, console: Console) -> int:
+    read = read_dossier(path)
+    print_line(console, f"the dossier is as it was written: {read['digest']}")
     return WHOLE
 
 

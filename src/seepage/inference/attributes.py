@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -74,10 +75,19 @@ class AttributeComparison:
         0.00390625
     """
 
+    kind: ClassVar[str] = "attributes"
     column: str
     with_update: Tensor
     by_model: Tensor
     by_marginals: Tensor
+
+    def plain(self) -> dict[str, Any]:
+        """The result as data that JSON can hold."""
+        return {
+            "column": self.column,
+            "rates": {name: rate.plain() for name, rate in self.rates.items()},
+            "p_value": self.p_value,
+        }
 
     @property
     def rates(self) -> dict[str, Rate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,10 +20,8 @@ class Detection:
     """The receiver operating characteristic of a membership test, with exact intervals.
 
     Args:
-        members: Scores of those who were members, `(m,)`.
-        strangers: Scores of those who were not, `(n,)`.
-        member_p: p-values of the members, `(m,)`.
-        stranger_p: p-values of the others, `(n,)`.
+        found: What the test said of each candidate.
+        is_member: Who was a member, `(N,)`.
 
     Example:
         >>> from seepage.inference.membership import Membership
@@ -35,10 +34,9 @@ class Detection:
         100.0 % [15.8, 100.0] 0.0 % [0.0, 84.2]
     """
 
-    members: Tensor
-    strangers: Tensor
-    member_p: Tensor
-    stranger_p: Tensor
+    kind: ClassVar[str] = "membership"
+    found: Membership
+    is_member: Tensor
 
     @classmethod
     def of(cls, found: Membership, is_member: Tensor) -> Detection:
@@ -50,45 +48,65 @@ class Detection:
             )
         if bool(is_member.all()) or not bool(is_member.any()):
             raise InvalidValue("expected members and strangers among the candidates, got one kind")
-        scores, p = found.scores, found.p_values
-        return cls(scores[is_member], scores[~is_member], p[is_member], p[~is_member])
+        return cls(found, is_member)
+
+    @property
+    def members(self) -> Tensor:
+        """Scores of those who were members, `(m,)`."""
+        return self.found.scores[self.is_member]
+
+    @property
+    def strangers(self) -> Tensor:
+        """Scores of those who were not, `(n,)`."""
+        return self.found.scores[~self.is_member]
+
+    def plain(self) -> dict[str, Any]:
+        """The result and how often it is right, as data that JSON can hold."""
+        told, level = self.found.plain(), self.found.level
+        for one, member in zip(told["candidates"], self.is_member.tolist(), strict=True):
+            one["member"] = member
+        rates = {
+            "false_positive_rate": level,
+            "members": self.found_at(level).plain(),
+            "strangers": self.false_alarms(level).plain(),
+            "auc": self.auc,
+        }
+        return {**told, "detection": rates}
 
     @property
     def auc(self) -> float:
         """Probability that a member scores above a stranger; ties count half."""
-        ordered = self.strangers.sort().values
-        below = torch.searchsorted(ordered, self.members.contiguous())
-        up_to = torch.searchsorted(ordered, self.members.contiguous(), right=True)
+        ordered, members = self.strangers.sort().values, self.members
+        below = torch.searchsorted(ordered, members)
+        up_to = torch.searchsorted(ordered, members, right=True)
         return float((below + up_to).double().mean() / (2 * len(ordered)))
 
     def found_at(self, level: float) -> Rate:
         """The share of members with a p-value of at most `level`."""
-        return _at_most(self.member_p, level)
+        return _at_most(self.found.p_values[self.is_member], level)
 
     def false_alarms(self, level: float) -> Rate:
         """The share of strangers with a p-value of at most `level`, which `level` should bound."""
-        return _at_most(self.stranger_p, level)
+        return _at_most(self.found.p_values[~self.is_member], level)
 
     def tpr_at(self, level: float) -> Rate | None:
         """The true-positive rate at the threshold that lets this share of strangers through.
 
         None if there are fewer than `1 / level` strangers.
         """
-        let_through = int(level * len(self.strangers))
+        members, strangers = self.members, self.strangers
+        let_through = int(level * len(strangers))
         if let_through < 1:
             return None
-        threshold = self.strangers.sort(descending=True).values[let_through]
-        return Rate(int((self.members > threshold).sum()), len(self.members))
+        threshold = strangers.sort(descending=True).values[let_through]
+        return Rate(int((members > threshold).sum()), len(members))
 
     def curve(self) -> list[tuple[float, float]]:
         """False- and true-positive rates at every threshold."""
-        thresholds = torch.unique(torch.cat([self.members, self.strangers])).flip(0)
+        members, strangers = self.members, self.strangers
         return [(0.0, 0.0)] + [
-            (
-                float((self.strangers >= t).double().mean()),
-                float((self.members >= t).double().mean()),
-            )
-            for t in thresholds
+            (float((strangers >= t).double().mean()), float((members >= t).double().mean()))
+            for t in torch.unique(self.found.scores).flip(0)
         ]
 
     def __str__(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -97,6 +97,7 @@ class EpsilonAudit:
         canaries: In the one run.
     """
 
+    kind: ClassVar[str] = "epsilon"
     claimed: float
     delta: float
     confidence: float
@@ -105,6 +106,18 @@ class EpsilonAudit:
     if_gaussian: tuple[float, float]
     trials: int
     canaries: int
+
+    @property
+    def provable(self) -> float:
+        """The largest bound that so many trials and canaries can prove, if every guess is right."""
+        return _find_provable(self.trials, self.canaries, self.delta, self.confidence)
+
+    def plain(self) -> dict[str, Any]:
+        """The result as data that JSON can hold."""
+        # JSON has no infinity: a training that promises nothing claims None.
+        claimed = self.claimed if self.claimed < float("inf") else None
+        told = {**asdict(self), "claimed": claimed}
+        return {**told, "proven": self.proven, "provable": self.provable}
 
     @property
     def proven(self) -> float:
@@ -255,16 +268,22 @@ def _check_numbers(
 def _require_power(
     claimed: float, delta: float, trials: int, canaries: int, confidence: float
 ) -> None:
-    error = (1 - confidence) / 2
-    # What the audit would say if every guess were right.
-    perfect = torch.arange(canaries) % 2 == 0
-    ones, zeros = torch.ones(trials), torch.zeros(trials)
-    most = max(
-        bound_from_one_run(perfect.float(), perfect, delta=delta, error=error),
-        bound_from_trials(ones, zeros, delta=delta, error=error),
-    )
+    most = _find_provable(trials, canaries, delta, confidence)
     if most <= claimed and claimed < float("inf"):
         raise InvalidValue(
             f"{trials} trials and {canaries} canaries can prove at most epsilon {most:.2f}, so "
             f"they cannot refute {claimed:.2f}; use more, or a lower confidence"
         )
+
+
+def _find_provable(trials: int, canaries: int, delta: float, confidence: float) -> float:
+    """What the audit would say if every guess were right."""
+    error = (1 - confidence) / 2
+    found = []
+    if canaries:
+        perfect = torch.arange(canaries) % 2 == 0
+        found.append(bound_from_one_run(perfect.float(), perfect, delta=delta, error=error))
+    if trials:
+        ones, zeros = torch.ones(trials), torch.zeros(trials)
+        found.append(bound_from_trials(ones, zeros, delta=delta, error=error))
+    return max(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,10 +44,11 @@ class Membership:
         scores: `(N,)`; higher is more likely a member.
         test: Which statistic was used, one for each round.
         strangers: How many public non-members the p-values come from; None if they are exact.
-        power: Share of rehearsed members found at a false-positive rate of 1 %.
+        power: Share of rehearsed members found at the false-positive rate `level`.
         notes: What limits the result.
     """
 
+    kind: ClassVar[str] = "membership"
     p_values: Tensor
     likelihood_ratios: Tensor
     scores: Tensor
@@ -62,6 +64,31 @@ class Membership:
         lines += [f"{i:9d} {p:9.2g} {ratio:18.3g}" for i, (p, ratio) in enumerate(pairs)]
         return "\n".join((*lines, *self.explain()))
 
+    @property
+    def level(self) -> float:
+        """The false-positive rate at which members are counted: 1 %, or the lowest p-value."""
+        return LEVEL if self.strangers is None else max(LEVEL, 1 / (self.strangers + 1))
+
+    def plain(self) -> dict[str, Any]:
+        """The result as data that JSON can hold."""
+        # JSON has no infinity.
+        columns = (self.p_values, self.likelihood_ratios.clamp(max=1e300), self.scores)
+        return {
+            "test": list(self.test),
+            "strangers": self.strangers,
+            "level": self.level,
+            "power": None
+            if self.power is None
+            else {"false_positive_rate": self.level, **self.power.plain()},
+            "notes": list(self.notes),
+            "candidates": [
+                {"candidate": number, "p_value": p, "likelihood_ratio": ratio, "score": score}
+                for number, (p, ratio, score) in enumerate(
+                    zip(*(column.tolist() for column in columns), strict=True)
+                )
+            ],
+        }
+
     def explain(self) -> tuple[str, ...]:
         """Say which test this is and what a large p-value means, in sentences."""
         said = [f"test: {'; '.join(dict.fromkeys(self.test))}"]
@@ -73,7 +100,7 @@ class Membership:
         if self.power is not None:
             said.append(
                 f"in rehearsals it found {self.power} of members at a false-positive rate of "
-                f"{LEVEL:.0%}, so a large p-value "
+                f"{self.level:.2g}, so a large p-value "
                 + ("speaks against membership" if self.power.low > 0.9 else "clears nobody")
             )
         return (*said, *self.notes)
@@ -162,7 +189,7 @@ def membership(
         scores=scores,
         test=tuple(t.name for t in tests),
         strangers=len(strangers),
-        power=_power(inside, outside),
+        power=_power(inside, outside, len(strangers)),
         notes=tuple(notes),
     )
 
@@ -252,8 +279,9 @@ def score_members(
     return {n: s.cpu() for n, s in span_scores(seen.update, layers, readings).items()}
 
 
-def _power(members: Tensor, strangers: Tensor) -> Rate:
-    found = conformal_p_values(members, strangers) <= max(LEVEL, 1 / (len(strangers) + 1))
+def _power(members: Tensor, outsiders: Tensor, strangers: int) -> Rate:
+    level = max(LEVEL, 1 / (1 + min(strangers, len(outsiders))))
+    found = conformal_p_values(members, outsiders) <= level
     return Rate(int(found.sum()), len(found))
 
 

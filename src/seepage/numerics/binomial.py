@@ -55,6 +55,10 @@ class Rate:
         """Upper end of the two-sided interval."""
         return upper_limit(self.successes, self.trials, (1 - self.confidence) / 2)
 
+    def plain(self) -> dict[str, object]:
+        """The counts and the interval as data that JSON can hold."""
+        return {"found": self.successes, "of": self.trials, "interval": [self.low, self.high]}
+
     def __str__(self) -> str:
         """In per cent, with the interval."""
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"

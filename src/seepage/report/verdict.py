@@ -116,7 +116,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     labels = label_setups([*groups, *unknown])
     return Verdict(
         level=worst.level,
-        headline=_headline(people, noun, where),
+        headline=tell_people(people, noun, where),
         details=(
             _tell_worst(worst),
             *_compare_setups(bare, labels),
@@ -134,17 +134,22 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
 
 def audit_verdict(audit: AuditResult) -> Verdict:
     """Judge an audit in the words of its data: images, signals, or inputs of any kind."""
+    noun = name_inputs(audit)
+    tried = attempts(audit.records)
+    found = contradictions(headrooms(tried, audit.bounds))
+    alarms = (*(contradiction.sentence for contradiction in found), *find_beaten(tried))
+    return replace(verdict(audit.records, noun=noun), alarms=alarms)
+
+
+def name_inputs(audit: AuditResult) -> str:
+    """What a person's data are called: images, signals, texts, or inputs of any kind."""
     samples = {record.data: record for record in audit.records}.values()
     inputs = (
         audit.guess(record) if (truth := audit.truth(record)) is None else truth
         for record in samples
     )
     nouns = {_noun(values) for values in inputs if values is not None}
-    noun = nouns.pop() if len(nouns) == 1 else "inputs"
-    tried = attempts(audit.records)
-    found = contradictions(headrooms(tried, audit.bounds))
-    alarms = (*(contradiction.sentence for contradiction in found), *find_beaten(tried))
-    return replace(verdict(audit.records, noun=noun), alarms=alarms)
+    return nouns.pop() if len(nouns) == 1 else "inputs"
 
 
 def _noun(truth: Tensor) -> str:
@@ -153,27 +158,28 @@ def _noun(truth: Tensor) -> str:
     return {4: "images", 3: "signals", 2: "answers"}.get(truth.ndim, "inputs")
 
 
-def _headline(people: People, noun: str, where: str) -> str:
+def tell_people(people: People, noun: str, where: str = "") -> str:
+    """Say in one sentence how many of these people were identified, and how."""
     found, total = count_identified(people), len(people)
     if found:
         who = f"{found} of {total} people" if total > 1 else "The one person attacked"
         verb = "were" if found > 1 or total > 1 else "was"
-        labels = _count_labels(people)
+        labels = count_labels(people)
         besides = f"; {labels} of {total} labels came back too" if labels else ""
         said = _list_words(people)
         besides += f"; {said} came back" if said and found < total else ""
         told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
-        doubtful = _count_doubtful(people)
+        doubtful = count_doubtful(people)
         of = f" for {doubtful} of them" if doubtful < found else ""
         return told + f"; this cannot be trusted{of}: {_MISLED}" * bool(doubtful)
     attacked = count_noun(total, "person", "people")
     parts = _list_leaked_parts(people)
-    if _is_unclear(people) and _list_words(people):
+    if is_unclear(people) and _list_words(people):
         return (
             f"Words leaked{where}: {parts} came back; whether anybody is identified is "
             f"inconclusive: {_excuse(people)} ({attacked} attacked)"
         )
-    if _is_unclear(people):
+    if is_unclear(people):
         besides = f"; {parts} came back" if parts else ""
         return f"Inconclusive{where}: {_excuse(people)} ({attacked} attacked){besides}"
     if parts:
@@ -181,7 +187,7 @@ def _headline(people: People, noun: str, where: str) -> str:
     return f"Nobody was identified{where} ({attacked} attacked)"
 
 
-def _count_doubtful(people: People) -> int:
+def count_doubtful(people: People) -> int:
     """How many are identified only by attacks that also find people who are not there."""
     return sum(
         attempt.level in (Level.recognisable, Level.singled_out)
@@ -191,7 +197,7 @@ def _count_doubtful(people: People) -> int:
     )
 
 
-def _is_unclear(people: People) -> bool:
+def is_unclear(people: People) -> bool:
     """Whether somebody was not identified by attacks that are not known to identify anybody."""
     return any(not a.level.identified and not a.conclusive for a in people.values())
 
@@ -237,7 +243,7 @@ def _list_words(people: People) -> str:
 def _list_leaked_parts(people: People) -> str:
     """What came back besides inputs: labels, columns, words."""
     parts = [part for attempt in people.values() for part in attempt.parts]
-    labels = _count_labels(people)
+    labels = count_labels(people)
     said = [f"the labels of {labels} of {len(people)} people"] if labels else []
     return list_words([*said, *dict.fromkeys(part for part in parts if part != "the label")])
 
@@ -274,7 +280,7 @@ def _round_claim(value: float) -> str:
     return f"{float(f'{value:.1g}'):,.0f}" if value < 1e9 else "a billion or more"
 
 
-def _count_labels(people: People) -> int:
+def count_labels(people: People) -> int:
     """How many labels came back that the adversary did not know."""
     return sum("the label" in attempt.parts for attempt in people.values())
 
@@ -345,7 +351,7 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     """What each defense changes."""
     leaking = {setup: people for setup, people in groups.items() if count_identified(people)}
     rest = {setup: people for setup, people in groups.items() if setup not in leaking}
-    unclear = {setup: people for setup, people in rest.items() if _is_unclear(people)}
+    unclear = {setup: people for setup, people in rest.items() if is_unclear(people)}
     holding = {setup: people for setup, people in rest.items() if setup not in unclear}
     sentences = []
     if leaking:
@@ -376,7 +382,7 @@ def _count_updates(people: People) -> int:
 
 
 def _warn(people: People) -> str:
-    doubtful = _count_doubtful(people)
+    doubtful = count_doubtful(people)
     if not doubtful:
         return ""
     return f", {'' if doubtful == count_identified(people) else f'{doubtful} '}not to be trusted"

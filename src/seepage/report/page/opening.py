@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from seepage.audit.record import Record
+from seepage.report.effort import describe_effort
 from seepage.report.leak import Level, Verdict
 from seepage.report.page.document import Markup, Section, badge, element, join_markup, level_class
 from seepage.report.verdict import inapplicable
-from seepage.report.words import count_noun, list_words, short_names, threat_words
+from seepage.report.words import list_words, threat_words
 
 
 def opening(
@@ -45,13 +46,16 @@ def opening(
     )
 
 
+_LIMIT = "If nothing was found, it was not found with this effort."
+
+
 def assumptions(records: Sequence[Record]) -> Markup:
     """What the verdict rests on: knowledge, convention and effort."""
     knowledge = [f"{threat_words(t)}." for t in dict.fromkeys(r.threat for r in records)]
     parts = {
         "The adversary had": join_markup(*(element("p", None, known) for known in knowledge)),
         "How hard we looked": join_markup(
-            element("p", None, _effort(records)),
+            element("p", None, describe_effort(records), ". ", _LIMIT),
             *(element("p", {"class": "faint"}, line) for line in inapplicable(records)),
         ),
         "What the words mean": _convention(),
@@ -63,7 +67,7 @@ def assumptions(records: Sequence[Record]) -> Markup:
     )
 
 
-_MEANINGS = {
+MEANINGS = {
     Level.reconstructed: "the same 8-bit image, every column, every word came back",
     Level.recognisable: "first among the strangers, and as similar as a noisy copy of the truth: "
     "an eye would agree",
@@ -78,7 +82,7 @@ _MEANINGS = {
 def _convention() -> Markup:
     items = [
         join_markup(element("dt", None, badge(level)), element("dd", None, meaning))
-        for level, meaning in _MEANINGS.items()
+        for level, meaning in MEANINGS.items()
     ]
     return join_markup(
         element(
@@ -90,25 +94,6 @@ def _convention() -> Markup:
         ),
         element("dl", {"class": "levels"}, *items),
     )
-
-
-def _effort(records: Sequence[Record]) -> str:
-    done = [record for record in records if record.error is None]
-    attacks = short_names(record.attack for record in records)
-    steps = sum(int(r.effort.get("steps", 0)) * int(r.effort.get("restarts", 0)) for r in done)
-    hours = _duration(sum(float(record.effort.get("seconds", 0)) for record in done))
-    devices = list_words(list(dict.fromkeys(str(r.effort.get("device")) for r in done)))
-    searched = f", {steps:,} search steps" if steps else ""
-    return (
-        f"{list_words(list(attacks.values()))}: {count_noun(len(done), 'case')}{searched}, {hours} "
-        f"on {devices}. If nothing was found, it was not found with this effort."
-    )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 1 else "under a second"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def rerun_section(

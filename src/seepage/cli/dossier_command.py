@@ -1,0 +1,92 @@
+"""`seepage dossier`: audits and other evidence as one document for a regulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from seepage import __version__
+from seepage.audit.record_schema import parse_json
+from seepage.cli.report_command import print_line, write
+from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.whole_file import read_plain
+from seepage.report.dossier import check_dossier, make_dossier
+from seepage.report.dossier_sources import read_source
+from seepage.report.page.dossier_page import dossier_page
+
+PAGE, DATA = "dossier.html", "dossier.json"
+# Most bytes of a dossier that is read.
+_LARGEST = 64 * 2**20
+
+
+def write_dossier(
+    paths: Sequence[Path],
+    *,
+    out: Path,
+    title: str | None,
+    author: str,
+    against: Path | None,
+    console: Console,
+) -> None:
+    """Write the dossier of audits and files of evidence as a page and as JSON.
+
+    Args:
+        paths: Folders of audits, and files of evidence.
+        out: The folder to write to.
+        title: What was tested; by default what the first source is called.
+        author: Who answers for it.
+        against: The JSON of the last dossier.
+        console: Where the headline is printed.
+    """
+    if out.exists() and not out.is_dir():
+        raise InvalidValue(f"expected --out to name a folder, but {str(out)!r} is a file")
+    old = None if against is None else read_dossier(against)
+    sources = [read_source(path) for path in paths]
+    made = make_dossier(
+        sources,
+        title=title or sources[0].title,
+        version=__version__,
+        written=datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        author=author,
+        against=old,
+    )
+    _make_folder(out)
+    data = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    for name, content in ((DATA, data), (PAGE, dossier_page(made))):
+        write(out / name, content)
+    print_line(console, f"{made['headline']}.", style="bold")
+    for alarm in made["alarms"]:
+        print_line(console, alarm, style="bold red")
+    if made["changes"] is not None:
+        print_line(console, f"Against the last dossier: {made['changes']['headline']}.")
+    print_line(console, f"digest: {made['digest']}")
+    print_line(console, f"dossier: {out / PAGE} and {out / DATA}")
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot make the folder {str(out)!r}: {error.strerror}; choose another --out"
+        ) from error
+
+
+def read_dossier(path: Path) -> Mapping[str, Any]:
+    """Read the JSON of a dossier, and check its digest."""
+    try:
+        data = read_plain(path, follow=True, largest=_LARGEST)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot read a dossier from {str(path)!r}: {error.strerror}; name the dossier.json "
+            "that seepage dossier wrote"
+        ) from error
+    try:
+        return check_dossier(parse_json(data.decode(), str(path)), str(path))
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"expected a dossier in {str(path)!r}, got no text") from error

@@ -1,0 +1,401 @@
+"""What a dossier reads: audits, and files of evidence on membership, attributes and epsilon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seepage.audit.audit_result import AuditResult, load_audit
+from seepage.audit.database import DATABASE
+from seepage.audit.evidence import FORMAT
+from seepage.audit.folder import ENVIRONMENT, SPEC
+from seepage.audit.record import Control, Record
+from seepage.audit.record_schema import parse_json
+from seepage.core.errors import UnreadableFile
+from seepage.core.whole_file import checksum, read_plain
+from seepage.report.dossier import TESTS, DossierFinding, Source, Status
+from seepage.report.effort import describe_effort
+from seepage.report.intervals import share_interval
+from seepage.report.leak import (
+    Attempt,
+    attempts,
+    count_identified,
+    residual_of,
+    strongest,
+    unscored,
+)
+from seepage.report.limits import tell_limits
+from seepage.report.verdict import (
+    EXPLAINED,
+    People,
+    audit_verdict,
+    count_doubtful,
+    count_labels,
+    inapplicable,
+    is_unclear,
+    missing,
+    name_inputs,
+    tell_people,
+    verdict,
+)
+from seepage.report.words import (
+    Setup,
+    count_noun,
+    label_setups,
+    list_words,
+    short_names,
+    threat_words,
+)
+from seepage.scoring.identification import compute_luck
+
+# Most bytes of a file of evidence, which a million candidates do not reach.
+_LARGEST = 256 * 2**20
+# Probability with which luck alone may be called a leak.
+_LUCK = 0.05
+# Unless more rehearsed members than this are found, a test that finds nobody says nothing.
+_ABLE = 0.9
+
+
+def read_source(path: Path) -> Source:
+    """Read the folder of an audit, or a file of evidence.
+
+    Raises:
+        SeepageError: If it is neither, or damaged.
+    """
+    return _read_audit(path) if path.is_dir() else _read_evidence(path)
+
+
+def _read_audit(path: Path) -> Source:
+    audit = load_audit(path)
+    tried = attempts(audit.records)
+    lacks = missing(audit)
+    environment = audit.environment
+    packages = environment.get("packages")
+    versions = {"python": environment.get("python"), "platform": environment.get("platform"),
+                "device": environment.get("device"),
+                **(packages if isinstance(packages, dict) else {})}  # fmt: skip
+    name = path.resolve().name
+    notes = [f"{name}: {lacks}"] if lacks else []
+    return Source(
+        name=name,
+        title=audit.title,
+        files={
+            file: checksum(read_plain(path / file))
+            for file in (DATABASE, SPEC, ENVIRONMENT)
+            if (path / file).is_file()
+        },
+        about=_describe_audit(audit),
+        versions={key: str(value) for key, value in versions.items() if value},
+        seeds=tuple(sorted({record.seed for record in audit.records})),
+        findings=tuple(_find_in_audit(audit, tried, name)),
+        notes=(
+            *notes,
+            *_tell_sampling(audit.records, name),
+            *tell_limits(tried),
+            *inapplicable(audit.records),
+        ),
+        alarms=audit_verdict(audit).alarms,
+    )
+
+
+def _describe_audit(audit: AuditResult) -> dict[str, str]:
+    records = audit.records
+    models = dict.fromkeys(record.model for record in records)
+    weights = {
+        str(one.identity.get("model")): str(one.identity.get("weights")) for one in audit.planned
+    }
+    people = {(r.data, p) for r in records for p in r.people}
+    labels = label_setups(Setup.of(record) for record in records)
+    sizes = sorted({record.batch_size for record in records})
+    return {
+        "networks": list_words(list(models)),
+        "digests of weights": ", ".join(dict.fromkeys(weights.values())),
+        "data": list_words(list(dict.fromkeys(record.data for record in records))),
+        "people attacked": f"{len(people)}, {_name_sampling(records)}",
+        "people per update": list_words([str(size) for size in sizes]),
+        "settings": list_words(list(dict.fromkeys(labels.values()))),
+    }
+
+
+_SAMPLING = {
+    "at random": "drawn at random",
+    "in order": "taken in order",
+    "by number": "chosen by number",
+}
+
+
+def _name_sampling(records: Sequence[Record]) -> str:
+    named = list(
+        dict.fromkeys(record.sampling or "chosen in a way not recorded" for record in records)
+    )
+    return list_words([_SAMPLING.get(one, one) for one in named])
+
+
+def _tell_sampling(records: Sequence[Record], name: str) -> list[str]:
+    if all(record.sampling == "at random" for record in records):
+        return []
+    return [
+        f"{name}: people were {_name_sampling(records)}, not all drawn at random, so the intervals "
+        "hold for people who are like them, and not for everybody in the data."
+    ]
+
+
+def _find_in_audit(
+    audit: AuditResult, tried: Sequence[Attempt], source: str
+) -> Iterator[DossierFinding]:
+    """One finding for each network and setup, and one more if labels were not known."""
+    noun = name_inputs(audit)
+    models = short_names(record.model for record in audit.records)
+    setups = label_setups(Setup.of(record) for record in audit.records)
+    groups: dict[tuple[str, Setup], list[Record]] = {}
+    for record in audit.records:
+        groups.setdefault((record.model, Setup.of(record)), []).append(record)
+    for (model, setup), records in groups.items():
+        own = [a for a in tried if (a.record.model, Setup.of(a.record)) == (model, setup)]
+        about = {
+            "subject": f"{models[model]}, {setups[setup]}",
+            "effort": describe_effort(records),
+            "control": _tell_control(records),
+            "adversary": _tell_adversary(records),
+            "source": source,
+        }
+        if not own:
+            yield _judge_unscored(records, noun, about)
+            continue
+        people = strongest(own)
+        yield DossierFinding(
+            test="reconstruction",
+            status=_judge_people(people),
+            result=tell_people(people, noun),
+            interval=_tell_share([a.level.identified for a in people.values()], people),
+            **about,
+        )
+        if any(_hides_labels(record) for record in records):
+            yield _judge_labels(people, about)
+
+
+def _judge_people(people: People) -> Status:
+    found = count_identified(people)
+    if found > count_doubtful(people):
+        return Status.leak
+    parts = {part for a in people.values() for part in a.parts if part != "the label"}
+    if parts and not found:
+        return Status.leak
+    return Status.unclear if found or is_unclear(people) else Status.resisted
+
+
+def _judge_unscored(
+    records: Sequence[Record], noun: str, about: Mapping[str, str]
+) -> DossierFinding:
+    """Of a capture whose truth nobody gave, or of cases without a result."""
+    proved = any(
+        (r.certificate or {}).get("certain")
+        or (residual_of(r) <= EXPLAINED and (r.certificate or {}).get("unique"))
+        for r in unscored(records)
+    )
+    return DossierFinding(
+        test="reconstruction",
+        status=Status.leak if proved else Status.unclear,
+        result=verdict(records, noun=noun).headline,
+        interval="",
+        **about,
+    )
+
+
+def _hides_labels(record: Record) -> bool:
+    known = record.threat is None or bool(record.threat.arguments.get("knows_labels"))
+    return not known and "label_accuracy" in record.scores
+
+
+def _judge_labels(people: People, about: Mapping[str, str]) -> DossierFinding:
+    """Labels are attributes: a diagnosis may be one. No control tells whether a test is able."""
+    found = count_labels(people)
+    told = "the label" if len(people) == 1 else f"the labels of {found} of {len(people)} people"
+    return DossierFinding(
+        test="attributes",
+        status=Status.leak if found else Status.unclear,
+        result=f"{told[0].upper()}{told[1:]} came back, more than chance gives"
+        if found
+        else f"No more labels came back than chance gives ({len(people)} people)",
+        interval=_tell_share(["the label" in a.parts for a in people.values()], people),
+        **{**about, "subject": f"label: {about['subject']}", "control": "none"},
+    )
+
+
+def _tell_share(found: Sequence[bool], people: People) -> str:
+    share = share_interval(found, [attempt.update for attempt in people.values()])
+    return f"95 % interval: {100 * share.low:.1f} to {100 * share.high:.1f} % of people"
+
+
+def _tell_adversary(records: Sequence[Record]) -> str:
+    known = dict.fromkeys(threat_words(record.threat) for record in records)
+    return list_words([f"the network and its weights, {words}" for words in known], "or")
+
+
+def _tell_control(records: Sequence[Record]) -> str:
+    controls = dict.fromkeys(r.control for r in records if r.control is not None)
+    if not controls:
+        return "none was run"
+    bare, defended = (_add(controls, which) for which in ("bare", "defended"))
+    said = [f"canaries found without the defense: {bare}"] if bare else []
+    if defended:
+        said.append(f"with it: {defended}")
+    hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
+    if tested:
+        said.append(f"found in updates of others: {hits} of {tested} (luck: {luck:.1f})")
+    return "; ".join(said) or "none was run"
+
+
+def _add(controls: Iterator[Control] | Mapping[Control, None], which: str) -> str:
+    counts = [value for c in controls if (value := getattr(c, which)) is not None]
+    return f"{sum(c[0] for c in counts)} of {sum(c[1] for c in counts)}" if counts else ""
+
+
+def _read_evidence(path: Path) -> Source:
+    try:
+        data = read_plain(path, follow=True, largest=_LARGEST)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot read {str(path)!r}: {error.strerror}; expected the folder of an audit, or a "
+            "file of evidence"
+        ) from error
+    try:
+        plain = parse_json(data.decode(), str(path))
+    except UnicodeDecodeError:
+        plain = None
+    kind = plain.get("kind") if isinstance(plain, dict) else None
+    if not isinstance(kind, str) or kind not in _JUDGES:
+        raise UnreadableFile(
+            f"expected the folder of an audit, or a file that seepage membership --out or "
+            f"save_evidence wrote, got {str(path)!r}"
+        )
+    if plain.get("format") != FORMAT:
+        raise UnreadableFile(
+            f"expected evidence in format {FORMAT} in {str(path)!r}, got "
+            f"{str(plain.get('format'))[:20]!r}; use the version of seepage that wrote it"
+        )
+    try:
+        finding = _JUDGES[kind](plain, path.name)
+        seed = plain.get("seed")
+        return Source(
+            name=path.name,
+            title=TESTS[finding.test].name,
+            files={path.name: checksum(data)},
+            about={"system": str(plain["system"]), "data": str(plain["data"])},
+            versions={"seepage": str(plain["seepage"])},
+            seeds=(seed,) if isinstance(seed, int) else (),
+            findings=(finding,),
+            notes=tuple(f"{path.name}: {note}." for note in plain.get("notes", ())),
+        )
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UnreadableFile(
+            f"{str(path)!r} lacks something that evidence on {kind} has ({str(error)[:60]}); write "
+            "it again"
+        ) from error
+
+
+Plain = Mapping[str, Any]
+
+
+def _judge_membership(plain: Plain, name: str) -> DossierFinding:
+    """With the truth, how many members were found; without, whether more than luck explains."""
+    candidates, power, told = plain["candidates"], plain["power"], plain.get("detection")
+    able = power is None or float(power["interval"][0]) > _ABLE
+    if told is not None:
+        level, members, strangers = (
+            float(told["false_positive_rate"]),
+            told["members"],
+            told["strangers"],
+        )
+        leaked = compute_luck(int(members["found"]), int(members["of"]), level) <= _LUCK
+        result = (
+            f"{_count(members)} members were found at p <= {level:.2g}, and {_count(strangers)} "
+            "strangers were taken for members"
+        )
+        interval = f"95 % intervals: {_range(members)} of members, {_range(strangers)} of strangers"
+        status = Status.leak if leaked else Status.resisted if able else Status.unclear
+    else:
+        level = float(plain["level"])
+        found = sum(float(one["p_value"]) <= level for one in candidates)
+        leaked = compute_luck(found, len(candidates), level) <= _LUCK
+        result = (
+            f"{found} of {len(candidates)} candidates have p <= {level:.2g}, where luck gives "
+            f"{level * len(candidates):.1f}; who was a member is not known"
+        )
+        interval = ""
+        status = Status.leak if leaked else Status.unclear
+    known = plain["strangers"]
+    return DossierFinding(
+        test="membership",
+        subject=str(plain["system"]),
+        status=status,
+        result=result,
+        interval=interval,
+        effort="; ".join(dict.fromkeys(map(str, plain["test"])))
+        + ("" if known is None else f"; calibrated on {int(known)} public non-members"),
+        control="exact, so none is needed"
+        if power is None
+        else f"rehearsed members found: {_count(power)} ({_range(power)})",
+        adversary=str(plain["adversary"]),
+        source=name,
+    )
+
+
+def _judge_attributes(plain: Plain, name: str) -> DossierFinding:
+    rates, p_value = plain["rates"], float(plain["p_value"])
+    with_update, by_model = rates["with the update"], rates["public model"]
+    leaked = p_value <= _LUCK
+    return DossierFinding(
+        test="attributes",
+        subject=f"{plain['column']}: {plain['system']}",
+        status=Status.leak if leaked else Status.unclear,
+        result=f"{_count(with_update)} people's {plain['column']} guessed right with the update, "
+        f"{_count(by_model)} without it; p-value of the gain {p_value:.2g}",
+        interval=f"95 % intervals: {_range(with_update)} with it, {_range(by_model)} without",
+        effort="every value tried for every person",
+        control="a model trained on public rows and the marginals guess without the update; "
+        "no control shows that a gain would have been found",
+        adversary=str(plain["adversary"]),
+        source=name,
+    )
+
+
+def _judge_epsilon(plain: Plain, name: str) -> DossierFinding:
+    proven, provable = float(plain["proven"]), float(plain["provable"])
+    claimed = float("inf") if plain["claimed"] is None else float(plain["claimed"])
+    promise = f"epsilon <= {claimed:.2f} at delta {float(plain['delta']):g}"
+    able = provable > claimed
+    return DossierFinding(
+        test="epsilon",
+        subject=str(plain["system"]),
+        status=Status.leak if proven > claimed else Status.resisted if able else Status.unclear,
+        result=f"Promised {promise}; "
+        + (
+            f"refuted: canaries prove at least {proven:.2f}"
+            if proven > claimed
+            else f"not refuted: canaries prove at least {proven:.2f}"
+        ),
+        interval=f"with {100 * float(plain['confidence']):g} % confidence, at least {proven:.2f}",
+        effort=f"{2 * int(plain['trials'])} runs with and without a canary, and one with "
+        f"{count_noun(int(plain['canaries']), 'canary', 'canaries')}",
+        control=f"so many canaries can prove at most epsilon {provable:.2f}",
+        adversary=str(plain["adversary"]),
+        source=name,
+    )
+
+
+_JUDGES: Mapping[str, Callable[[Plain, str], DossierFinding]] = {
+    "membership": _judge_membership,
+    "attributes": _judge_attributes,
+    "epsilon": _judge_epsilon,
+}
+
+
+def _count(rate: Plain) -> str:
+    return f"{int(rate['found'])} of {int(rate['of'])}"
+
+
+def _range(rate: Plain) -> str:
+    low, high = (100 * float(end) for end in rate["interval"])
+    return f"{low:.1f} to {high:.1f} %"
