@@ -32,6 +32,8 @@ _SEEN = ("pixels", "structure", "entries")
 _NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98}
 # Most texts share no word, so that one word in the same place by chance would stand out.
 _LEAST = {"places": 0.05, "words": 0.05}
+# The other measures of a signal blur it, so that noise would drown the one that does not.
+_WEIGHTS = {"samples": 2.0}
 # Probability of an accusation by luck that is accepted over all people and attempts.
 _LUCK = 0.05
 _LARGEST_CLAIM = 1e9
@@ -121,13 +123,17 @@ class Gallery:
         """Numbers of strangers: of the person's label if enough have it, else of any label.
 
         Args:
-            truth: Input of the person; copies of it are left out.
+            truth: Input of the person; a copy of it is left out, and only one.
             label: The person's label if the adversary knows it or learnt it.
             without: Numbers of people who are not strangers: the batch.
             size: At most this many.
         """
-        allowed = (self.inputs != truth.to(self.inputs)).flatten(1).any(1)
+        allowed = torch.ones(len(self.inputs), dtype=torch.bool)
         allowed[list(without)] = False
+        copies = (self.inputs == truth.to(self.inputs)).flatten(1).all(1) & allowed
+        # One copy may be the person. More are people whom nothing tells apart from this one: a
+        # guess of the most frequent row of a table would single out everybody who has it.
+        allowed[copies.nonzero().flatten()[:1]] = False
         order = self._order[allowed[self._order]]
         if label is None or self.classes is None:
             return order[:size]
@@ -263,8 +269,12 @@ def _describe_gallery(gallery: Gallery, strangers: Tensor, label: int | None) ->
 
 def _stand_out(table: Table) -> Tensor:
     """How far each candidate stands out by its best guess, the mean over measures: `(C,)`."""
-    scaled = [_scale(values, least=_LEAST.get(name, 1e-9)) for name, values in table.items()]
-    return torch.stack(scaled).mean(0).amax(0)
+    weights = {name: _WEIGHTS.get(name, 1.0) for name in table}
+    scaled = [
+        weights[name] * _scale(values, least=_LEAST.get(name, 1e-9))
+        for name, values in table.items()
+    ]
+    return (torch.stack(scaled).sum(0) / sum(weights.values())).amax(0)
 
 
 def _scale(values: Tensor, *, least: float) -> Tensor:
@@ -345,7 +355,8 @@ def is_identified(found: Sequence[Identification]) -> bool:
 
     The truth must stand out more, in some attempt, than any stranger in any attempt. A guess that
     ignores the update reaches that with probability 1 / (N + 1), however many attempts there are.
-    Or it stands out so much in one attempt that luck would not explain the best of all of them.
+    Or it stands out so much in one attempt, by the lower end of `one_in`, that the best of all of
+    them would do so by luck with a tenth of that probability.
 
     Example:
         >>> one = Identification(1, 99, "any label", 8.0, 3.0, True, 1e4, 1e3, 1e5)
@@ -355,7 +366,8 @@ def is_identified(found: Sequence[Identification]) -> bool:
     first = [one for one in found if one.singled_out]
     if not first:
         return False
-    clear = any(one.one_in_low * _LUCK >= len(found) or not one.fair for one in first)
+    rare = 10 * len(found)
+    clear = any(one.one_in_low >= rare * (one.strangers + 1) or not one.fair for one in first)
     return clear or max(one.match for one in first) > max(one.rival for one in found)
 
 

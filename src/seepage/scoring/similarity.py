@@ -2,8 +2,8 @@
 
 Each measure gives a table of similarities between guesses and candidates, 1 for what looks the
 same. Images and signals are compared after brightness and contrast are removed, under small
-shifts, mirrored, inverted, turned, cropped, zoomed, and by halves. Rows of a table and texts have
-measures of their own, which weigh rare values more.
+shifts, mirrored, inverted, turned, cropped to the middle or to a corner, zoomed, and by halves.
+Rows of a table and texts have measures of their own, which weigh rare values more.
 
 No learned network is among them: a verdict must not depend on which weights are installed.
 """
@@ -39,13 +39,37 @@ _WHOLE: Frame = (0.0, 1.0, 0.0, 1.0)
 _CENTRE: Frame = (0.1, 0.9, 0.1, 0.9)
 _LENGTHWISE: tuple[Frame, ...] = ((0.0, 1.0, 0.0, 0.5), (0.0, 1.0, 0.5, 1.0))
 _UPRIGHT: tuple[Frame, ...] = ((0.0, 0.5, 0.0, 1.0), (0.5, 1.0, 0.0, 1.0))
-# How a guess is turned (degrees) and scaled, and which part of it is known then.
-_WARPS: tuple[tuple[float, float, Frame], ...] = (
-    (0.0, 0.8, _CENTRE),
-    (0.0, 0.9, _CENTRE),
-    (0.0, 1.11, _WHOLE),
-    (0.0, 1.25, _WHOLE),
-    *((angle, 1.0, _WHOLE) for angle in (-10.0, -5.0, 5.0, 10.0)),
+
+
+@dataclass(frozen=True)
+class _Warp:
+    """How a guess is turned, scaled and moved, and which part of it is known then."""
+
+    angle: float = 0.0
+    zoom: float = 1.0
+    corner: tuple[int, int] = (0, 0)
+    frame: Frame = _WHOLE
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return warp(images, angle=self.angle, zoom=self.zoom, corner=self.corner)
+
+
+def _shrink_to_corners(zoom: float) -> tuple[_Warp, ...]:
+    """What undoes a crop that kept one corner."""
+    ends = {-1: (0.0, zoom), 1: (1 - zoom, 1.0)}
+    return tuple(
+        _Warp(zoom=zoom, corner=(y, x), frame=(*ends[y], *ends[x])) for y in ends for x in ends
+    )
+
+
+_WARPS: tuple[_Warp, ...] = (
+    _Warp(zoom=0.8, frame=_CENTRE),
+    _Warp(zoom=0.9, frame=_CENTRE),
+    *_shrink_to_corners(0.8),
+    *_shrink_to_corners(0.9),
+    _Warp(zoom=1.11),
+    _Warp(zoom=1.25),
+    *(_Warp(angle=angle) for angle in (-10.0, -5.0, 5.0, 10.0)),
 )
 # Smaller inputs are compared as they are: a part of them tells nobody apart.
 _SMALLEST = 16
@@ -101,6 +125,8 @@ class Similarity:
         found["structure"] = _patches(shown)
         if candidates.ndim == 4:
             found["edges"] = _edge_energies(shown)
+        else:
+            found["samples"] = shown
         return found
 
     def show(self, guesses: Tensor) -> tuple[View, ...]:
@@ -111,7 +137,8 @@ class Similarity:
         if guesses.ndim == 3:
             signals = self.embed(guesses)
             halves = _LENGTHWISE if guesses.shape[-1] >= _SMALLEST else ()
-            return (View(signals), *(View(signals, half) for half in halves))
+            blurred = {name: known for name, known in signals.items() if name != "samples"}
+            return (View(signals), *(View(blurred, half) for half in halves))
         sides = (guesses, guesses.flip(-1))
         if min(guesses.shape[-2:]) < _SMALLEST:
             return tuple(View(self.embed(side)) for side in sides)
@@ -121,14 +148,23 @@ class Similarity:
             for frame in (_WHOLE, *_LENGTHWISE, *_UPRIGHT)
         ]
         small = [_shrink(_standardise(side.float())) for side in sides]
-        changed = [(side, *how) for side in small for how in _WARPS]
+        # A guess that is both mirrored and one corner is too rare for the time that it takes.
+        changed = [
+            (side, change)
+            for side, mirrored in zip(small, (False, True), strict=True)
+            for change in _WARPS
+            if not (mirrored and any(change.corner))
+        ]
         # One call for all of them: most of the time goes into starting operations.
-        every = self.embed(torch.cat([warp(s, angle=a, zoom=z) for s, a, z, _ in changed]))
+        every = self.embed(torch.cat([change(side) for side, change in changed]))
         return (
             *framed,
             *(
-                View({k: v[n * len(guesses) : (n + 1) * len(guesses)] for k, v in every.items()}, f)
-                for n, (_, _, _, f) in enumerate(changed)
+                View(
+                    {k: v[n * len(guesses) : (n + 1) * len(guesses)] for k, v in every.items()},
+                    change.frame,
+                )
+                for n, (_, change) in enumerate(changed)
             ),
         )
 
@@ -228,8 +264,9 @@ def _compare_views(
     that is sqrt(1 - (1 - r^2)^w).
     """
     best = torch.full((len(shown[0].features[name]), len(candidates)), -1.0)
-    for frame in dict.fromkeys(view.frame for view in shown):
-        views = [view.features[name] for view in shown if view.frame == frame]
+    showing = [view for view in shown if name in view.features]
+    for frame in dict.fromkeys(view.frame for view in showing):
+        views = [view.features[name] for view in showing if view.frame == frame]
         alike = measure(torch.cat([_cut(view, frame) for view in views]), _cut(candidates, frame))
         left = (1 - alike.square()).clamp(min=0) ** _find_share(frame)
         whole = alike.sign() * (1 - left).sqrt()
@@ -255,8 +292,17 @@ def _cut(values: Tensor, frame: Frame) -> Tensor:
     ]
 
 
-def warp(images: Tensor, *, angle: float = 0.0, zoom: float = 1.0) -> Tensor:
-    """Turn images by `angle` degrees and scale them about their centre; edges are continued.
+def warp(
+    images: Tensor, *, angle: float = 0.0, zoom: float = 1.0, corner: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """Turn images by `angle` degrees and scale them about a point; edges are continued.
+
+    Args:
+        images: `(N, C, H, W)`.
+        angle: In degrees.
+        zoom: More than 1 shows a part, less than 1 adds an edge.
+        corner: The point that stays where it is, down and across: -1 for the top and the left, 0
+            for the middle, 1 for the bottom and the right.
 
     Example:
         >>> images = torch.rand(2, 3, 16, 16)
@@ -265,7 +311,8 @@ def warp(images: Tensor, *, angle: float = 0.0, zoom: float = 1.0) -> Tensor:
     """
     turn = math.radians(angle)
     across, along = math.cos(turn) / zoom, math.sin(turn) / zoom
-    matrix = torch.tensor([[across, -along, 0.0], [along, across, 0.0]])
+    down, right = (end * (1 - 1 / zoom) for end in corner)
+    matrix = torch.tensor([[across, -along, right], [along, across, down]])
     images = torch.nan_to_num(images.float(), nan=0.0, posinf=0.0, neginf=0.0)
     height, width = images.shape[-2:]
     # The grid is in units of half sides, so turning must allow for images that are not square.
@@ -289,6 +336,11 @@ def _correlate(guesses: Tensor, candidates: Tensor) -> Tensor:
         window = _unit(guesses[..., y : y + height, x : x + width])
         best = torch.maximum(best, (window @ inner.T).abs())
     return best
+
+
+def _compare_samples(guesses: Tensor, candidates: Tensor) -> Tensor:
+    """Absolute correlation of a signal as it is: the best there is against normal noise."""
+    return (_unit(guesses) @ _unit(candidates).T).abs()
 
 
 def _compare_structure(guesses: Tensor, candidates: Tensor) -> Tensor:
@@ -350,6 +402,7 @@ def _gabor_filters(sigma: float) -> tuple[Tensor, Tensor]:
 
 _MEASURES: Mapping[str, Measure] = {
     **dict.fromkeys(_POOLED, _correlate),
+    "samples": _compare_samples,
     "structure": _compare_structure,
     "edges": _compare_edges,
 }
