@@ -13,6 +13,7 @@ from seepage.core.errors import InvalidValue
 from seepage.scoring.identification import (
     FEWEST,
     Gallery,
+    Identification,
     compute_luck,
     extrapolate,
     identify,
@@ -50,6 +51,8 @@ FORGIVEN = {
     "contrast": lambda x: 0.4 + 0.2 * x,
     "units": lambda x: 1000 * x - 50,
     "crop": lambda x: warp(x, zoom=1.25),
+    "corner": lambda x: warp(x, zoom=1.25, corner=(-1, 1)),
+    "other corner": lambda x: warp(x, zoom=1.11, corner=(1, -1)),
     "zoom out": lambda x: warp(x, zoom=0.8),
     "turn": lambda x: warp(x, angle=10.0),
     "mirrored and turned": lambda x: warp(x.flip(-1), angle=-5.0),
@@ -276,3 +279,35 @@ def test_words_are_compared_as_a_plain_count_has_it():
             both = sum(weigh((w, min(first.count(w), second.count(w)))) for w in words)
             either = sum(weigh((w, max(first.count(w), second.count(w)))) for w in words)
             assert float(found[g, c]) == pytest.approx(both / either, abs=1e-5)
+
+
+def test_first_in_one_of_many_attempts_is_no_more_than_luck_gives():
+    weak = Identification(1, 100, "same label", 3.0, 2.9, False, 150.0, 101.0, 300.0)
+    others = [replace(weak, rank=7, match=1.0, rival=4.0)] * 4
+    assert is_identified([weak])
+    assert not is_identified([weak, *others])
+    # So rare that the best of five attempts by luck does not explain it.
+    rare = replace(weak, match=3.9, one_in=1e6, one_in_low=1e5, one_in_high=1e7)
+    assert is_identified([rare, *others])
+
+
+def test_a_guess_of_the_most_frequent_row_singles_out_nobody_who_has_it():
+    rows = Rng(3).uniform((60, 8)).mul(50).long()
+    rows[:12] = rows[0]
+    rows[59] = rows[58]
+    gallery = Gallery(rows)
+    assert not any(place(gallery, rows[:1], person).singled_out for person in range(12))
+    # One copy may be the person in public data.
+    assert place(gallery, rows[58:59], 58).singled_out
+
+
+def test_a_noisy_signal_is_found_almost_as_often_as_by_the_nearest_candidate():
+    wave = torch.linspace(0, 6.28, 120)
+    base = torch.sin(wave)[None, None] + 0.15 * Rng(1).normal((60, 1, 120))
+    gallery, found, nearest = Gallery(base), 0, 0
+    for person in range(40):
+        guess = base[person] + 0.45 * Rng(2).fork(person).normal((1, 1, 120))
+        found += place(gallery, guess, person).singled_out
+        nearest += int((base - guess).flatten(1).norm(dim=1).argmin()) == person
+    assert nearest >= 30
+    assert found >= 0.7 * nearest
