@@ -88,6 +88,7 @@ PROMISED = {
     "PublicData",
     "auto",
     "bounds.CandidateError",
+    "bounds.IdentificationLimit",
     "bounds.MutualInformation",
     "bounds.ReconstructionRobustness",
     "bounds.RenyiError",

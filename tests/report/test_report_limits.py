@@ -3,16 +3,17 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from scipy import integrate, stats
 
 import seepage as sp
 from seepage.audit import Record
 from seepage.audit.record import Control
-from seepage.bounds import CandidateError
+from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
 from seepage.core.construct import Component
 from seepage.defenses.chain import Chain
-from seepage.report import attempts, verdict
-from seepage.report.limits import IdentificationLimit, find_beaten, find_limit, tell_limits
+from seepage.report import attempts, headrooms, read_headroom, silences, verdict
+from seepage.report.limits import find_beaten, find_limit, tell_limits
 from seepage.report.words import read_dp_sgd
 from seepage.scoring.identification import Identification
 
@@ -28,12 +29,12 @@ def test_the_best_attack_on_orthogonal_updates_stays_below_the_limit(candidates,
     best, _ = integrate.quad(
         lambda y: stats.norm.pdf(y - mu) * stats.norm.cdf(y) ** (candidates - 1), -12, 12 + mu
     )
-    limit = IdentificationLimit(strangers=candidates - 1, noise_multiplier=noise)
+    limit = IdentificationLimit(strangers=candidates - 1)
     assert limit.luck <= best + 1e-9
-    assert best <= limit.chance
+    assert best <= limit.chance(noise_multiplier=noise)
     # Of two candidates on opposite sides the best attack reaches the limit.
     opposite = stats.norm.cdf(mu)
-    assert opposite <= IdentificationLimit(1, noise).chance + 1e-12
+    assert opposite <= IdentificationLimit(1).chance(noise_multiplier=noise) + 1e-12
 
 
 def test_the_best_attack_on_real_updates_stays_below_the_limit():
@@ -47,11 +48,12 @@ def test_the_best_attack_on_real_updates_stays_below_the_limit():
         words = found.assumptions[-1].split()
         count = int(words[words.index("candidates") - 1])
         named = float(words[words.index("%") - 1]) / 100
-        assert named <= IdentificationLimit(count - 1, noise).chance + 0.03
+        assert named <= IdentificationLimit(count - 1).chance(noise_multiplier=noise) + 0.03
 
 
 def test_the_limit_falls_to_luck_as_the_noise_grows():
-    chances = [IdentificationLimit(99, noise).chance for noise in (0.1, 1.0, 10.0, 1e6)]
+    limit = IdentificationLimit(99)
+    chances = [limit.chance(noise_multiplier=noise) for noise in (0.1, 1.0, 10.0, 1e6)]
     assert chances == sorted(chances, reverse=True)
     assert chances[0] > 0.999
     assert chances[-1] == pytest.approx(0.01, rel=1e-4)
@@ -118,3 +120,88 @@ def test_a_mean_over_the_batch_divides_by_its_size():
     assert promise is not None
     assert promise.noise_multiplier == 2.0
     assert read_dp_sgd(chain) is None
+
+
+def bound(defense, local=None, size=2):
+    """What the limit says of a client, asked for directly."""
+    digits = sp.data.bundled("digits", size=size)
+    task = sp.zoo.mlp(hidden=(8,), domain=sp.domains.Image((1, 28, 28)))
+    client = sp.Client(local or sp.Gradient(), defense)
+    return BOUNDS["IdentificationLimit"](strangers=99)(client, task, digits, rng=sp.rng(0))
+
+
+CLIPPED = {
+    "whole update": sp.chain(sp.Clip(2.0), sp.AddGaussian(4.0)),
+    "behind pruning": sp.chain(sp.Prune(0.5), sp.Clip(2.0), sp.AddGaussian(4.0), sp.Sign()),
+    "each of two": sp.chain(sp.ClipEach(2.0), sp.Mean(), sp.AddGaussian(2.0)),
+}
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_the_limit_behind_any_sound_order_is_that_of_its_noise(name):
+    found, defense = bound(CLIPPED[name]), CLIPPED[name]
+    expected = stats.norm.cdf(stats.norm.ppf(0.01) + 0.5)
+    assert found.value.tolist() == pytest.approx([expected] * 2)
+    assert (found.side, found.metric, found.remark) == ("upper", "identified", "")
+    told = find_limit(record(defense, places=(HIDDEN,) * 2), 99)
+    assert told is not None
+    assert told.chance == pytest.approx(expected)
+
+
+UNSOUND = {
+    "no clipping": sp.AddGaussian(1e6),
+    "noise first": sp.chain(sp.AddGaussian(4.0), sp.Clip(2.0)),
+    "pruned between": sp.chain(sp.Clip(2.0), sp.Prune(0.5), sp.AddGaussian(4.0)),
+    "no noise": sp.Clip(2.0),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_without_clipping_before_the_noise_there_is_no_limit_and_it_says_so(name):
+    found = bound(UNSOUND[name])
+    assert found.vacuous
+    assert found.value.tolist() == [1.0, 1.0]
+    assert "nothing bounds how far one person can move the update" in found.remark
+    assert find_limit(record(UNSOUND[name]), 99) is None
+
+
+def test_clipping_a_whole_update_limits_several_steps_too_and_dp_sgd_does_not():
+    steps = sp.FedAvg(lr=0.1, steps=2)
+    assert not bound(CLIPPED["whole update"], steps).vacuous
+    assert find_limit(record(CLIPPED["each of two"], local=Component("FedAvg")), 99) is None
+
+
+def test_the_best_attack_on_clipped_updates_stays_below_the_limit():
+    # Candidates on a circle of the clipping norm about zero, as far apart as they can be.
+    norm, std, trials = 1.0, 1.5, 20_000
+    draw = sp.rng(3)
+    for count in (2, 5, 40):
+        points = torch.eye(count, dtype=torch.float64) * norm if count > 2 else opposite(norm)
+        noise = draw.fork(count).normal((trials, count), like=points)
+        who = torch.arange(trials) % count
+        seen = points[who] + std * noise
+        named = torch.cdist(seen, points).argmin(1) == who
+        limit = IdentificationLimit(count - 1).chance(noise_multiplier=std / norm)
+        assert float(named.double().mean()) <= limit + 3 * (limit / trials) ** 0.5
+
+
+def opposite(norm):
+    return torch.tensor([[norm, 0.0], [-norm, 0.0]], dtype=torch.float64)
+
+
+def test_a_spec_can_name_the_limit_and_the_tables_tell_it():
+    clip, noise = {"name": "Clip", "max_norm": 1.0}, {"name": "AddGaussian", "std": 50.0}
+    scenario = {
+        "data": {"name": "digits", "people": 2},
+        "models": [{"name": "mlp", "hidden": [8]}],
+        "attacks": [{"name": "analytic_fc"}],
+        "defenses": [[clip, noise], noise],
+        "bounds": [{"name": "IdentificationLimit", "strangers": 99}],
+    }
+    spec = {"controls": False, "scenario": [scenario]}
+    found = sp.audit.run(spec)
+    clipped, bare = headrooms(attempts(found.records), found.bounds)
+    assert read_headroom(clipped) == "no attack identifies more than 1.05 % of people"
+    assert read_headroom(bare) == "says nothing"
+    [why] = silences([clipped, bare])
+    assert why.startswith("IdentificationLimit says nothing behind Gaussian noise")

@@ -15,6 +15,7 @@ from seepage.bounds.identifiability import (
     Identifiability,
     RankDeficiency,
 )
+from seepage.bounds.identification_limit import IdentificationLimit
 from seepage.bounds.information import Channel, Information, channel, information
 from seepage.bounds.mutual_information import MutualInformation
 from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
@@ -26,6 +27,7 @@ _ALL: tuple[type[Bound], ...] = (
     CramerRaoRelaxed,
     EquationCount,
     Identifiability,
+    IdentificationLimit,
     MutualInformation,
     RankDeficiency,
     ReconstructionRobustness,
@@ -47,6 +49,7 @@ __all__ = [
     "EquationCount",
     "ErrorOrders",
     "Identifiability",
+    "IdentificationLimit",
     "Information",
     "InverseTrace",
     "Inversion",

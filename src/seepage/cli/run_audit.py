@@ -210,6 +210,8 @@ class AuditProgress:
 
 def _describe_bound(record: Record) -> str:
     [headroom] = report.headrooms([], [record])
+    if headroom.odds:
+        return report.read_headroom(headroom)
     if not headroom.speaks:
         return f"says nothing: {'; '.join(headroom.remarks)}"
     return f"at most {report.decibels(max(person.ceiling for person in headroom.people))}"

@@ -11,7 +11,14 @@ from seepage.report.flat_rows import (
     labelled_record,
     result_rows,
 )
-from seepage.report.headroom import Contradiction, Headroom, contradictions, headrooms, silences
+from seepage.report.headroom import (
+    Contradiction,
+    Headroom,
+    contradictions,
+    headrooms,
+    read_headroom,
+    silences,
+)
 from seepage.report.intervals import (
     Interval,
     mean_interval,
@@ -83,6 +90,7 @@ __all__ = [
     "median_interval",
     "missing",
     "most",
+    "read_headroom",
     "result_rows",
     "save_contact_sheet",
     "share_interval",

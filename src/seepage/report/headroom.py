@@ -27,6 +27,7 @@ from seepage.report.words import (
     defense_words,
     label_setups,
     list_words,
+    percent,
     short_names,
 )
 
@@ -113,6 +114,7 @@ class Headroom:
         assumptions: Under which it holds.
         remarks: Why it says nothing, or failed, of those it is silent about.
         silent: How many they are.
+        odds: How often any attack can identify each person, where that is what it bounds.
     """
 
     scene: _Scene
@@ -122,10 +124,11 @@ class Headroom:
     assumptions: tuple[str, ...]
     remarks: tuple[str, ...]
     silent: int = 0
+    odds: tuple[float, ...] = ()
 
     @property
     def speaks(self) -> bool:
-        """Whether it says anything of anybody."""
+        """Whether it bounds the error of anybody."""
         return bool(self.people)
 
     @cached_property
@@ -179,20 +182,34 @@ def _headroom(
     group: Sequence[Record],
     attacks: Mapping[tuple[_Scene, Victim], list[Attempt]],
 ) -> Headroom:
+    from seepage.bounds.identification_limit import IDENTIFIED
+
     people, phrases, remarks = list[Standing](), dict[str, None](), dict[str, None]()
+    odds = list[float]()
     tried = [a for r in group for p in r.people for a in attacks.get((scene, (r.data, p)), ())]
     silent = 0
     for record in group:
         assert record.bound is not None
         phrases |= dict.fromkeys(record.bound.assumptions)
-        why = record.error or record.bound.remark or _unit(record.bound)
+        why = record.error or record.bound.remark
+        if not why and record.bound.metric == IDENTIFIED:
+            odds.extend(record.bound.values)
+            continue
+        why = why or _unit(record.bound)
         if why:
             remarks[why] = None
             silent += record.batch_size
         else:
             people.extend(_standings(record, record.bound, scene, attacks))
     return Headroom(
-        scene, name, tuple(people), tuple(tried), tuple(phrases), tuple(remarks), silent
+        scene,
+        name,
+        tuple(people),
+        tuple(tried),
+        tuple(phrases),
+        tuple(remarks),
+        silent,
+        tuple(odds),
     )
 
 
@@ -408,6 +425,8 @@ def tabulate_bounds(found: Sequence[Headroom]) -> list[list[str]]:
 
 def read_headroom(headroom: Headroom) -> str:
     """How the closest attacks stand to the bound, in words."""
+    if headroom.odds:
+        return f"no attack identifies more than {percent(max(headroom.odds))} of people"
     if not headroom.speaks:
         return "says nothing"
     silent = f"; says nothing of {headroom.silent}" if headroom.silent else ""

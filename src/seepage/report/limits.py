@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from seepage.audit.record import Record
 from seepage.core.construct import Component
 from seepage.report.leak import Attempt
-from seepage.report.words import Setup, count_noun, label_setups, list_words, read_dp_sgd
+from seepage.report.words import Setup, count_noun, label_setups, list_words, percent, read_dp_sgd
 from seepage.scoring.identification import compute_luck
 
 # Limits above this hold nobody back and are not told.
@@ -22,60 +23,53 @@ _LUCK = 1e-3
 
 
 @dataclass(frozen=True)
-class IdentificationLimit:
-    """The most that any attack on one update can do.
-
-    The private example is one of N + 1 candidates, all as likely, and the adversary knows the rest
-    of the batch. Each example is clipped to C, so that the update is normal about a point within
-    C of the one without the example, in units of which the noise is sigma. Then
-
-        P(first of N + 1) <= Phi(Phi^-1(1 / (N + 1)) + 1 / sigma)
+class Limit:
+    """The most that any attack on one update of a case can do.
 
     Args:
-        strangers: N.
-        noise_multiplier: sigma.
-
-    Example:
-        >>> limit = IdentificationLimit(strangers=99, noise_multiplier=50.0)
-        >>> limit.luck, round(limit.chance, 4)
-        (0.01, 0.0105)
-
-    References:
-        Hayes et al., 2023 (hayes2023bounding), the blow-up of two Gaussians
+        strangers: Among whom a person is looked for.
+        luck: How often a guess that ignores the update comes first.
+        chance: How often any attack can.
     """
 
     strangers: int
-    noise_multiplier: float
-
-    @property
-    def luck(self) -> float:
-        """How often a guess that ignores the update comes first."""
-        return 1 / (self.strangers + 1)
-
-    @property
-    def chance(self) -> float:
-        """How often any attack can."""
-        from seepage.bounds.dp import gaussian_blow_up
-
-        return gaussian_blow_up(self.luck, noise_multiplier=self.noise_multiplier)
+    luck: float
+    chance: float
 
 
-def find_limit(record: Record, strangers: int) -> IdentificationLimit | None:
+def find_limit(record: Record, strangers: int) -> Limit | None:
     """The limit that the client of a case promises; None if it promises none.
 
-    It must share one gradient by DP-SGD, and nothing that was computed from the batch beside it.
+    Beside the update, the client must share nothing that was computed from the batch.
     """
-    promise = read_dp_sgd(record.defense, batch_size=record.batch_size)
+    from seepage.bounds.identification_limit import IdentificationLimit
+
+    sigma = _read_noise(record)
     threat = {} if record.threat is None else record.threat.arguments
-    alone = record.local.name == "Gradient" and threat.get("batchnorm") != "exact"
-    if promise is None or not alone or promise.noise_multiplier <= 0:
+    if sigma <= 0 or threat.get("batchnorm") == "exact":
         return None
-    return IdentificationLimit(strangers, promise.noise_multiplier)
+    limit = IdentificationLimit(strangers)
+    return Limit(strangers, limit.luck, limit.chance(noise_multiplier=sigma))
+
+
+def _read_noise(record: Record) -> float:
+    """The noise in units of the clipping norm, as `IdentificationLimit` reads it off a client."""
+    found = [0.0]
+    for clip, noise in pairwise(record.defense):
+        if clip.name == "Clip" and noise.name == "AddGaussian":
+            try:
+                found.append(float(noise.arguments["std"]) / float(clip.arguments["max_norm"]))
+            except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
+                continue
+    promise = read_dp_sgd(record.defense, batch_size=record.batch_size)
+    if promise is not None and record.local.name == "Gradient":
+        found.append(promise.noise_multiplier)
+    return max(found)
 
 
 def tell_limits(tried: Sequence[Attempt]) -> list[str]:
     """How often any attack could identify somebody, where a limit says anything."""
-    found: dict[Setup, IdentificationLimit] = {}
+    found: dict[Setup, Limit] = {}
     unlimited: dict[Setup, None] = {}
     for attempt in tried:
         place, setup = attempt.identification, Setup.of(attempt.record)
@@ -90,7 +84,7 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
     told = [
         f"Theory: behind {labels[setup]} no attack on one update, known or not, puts a person "
         f"first among {count_noun(limit.strangers, 'stranger')} in more than "
-        f"{_percent(limit.chance)} of all cases; luck does in {_percent(limit.luck)}."
+        f"{percent(limit.chance)} of all cases; luck does in {percent(limit.luck)}."
         for setup, limit in found.items()
         if limit.chance <= _TELLING
     ]
@@ -98,7 +92,7 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
         names = list_words([labels[setup] for setup in unlimited], "or")
         told.append(
             f"Theory sets no limit behind {names}: nothing bounds how far one person can move the "
-            "update. Clip each example before the noise, as dp_sgd does."
+            "update. Clip each example before the noise, as dp_sgd does, or the whole update."
         )
     return told
 
@@ -119,7 +113,7 @@ def find_beaten(tried: Sequence[Attempt]) -> list[str]:
         if hits and chance < 1 and compute_luck(hits, len(cases), chance) <= _LUCK:
             alarms.append(
                 f"CONTRADICTION: {attack.name} identified {hits} of {len(cases)} people on {model} "
-                f"behind {labels[setup]}, where any attack identifies {_percent(chance)} at most: "
+                f"behind {labels[setup]}, where any attack identifies {percent(chance)} at most: "
                 "the defense does not do what it says, or the attack has a bug."
             )
     return alarms
@@ -127,13 +121,3 @@ def find_beaten(tried: Sequence[Attempt]) -> list[str]:
 
 def _is_noisy(defense: Sequence[Component]) -> bool:
     return any(link.name in ("AddGaussian", "AddLaplace") for link in defense)
-
-
-def _percent(share: float) -> str:
-    """A share with two digits after the first that is not zero.
-
-    Example:
-        >>> _percent(0.010512), _percent(0.3891)
-        ('1.05 %', '38.9 %')
-    """
-    return f"{100 * share:.3g} %"

@@ -44,7 +44,7 @@ def bound_table(found: Sequence[Headroom]) -> Table:
             overflow="fold",
             max_width=8 if numeric else None,
         )
-    rows = tabulate_bounds([headroom for headroom in found if headroom.speaks])
+    rows = tabulate_bounds([headroom for headroom in found if headroom.speaks or headroom.odds])
     networks = short_names(row[0] for row in rows)
     for network, *row in rows:
         style = "bold red" if row[-1].startswith("BEATEN") else ""

@@ -294,3 +294,13 @@ def count_noun(count: int, one: str, many: str | None = None) -> str:
         ('1 case', '2 cases', '3 people')
     """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of three digits.
+
+    Example:
+        >>> percent(0.010512), percent(0.3891)
+        ('1.05 %', '38.9 %')
+    """
+    return f"{100 * share:.3g} %"

@@ -205,7 +205,7 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     if not found:
         return None
     names = list(short_names(headroom.bound for headroom in found).items())
-    speaking = {headroom.bound for headroom in found if headroom.speaks}
+    speaking = {headroom.bound for headroom in found if headroom.speaks or headroom.odds}
     heard = {bound: short for bound, short in names if bound in speaking}
     hues = {bound: number for number, bound in enumerate(heard)}
     networks: dict[tuple[str, ...], list[Headroom]] = {}
@@ -262,7 +262,7 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
         ),
         label=f"Floors and ceilings of {title}, in dB of PSNR",
     )
-    speaking = {headroom.bound for headroom in found if headroom.speaks}
+    speaking = {headroom.bound for headroom in found if headroom.speaks or headroom.odds}
     return join_markup(
         element("h3", {"class": "network"}, title),
         chart,
@@ -354,7 +354,7 @@ def _bound_table(
 
 def _bound_cell(headroom: Headroom | None) -> Markup:
     if headroom is None or not headroom.speaks:
-        return faint("not asked" if headroom is None else "says nothing")
+        return faint("not asked" if headroom is None else read_headroom(headroom))
     middle, said = headroom.middle, read_headroom(headroom)
     beaten = said.startswith("BEATEN")
     return join_markup(
@@ -372,7 +372,7 @@ def _assumptions(bound: Component, short: str, found: Sequence[Headroom]) -> Mar
         *(element("li", None, f"{phrase}.") for phrase in phrases),
         *(element("li", {"class": "faint"}, sentence) for sentence in silences(own)),
     ]
-    speaks = any(headroom.speaks for headroom in own)
+    speaks = any(headroom.speaks or headroom.odds for headroom in own)
     title = f"What {short} assumes" if speaks else f"{short} says nothing here, and why"
     return element(
         "details",
