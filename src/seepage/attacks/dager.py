@@ -1,4 +1,4 @@
-"""DAGER: exact texts from the gradient of a decoder."""
+"""DAGER: exact texts from the gradient of a transformer."""
 
 from __future__ import annotations
 
@@ -12,139 +12,82 @@ from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
-from seepage.attacks.exact_batch.assign_labels import match_one_to_one
+from seepage.attacks.text.both_ways import CERTAIN, assemble_texts
 from seepage.attacks.text.readers import (
-    TOGETHER,
     Reader,
+    SpanCheck,
     list_readers,
+    list_weights,
     run_reader,
     stack_gradients,
 )
-from seepage.attacks.text.token_table import require_texts
+from seepage.attacks.text.text_labels import find_labels, find_last_words
+from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
-from seepage.core.rng import require_key
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
-from seepage.probing.heads import classifier_head
-from seepage.probing.hooks import layer_inputs
-from seepage.probing.usable_update import require_usable
-
-# Texts times labels, of which each is tried if no head tells.
-MOST_TRIED = 256
 
 
-def find_readers(task: Task, *, tolerance: float) -> tuple[Reader, tuple[Reader, ...]]:
-    """Find a reader of single tokens, and all readers of prefixes.
+@dataclass(frozen=True)
+class TextReaders:
+    """The layers of a transformer whose gradients span what they read.
+
+    Args:
+        token: Reads functions of a token and its position.
+        later: Read functions of all tokens before as well, or of the whole text.
+        both_ways: Whether the later ones read the whole text.
+        reads_last: Whether the last token is read, and not only predicted.
+    """
+
+    token: Reader
+    later: tuple[Reader, ...]
+    both_ways: bool
+    reads_last: bool
+
+
+def find_readers(task: Task, *, tolerance: float) -> TextReaders:
+    """Find a reader of single tokens, and all readers of prefixes or of whole texts.
 
     Only readers count whose gradient spans everything they read, which is tested on one random
-    text: in the last block only the classified position may count.
+    text: in the last block only the classified position may count. Where the loss is that of the
+    next token, the last one has no gradient.
 
     Raises:
-        NotApplicable: The network has no such layers, for example if it reads in both directions.
+        NotApplicable: The network has no such layers, for example if one block alone is trained.
     """
     found = list_readers(task)
-    probe = Gradient()(task, found.text[None], torch.zeros_like(found.text[:1]))
-    spanning: dict[str, list[Reader]] = {"token": [], "prefix": []}
+    probe = Gradient()(task, found.text[None], task.blank_labels(1))
+    spanning: dict[str, list[Reader]] = {"token": [], "prefix": [], "text": []}
+    reads_last: list[bool] = []
     for reader in found.readers:
-        basis = row_span(stack_gradients(reader.layers, probe), tolerance=tolerance)
-        outside = share_outside(basis, reader.read)
-        if reader.sees in spanning and bool((outside < 1e-2).all()):
+        gradient = stack_gradients(task, reader.layers, probe)
+        if not bool(gradient.any()):
+            continue
+        basis = row_span(gradient, tolerance=tolerance)
+        inside = share_outside(basis, reader.read) < 1e-2
+        # A span of everything that could be read tells nothing.
+        if len(basis) < gradient.shape[1] and bool(inside[:-1].all()):
             spanning[reader.sees].append(reader.layers)
-    if not spanning["token"] or not spanning["prefix"]:
+            reads_last += [bool(inside[-1])] if reader.sees == "token" else []
+    later = spanning["prefix"] or spanning["text"]
+    if not spanning["token"] or not later:
         raise NotApplicable(
-            f"expected {task.name} to read texts from left to right by trained linear layers, two "
-            "blocks deep or more, got none whose gradient spans what it read; use another attack"
+            f"expected {task.name} to read texts by trained linear layers, two blocks deep or "
+            "more, got none whose gradient spans what it read; use another attack"
         )
-    return spanning["token"][0], tuple(spanning["prefix"])
-
-
-def _find_labels(observation: Observation, texts: Tensor) -> Tensor | None:
-    """Labels of known texts, by the head, or by trying each label where no head is found.
-
-    None if there are too many to try.
-    """
-    try:
-        return _read_labels(observation, *_run_head(observation.task, texts))
-    except NotApplicable:
-        return _try_labels(observation, texts)
-
-
-def _try_labels(observation: Observation, texts: Tensor) -> Tensor | None:
-    """Change one label at a time as long as the simulated update comes nearer to the observed one.
-
-    Args:
-        observation: If it has labels, two of them change places at a time.
-        texts: `(B, L)`.
-    """
-    known, classes = observation.labels, observation.task.classes
-    count = len(texts)
-    if count * max(count, classes) > MOST_TRIED:
-        return None
-    wanted = observation.update.flat()
-
-    def measure(labels: Tensor) -> float:
-        with torch.no_grad():
-            return float((observation.simulate(texts, labels).flat() - wanted).norm())
-
-    labels = texts.new_zeros(count) if known is None else known.clone()
-    best, better = measure(labels), True
-    while better:
-        better = False
-        for place in range(count):
-            for option in range(classes if known is None else count):
-                changed = labels.clone()
-                if known is None:
-                    changed[place] = option
-                else:
-                    changed[[place, option]] = labels[[option, place]]
-                distance = measure(changed)
-                if distance < best * (1 - 1e-6):
-                    labels, best, better = changed, distance, True
-    return labels
-
-
-def _read_labels(observation: Observation, features: Tensor, logits: Tensor) -> Tensor:
-    """Return for each text the label whose gradient at the logits agrees best with the head's.
-
-    The gradient of the head is dW = U^T F, with the known features F of the texts `(B, d)`, so
-    the gradients at the logits are U = (dW F^+)^T. Only directions are compared, so neither the
-    batch size nor a step size matters.
-
-    Args:
-        observation: If it has labels, each is given to one text.
-        features: What the head reads of each text, `(B, d)`.
-        logits: What the head returns, `(B, K)`.
-    """
-    task, known = observation.task, observation.labels
-    gradient = observation.update.descent().tensors[classifier_head(task).weight].double()
-    seen = (gradient @ torch.linalg.pinv(features.double())).T
-    options = torch.arange(task.classes, device=logits.device) if known is None else known
-    leaves, fits = logits.detach().requires_grad_(), []
-    for option in options:
-        losses = task.loss(leaves, option.expand(len(leaves), *option.shape))
-        (slopes,) = torch.autograd.grad(losses.sum(), leaves)
-        fits.append(torch.cosine_similarity(slopes.double(), seen, dim=1))
-    fit = torch.stack(fits, dim=1)
-    return options[fit.argmax(1) if known is None else match_one_to_one(fit)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Check:
-    """A reader with the basis of the row space of its observed gradient."""
-
-    reader: Reader
-    basis: Tensor
-
-    def measure(self, task: Task, texts: Tensor) -> Tensor:
-        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
-        parts = torch.split(texts, TOGETHER)
-        return torch.cat(
-            [share_outside(self.basis, run_reader(task, self.reader, p)) for p in parts]
-        )
+    both_ways = not spanning["prefix"]
+    if both_ways:
+        turned = run_reader(task, later[0], found.text.flip(0)[None])
+        if torch.allclose(turned.flip(1), run_reader(task, later[0], found.text[None]), atol=1e-5):
+            raise NotApplicable(
+                f"{task.name} reads words in no order, so it holds no texts, only words; use "
+                "bag_of_words or token_span"
+            )
+    return TextReaders(spanning["token"][0], tuple(later), both_ways, reads_last[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,58 +120,83 @@ class _Dager:
             raise InvalidValue(f"expected at_most >= 1, got {self.at_most!r}")
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Read the texts; nothing is random."""
-        require_key(rng)
+        """Read the texts; chance only orders what is tried."""
+        began = time.perf_counter()
+        domain = begin_reading(observation, rng=rng, needed_by="dager")
         # Spans are told from rounding, which a GPU would make larger.
         with precision("float32"):
-            return self._read(observation)
+            return self._read(observation, domain, rng, began)
 
-    def _read(self, observation: Observation) -> Reconstruction:
-        began = time.perf_counter()
-        task, update, size = observation.task, observation.update, observation.batch_size
-        require_usable(update, task)
-        domain = require_texts(task.domain, needed_by="dager")
-        token, prefixes = find_readers(task, tolerance=self.rank_tolerance)
-        first, *rest = (
-            _Check(
-                reader,
-                row_span(
-                    stack_gradients(reader, update),
-                    tolerance=self.rank_tolerance,
-                    at_most=None if size is None else size * domain.length,
-                ),
-            )
-            for reader in (token, *prefixes)
-        )
+    def _read(
+        self, observation: Observation, domain: Tokens, rng: Rng, began: float
+    ) -> Reconstruction:
+        task, size = observation.task, observation.batch_size
+        readers = find_readers(task, tolerance=self.rank_tolerance)
+        first, *rest = self._find_spans(observation, (readers.token, *readers.later))
         candidates = self._find_tokens(task, first, domain.vocabulary, at_least=size or 1)
-        found, outside, complete = self._grow_texts(task, rest, candidates, at_least=size or 1)
-        if domain.padding is not None:
-            kept = _drop_beginnings(found, domain.padding, at_least=size or 1)
-            found, outside = found[kept], outside[kept]
-        # Where positions are rotations, one word again and again looks like the word alone.
-        last = (found == found[:, :1]).all(1).long().argsort(stable=True)
-        found, outside = found[last], outside[last]
+        limit, clear = self.tolerance, all(check.clear for check in (first, *rest))
+        if readers.both_ways:
+            limit = min(limit, CERTAIN)
+            found, outside, complete = assemble_texts(
+                task, rest[0], candidates, size=size, tolerance=self.tolerance, rng=rng
+            )
+        else:
+            grown = candidates if readers.reads_last else candidates[:-1]
+            found, outside, complete = self._grow_texts(task, rest, grown, at_least=size or 1)
+            found, outside = _order_texts(found, outside, domain.padding, at_least=size or 1)
         size = size or len(found)
-        texts = found[:size]
-        labels = _find_labels(observation, texts)
-        inside = int((outside < self.tolerance).sum())
-        seconds = time.perf_counter() - began
+        texts, inside = found[:size], int((outside < limit).sum())
+        if not readers.reads_last:
+            texts = self._complete_texts(observation, texts, domain)
+        labels = None
+        if len(texts) == size and bool((texts != UNKNOWN).all()):
+            labels = find_labels(observation, texts)
         certificate = Certificate(math.inf)
         if labels is not None:
+            layers = tuple(layer for check in (first, *rest) for layer in check.reader)
             certificate = certify_solved(
                 observation,
                 texts,
                 labels,
-                read=[f"{layer}.weight" for reader in (token, *prefixes) for layer in reader],
+                read=list_weights(task, layers),
                 # Unique if no other text that the vocabulary can make lies in the spans.
-                alone=complete and inside == size,
+                alone=complete and inside == size and clear,
             )
-        trace = Trace(seconds=seconds, device=str(texts.device))
-        sure = (outside[:size, None] < self.tolerance).float().expand(-1, domain.length)
-        return Reconstruction(texts, labels, trace, certificate, sure.clone())
+        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
+        sure = (outside[: len(texts), None] < limit) & (texts != UNKNOWN)
+        return Reconstruction(texts, labels, trace, certificate, (sure & clear).float())
+
+    def _find_spans(self, observation: Observation, readers: Sequence[Reader]) -> list[SpanCheck]:
+        """The spans of the gradients; unclear if noise or local steps left too many directions."""
+        task, size = observation.task, observation.batch_size
+        places = None if size is None else size * task.domain.shape[0]
+        checks = []
+        for reader in readers:
+            gradient = stack_gradients(task, reader, observation.update)
+            basis = row_span(gradient, tolerance=self.rank_tolerance)
+            clear = len(basis) < min(gradient.shape) if places is None else len(basis) <= places
+            # A span of everything that could be read tells nothing.
+            if len(basis[:places]) < gradient.shape[1]:
+                checks.append(SpanCheck(reader, basis[:places], clear))
+        if len(checks) < 2 or checks[0].reader != readers[0]:
+            raise NotApplicable(
+                f"the update spans everything that {task.name} could have read, so it tells no "
+                "texts apart; the batch holds too many tokens for this width, or it is noisy"
+            )
+        return checks
+
+    def _complete_texts(self, observation: Observation, texts: Tensor, domain: Tokens) -> Tensor:
+        """Add the place of the last token, and the token if it can be told."""
+        padding = domain.padding
+        wide = texts.new_full((len(texts), domain.length), UNKNOWN if padding is None else padding)
+        wide[:, : texts.shape[1]] = texts
+        lengths = texts.new_full((len(texts),), texts.shape[1])
+        if padding is not None:
+            lengths = (texts != padding).long().sum(1)
+        return find_last_words(observation, wide, lengths)
 
     def _find_tokens(
-        self, task: Task, check: _Check, vocabulary: int, *, at_least: int
+        self, task: Task, check: SpanCheck, vocabulary: int, *, at_least: int
     ) -> list[Tensor]:
         """Try every token at every position; keep those whose embedding lies in the span.
 
@@ -246,7 +214,12 @@ class _Dager:
         return [self._select_nearest(column, at_least) for column in outside.T]
 
     def _grow_texts(
-        self, task: Task, checks: Sequence[_Check], candidates: Sequence[Tensor], *, at_least: int
+        self,
+        task: Task,
+        checks: Sequence[SpanCheck],
+        candidates: Sequence[Tensor],
+        *,
+        at_least: int,
     ) -> tuple[Tensor, Tensor, bool]:
         """Grow texts by a token at a time, and keep those whose every prefix lies in the spans.
 
@@ -257,7 +230,7 @@ class _Dager:
             The texts `(N, L)`, the nearest first; how far outside each lies at its worst `(N,)`;
             and whether every text that lies inside is among them.
         """
-        texts = candidates[0].new_zeros(1, len(candidates))
+        texts = candidates[0].new_zeros(1, task.domain.shape[0])
         worst = texts.new_zeros(1, dtype=torch.float64)
         complete = max(map(len, candidates)) < self.at_most
         padding = task.domain.padding if isinstance(task.domain, Tokens) else None
@@ -280,12 +253,24 @@ class _Dager:
                 complete = complete and len(kept) < self.at_most
             worst = outside
             report(position + 1, len(candidates), float(worst.max()))
-        return texts, worst, complete
+        return texts[:, : len(candidates)], worst, complete
 
     def _select_nearest(self, outside: Tensor, at_least: int) -> Tensor:
         """Return indices of those inside, nearest first; with noise, of the `at_least` nearest."""
         count = int((outside < self.tolerance).sum())
         return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
+
+
+def _order_texts(
+    found: Tensor, outside: Tensor, padding: int | None, *, at_least: int
+) -> tuple[Tensor, Tensor]:
+    """Leave out beginnings of other texts, and put the least likely texts last."""
+    if padding is not None:
+        kept = _drop_beginnings(found, padding, at_least=at_least)
+        found, outside = found[kept], outside[kept]
+    # Where positions are rotations, one word again and again looks like the word alone.
+    last = (found == found[:, :1]).all(1).long().argsort(stable=True)
+    return found[last], outside[last]
 
 
 def _drop_beginnings(texts: Tensor, padding: int, *, at_least: int) -> Tensor:
@@ -309,21 +294,13 @@ def _drop_beginnings(texts: Tensor, padding: int, *, at_least: int) -> Tensor:
     return torch.tensor(chosen, dtype=torch.long, device=texts.device)
 
 
-def _run_head(task: Task, texts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the head reads of the texts, and the logits."""
-    name = classifier_head(task).weight.removesuffix(".weight")
-    with layer_inputs(task.network, [name]) as read, torch.no_grad():
-        logits = task.outputs(task.parameters, texts)
-    return read[name], logits
-
-
-def _require_decoder(observation: Observation) -> None:
+def _require_readers(observation: Observation) -> None:
     require_texts(observation.task.domain, needed_by="dager")
     with precision("float32"):
         find_readers(observation.task, tolerance=1e-6)
 
 
-@applies_to(Tokens, require=_require_decoder)
+@applies_to(Tokens, require=_require_readers)
 def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
     """Exact texts of a decoder: tokens and prefixes that lie in the spans of its gradients.
 

@@ -208,6 +208,13 @@ class Task:
             raise InvalidValue(f"expected {self.name} to return logits (B, K), got {came}")
         return tuple(outputs.shape[1:])
 
+    def blank_labels(self, size: int) -> Tensor:
+        """Labels that the loss can read: the first class, or zeros where targets are numbers."""
+        reference = next(iter(self.parameters.values()))
+        if self.target_shape is not None:
+            return reference.new_zeros(size, *self.target_shape)
+        return torch.zeros(size, dtype=torch.long, device=reference.device)
+
     def move_inputs(self, inputs: Tensor) -> Tensor:
         """Move inputs to the device and precision of the network; tokens stay integers."""
         reference = next(iter(self.parameters.values()))

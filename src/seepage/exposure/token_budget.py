@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seepage.attacks.text.readers import Reader
+from seepage.attacks.text.readers import Reader, stack_gradients
 from seepage.attacks.text.token_span import list_token_readers
 from seepage.attacks.text.token_table import find_token_table
-from seepage.core import Task
+from seepage.core import Task, Update
 from seepage.core.errors import NotApplicable
 
 
@@ -83,6 +83,6 @@ def token_budget(task: Task) -> TokenBudget:
         readers = ()
     counted = []
     for reader in readers:
-        shapes = [task.parameters[f"{layer}.weight"].shape for layer in reader]
-        counted.append(TokenBudget(table, tied, reader, sum(s[0] for s in shapes), shapes[0][1]))
+        rows, width = stack_gradients(task, reader, Update(task.parameters)).shape
+        counted.append(TokenBudget(table, tied, reader, rows, width))
     return max(counted, key=lambda one: one.tokens, default=TokenBudget(table, tied, (), 0, 0))

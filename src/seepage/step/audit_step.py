@@ -26,6 +26,7 @@ from seepage.defenses import chain
 from seepage.rehearsal import PublicData
 from seepage.rehearsal.auto_attack import EffortName
 from seepage.scoring.identification import FEWEST, Gallery
+from seepage.step.model_loss import find_model_loss
 from seepage.step.real_step import (
     RealStep,
     SentUpdate,
@@ -193,7 +194,7 @@ _BATCHNORM = (
 
 def audit_step(
     model: nn.Module,
-    loss: Callable[..., Tensor],
+    loss: Callable[..., Tensor] | None,
     batch: Batch | Tensor | Sequence[Tensor] | Mapping[str, Tensor],
     optimizer: Optimizer | None = None,
     *,
@@ -225,7 +226,8 @@ def audit_step(
 
     Args:
         model: Any network; what it returns may hold the logits under that name.
-        loss: As the training loop calls it, reduced or not: `loss(outputs, labels)`.
+        loss: As the training loop calls it, reduced or not: `loss(outputs, labels)`. None for the
+            loss that the network returns itself, as models of transformers do.
         batch: Inputs as the network reads them, and labels: classes, probabilities, or numbers of
             any shape; a tuple, or a mapping as tokenizers and data loaders give it. A third tensor,
             such as weights or a mask, goes to the loss as well. Of inputs alone, as autoencoders
@@ -287,6 +289,8 @@ def audit_step(
         remove_backward_hooks(own)
     autocast = read_autocast(model)
     with leave_unchanged(model), without_checkpointing():
+        if loss is None:
+            loss = find_model_loss(own, batch)
         inputs, targets = check_batch(*read_batch(batch))
         if not inputs.is_floating_point():
             mask = read_mask(batch)

@@ -26,6 +26,7 @@ from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, copy_unwrapped, unwrap
 from seepage.core.update import Granularity
+from seepage.step.step_texts import MaskPadding
 from seepage.threats import Simulation, Threat
 from seepage.zoo.foreign import find_logits
 
@@ -140,7 +141,8 @@ class TrainingLoop:
         Args:
             given: By name of the parameter; None for one without a gradient.
         """
-        sent = self._name(_read_gradients(given, unwrap(self.model)))
+        own_model = self.model.model if isinstance(self.model, MaskPadding) else self.model
+        sent = self._name(_read_gradients(given, unwrap(own_model)))
         own = self._simulate()
         if not self.client.chain.only_changes_update:
             distance = _distance(sent, own)

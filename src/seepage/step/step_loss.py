@@ -11,15 +11,19 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
+from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.loss import ELEMENTWISE, Loss, TrainingLoss, Unreduced, require_alike
 from seepage.core.task import Reduction
+from seepage.step.step_texts import find_mask
 from seepage.zoo.foreign import find_logits
 
 AnyLoss = Callable[..., Tensor]
 
 # Relative error up to which two losses, or their slopes, are the same.
 _CLOSE, _PROPORTIONAL = 1e-4, 1e-3
+# What torch and transformers label a place with that no loss reads.
+NO_LABEL = -100
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,10 @@ class WithInputs(nn.Module):
         """Return `(B, K + D)`."""
         if self.shape is not None:
             inputs = inputs.reshape(len(inputs), *self.shape)
-        outputs = find_logits(self.model(inputs))
-        return torch.cat([outputs.flatten(1), inputs.flatten(1)], dim=1)
+        outputs = find_logits(self.model(inputs)).flatten(1)
+        # Token numbers need more digits than bfloat16 has.
+        wide = outputs if inputs.is_floating_point() else upcast(outputs)
+        return torch.cat([wide, inputs.to(wide).flatten(1)], dim=1)
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,30 @@ class _OfInputs:
         return self.loss(
             outputs.reshape(len(joined), *self.outputs), inputs.reshape(len(joined), *self.inputs)
         )
+
+
+@dataclass(frozen=True)
+class _OfText:
+    """A loss whose labels are the tokens themselves, as that of the next token, given the text.
+
+    Args:
+        loss: As the training loop calls it, with a label for each place of a text.
+        padding: The token whose places have no label; None if all places have one.
+    """
+
+    loss: AnyLoss
+    padding: int | None
+
+    def __call__(self, outputs: Tensor, tokens: Tensor) -> Tensor:
+        """Label the text and call the loss."""
+        tokens = tokens.round().long() if tokens.is_floating_point() else tokens
+        return self.loss(outputs, _label_text(tokens, self.padding))
+
+
+def _label_text(tokens: Tensor, padding: int | None) -> Tensor:
+    if padding is None:
+        return tokens
+    return torch.where(find_mask(tokens, padding).bool(), tokens, NO_LABEL)
 
 
 @dataclass(frozen=True)
@@ -185,10 +215,9 @@ def read_loss(
         raise InvalidValue(f"expected a loss to call on outputs and labels, got {loss!r}")
     if not targets:
         require_alike(loss, outputs, inputs)
-        both = _OfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
-        joined = torch.cat([outputs.flatten(1), inputs.to(outputs).flatten(1)], dim=1)
-        nothing = outputs.new_zeros(len(outputs), 0)
-        return StepLoss(*unreduce_loss(both, joined, nothing), nothing, (0,), joined=True)
+        return _read_loss_of_inputs(loss, outputs, inputs)
+    if len(targets) == 1 and targets[0].ndim > 1 and not targets[0].is_floating_point():
+        return _read_text_loss(loss, outputs, inputs, targets[0])
     if len(targets) == 1:
         (labels,) = targets
         labels = labels.to(outputs if labels.is_floating_point() else outputs.device)
@@ -199,6 +228,30 @@ def read_loss(
     packing = PackedTargets.of(targets)
     packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
     return StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)
+
+
+def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> StepLoss:
+    both = _OfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
+    joined = torch.cat([outputs.flatten(1), inputs.to(outputs).flatten(1)], dim=1)
+    nothing = outputs.new_zeros(len(outputs), 0)
+    unreduced, reduction = unreduce_loss(both, joined, nothing)
+    return StepLoss(unreduced, reduction, nothing, (0,), joined=True, own=loss)
+
+
+def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tensor) -> StepLoss:
+    """Read a loss with a class for each place of an input, such as a text.
+
+    Labels that are the tokens themselves, or none at padding, tell nothing that the text does not.
+    Others, such as the words behind masks, are numbers that the adversary does not know.
+    """
+    if labels.shape == inputs.shape and not inputs.is_floating_point():
+        unlabelled = sorted(set(inputs[labels == NO_LABEL].tolist()))
+        padding = unlabelled[0] if len(unlabelled) == 1 else None
+        if torch.equal(labels, _label_text(inputs, padding)):
+            return _read_loss_of_inputs(_OfText(loss, padding), outputs, inputs)
+    packing = PackedTargets.of([labels])
+    own, packed = _OfParts(loss, packing), packing.pack([labels]).to(outputs)
+    return StepLoss(*unreduce_loss(own, outputs, packed), packed, tuple(packed.shape[1:]), own=own)
 
 
 def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:

@@ -91,10 +91,7 @@ class Simulation:
 
     def trained_on(self, inputs: Tensor) -> Tensor:
         """The inputs on which a client would run the network for this candidate."""
-        shape = self.task.target_shape
-        unlabelled = torch.zeros(len(inputs), dtype=torch.long, device=inputs.device)
-        if shape is not None:
-            unlabelled = inputs.new_zeros(len(inputs), *shape)
+        unlabelled = self.task.blank_labels(len(inputs))
         plain = PreparedBatch.plain(self.task, self._mix(Batch(inputs, unlabelled)))
         return self.client.chain.prepare_expected(plain).batch.inputs
 

@@ -13,17 +13,13 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
-from seepage.attacks.text.token_table import TokenTable, find_token_table, require_texts
+from seepage.attacks.text.token_table import UNKNOWN, TokenTable, begin_reading, find_token_table
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Trace, Update
 from seepage.core.errors import InvalidValue, SeepageError
-from seepage.core.rng import require_key
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
 from seepage.numerics.standout_rows import noise_probabilities
-from seepage.probing.usable_update import require_usable
 
-# A place in a text of which nothing is known.
-UNKNOWN = -1
 # Singular values below this share of the largest are rounding.
 _ROUNDING = 1e-5
 # Rows of absent tokens lie in the span of each other up to this share, if the table is tied.
@@ -73,11 +69,9 @@ class _BagOfWords:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the tokens; nothing is random."""
-        require_key(rng)
         began = time.perf_counter()
         task = observation.task
-        require_usable(observation.update, task)
-        domain = require_texts(task.domain, needed_by="bag_of_words")
+        domain = begin_reading(observation, rng=rng, needed_by="bag_of_words")
         table = find_token_table(task)
         found = self._find_tokens(observation, table)
         size = observation.batch_size or max(1, math.ceil(len(found.tokens) / domain.length))

@@ -9,7 +9,9 @@ from typing import Literal, NoReturn
 import torch
 from torch import Tensor, nn
 
-from seepage.core import Rng, Task, Update
+from seepage.attacks.text.token_table import draw_texts, require_texts
+from seepage.core import Task, Update
+from seepage.numerics.row_span import share_outside
 from seepage.probing.hooks import layer_inputs
 
 # Sequences that pass through the network together.
@@ -56,7 +58,8 @@ def list_readers(task: Task) -> Readers:
         ('token', 'blocks.0.attention.query')
     """
     half = task.domain.shape[0] // 2
-    one, other = task.move_inputs(task.domain.sample(2, rng=Rng(0).fork("probe")))
+    domain = require_texts(task.domain, needed_by="a reader of texts")
+    one, other = task.move_inputs(draw_texts(domain, 2))
     mixed = torch.cat([one[:half], other[half:]])
     read = run_until(task, torch.stack([one, other, mixed]), None)
     groups: list[list[str]] = []
@@ -76,9 +79,31 @@ def list_readers(task: Task) -> Readers:
     return Readers(tuple(found), one)
 
 
-def stack_gradients(reader: Reader, update: Update) -> Tensor:
-    """The weight gradients of layers that read the same, one above the other."""
-    return torch.cat([update.tensors[f"{layer}.weight"] for layer in reader])
+def list_weights(task: Task, reader: Reader) -> list[str]:
+    """Names of the weights of layers that read the same."""
+    attends = [isinstance(task.network.get_submodule(n), nn.MultiheadAttention) for n in reader]
+    return [
+        f"{layer}.{'in_proj_weight' if attention else 'weight'}"
+        for layer, attention in zip(reader, attends, strict=True)
+    ]
+
+
+def stack_gradients(task: Task, reader: Reader, update: Update) -> Tensor:
+    """The weight gradients of layers that read the same, one above the other, `(m, d)`."""
+    turned = [_is_turned(task.network.get_submodule(layer)) for layer in reader]
+    gradients = [update.tensors[name] for name in list_weights(task, reader)]
+    return torch.cat([g.T if turn else g for g, turn in zip(gradients, turned, strict=True)])
+
+
+def _is_turned(module: nn.Module) -> bool:
+    """Whether a linear layer keeps its weight as `(inputs, outputs)`, as those of GPT-2 do."""
+    return type(module).__name__ == "Conv1D"
+
+
+def _is_linear(module: nn.Module) -> bool:
+    if isinstance(module, nn.MultiheadAttention):
+        return module.in_proj_weight is not None and module.batch_first
+    return isinstance(module, nn.Linear) or _is_turned(module)
 
 
 def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
@@ -101,7 +126,7 @@ def run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
     layers = [
         name
         for name, module in network.named_modules()
-        if isinstance(module, nn.Linear) and f"{name}.weight" in task.parameters
+        if _is_linear(module) and set(list_weights(task, (name,))) <= task.parameters.keys()
     ]
     with layer_inputs(network, layers if last is None else [last]) as read:
         # Hooks run in the order in which they were registered.
@@ -110,3 +135,25 @@ def run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
         with ending, torch.no_grad(), suppress(_SeenEnough):
             task.outputs(task.parameters, texts)
     return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
+
+
+@dataclass(frozen=True, eq=False)
+class SpanCheck:
+    """A reader with the basis of the row space of its observed gradient.
+
+    Args:
+        reader: The layers.
+        basis: `(r, d)`.
+        clear: Whether the gradient has no more directions than there are tokens.
+    """
+
+    reader: Reader
+    basis: Tensor
+    clear: bool = True
+
+    def measure(self, task: Task, texts: Tensor) -> Tensor:
+        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
+        parts = torch.split(texts, TOGETHER)
+        return torch.cat(
+            [share_outside(self.basis, run_reader(task, self.reader, p)) for p in parts]
+        )

@@ -14,23 +14,21 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
-from seepage.attacks.text.bag_of_words import UNKNOWN
 from seepage.attacks.text.readers import (
     TOGETHER,
     Reader,
     list_readers,
+    list_weights,
     run_reader,
     stack_gradients,
 )
-from seepage.attacks.text.token_table import require_texts
+from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
-from seepage.core.rng import require_key
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
-from seepage.probing.usable_update import require_usable
 
 # The upper quartile of a normal variable, in standard deviations.
 _QUARTILE = 0.6745
@@ -38,6 +36,8 @@ _QUARTILE = 0.6745
 _TINY = 1e-6
 # Singular values below this share of the largest are rounding.
 _RANK = 1e-6
+# Vectors with less than this share outside a span made it.
+_SPANNED = 1e-2
 
 
 # A token with the probability of being as near to the spans by chance.
@@ -62,15 +62,17 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
     """
     require_texts(task.domain, needed_by="token_span")
     seen = list_readers(task)
-    label = torch.zeros_like(seen.text[:1])
-    probe = Gradient()(task, seen.text[None], label)
+    probe = Gradient()(task, seen.text[None], task.blank_labels(1))
     found = []
     for reader in seen.readers:
-        gradient = stack_gradients(reader.layers, probe)
-        most = min(*gradient.shape, len(set(seen.text.tolist())))
-        rank = len(row_span(gradient, tolerance=_RANK)) if bool(gradient.any()) else 0
+        gradient = stack_gradients(task, reader.layers, probe)
+        if reader.sees != "token" or not bool(gradient.any()):
+            continue
+        basis = row_span(gradient, tolerance=_RANK)
+        # The last token has no gradient where it is only predicted.
+        spanned = bool((share_outside(basis, reader.read[:-1]) < _SPANNED).all())
         # A span of everything that could be read tells nothing, however short the batch is.
-        if reader.sees == "token" and rank >= most and rank < gradient.shape[1]:
+        if len(basis) < gradient.shape[1] and (spanned or len(basis) == len(gradient)):
             found.append(reader.layers)
     if not found:
         raise NotApplicable(
@@ -111,16 +113,14 @@ class _TokenSpan:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the tokens; nothing is random."""
-        require_key(rng)
+        began = time.perf_counter()
+        domain = begin_reading(observation, rng=rng, needed_by="token_span")
         # Spans are told from rounding, which a GPU would make larger.
         with precision("float32"):
-            return self._read(observation)
+            return self._read(observation, domain, began)
 
-    def _read(self, observation: Observation) -> Reconstruction:
-        began = time.perf_counter()
+    def _read(self, observation: Observation, domain: Tokens, began: float) -> Reconstruction:
         task = observation.task
-        require_usable(observation.update, task)
-        domain = require_texts(task.domain, needed_by="token_span")
         spans = tuple(self._find_spans(observation, domain))
         if not spans:
             raise NotApplicable(
@@ -136,7 +136,7 @@ class _TokenSpan:
         labels = labels if labels is not None and len(labels) == len(texts) else None
         certificate = Certificate(math.inf)
         if len(texts) == 1 and labels is not None and bool((texts != UNKNOWN).all()):
-            read = [f"{layer}.weight" for span in spans for layer in span.reader]
+            read = [name for span in spans for name in list_weights(task, span.reader)]
             alone = doubt.shape[1] > 1 and bool(((doubt <= limit).sum(0) == 1).all())
             certificate = certify_solved(observation, texts, labels, read=read, alone=alone)
         trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
@@ -147,7 +147,7 @@ class _TokenSpan:
         size = observation.batch_size
         places = None if size is None else size * domain.length
         for reader in list_token_readers(observation.task):
-            gradient = stack_gradients(reader, observation.update)
+            gradient = stack_gradients(observation.task, reader, observation.update)
             if not bool(gradient.any()):
                 continue
             basis = row_span(gradient, tolerance=self.rank_tolerance, at_most=places)

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from seepage.clients.gradient import batch_gradient
-from seepage.core import Domain, Rng, Task
+from seepage.core import Domain, Observation, Rng, Task
 from seepage.core.errors import NotApplicable
+from seepage.core.rng import require_key
 from seepage.domains import Tokens
+from seepage.probing.usable_update import require_usable
 
+# A place in a text of which nothing is known.
+UNKNOWN = -1
 # Rows of tokens and positions agree up to rounding.
 _CLOSE = 1e-3
 
@@ -44,6 +48,13 @@ def require_texts(domain: Domain, *, needed_by: str) -> Tokens:
     return domain
 
 
+def begin_reading(observation: Observation, *, rng: Rng, needed_by: str) -> Tokens:
+    """Check what every attack on texts needs, and return their domain."""
+    require_key(rng)
+    require_usable(observation.update, observation.task)
+    return require_texts(observation.task.domain, needed_by=needed_by)
+
+
 def find_token_table(task: Task) -> TokenTable:
     """Find the table by the gradient of one random text: only rows of its tokens have one.
 
@@ -60,10 +71,9 @@ def find_token_table(task: Task) -> TokenTable:
         NotApplicable: Inputs are no texts, or no trained parameter is such a table.
     """
     domain = require_texts(task.domain, needed_by="a table of tokens")
-    text = _draw_text(domain)
+    (text,) = draw_texts(domain, 1)
     inputs = task.move_inputs(text[None])
-    label = torch.zeros(1, dtype=torch.long, device=inputs.device)
-    gradient = batch_gradient(task, task.parameters, inputs, label)
+    gradient = batch_gradient(task, task.parameters, inputs, task.blank_labels(1))
     tables = {n: t for n, t in gradient.items() if t.ndim == 2 and len(t) == domain.vocabulary}
     for name, rows in tables.items():
         read = set(rows.any(1).nonzero().flatten().tolist())
@@ -84,11 +94,11 @@ def find_token_table(task: Task) -> TokenTable:
     )
 
 
-def _draw_text(domain: Tokens) -> Tensor:
-    """A random text without a repetition, as far as the vocabulary allows, or padding."""
-    order = Rng(0).fork("token table").permutation(domain.vocabulary)
+def draw_texts(domain: Tokens, count: int) -> Tensor:
+    """Random texts `(N, L)` without padding, and without a repetition if the vocabulary allows."""
+    order = Rng(0).fork("texts").permutation(domain.vocabulary)
     order = order[order != domain.padding] if domain.padding is not None else order
-    return order[torch.arange(domain.length) % len(order)]
+    return order[torch.arange(count * domain.length) % len(order)].reshape(count, -1)
 
 
 def _find_positions(

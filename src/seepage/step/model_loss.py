@@ -1,0 +1,102 @@
+"""The loss that a network computes itself, as models of transformers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from seepage.core.device import upcast
+from seepage.core.errors import InvalidValue, summarise_error
+from seepage.zoo.foreign import find_logits
+
+# Relative difference up to which two losses are the same.
+_CLOSE = 1e-5
+
+
+def classify(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of one class for each example, or of several with probabilities."""
+    return functional.cross_entropy(upcast(outputs), labels)
+
+
+def classify_places(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of a class for each place of a text, such as of the words behind masks."""
+    return functional.cross_entropy(upcast(outputs).flatten(0, 1), labels.flatten())
+
+
+def predict_next(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of the next token at each place; a prompt before the text has no labels."""
+    following = functional.pad(labels, (0, 1), value=-100)[:, 1:]
+    own = upcast(outputs)[:, outputs.shape[1] - labels.shape[1] :]
+    return functional.cross_entropy(own.flatten(0, 1), following.flatten())
+
+
+def regress(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean squared error, of one number for each example or of several."""
+    return functional.mse_loss(outputs.reshape(labels.shape), labels)
+
+
+def choose_several(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy of classes of which several may be right."""
+    return functional.binary_cross_entropy_with_logits(outputs, labels)
+
+
+_LOSSES = (classify, predict_next, classify_places, regress, choose_several)
+
+
+def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor], Tensor]:
+    """Find out which loss of logits and labels a network computes when it is called with a batch.
+
+    The usual ones are compared with what the network returns as its `loss`.
+
+    Args:
+        model: Takes the batch by name and returns `loss` and `logits`.
+        batch: A mapping with `labels`.
+
+    Raises:
+        InvalidValue: It returns no loss, or one that is not known here.
+    """
+    if not isinstance(batch, Mapping) or not isinstance(batch.get("labels"), Tensor):
+        raise InvalidValue(
+            "expected a batch as a mapping with labels where the network computes its own loss, "
+            f"got {type(batch).__name__}; give loss=, as the training loop calls it"
+        )
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            returned = model.eval()(**batch)
+    except Exception as error:
+        raise InvalidValue(
+            f"{type(model).__name__} cannot be run on this batch, it raised "
+            f"{summarise_error(error)}"
+        ) from error
+    finally:
+        model.train(was_training)
+    own = returned.get("loss") if isinstance(returned, Mapping) else None
+    if not isinstance(own, Tensor) or own.numel() != 1:
+        raise InvalidValue(
+            f"expected {type(model).__name__} to return a loss of one number beside its logits; "
+            "give loss=, as the training loop calls it"
+        )
+    for loss, value in _compute_losses(find_logits(returned), batch["labels"]):
+        if torch.allclose(value, upcast(own).reshape(()), rtol=_CLOSE, atol=1e-7):
+            return loss
+    raise InvalidValue(
+        f"the loss that {type(model).__name__} computes is none of cross-entropy of classes, of "
+        "places or of next tokens, squared error or binary cross-entropy; give loss=, as a "
+        "function of logits and labels"
+    )
+
+
+def _compute_losses(
+    logits: Tensor, labels: Tensor
+) -> Iterator[tuple[Callable[[Tensor, Tensor], Tensor], Tensor]]:
+    """The usual losses with their values, as far as they take such logits and labels."""
+    for loss in _LOSSES:
+        try:
+            value = upcast(loss(logits, labels)).reshape(())
+        except (RuntimeError, ValueError, IndexError):
+            continue
+        yield loss, value

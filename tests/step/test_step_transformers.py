@@ -1,0 +1,166 @@
+"""Models of transformers in a training step: their own loss, masks, adapters, and whole texts."""
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.core.errors import InvalidValue
+from seepage.step.model_loss import find_model_loss
+
+transformers = pytest.importorskip("transformers", reason="needs transformers")
+
+VOCABULARY, LENGTH = 300, 7
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96}
+BLOCKS = {"num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def gpt2(kind=transformers.GPT2LMHeadModel, **options):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    quiet = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+    return kind(transformers.GPT2Config(**sizes, **quiet, **options))
+
+
+def llama(kind=transformers.LlamaForCausalLM, **options):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, **BLOCKS, num_key_value_heads=2, **options)
+    return kind(config)
+
+
+def bert(kind=transformers.BertForSequenceClassification, **options):
+    torch.manual_seed(0)
+    quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return kind(transformers.BertConfig(**SIZES, **BLOCKS, **quiet, num_labels=3, **options))
+
+
+def make_texts(lengths):
+    tokens = (sp.rng(3).uniform((len(lengths), LENGTH)) * (VOCABULARY - 2)).long() + 1
+    mask = (torch.arange(LENGTH) < torch.tensor(lengths)[:, None]).long()
+    return {"input_ids": tokens * mask, "attention_mask": mask}
+
+
+def next_tokens(lengths):
+    batch = make_texts(lengths)
+    labels = torch.where(batch["attention_mask"].bool(), batch["input_ids"], -100)
+    return {**batch, "labels": labels}
+
+
+def masked_tokens(lengths, mask_token=VOCABULARY - 1):
+    batch = make_texts(lengths)
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels[:, 1] = batch["input_ids"][:, 1]
+    batch["input_ids"][:, 1] = mask_token
+    return {**batch, "labels": labels}
+
+
+def classes(lengths):
+    return {**make_texts(lengths), "labels": torch.arange(len(lengths)) % 3}
+
+
+MODELS = {
+    "gpt2, next token": (gpt2, next_tokens),
+    "llama, next token": (llama, next_tokens),
+    "llama, tied, next token": (lambda: llama(tie_word_embeddings=True), next_tokens),
+    "bert, masked token": (lambda: bert(transformers.BertForMaskedLM), masked_tokens),
+    "bert, classes": (bert, classes),
+    "gpt2, classes": (
+        lambda: gpt2(transformers.GPT2ForSequenceClassification, pad_token_id=0, num_labels=3),
+        classes,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_whole_texts_of_several_lengths_come_back(kind):
+    make, fill = MODELS[kind]
+    batch = fill((LENGTH, 4, 5))
+    result = sp.audit_step(make(), None, batch, attacks=["dager"])
+    assert torch.equal(result.guess, batch["input_ids"])
+    assert result.difference == ""
+
+
+def test_the_audited_step_is_that_of_the_model_itself():
+    model, batch = gpt2(), next_tokens((LENGTH, 4))
+    model(**batch).loss.backward()
+    own = {name: p.grad for name, p in model.named_parameters()}
+    given = sp.audit_step(model, None, batch, attacks=["bag_of_words"], gradients=own)
+    assert given.difference == ""
+    assert not any("differs" in note for note in given.notes)
+
+
+@pytest.mark.parametrize(
+    ("make", "fill"),
+    [
+        (gpt2, next_tokens),
+        (bert, classes),
+        (lambda: bert(transformers.BertForMaskedLM), masked_tokens),
+        (lambda: bert(transformers.BertForTokenClassification), lambda n: every_place(n)),
+    ],
+    ids=["next token", "classes", "masked token", "every place"],
+)
+def test_the_loss_of_a_model_is_found_out(make, fill):
+    model, batch = make(), fill((LENGTH, 4, 5))
+    loss = find_model_loss(model, batch)
+    returned = model.eval()(**batch)
+    torch.testing.assert_close(loss(returned.logits, batch["labels"]), returned.loss)
+
+
+def every_place(lengths):
+    batch = make_texts(lengths)
+    labels = torch.where(batch["attention_mask"].bool(), batch["input_ids"] % 3, -100)
+    return {**batch, "labels": labels}
+
+
+def test_a_class_for_every_place_is_audited():
+    batch = every_place((LENGTH, 4))
+    result = sp.audit_step(bert(transformers.BertForTokenClassification), None, batch)
+    assert result.scores["token_recall"].tolist() == [1.0, 1.0]
+
+
+def test_a_loss_that_is_not_known_is_refused_in_one_sentence():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = bert()
+
+        def forward(self, input_ids, attention_mask=None, labels=None):
+            found = self.inner(input_ids, attention_mask=attention_mask)
+            return {"loss": found.logits.sum() + 7, "logits": found.logits}
+
+    with pytest.raises(InvalidValue, match="give loss="):
+        sp.audit_step(Odd(), None, classes((LENGTH, 4)))
+    with pytest.raises(InvalidValue, match="mapping with labels"):
+        sp.audit_step(Odd(), None, (torch.ones(2, 3).long(), torch.zeros(2).long()))
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_words_of_a_model_in_half_precision_come_back(dtype):
+    batch = next_tokens((LENGTH, 4))
+    result = sp.audit_step(llama().to(dtype), None, batch)
+    found = {t for text in result.guess.tolist() for t in text}
+    read = {t for text in batch["input_ids"].tolist() for t in text[:-1]} - {0}
+    assert len(read & found) >= 0.8 * len(read)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+def test_adapters_of_peft_give_words_away(kind):
+    peft = pytest.importorskip("peft", reason="needs peft")
+    model, targets, task = {
+        "gpt2": (gpt2, ["c_attn"], "CAUSAL_LM"),
+        "llama": (llama, ["q_proj", "k_proj", "v_proj"], "CAUSAL_LM"),
+        "bert": (bert, ["query", "key", "value"], "SEQ_CLS"),
+    }[kind]
+    config = peft.LoraConfig(
+        r=16, target_modules=targets, task_type=task, fan_in_fan_out=kind == "gpt2"
+    )
+    adapted = peft.get_peft_model(model(), config)
+    torch.manual_seed(1)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.02)
+    batch = (classes if kind == "bert" else next_tokens)((LENGTH, 4))
+    result = sp.audit_step(adapted, None, batch)
+    assert float(result.scores["token_recall"].min()) >= 0.6
+    assert float(result.scores["token_precision"].min()) >= 0.9
