@@ -18,6 +18,7 @@ from seepage.attacks.text.readers import (
     SpanCheck,
     list_readers,
     list_weights,
+    measure_tokens,
     run_reader,
     stack_gradients,
 )
@@ -30,6 +31,9 @@ from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.progress import report
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
+
+# Layers above the first attention that check texts, at most: two blocks or so.
+_LATER = 8
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def find_readers(task: Task, *, tolerance: float) -> TextReaders:
     reads_last: list[bool] = []
     for reader in found.readers:
         gradient = stack_gradients(task, reader.layers, probe)
-        if not bool(gradient.any()):
+        if len(spanning["prefix"] + spanning["text"]) == _LATER or not bool(gradient.any()):
             continue
         basis = row_span(gradient, tolerance=tolerance)
         inside = share_outside(basis, reader.read) < 1e-2
@@ -133,7 +137,7 @@ class _Dager:
         task, size = observation.task, observation.batch_size
         readers = find_readers(task, tolerance=self.rank_tolerance)
         first, *rest = self._find_spans(observation, (readers.token, *readers.later))
-        candidates = self._find_tokens(task, first, domain.vocabulary, at_least=size or 1)
+        candidates = self._find_tokens(task, first, at_least=size or 1)
         limit, clear = self.tolerance, all(check.clear for check in (first, *rest))
         if readers.both_ways:
             limit = min(limit, CERTAIN)
@@ -195,16 +199,14 @@ class _Dager:
             lengths = (texts != padding).long().sum(1)
         return find_last_words(observation, wide, lengths)
 
-    def _find_tokens(
-        self, task: Task, check: SpanCheck, vocabulary: int, *, at_least: int
-    ) -> list[Tensor]:
+    def _find_tokens(self, task: Task, check: SpanCheck, *, at_least: int) -> list[Tensor]:
         """Try every token at every position; keep those whose embedding lies in the span.
 
         Raises:
             NotApplicable: The span holds half of the vocabulary or more, so it tells nothing.
         """
-        everywhere = task.move_inputs(torch.arange(vocabulary))[:, None]
-        outside = check.measure(task, everywhere.expand(-1, task.domain.shape[0]))
+        outside = measure_tokens(task, check.reader, check.basis)
+        outside = outside.expand(-1, task.domain.shape[0])
         if float((outside < self.tolerance).double().mean()) > 0.5:
             raise NotApplicable(
                 f"the update spans {len(check.basis)} directions and with them nearly every token, "
@@ -315,9 +317,9 @@ def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int
 
     Deviations:
         Layers that read the same, such as query, key and value, are stacked: the query alone says
-        nothing about a first token, which attends only to itself. Texts are checked at every
-        layer that tells; the paper takes the second attention. Decoders only; `token_span` reads
-        the words of encoders.
+        nothing about a first token, which attends only to itself. Texts are checked at the layers
+        of about two blocks; the paper takes the second attention. Texts of encoders are put
+        together position by position instead of trying all combinations.
 
     References:
         Petrov et al., 2024 (petrov2024dager)

@@ -152,7 +152,7 @@ def _improve(
                 continue
             shares = _measure(task, check, [one for tried in varied for one in tried], domain)
             for row, (tried, outside) in enumerate(
-                zip(varied, shares.split([len(tried) for tried in varied]), strict=True)
+                zip(varied, torch.split(shares, [len(tried) for tried in varied]), strict=True)
             ):
                 nearest = int(outside.argmin()) if tried else 0
                 if tried and float(outside[nearest]) < best[row]:

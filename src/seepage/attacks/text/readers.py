@@ -102,7 +102,7 @@ def _is_turned(module: nn.Module) -> bool:
 
 def _is_linear(module: nn.Module) -> bool:
     if isinstance(module, nn.MultiheadAttention):
-        return module.in_proj_weight is not None and module.batch_first
+        return module.in_proj_weight is not None and bool(module.batch_first)
     return isinstance(module, nn.Linear) or _is_turned(module)
 
 
@@ -135,6 +135,24 @@ def run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
         with ending, torch.no_grad(), suppress(_SeenEnough):
             task.outputs(task.parameters, texts)
     return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
+
+
+def measure_tokens(task: Task, reader: Reader, basis: Tensor) -> Tensor:
+    """How far outside a span every token lies at every position, `(V, L)`.
+
+    `(V, 1)` if what is read does not depend on the position, as with rotations.
+    """
+    domain = require_texts(task.domain, needed_by="a reader of texts")
+    texts = task.move_inputs(torch.arange(domain.vocabulary))[:, None].expand(-1, domain.length)
+    first = run_reader(task, reader, texts[:1])
+    if torch.allclose(first[:, :1].expand_as(first), first, atol=1e-6):
+        # Networks of one length do not take a shorter text.
+        with suppress(RuntimeError, IndexError, ValueError):
+            if torch.allclose(run_reader(task, reader, texts[:1, :1]), first[:, :1], atol=1e-6):
+                texts = texts[:, :1]
+        first = first[:, :1]
+    parts = (run_reader(task, reader, part) for part in torch.split(texts, TOGETHER))
+    return torch.cat([share_outside(basis, read[:, : first.shape[1]]) for read in parts])
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,10 @@ from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.text.readers import (
-    TOGETHER,
     Reader,
     list_readers,
     list_weights,
-    run_reader,
+    measure_tokens,
     stack_gradients,
 )
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
@@ -127,7 +126,7 @@ class _TokenSpan:
                 "the gradients of the first layers span everything that they could read, or are "
                 "zero, so they tell no token apart; the batch holds too many tokens, or it is noisy"
             )
-        doubt = self._test_tokens(task, spans, domain)
+        doubt = self._test_tokens(task, spans)
         limit = self.false_tokens / doubt.numel()
         texts, sure = _arrange(doubt, limit, domain, observation.batch_size)
         labels = None
@@ -155,7 +154,7 @@ class _TokenSpan:
                 whole = len(basis) < min(gradient.shape)
                 yield _Span(reader, basis, whole)
 
-    def _test_tokens(self, task: Task, spans: tuple[_Span, ...], domain: Tokens) -> Tensor:
+    def _test_tokens(self, task: Task, spans: tuple[_Span, ...]) -> Tensor:
         """How likely it is for each token to lie as near to all spans by chance, `(V, L or 1)`.
 
         Most tokens are absent, so the shares outside a span of all tokens tell what chance does.
@@ -164,7 +163,7 @@ class _TokenSpan:
         """
         doubt: Tensor | None = None
         for span in spans:
-            outside = self._measure(task, span, domain)
+            outside = measure_tokens(task, span.reader, span.basis)
             squares = outside.clamp(_TINY, 1 - _TINY).square()
             odds = squares.log() - (1 - squares).log()
             middle = odds.median(0, keepdim=True).values
@@ -176,18 +175,6 @@ class _TokenSpan:
             doubt = chance if doubt is None else torch.maximum(doubt, chance)
         assert doubt is not None
         return doubt
-
-    def _measure(self, task: Task, span: _Span, domain: Tokens) -> Tensor:
-        """Shares outside a span of every token, at every position if that matters, `(V, L)`."""
-        tokens = task.move_inputs(torch.arange(domain.vocabulary))[:, None]
-        texts = tokens.expand(-1, domain.length)
-        first = run_reader(task, span.reader, texts[:1])
-        same = bool(torch.allclose(first[:, :1].expand_as(first), first, atol=1e-6))
-        parts = []
-        for part in torch.split(texts, TOGETHER):
-            read = run_reader(task, span.reader, part)
-            parts.append(share_outside(span.basis, read[:, :1] if same else read))
-        return torch.cat(parts)
 
 
 def _arrange(

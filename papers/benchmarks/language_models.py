@@ -1,0 +1,132 @@
+"""What a step of fine-tuning a real language model gives away: adapters of several ranks, and all.
+
+    python -m benchmarks.language_models FOLDER [--kinds lora=4 full] [--sizes 1 4]
+
+FOLDER holds a model of transformers with its tokenizer, as `save_pretrained` writes it; nothing is
+downloaded. Decoders predict the next token, encoders classify. Texts are runs of the bundled play,
+of 6 to 24 tokens, filled up with padding. Adapters stand beside query, key and value of every
+block; they are trained for two steps on other texts first, so that both their matrices count. Each
+row has the budget in tokens, and what `token_span`, `dager` and `bag_of_words` recover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import seepage as sp
+from benchmarks.provenance import save
+from seepage.zoo.lora import adapt
+
+SHORTEST, LONGEST, STEPS, RATE = 6, 24, 2, 1e-3
+TARGETS = ("q_proj", "k_proj", "v_proj", "query", "key", "value", "c_attn")
+
+
+def load_model(folder: Path) -> tuple[nn.Module, Any]:
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    # Reserved tokens fill texts up, since no text ends with them.
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.unk_token
+    torch.manual_seed(0)
+    encoder = AutoConfig.from_pretrained(folder).model_type == "bert"
+    kind = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
+    options = {"dtype": torch.float32, "local_files_only": True}
+    return kind.from_pretrained(folder, **options).eval(), tokenizer
+
+
+def read_texts(tokenizer: Any, people: int, *, start: int) -> dict[str, Tensor]:
+    play = sp.data.load("hamlet")
+    lengths = (SHORTEST + sp.rng(start).uniform((people,)) * (LONGEST - SHORTEST + 1)).long()
+    first = [120 + 40 * start + 2 * person for person in range(people)]
+    words = [
+        play.domain.words(play.inputs[i]) + play.domain.words(play.inputs[i + 1]) for i in first
+    ]
+    rows = [tokenizer(" ".join(said))["input_ids"] for said in words]
+    rows = [row[: int(length)] for row, length in zip(rows, lengths, strict=True)]
+    mask = torch.arange(max(map(len, rows))) < torch.tensor([[len(row)] for row in rows])
+    tokens = torch.full(mask.shape, tokenizer.pad_token_id)
+    tokens[mask] = torch.tensor([token for row in rows for token in row])
+    return {"input_ids": tokens, "attention_mask": mask.long()}
+
+
+def label(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    if "Classification" in type(model).__name__:
+        return batch | {"labels": torch.arange(len(batch["input_ids"])) % 2}
+    return batch | {"labels": torch.where(batch["attention_mask"].bool(), batch["input_ids"], -100)}
+
+
+def tune(model: nn.Module, kind: str, tokenizer: Any) -> nn.Module:
+    """Freeze a model and add adapters, trained for some steps; or leave all of it to be trained."""
+    if kind == "full":
+        return model.requires_grad_(True)
+    adapt(model, rank=int(kind.removeprefix("lora=")), targets=TARGETS, head=False, spread=0.0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=RATE)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(**label(model, read_texts(tokenizer, 4, start=50 + step))).loss.backward()
+        optimizer.step()
+    return model
+
+
+def measure(model: nn.Module, batch: dict[str, Tensor], attack: str) -> dict[str, object]:
+    began = time.process_time()
+    result = sp.audit_step(model, None, batch, attacks=[attack])
+    seconds = round(time.process_time() - began, 1)
+    if not result.records:
+        return {"attack": attack, "refused": result.refused[attack], "seconds": seconds}
+    names = {
+        "recall": "token_recall",
+        "precision": "token_precision",
+        "words_in_place": "token_accuracy",
+    }
+    scores = {own: round(float(result.scores[name].mean()), 4) for own, name in names.items()}
+    exact = float(result.scores["exact"].mean())
+    return {"attack": attack, **scores, "exact_texts": round(exact, 4), "seconds": seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="a model of transformers")
+    parser.add_argument("--kinds", nargs="+", default=["lora=4", "lora=16", "lora=64", "full"])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[1, 4, 16])
+    parser.add_argument("--attacks", nargs="+", default=["token_span", "dager", "bag_of_words"])
+    parser.add_argument("--name", default="language_model", help="of the result")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for kind in options.kinds:
+        model, tokenizer = load_model(options.folder)
+        model = tune(model, kind, tokenizer)
+        for people in options.sizes:
+            batch = label(model, read_texts(tokenizer, people, start=0))
+            tokens = batch["input_ids"][batch["attention_mask"].bool()].tolist()
+            row: dict[str, object] = {"tuning": kind, "texts": people, "tokens": len(tokens)}
+            row["different"] = len(set(tokens))
+            if kind != "full":
+                row["budget"] = 3 * int(kind.removeprefix("lora="))
+            for attack in options.attacks:
+                if attack == "bag_of_words" and kind != "full":
+                    continue
+                rows.append(row | measure(model, batch, attack))
+                print(rows[-1], flush=True)
+    content = {
+        "model": type(model).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    print(save(options.name, "cpu", content | {"rows": rows}, options.out))
+
+
+if __name__ == "__main__":
+    main()
