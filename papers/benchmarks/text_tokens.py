@@ -6,6 +6,11 @@ Texts are runs of the bundled play, cut to 4 to 12 words and filled up with padd
 reads them off the gradient of a small decoder and of a small encoder, whose embeddings are trained.
 Each row has the share of the words that were named, and the share of absent words that were named,
 where one in a thousand is allowed. `token_span` reads them behind adapters whose base is frozen.
+
+    python -m benchmarks.text_tokens --texts [--seeds N]
+
+reads whole texts by `dager`: off gradients and five local steps, in float32 and bfloat16, with and
+without the labels.
 """
 
 from __future__ import annotations
@@ -124,11 +129,71 @@ def measure(
     }
 
 
+def measure_texts(
+    kind: str,
+    people: int,
+    local: sp.Gradient | sp.FedAvg,
+    dtype: torch.dtype,
+    labels: bool,
+    seeds: int,
+) -> dict[str, object]:
+    exact: list[float] = []
+    right: list[float] = []
+    sure, seconds = [], []
+    refused = ""
+    for seed in range(seeds):
+        domain, batch = mixed_texts(people, seed)
+        task = network(kind, domain, seed).to(dtype=dtype)
+        threat = sp.Threat(knows_labels=labels)
+        seen = threat.observe(sp.Client(local), task, batch, rng=sp.rng(seed))
+        began = time.process_time()
+        try:
+            guess = sp.attacks.dager()(seen, rng=sp.rng(seed))
+        except NotApplicable as error:
+            refused = str(error)
+            guess = sp.Reconstruction(torch.full_like(batch.inputs, -1))
+        seconds.append(time.process_time() - began)
+        scores = sp.score(guess, batch, domain=domain)
+        exact += scores["exact"].tolist()
+        right += scores["token_accuracy"].tolist()
+        sure.append(0.0 if guess.confidence is None else float(guess.confidence.mean()))
+    return {
+        "exact_texts": round(sum(exact) / len(exact), 4),
+        "words_in_place": round(sum(right) / len(right), 4),
+        "certain": round(sum(sure) / len(sure), 4),
+        "seconds": round(sum(seconds) / len(seconds), 2),
+        "refused": refused,
+    }
+
+
+def run_texts(options: argparse.Namespace) -> None:
+    rows: list[dict[str, object]] = []
+    locals_ = {"gradient": sp.Gradient(), "5 local steps": sp.FedAvg(lr=0.01, steps=5)}
+    for people in SIZES:
+        for kind in ("decoder", "encoder"):
+            for what, local in locals_.items():
+                for dtype in (torch.float32, torch.bfloat16):
+                    for labels in (False, True):
+                        if labels and (dtype != torch.float32 or what != "gradient"):
+                            continue
+                        row = {"network": kind, "people": people, "shared": what}
+                        row |= {"precision": str(dtype).removeprefix("torch."), "labels": labels}
+                        rows.append(
+                            row | measure_texts(kind, people, local, dtype, labels, options.seeds)
+                        )
+                        print(rows[-1], flush=True)
+    print(save("whole_texts", "cpu", {"width": WIDTH, "rows": rows}, options.out))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", action="store_true", help="whole texts instead of words")
     parser.add_argument("--seeds", type=int, default=2, help="batches of each row")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
+    if options.texts:
+        run_texts(options)
+        return
     rows: list[dict[str, object]] = []
     for kind in ("decoder", "encoder"):
         for people in SIZES:
