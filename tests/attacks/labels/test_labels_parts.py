@@ -1,5 +1,6 @@
 """The parts of label counting against naive computations."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -15,7 +16,10 @@ from seepage.attacks.labels.count_labels import (
     round_counts,
     write_equations,
 )
+from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.attacks.labels.label_evidence import Evidence, measure_gain, read_evidence
+from seepage.core import Update
+from seepage.core.errors import SeepageError
 from seepage.domains import Signal
 from seepage.scoring import count_error
 
@@ -143,3 +147,27 @@ def test_counting_looks_only_at_classes_that_may_have_an_example(monkeypatch):
     assert counts[70] == 2
     # A matrix over all pairs of classes takes minutes, and most classes have nobody.
     assert max(asked) < 100
+
+
+@pytest.mark.parametrize("ratio", [0.9, 0.99])
+@pytest.mark.parametrize("size", [1, 4])
+def test_rows_that_pruning_sets_to_zero_are_left_out(ratio, size):
+    batch = sp.data.bundled("photos", size=size)
+    client = sp.Client(sp.FedAvg(lr=0.1, steps=2), sp.Prune(ratio))
+    seen = sp.Threat().observe(client, sp.zoo.lenet(), batch, rng=sp.rng(0))
+    search = InferLabels(sp.attacks.inverting_gradients(steps=1))
+    found = sorted(search(seen, rng=sp.rng(1)).labels.tolist())
+    expected = sorted(batch.labels.tolist())
+    assert sum(label in expected for label in found) >= size - 1
+
+
+def test_an_update_of_zeros_shows_nobody():
+    task = sp.zoo.lenet()
+    zeros = Update({name: torch.zeros_like(p) for name, p in task.parameters.items()})
+    seen = sp.Threat().observe(
+        sp.Client(sp.Gradient()), task, sp.data.bundled("photos", size=2), rng=sp.rng(0)
+    )
+    found = InferLabels(sp.attacks.inverting_gradients(steps=1))
+    with pytest.raises(SeepageError) as refused:
+        found(replace(seen, update=zeros), rng=sp.rng(1))
+    assert "\n" not in str(refused.value)

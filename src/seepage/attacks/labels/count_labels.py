@@ -288,12 +288,18 @@ def write_equations(evidence: Evidence, size: int) -> _LabelEquations:
 
 
 def _row_space(evidence: Evidence) -> Tensor:
-    """Orthonormal basis of the rows that are more than noise, `(r, d)`."""
+    """Orthonormal basis of the rows that are more than noise, `(r, d)`.
+
+    Rows that a defense has set to zero tell nothing; there is no basis if all of them are.
+    """
     lengths = vector_norm(evidence.gradient, dim=1)
+    seen, lengths = evidence.gradient[lengths > 0], lengths[lengths > 0]
+    if not len(seen):
+        return seen
     noise = evidence.rounding * evidence.gradient.shape[1] ** 0.5 / lengths
     floor = max(6 * evidence.precision, float(noise.median()))
     clear = noise <= floor
-    rows = evidence.gradient[clear] / lengths[clear, None]
+    rows = seen[clear] / lengths[clear, None]
     _, values, directions = torch.linalg.svd(rows, full_matrices=False)
     basis: Tensor = directions[values > floor * values[0]]
     return basis
