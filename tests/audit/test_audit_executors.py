@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import time
@@ -31,7 +32,13 @@ from seepage.audit import (
 from seepage.audit.workers import _run_task
 from seepage.core import Attack
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable, SeepageError
+from seepage.core.errors import (
+    InvalidValue,
+    MissingExtra,
+    NotApplicable,
+    SeepageError,
+    install_hint,
+)
 from seepage.core.progress import listen
 from seepage.search import Engine
 
@@ -305,7 +312,7 @@ def test_a_case_on_ray_is_ended_after_its_time(place, monkeypatch):
 
 def test_without_ray_the_extra_is_named(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'seepage\[ray\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_hint("ray"))):
         RayCluster(SpecSource.read(place / "spec.toml"))
 
 

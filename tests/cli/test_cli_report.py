@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.cli import app
-from seepage.core.errors import SeepageError
+from seepage.core.errors import SeepageError, install_hint
 
 SPEC = """
 title = "Tiny"
@@ -92,7 +92,7 @@ def test_parquet_is_written_where_its_library_is_and_named_where_it_is_not(audit
         from pyarrow import parquet
     except ImportError:
         assert isinstance(done.exception, sp.SeepageError)
-        assert "pip install 'seepage[parquet]'" in str(done.exception)
+        assert install_hint("parquet") in str(done.exception)
         assert not (audits / "rows.parquet").exists()
     else:
         assert parquet.read_table(audits / "rows.parquet").num_rows == 4

@@ -1,3 +1,4 @@
+import re
 import sys
 from types import ModuleType
 
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pictures
 
-from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnknownName
+from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnknownName, install_hint
 from seepage.data import load
 from seepage.domains import CIFAR10, Image
 
@@ -84,7 +85,7 @@ def _torchvision(monkeypatch):
 def test_without_torchvision_the_install_line_is_given(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.delitem(sys.modules, "torchvision.datasets", raising=False)
-    with pytest.raises(MissingExtra, match=r"pip install 'seepage\[vision\]'"):
+    with pytest.raises(MissingExtra, match=re.escape(install_hint("vision"))):
         load("torchvision:FashionMNIST")
 
 

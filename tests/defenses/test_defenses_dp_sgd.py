@@ -2,13 +2,14 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
 from scipy import integrate, stats
 
 import seepage as sp
-from seepage.core.errors import InvalidValue, MissingExtra, UnknownName
+from seepage.core.errors import InvalidValue, MissingExtra, UnknownName, install_hint
 from seepage.defenses import gaussian_epsilon
 
 
@@ -103,7 +104,7 @@ def test_without_opacus_the_account_says_what_to_install():
     try:
         import opacus  # noqa: F401
     except ImportError:
-        with pytest.raises(MissingExtra, match=r"pip install 'seepage\[dp\]'"):
+        with pytest.raises(MissingExtra, match=re.escape(install_hint("dp"))):
             sp.epsilon(noise_multiplier=1.0, sample_rate=0.1, steps=10, delta=1e-5)
     else:
         pytest.skip("Opacus is installed")

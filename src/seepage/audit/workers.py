@@ -25,7 +25,7 @@ from seepage.audit.record import Outcome
 from seepage.audit.run_case import AnyCase, Started, announce_nothing, fail_case, run_case
 from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
-from seepage.core.errors import InvalidValue, MissingExtra, SeepageError, UnknownName
+from seepage.core.errors import InvalidValue, MissingExtra, SeepageError, UnknownName, install_hint
 from seepage.core.progress import listen, report
 
 # The first byte of a message says what follows.
@@ -319,9 +319,7 @@ def _import_ray() -> ModuleType:
         ray = import_module("ray")
         import_module("ray.exceptions")
     except ImportError as error:
-        raise MissingExtra(
-            "the executor 'ray' needs an extra: pip install 'seepage[ray]'"
-        ) from error
+        raise MissingExtra(f"the executor 'ray' needs an extra: {install_hint('ray')}") from error
     return ray
 
 

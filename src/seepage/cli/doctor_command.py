@@ -6,7 +6,6 @@ import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -16,6 +15,7 @@ from rich.text import Text
 import seepage as sp
 from seepage import __version__
 from seepage.cli.report_command import print_line
+from seepage.core.errors import install_hint
 
 WELL, ILL = 0, 1
 # The extra of each optional package, and what it is for.
@@ -34,18 +34,6 @@ _EXTRAS: Mapping[str, tuple[str, str]] = {
     "pyarrow": ("parquet", "tables from Parquet files, and seepage report --format parquet"),
     "mkdocs": ("docs", "building the documentation"),
 }
-
-
-def install_hint(extra: str) -> str:
-    """The command that installs an extra, for a checkout or for an installed package.
-
-    Example:
-        >>> install_hint("lpips").endswith("[lpips]'")
-        True
-    """
-    root = Path(__file__).parents[3]
-    is_checkout = (root / "pyproject.toml").is_file() and (root / "src" / "seepage").is_dir()
-    return f"pip install -e '.[{extra}]'" if is_checkout else f"pip install 'seepage[{extra}]'"
 
 
 def diagnose(console: Console) -> int:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class SeepageError(Exception):
@@ -86,6 +87,18 @@ class MissingExtra(SeepageError, ImportError):
 
 class BrokenPlugin(SeepageError, ImportError):
     """A part that another package registers cannot be imported, or is not what it says."""
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs an extra, for a checkout or for an installed package.
+
+    Example:
+        >>> install_hint("lpips").endswith("[lpips]'")
+        True
+    """
+    root = Path(__file__).parents[3]
+    is_checkout = (root / "pyproject.toml").is_file() and (root / "src" / "seepage").is_dir()
+    return f"pip install -e '{root}[{extra}]'" if is_checkout else f"pip install 'seepage[{extra}]'"
 
 
 def summarise_error(error: BaseException) -> str:

@@ -28,6 +28,7 @@ from seepage.core.errors import (
     SeepageError,
     UnknownName,
     UnreadableFile,
+    install_hint,
 )
 from seepage.core.whole_file import open_plain, require_size
 from seepage.data.dataset import DataRequest, Dataset, data_root, interleave_classes
@@ -384,7 +385,7 @@ def _open_torchvision(name: str, split: str) -> Any:  # noqa: ANN401
     except (ImportError, RuntimeError, OSError) as error:
         raise MissingExtra(
             f"expected torchvision, but it does not import ({_first_line(error)}): "
-            "pip install 'seepage[vision]'"
+            f"{install_hint('vision')}"
         ) from error
     if name not in catalogue.__all__:
         raise UnknownName("torchvision data set", name, catalogue.__all__)

@@ -25,6 +25,7 @@ from seepage.core.errors import (
     UnknownName,
     UnreadableFile,
     error_path,
+    install_hint,
 )
 from seepage.core.rng import Rng
 from seepage.core.whole_file import open_plain
@@ -395,7 +396,7 @@ def _read_parquet(path: Path) -> _RawTable:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
         raise MissingExtra(
-            f"{path} is a Parquet file, which needs pyarrow: pip install 'seepage[parquet]'"
+            f"{path} is a Parquet file, which needs pyarrow: {install_hint('parquet')}"
         ) from error
     try:
         with parquet.ParquetFile(path) as file:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Defense, Protection, Rng, Update
-from seepage.core.errors import InvalidValue, MissingExtra, UnknownName
+from seepage.core.errors import InvalidValue, MissingExtra, UnknownName, install_hint
 from seepage.core.update import Granularity
 from seepage.defenses.chain import Chain, OnAggregate, OnUpdate, chain
 
@@ -246,7 +246,7 @@ def epsilon(
         from opacus import accountants
     except ImportError as error:
         raise MissingExtra(
-            "epsilon needs Opacus: pip install 'seepage[dp]', or use gaussian_epsilon if every "
+            f"epsilon needs Opacus: {install_hint('dp')}, or use gaussian_epsilon if every "
             "example takes part in every step"
         ) from error
     made = {"rdp": accountants.RDPAccountant, "prv": accountants.PRVAccountant}[accountant]()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from seepage.core.errors import MissingExtra
+from seepage.core.errors import MissingExtra, install_hint
 from seepage.integrations.gathered_step import GatheredStep, StepListener, copy_prepared
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def step_callback(listener: StepListener) -> TrainerCallback:
     try:
         from transformers import TrainerCallback
     except ImportError as error:
-        raise MissingExtra("this needs transformers: pip install 'seepage[huggingface]'") from error
+        raise MissingExtra(f"this needs transformers: {install_hint('huggingface')}") from error
 
     class StepCallback(TrainerCallback):  # type: ignore[misc]
         """Listens to the network in chosen steps, and hands over what it heard."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from seepage.core.errors import InvalidValue, MissingExtra
+from seepage.core.errors import InvalidValue, MissingExtra, install_hint
 from seepage.integrations.gathered_step import GatheredStep, StepListener
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def step_callback(listener: StepListener) -> Callback:
         try:
             from pytorch_lightning import Callback
         except ImportError as error:
-            raise MissingExtra("this needs Lightning: pip install 'seepage[lightning]'") from error
+            raise MissingExtra(f"this needs Lightning: {install_hint('lightning')}") from error
 
     class StepCallback(Callback):  # type: ignore[misc]
         """Gathers batches, and hands them over with the gradient."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.capture.setting import Setting
-from seepage.core.errors import MissingExtra
+from seepage.core.errors import MissingExtra, install_hint
 from seepage.integrations.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RecordUpdate(DXOFilter):  # type: ignore[misc]
     ) -> None:
         """Check the arguments; NVFlare reads them back from the attributes of their names."""
         if _ERROR is not None:
-            raise MissingExtra("this needs NVFlare: pip install 'seepage[nvflare]'") from _ERROR
+            raise MissingExtra(f"this needs NVFlare: {install_hint('nvflare')}") from _ERROR
         from nvflare.apis.dxo import DataKind
 
         super().__init__([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], None)

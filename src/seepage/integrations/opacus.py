@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Defense, Rng
-from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable
+from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable, install_hint
 from seepage.defenses.clip import dp_sgd
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _require_plain(optimizer: object) -> None:
     try:
         from opacus.optimizers import DPOptimizer
     except ImportError as error:
-        raise MissingExtra("this needs Opacus: pip install 'seepage[dp]'") from error
+        raise MissingExtra(f"this needs Opacus: {install_hint('dp')}") from error
     if type(optimizer) is not DPOptimizer:
         raise NotApplicable(
             f"expected an optimiser of Opacus with flat clipping, got {type(optimizer).__name__}; "

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from seepage.audit.record import Record
-from seepage.core.errors import MissingExtra
+from seepage.core.errors import MissingExtra, install_hint
 from seepage.report.leak import Attempt, attempts, unscored
 from seepage.report.words import Setup, defense_words, local_words, threat_words
 
@@ -202,7 +202,7 @@ def as_parquet(rows: Sequence[FlatRow]) -> bytes:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtra(
-            "--format parquet needs pyarrow: pip install 'seepage[parquet]', or use --format csv"
+            f"--format parquet needs pyarrow: {install_hint('parquet')}, or use --format csv"
         ) from error
     kept = io.BytesIO()
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in _columns(rows)})

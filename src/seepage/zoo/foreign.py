@@ -9,7 +9,7 @@ from importlib import import_module
 from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
-from seepage.core.errors import InvalidValue, MissingExtra
+from seepage.core.errors import InvalidValue, MissingExtra, install_hint
 from seepage.domains.box import IMAGENET
 from seepage.zoo.building import add_argument, require_int, seed_torch
 
@@ -84,7 +84,7 @@ def hugging_face(
         transformers = import_module("transformers")
     except ImportError as error:
         raise MissingExtra(
-            "networks named 'hf:...' need transformers: pip install 'seepage[huggingface]'"
+            f"networks named 'hf:...' need transformers: {install_hint('huggingface')}"
         ) from error
     sizes = {"image_size": domain.shape[-1], "num_channels": domain.shape[0]}
     try:
@@ -118,7 +118,7 @@ def pytorch_image_models(
     except Exception as error:  # torchvision, which it imports, fails in many ways
         raise MissingExtra(
             f"'timm:{name}' needs timm and a torchvision that loads beside this torch: "
-            f"pip install 'seepage[timm]' ({_first_line(error)})"
+            f"{install_hint('timm')} ({_first_line(error)})"
         ) from error
     options = {"num_classes": require_int("classes", classes), "in_chans": domain.shape[0]}
     build = partial(timm.create_model, name, pretrained=False, **options)
