@@ -194,3 +194,33 @@ def test_every_person_of_a_table_comes_back_exactly_from_a_spec(loss, written, t
     page = audit_page(result)
     assert '<th scope="row">pressure</th>' in page
     assert 'class="signal"' not in page
+
+
+def test_a_parquet_file_is_read_as_the_same_table_in_csv(written, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    rows = people()
+    typed = {
+        name: [None if value in ("", "NA") else value for value in column]
+        for name, column in zip(HEADER, zip(*rows, strict=True), strict=True)
+    }
+    parquet.write_table(pyarrow.table(typed), tmp_path / "people.parquet")
+    one = sp.data.load(f"csv:{written(HEADER, rows)}")
+    other = sp.data.load(f"parquet:{tmp_path / 'people.parquet'}")
+    assert one.domain == other.domain
+    assert torch.equal(one.inputs, other.inputs)
+    assert torch.equal(one.labels, other.labels)
+
+
+def test_a_long_parquet_file_is_sampled_from_all_of_it(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    monkeypatch.setattr(table_files, "MOST_ROWS", 500)
+    numbers = np.arange(20_000)
+    table = pyarrow.table({"number": numbers, "label": numbers % 2})
+    parquet.write_table(table, tmp_path / "long.parquet")
+    found = sp.data.read_table(tmp_path / "long.parquet")
+    assert len(found) == 500
+    column = found.domain.columns[0]
+    drawn = column.low + (column.high - column.low) * found.inputs[:, 0]
+    assert abs(float(drawn.mean()) - 10_000) < 2_000

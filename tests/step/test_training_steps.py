@@ -138,3 +138,9 @@ def test_accumulated_batches_that_do_not_fit_are_said(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="seepage.steps"):
         step.finish(0, network())
     assert "2 accumulated batches cannot be joined" in caplog.text
+
+
+def test_a_network_whose_lazy_layers_have_not_run_is_refused_in_one_sentence():
+    lazy = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+    with pytest.raises(sp.SeepageError, match="lazy layers that have not run"):
+        sp.audit_step(lazy, nn.CrossEntropyLoss(), (DIGITS.inputs, DIGITS.labels))

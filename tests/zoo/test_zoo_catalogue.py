@@ -226,3 +226,30 @@ def test_the_network_of_a_user_is_copied(user_module):
 def test_a_network_without_parameters_is_refused():
     with pytest.raises(InvalidValue, match=r"torch\.nn:Flatten has no trainable parameter"):
         zoo.from_factory("torch.nn:Flatten", domain=TINY)
+
+
+LAZY = """
+from torch import nn
+
+
+def build():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.LazyLinear(10))
+"""
+
+
+def test_lazy_layers_get_their_sizes_from_the_domain(tmp_path, monkeypatch):
+    (tmp_path / "lazy_hospital.py").write_text(LAZY)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = zoo.from_factory("lazy_hospital:build", domain=MNIST, classes=10)
+    assert next(task.model.parameters()).shape == (8, 784)
+    assert float(task.model[2].running_mean.abs().max()) == 0
+    again = zoo.from_factory("lazy_hospital:build", domain=MNIST, classes=10)
+    pairs = zip(task.model.parameters(), again.model.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_lazy_layers_that_cannot_run_are_said_in_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "lazy_wrong.py").write_text(LAZY.replace("nn.Flatten()", "nn.Linear(3, 4)"))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidValue, match="sizes of its lazy layers, but it raised"):
+        zoo.from_factory("lazy_wrong:build", domain=MNIST)

@@ -32,6 +32,7 @@ from seepage.core.errors import (
 )
 from seepage.core.whole_file import open_plain, require_size
 from seepage.data.dataset import DataRequest, Dataset, data_root, interleave_classes
+from seepage.data.dicom_files import DICOM, read_dicom
 from seepage.domains.box import CIFAR10, CIFAR100, MNIST, Image, Signal
 from seepage.domains.tabular import Continuous, Tabular, round_outwards
 
@@ -99,6 +100,8 @@ _ROOM = 40
 
 def read_picture(path: Path) -> Tensor:
     """Read an image file, upright, as `(1, H, W)` if grey, else `(3, H, W)`."""
+    if path.suffix.lower() in DICOM:
+        return read_dicom(path)
     from PIL import Image, ImageOps
 
     damage = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error, zlib.error)
@@ -135,7 +138,7 @@ _NO_CLASS = "image"
 
 
 def image_folder(request: DataRequest) -> Dataset:
-    """Load PNG, JPEG, BMP, GIF, WebP, TIFF and PPM images, cut to their centre square of 32 pixels.
+    """Load images of `FORMATS` and DICOM files, cut to their centre square of 32 pixels.
 
     Classes are the sub-folders in alphabetical order, and consecutive examples differ in class.
     Images without sub-folders are all of one class, and a model needs `classes` then.
@@ -172,7 +175,7 @@ def _list_images(folder: Path) -> list[Path]:
     from PIL import Image
 
     forms = Image.registered_extensions()
-    readable = {suffix for suffix in forms if forms[suffix] in FORMATS}
+    readable = {*DICOM, *(suffix for suffix in forms if forms[suffix] in FORMATS)}
     files = (child for child in folder.iterdir() if child.is_file() and child.name[0] != ".")
     return sorted(file for file in files if file.suffix.lower() in readable)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import SGD, Optimizer
 
 from seepage.audit.targets import CapturedUpdate, Target
@@ -129,6 +130,11 @@ def copy_model(model: object) -> nn.Module:
         raise InvalidValue(
             f"expected a network with weights, but {type(model).__name__} is on the meta device, "
             "which holds none; load them first"
+        )
+    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        raise InvalidValue(
+            f"expected a network with weights, but {type(model).__name__} has lazy layers that "
+            "have not run; call it on a batch first"
         )
     try:
         return copy_unwrapped(model)

@@ -16,8 +16,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from seepage.core import Domain, Task, cross_entropy
+from seepage.core import Domain, Rng, Task, cross_entropy
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, summarise_error
 from seepage.core.loss import Loss
 from seepage.core.plugins import import_factory
@@ -182,9 +183,26 @@ def from_factory(
         raise InvalidValue(
             f"expected {path!r} to return a torch.nn.Module, got {type(model).__name__}"
         )
+    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        _run_lazy_layers(path, model, domain, seed)
     task = Task(model, loss, domain, name=add_argument(path, "seed", seed) if seed else path)
     if weights is not None:
         task = load_weights(task, weights)
     if classes is not None and task.classes != require_int("classes", classes):
         raise InvalidValue(f"expected {path!r} to have {classes} outputs, got {task.classes}")
     return task
+
+
+def _run_lazy_layers(path: str, model: nn.Module, domain: Domain, seed: int) -> None:
+    """Run a network once, which tells its lazy layers their sizes."""
+    inputs = domain.normalise(domain.sample(2, rng=Rng(0)))
+    try:
+        with seed_torch(seed), torch.no_grad():
+            # As in evaluation, which leaves running statistics as they are.
+            model.eval()(inputs)
+        model.train()
+    except Exception as error:
+        raise InvalidValue(
+            f"expected {path!r} to accept inputs of shape {tuple(domain.shape)}, which sets the "
+            f"sizes of its lazy layers, but it raised {summarise_error(error)}"
+        ) from error
