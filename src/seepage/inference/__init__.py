@@ -3,7 +3,7 @@
 from seepage.inference.attributes import AttributeComparison, AttributeGuess, attributes
 from seepage.inference.detection import Detection
 from seepage.inference.epsilon_audit import EpsilonAudit, PrivateSteps, audit_epsilon
-from seepage.inference.membership import Membership, membership
+from seepage.inference.membership import Membership, membership, membership_by_round
 
 __all__ = [
     "AttributeComparison",
@@ -15,4 +15,5 @@ __all__ = [
     "attributes",
     "audit_epsilon",
     "membership",
+    "membership_by_round",
 ]

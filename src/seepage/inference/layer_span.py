@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
-from seepage.core import Task, Update
-from seepage.probing.first_layer import calls, noise
+from seepage.core import Observation, Task, Update
+from seepage.probing.first_layer import calls, convolutional_reader, input_readers, noise
 from seepage.probing.hooks import layer_inputs
 
 # What noise adds to a squared singular value, as a share of the largest: from the rounding of
@@ -42,6 +42,10 @@ class SpanLayer:
     name: str
     bias: bool = False
     kernel: tuple[tuple[int, ...], ...] | None = None
+
+    def is_shared(self, update: Update) -> bool:
+        """Whether the update has the gradient of this layer."""
+        return f"{self.name}.weight".lstrip(".") in update.tensors
 
     def gradient(self, update: Update) -> Tensor:
         """The gradient `(m, d)`, in double precision."""
@@ -92,6 +96,24 @@ def span_layers(task: Task) -> tuple[SpanLayer, ...]:
         if layer is not None and _count_positions(layer, read) < weight[0].numel():
             found[name] = layer
     return tuple(layer for name, layer in found.items() if name not in again)
+
+
+def stack_rounds(rounds: Sequence[Observation]) -> Observation | None:
+    """Several rounds as one, whose first layer has the neurons of all; None if there is no such.
+
+    The first layer reads the same inputs in every round, whatever its weights are. So the rows of
+    its gradients in all rounds lie in the span of the same inputs.
+    """
+    task = rounds[0].task
+    spanned = {layer.name for layer in span_layers(task)}
+    readers = [n for n in (*input_readers(task), convolutional_reader(task)) if n in spanned]
+    prefix = f"{readers[0]}." if readers and readers[0] else ""
+    names = [n for n in (f"{prefix}weight", f"{prefix}bias") if n in task.parameters]
+    updates = [seen.update.descent() for seen in rounds]
+    if not readers or not names or any(n not in u.tensors for n in names for u in updates):
+        return None
+    stacked = {name: torch.cat([update.tensors[name] for update in updates]) for name in names}
+    return replace(rounds[0], update=Update(stacked))
 
 
 def _describe(module: nn.Module, name: str, bias: bool) -> SpanLayer | None:

@@ -19,7 +19,7 @@ from seepage.inference.calibration import (
     evidence,
     monotone_likelihood_ratios,
 )
-from seepage.inference.layer_span import read_layers, span_layers, span_scores
+from seepage.inference.layer_span import read_layers, span_layers, span_scores, stack_rounds
 from seepage.numerics.binomial import Rate
 from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData
@@ -123,7 +123,9 @@ def membership(
     them, and no copy or near-duplicate of a member.
 
     Several observations of clients that train on the same data at the same layers are added up:
-    the sum of their scores is calibrated, so they need not be independent.
+    the sum of their scores is calibrated, so they need not be independent. Or their gradients of
+    the first layer are stacked, if that tells more: every round spans the same inputs, so that
+    several rounds of a narrow layer span what one round of a wide one does.
 
     Args:
         observations: What the adversary saw of one round, or of several.
@@ -167,31 +169,37 @@ def membership(
             "expected public inputs to calibrate on, got none; give public=PublicData(inputs, "
             "labels), or others= for the exact test"
         )
-    public, dropped = _leave_out(public, candidates)
-    if len(public.inputs) < _LEAST:
-        raise InvalidValue(
-            f"expected at least {_LEAST} public inputs that are no candidates, got "
-            f"{len(public.inputs)}"
-        )
-    prepared = _Prepared.of(public, rounds, labelled=not isinstance(candidates, Tensor))
-    tests = [prepared.rehearse(seen) for seen in rounds]
-    known = candidates if isinstance(candidates, Batch) else _unlabelled(candidates)
-    scores = _add(tests, [t(s, known) for t, s in zip(tests, rounds, strict=True)])
-    strangers = _add(tests, [t(s, prepared.strangers) for t, s in zip(tests, rounds, strict=True)])
-    inside = _add(tests, [t.members for t in tests])
-    outside = _add(tests, [t.outsiders for t in tests])
-    notes = [*prepared.notes]
-    if dropped:
-        notes.append(f"{dropped} public inputs are candidates and were left out")
-    return Membership(
-        p_values=conformal_p_values(scores, strangers),
-        likelihood_ratios=monotone_likelihood_ratios(scores, inside, outside),
-        scores=scores,
-        test=tuple(t.name for t in tests),
-        strangers=len(strangers),
-        power=_power(inside, outside, len(strangers)),
-        notes=tuple(notes),
-    )
+    return _RoundTests.of(rounds, candidates, public).after(len(rounds))
+
+
+def membership_by_round(
+    observations: Sequence[Observation], candidates: Batch | Tensor, *, public: PublicData
+) -> tuple[Membership, ...]:
+    """What `membership` says after the first round, after the first two, and so on.
+
+    Args:
+        observations: One for each round, in order.
+        candidates: As for `membership`.
+        public: As for `membership`.
+
+    Example:
+        >>> import seepage as sp
+        >>> digits = sp.data.load("digits").take(range(100))
+        >>> public = PublicData(digits.inputs[20:], digits.labels[20:])
+        >>> client, batch = sp.Client(sp.Gradient()), sp.Batch(digits.inputs[:8], digits.labels[:8])
+        >>> tasks = [sp.zoo.mlp(hidden=(4,), domain=sp.domains.MNIST, seed=i) for i in range(3)]
+        >>> seen = [sp.Threat().observe(client, task, batch, rng=sp.rng(0)) for task in tasks]
+        >>> people = sp.Batch(digits.inputs[:12], digits.labels[:12])
+        >>> last = membership_by_round(seen, people, public=public)[-1]
+        >>> last.test
+        ('span of hidden1, floor 1e-13, stacked over 3 rounds',)
+        >>> bool(last.p_values[:8].max() < 0.05)
+        True
+    """
+    rounds = list(observations)
+    _check_rounds(rounds, candidates)
+    tests = _RoundTests.of(rounds, candidates, public)
+    return tuple(tests.after(number) for number in range(1, len(rounds) + 1))
 
 
 def _check_rounds(rounds: Sequence[Observation], candidates: Batch | Tensor) -> None:
@@ -260,6 +268,82 @@ class _Test:
         return max(gap, 1e-12) / max(spread, 1e-12)
 
 
+@dataclass(frozen=True, eq=False)
+class _RoundTests:
+    """Scores of every round by its best statistic, to be added up over some of them.
+
+    Args:
+        rounds: What was seen.
+        candidates: Who is tested.
+        prepared: Public people.
+        tests: One for each round.
+        scores: Of the candidates in each round.
+        strangers: Of public strangers in each round.
+        notes: What limits the result.
+    """
+
+    rounds: Sequence[Observation]
+    candidates: Batch
+    prepared: _Prepared
+    tests: Sequence[_Test]
+    scores: Sequence[Tensor]
+    strangers: Sequence[Tensor]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, rounds: Sequence[Observation], candidates: Batch | Tensor, public: PublicData
+    ) -> _RoundTests:
+        """Rehearse every round, and score everybody."""
+        public, dropped = _leave_out(public, candidates)
+        if len(public.inputs) < _LEAST:
+            raise InvalidValue(
+                f"expected at least {_LEAST} public inputs that are no candidates, got "
+                f"{len(public.inputs)}"
+            )
+        prepared = _Prepared.of(public, rounds, labelled=not isinstance(candidates, Tensor))
+        tests = [prepared.rehearse(seen, number) for number, seen in enumerate(rounds)]
+        known = candidates if isinstance(candidates, Batch) else _unlabelled(candidates)
+        left_out = [f"{dropped} public inputs are candidates and were left out"] * bool(dropped)
+        return cls(
+            rounds,
+            known,
+            prepared,
+            tests,
+            [test(seen, known) for test, seen in zip(tests, rounds, strict=True)],
+            [test(seen, prepared.strangers) for test, seen in zip(tests, rounds, strict=True)],
+            (*prepared.notes, *left_out),
+        )
+
+    def after(self, number: int) -> Membership:
+        """What the first so many rounds tell together."""
+        tests, rounds = self.tests[:number], self.rounds[:number]
+        names = tuple(test.name for test in tests)
+        scores, strangers = (_add(tests, s[:number]) for s in (self.scores, self.strangers))
+        inside, outside = (
+            _add(tests, [getattr(test, kind) for test in tests])
+            for kind in ("members", "outsiders")
+        )
+        stacked = self.prepared.rehearse_stacked(rounds) if number > 1 else None
+        if stacked is not None and _told(stacked) > _told(_Test("", inside, outside, None)):
+            seen = stack_rounds(rounds)
+            assert seen is not None
+            names = (f"{stacked.name}, stacked over {number} rounds",)
+            scores, strangers = (
+                stacked(seen, b) for b in (self.candidates, self.prepared.strangers)
+            )
+            inside, outside = stacked.members, stacked.outsiders
+        return Membership(
+            p_values=conformal_p_values(scores, strangers),
+            likelihood_ratios=monotone_likelihood_ratios(scores, inside, outside),
+            scores=scores,
+            test=names,
+            strangers=len(strangers),
+            power=_power(inside, outside, len(strangers)),
+            notes=self.notes,
+        )
+
+
 def _add(tests: Sequence[_Test], scores: Sequence[Tensor]) -> Tensor:
     """Add up the rounds; one round alone keeps its scores."""
     if len(tests) == 1:
@@ -274,7 +358,7 @@ def score_members(
     """Score examples by every statistic: of spans, or of gradients if they are whitened."""
     if whitening is not None:
         return alignment_scores(seen.update, seen.task, batch, whitening)
-    layers = span_layers(seen.task)
+    layers = [layer for layer in span_layers(seen.task) if layer.is_shared(seen.update)]
     readings = read_layers(seen.task, layers, batch.inputs)
     return {n: s.cpu() for n, s in span_scores(seen.update, layers, readings).items()}
 
@@ -333,12 +417,16 @@ class _Prepared:
         batches = [(_take(rest, o[:size]), _take(rest, o[size:most])) for o in orders]
         return cls(tuple(batches), whitening, strangers, labelled, tuple(notes))
 
-    def rehearse(self, seen: Observation) -> _Test:
-        """Be the client, and find the statistic that tells members from strangers best."""
-        key = Rng(0).fork("membership", "client")
-        rehearsed = [
+    def _be_client(self, seen: Observation, number: int) -> list[Observation]:
+        """What would be seen of every batch in this round, with its own randomness."""
+        key = Rng(0).fork("membership", "client", number)
+        return [
             be_client(seen, members, rng=key.fork(i)) for i, (members, _) in enumerate(self.batches)
         ]
+
+    def rehearse(self, seen: Observation, number: int) -> _Test:
+        """Be the client, and find the statistic that tells members from strangers best."""
+        rehearsed = self._be_client(seen, number)
         best = self._best(rehearsed, None)
         if best is not None and float(best.members.min()) > float(best.outsiders.max()):
             return best
@@ -352,6 +440,14 @@ class _Prepared:
                 "that gradients can be compared"
             )
         return best
+
+    def rehearse_stacked(self, rounds: Sequence[Observation]) -> _Test | None:
+        """The same with all rounds at once; None if the first layer reads no inputs as they are."""
+        if stack_rounds(rounds) is None:
+            return None
+        each = [self._be_client(seen, number) for number, seen in enumerate(rounds)]
+        stacked = [stack_rounds(several) for several in zip(*each, strict=True)]
+        return self._best([seen for seen in stacked if seen is not None], None)
 
     def _best(self, rehearsed: Sequence[Observation], whitening: Whitening | None) -> _Test | None:
         inside: dict[str, list[Tensor]] = {}

@@ -283,14 +283,13 @@ class ExactBatch:
         factors = _read_factors(observation, rectified)
         names = [f"{rectified.layer}.{part}" for part in ("weight", "bias")]
         layer = ReLULayer(*(parameters[name].double() for name in names))
-        promising = _select_searches(self.searches, factors)
+        promising = select_searches(self.searches, factors)
         separation, trail = separate_batch(promising, factors, layer, rng=rng)
         normalised = separation.inputs.reshape(-1, *task.domain.shape)
         natural = task.domain.project(task.domain.denormalise(normalised))
         inputs = natural.to(next(iter(parameters.values())).dtype)
-        tolerance = max(_SMALLEST_MISFIT, (10 * factors.noise) ** 2)
-        rows, labels = _find_labels(
-            observation, rectified.layer, inputs, separation.gradients, tolerance
+        rows, labels = find_labels(
+            observation, rectified.layer, inputs, separation.gradients, noise=factors.noise
         )
         inputs = inputs[rows]
         seconds = time.perf_counter() - began
@@ -314,8 +313,8 @@ class ExactBatch:
         return Reconstruction(inputs, labels, trace, certificate)
 
 
-def _find_labels(
-    observation: Observation, layer: str, inputs: Tensor, gradients: Tensor, tolerance: float
+def find_labels(
+    observation: Observation, layer: str, inputs: Tensor, gradients: Tensor, *, noise: float
 ) -> tuple[Tensor, Tensor | None]:
     """The number of each example's input, and its label; None if targets cannot be found.
 
@@ -324,7 +323,7 @@ def _find_labels(
         layer: Name of the first layer.
         inputs: Different ones, in natural units.
         gradients: At the outputs of that layer, one row for each input.
-        tolerance: Share of the squared gradients that copies may leave over.
+        noise: Of the gradients, relative; copies may leave as much of them over.
     """
     task, known = observation.task, observation.labels
     rows = torch.arange(len(inputs), device=inputs.device)
@@ -343,7 +342,7 @@ def _find_labels(
         labels,
         size=observation.batch_size,
         known=known,
-        tolerance=tolerance,
+        tolerance=max(_SMALLEST_MISFIT, (10 * noise) ** 2),
     )
 
 
@@ -362,9 +361,7 @@ def _read_factors(observation: Observation, rectified: Rectified) -> Factors:
     return replace(factors, above=task.parameters[name].double().T @ sent)
 
 
-def _select_searches(
-    searches: Sequence[DirectionSearch], factors: Factors
-) -> list[DirectionSearch]:
+def select_searches(searches: Sequence[DirectionSearch], factors: Factors) -> list[DirectionSearch]:
     """Choose and order the searches worth running, or raise `NotApplicable` if there are none."""
     odds = [search.probability(factors) for search in searches]
     if max(odds) < _HOPELESS:
