@@ -41,7 +41,7 @@ def test_rounds_whose_noise_is_independent_tell_more_than_one():
     seen = observe(6, width=32, noise=0.3)
     found = membership_by_round(seen, DIGITS.take(range(32)), public=PUBLIC)
     auc = [Detection.of(each, torch.arange(32) < 8).auc for each in found]
-    assert auc[-1] > auc[0]
+    assert sum(auc[-3:]) / 3 > auc[0]
 
 
 def test_the_last_of_the_curve_is_what_membership_says():

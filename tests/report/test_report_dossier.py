@@ -84,7 +84,7 @@ def named(dossier, test):
 def test_the_result_of_an_audit_is_told_by_setting_with_its_control_and_effort(clinic):
     made = make(read_source(clinic))
     bare, noisy = named(made, "reconstruction")["findings"]
-    assert bare["subject"] == "mlp, no defense"
+    assert bare["subject"] == "digits: mlp, no defense"
     assert bare["status"] == Status.leak
     assert bare["result"].startswith("2 of 2 people were identified: 2 images reconstructed")
     # With both of two found, 0.05^(1/2) is the exact lower end.
@@ -95,10 +95,10 @@ def test_the_result_of_an_audit_is_told_by_setting_with_its_control_and_effort(c
     assert noisy["status"] != Status.leak
     labels = named(made, "attributes")["findings"]
     assert [one["subject"] for one in labels] == [
-        "label: mlp, no defense",
-        "label: mlp, Gaussian noise \N{GREEK SMALL LETTER SIGMA}=10",
+        "label, digits: mlp, no defense",
+        "label, digits: mlp, Gaussian noise \N{GREEK SMALL LETTER SIGMA}=10",
     ]
-    assert any("people were taken in order" in limit for limit in made["limits"])
+    assert any("drawn at random (taken in order)" in limit for limit in made["limits"])
 
 
 def test_digests_are_those_of_the_files(clinic):

@@ -109,19 +109,19 @@ TESTS: Mapping[str, RequiredTest] = {
         "Membership inference",
         "Was a given person in the data?",
         (_OPINION, f"{_NIST} 2.4.2"),
-        "seepage membership CAPTURE --members N --out FILE",
+        "To run it: seepage membership CAPTURE --members N --out FILE",
     ),
     "attributes": RequiredTest(
         "Attribute inference",
         "What can be inferred about a person whose other data are known?",
         (_OPINION,),
-        "sp.attributes(...).compare(...) and sp.audit.save_evidence, or an audit without labels",
+        "To run it: sp.attributes and sp.audit.save_evidence, or an audit that withholds labels",
     ),
     "reconstruction": RequiredTest(
         "Reconstruction",
         "Can a person's data be computed from what is shared, or the person be singled out by it?",
         (_OPINION, f"{_NIST} 2.4.1"),
-        "seepage audit",
+        "To run it: seepage audit",
     ),
     "inversion": RequiredTest(
         "Model inversion", "What do the answers of the model tell of people?", (_OPINION,), _OUTSIDE
@@ -148,7 +148,7 @@ TESTS: Mapping[str, RequiredTest] = {
         "Promised epsilon",
         "Does the differential privacy that is promised hold?",
         (_OWN,),
-        "sp.audit_epsilon(...) and sp.audit.save_evidence",
+        "To run it: sp.audit_epsilon and sp.audit.save_evidence",
     ),
 }
 

@@ -127,7 +127,9 @@ _SAMPLING = {
 
 def _name_sampling(records: Sequence[Record]) -> str:
     named = list(
-        dict.fromkeys(record.sampling or "chosen in a way not recorded" for record in records)
+        dict.fromkeys(
+            record.sampling or "those of the updates that were given" for record in records
+        )
     )
     return list_words([_SAMPLING.get(one, one) for one in named])
 
@@ -136,7 +138,7 @@ def _tell_sampling(records: Sequence[Record], name: str) -> list[str]:
     if all(record.sampling == "at random" for record in records):
         return []
     return [
-        f"{name}: people were {_name_sampling(records)}, not all drawn at random, so the intervals "
+        f"{name}: not all people were drawn at random ({_name_sampling(records)}): the intervals "
         "hold for people who are like them, and not for everybody in the data."
     ]
 
@@ -144,17 +146,18 @@ def _tell_sampling(records: Sequence[Record], name: str) -> list[str]:
 def _find_in_audit(
     audit: AuditResult, tried: Sequence[Attempt], source: str
 ) -> Iterator[DossierFinding]:
-    """One finding for each network and setup, and one more if labels were not known."""
+    """One finding for each data set, network and setup, and one more if labels were not known."""
     noun = name_inputs(audit)
     models = short_names(record.model for record in audit.records)
     setups = label_setups(Setup.of(record) for record in audit.records)
-    groups: dict[tuple[str, Setup], list[Record]] = {}
+    groups: dict[tuple[str, str, Setup], list[Record]] = {}
     for record in audit.records:
-        groups.setdefault((record.model, Setup.of(record)), []).append(record)
-    for (model, setup), records in groups.items():
-        own = [a for a in tried if (a.record.model, Setup.of(a.record)) == (model, setup)]
+        groups.setdefault((record.data, record.model, Setup.of(record)), []).append(record)
+    for key, records in groups.items():
+        data, model, setup = key
+        own = [a for a in tried if (a.record.data, a.record.model, Setup.of(a.record)) == key]
         about = {
-            "subject": f"{models[model]}, {setups[setup]}",
+            "subject": f"{data}: {models[model]}, {setups[setup]}",
             "effort": describe_effort(records),
             "control": _tell_control(records),
             "adversary": _tell_adversary(records),
@@ -219,7 +222,7 @@ def _judge_labels(people: People, about: Mapping[str, str]) -> DossierFinding:
         if found
         else f"No more labels came back than chance gives ({len(people)} people)",
         interval=_tell_share(["the label" in a.parts for a in people.values()], people),
-        **{**about, "subject": f"label: {about['subject']}", "control": "none"},
+        **{**about, "subject": f"label, {about['subject']}", "control": "none"},
     )
 
 
