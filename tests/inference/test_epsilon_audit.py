@@ -11,7 +11,7 @@ from scipy.stats import binom
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.defenses import gaussian_epsilon
-from seepage.inference import PrivateSteps
+from seepage.inference import PrivateSteps, audit_one_run
 from seepage.inference.epsilon_bounds import (
     bound_from_one_run,
     bound_from_trials,
@@ -116,3 +116,30 @@ def test_a_mechanism_of_another_shape_and_a_wrong_defense_get_one_sentence():
         PrivateSteps(sp.AddGaussian(1.0))
     with pytest.raises(InvalidValue, match="sample_rate"):
         PrivateSteps(sp.dp_sgd(max_norm=1.0, noise_multiplier=1.0, batch_size=8), 0.0)
+
+
+def test_one_run_elsewhere_is_bounded_as_its_canaries_say():
+    coins = sp.rng(0).uniform((400,)) < 0.5
+    noise = sp.rng(1).normal((400,))
+    claimed = gaussian_epsilon(noise_multiplier=4.0, delta=1e-5)
+    kept, forgotten = (
+        audit_one_run(scores, coins, claimed=claimed, delta=1e-5)
+        for scores in (coins.float() + 4.0 * noise, coins.float())
+    )
+    assert not kept.violated
+    assert forgotten.violated
+    assert claimed < forgotten.proven <= forgotten.provable
+    assert "runs" not in str(forgotten)
+
+
+@pytest.mark.parametrize(
+    ("scores", "coins", "words"),
+    [
+        (torch.zeros(8), torch.zeros(7, dtype=torch.bool), "a score and a bool"),
+        (torch.zeros(8), torch.zeros(8), "a score and a bool"),
+        (torch.zeros(8), torch.zeros(8, dtype=torch.bool), "cannot refute"),
+    ],
+)
+def test_canaries_that_can_tell_nothing_get_one_sentence(scores, coins, words):
+    with pytest.raises(InvalidValue, match=words):
+        audit_one_run(scores, coins, claimed=8.0, delta=1e-5)

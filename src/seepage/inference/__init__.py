@@ -2,7 +2,12 @@
 
 from seepage.inference.attributes import AttributeComparison, AttributeGuess, attributes
 from seepage.inference.detection import Detection
-from seepage.inference.epsilon_audit import EpsilonAudit, PrivateSteps, audit_epsilon
+from seepage.inference.epsilon_audit import (
+    EpsilonAudit,
+    PrivateSteps,
+    audit_epsilon,
+    audit_one_run,
+)
 from seepage.inference.membership import Membership, membership, membership_by_round
 
 __all__ = [
@@ -14,6 +19,7 @@ __all__ = [
     "PrivateSteps",
     "attributes",
     "audit_epsilon",
+    "audit_one_run",
     "membership",
     "membership_by_round",
 ]

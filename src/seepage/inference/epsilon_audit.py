@@ -93,7 +93,7 @@ class EpsilonAudit:
         from_trials: Lower bound from many runs.
         from_one_run: Lower bound from one run with many canaries.
         if_gaussian: Lower bounds from both, if the noise is Gaussian and independent by entry.
-        trials: Runs of each kind.
+        trials: Runs of each kind; none if only one run was made.
         canaries: In the one run.
     """
 
@@ -137,11 +137,14 @@ class EpsilonAudit:
             if self.violated
             else "not refuted by these canaries, which proves nothing more"
         )
+        many = (
+            f"{2 * self.trials} runs         epsilon >= {self.from_trials:.2f}"
+            f" ({trials:.2f} if Gaussian)"
+        )
         return "\n".join(
             (
                 f"promised          epsilon <= {self.claimed:.2f} at delta {self.delta:g}",
-                f"{2 * self.trials} runs         epsilon >= {self.from_trials:.2f}"
-                f" ({trials:.2f} if Gaussian)",
+                *[many] * bool(self.trials),
                 f"one run           epsilon >= {self.from_one_run:.2f} with {self.canaries} "
                 f"canaries ({one_run:.2f} if Gaussian)",
                 f"{said} ({self.confidence:.0%} confidence)",
@@ -243,6 +246,53 @@ def audit_epsilon(
     )
 
 
+def audit_one_run(
+    scores: Tensor, coins: Tensor, *, claimed: float, delta: float, confidence: float = 0.95
+) -> EpsilonAudit:
+    """Bound epsilon from below by the canaries of one training that has been run elsewhere.
+
+    Args:
+        scores: How much of each canary is seen in what was released, `(m,)`.
+        coins: Which canaries were included, `(m,)`: each by a fair coin of its own, which nothing
+            else depends on.
+        claimed: Epsilon of the promise, for adding or removing one canary.
+        delta: Of the promise.
+        confidence: Probability that the bound holds.
+
+    Raises:
+        InvalidValue: Too few canaries to refute the promise.
+
+    Example:
+        >>> coins = Rng(0).uniform((200,)) < 0.5
+        >>> audit_one_run(coins.float(), coins, claimed=1.0, delta=1e-5).violated  # no noise
+        True
+
+    References:
+        Steinke et al., 2023 (steinke2023privacy); Andrew et al., 2024 (andrew2024one)
+    """
+    if scores.ndim != 1 or scores.shape != coins.shape or coins.dtype != torch.bool:
+        raise InvalidValue(
+            "expected a score and a bool for each canary, got shapes "
+            f"{tuple(scores.shape)} and {tuple(coins.shape)} with {coins.dtype}"
+        )
+    _check_numbers(claimed, delta, 1, 4, len(scores), confidence, 1.0)
+    _require_power(claimed, delta, 0, len(scores), confidence)
+    error = 1 - confidence
+    return EpsilonAudit(
+        claimed=claimed,
+        delta=delta,
+        confidence=confidence,
+        from_trials=0.0,
+        from_one_run=bound_from_one_run(scores, coins, delta=delta, error=error),
+        if_gaussian=(
+            0.0,
+            bound_gaussian_from_trials(scores[coins], scores[~coins], delta=delta, error=error),
+        ),
+        trials=0,
+        canaries=len(scores),
+    )
+
+
 def _check_numbers(
     claimed: float,
     delta: float,
@@ -278,7 +328,7 @@ def _require_power(
 
 def _find_provable(trials: int, canaries: int, delta: float, confidence: float) -> float:
     """What the audit would say if every guess were right."""
-    error = (1 - confidence) / 2
+    error = (1 - confidence) / (2 if trials else 1)
     found = []
     if canaries:
         perfect = torch.arange(canaries) % 2 == 0

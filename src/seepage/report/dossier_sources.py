@@ -368,7 +368,7 @@ def _judge_epsilon(plain: Plain, name: str) -> DossierFinding:
     proven, provable = float(plain["proven"]), float(plain["provable"])
     claimed = float("inf") if plain["claimed"] is None else float(plain["claimed"])
     promise = f"epsilon <= {claimed:.2f} at delta {float(plain['delta']):g}"
-    able = provable > claimed
+    able, trials = provable > claimed, int(plain["trials"])
     return DossierFinding(
         test="epsilon",
         subject=str(plain["system"]),
@@ -380,8 +380,8 @@ def _judge_epsilon(plain: Plain, name: str) -> DossierFinding:
             else f"not refuted: canaries prove at least {proven:.2f}"
         ),
         interval=f"with {100 * float(plain['confidence']):g} % confidence, at least {proven:.2f}",
-        effort=f"{2 * int(plain['trials'])} runs with and without a canary, and one with "
-        f"{count_noun(int(plain['canaries']), 'canary', 'canaries')}",
+        effort=f"{2 * trials} runs with and without a canary, and " * bool(trials)
+        + f"one run with {count_noun(int(plain['canaries']), 'canary', 'canaries')}",
         control=f"so many canaries can prove at most epsilon {provable:.2f}",
         adversary=str(plain["adversary"]),
         source=name,
