@@ -15,7 +15,8 @@ from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
-from seepage.step.step_inputs import FindRange, TryRanges, list_ranges
+from seepage.step.step_attacks import FindRange, TryRanges
+from seepage.step.step_inputs import list_ranges
 from seepage.step.step_loss import unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}

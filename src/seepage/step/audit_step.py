@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,13 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from seepage.attacks.applicability import Applicability, check_applicability
+from seepage.attacks.applicability import check_applicability
 from seepage.audit.case import Case, client_key
-from seepage.audit.record import Outcome, Record
-from seepage.audit.run_case import run_case
 from seepage.audit.targets import Target
 from seepage.clients import Client
-from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task, progress
+from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
@@ -43,98 +40,22 @@ from seepage.step.shared_update import (
     find_privacy,
     leave_unchanged,
 )
-from seepage.step.step_attacks import StepAttack, as_public, list_attacks, read_public
+from seepage.step.step_attacks import as_public, list_attacks, read_public
 from seepage.step.step_inputs import (
+    MaskPadding,
     check_batch,
     choose_domain,
+    choose_texts,
+    gather_texts,
     list_ranges,
     read_batch,
+    read_mask,
     require_range,
 )
 from seepage.step.step_loss import WithInputs, read_loss
-from seepage.step.step_result import StepAudit
-from seepage.step.step_texts import MaskPadding, choose_texts, gather_texts, read_mask
+from seepage.step.step_result import StepAudit, run_attacks
 from seepage.threats import Threat
 from seepage.zoo.foreign import Logits, find_logits
-
-
-@contextmanager
-def show_progress(name: str) -> Iterator[None]:
-    """Show the steps of an attack on a terminal, unless somebody listens to them already.
-
-    Args:
-        name: Name of the attack.
-    """
-    if progress.has_listener() or not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status(f"auditing the step: {name}") as status:
-
-        def tell(step: int, steps: int, objective: float) -> None:
-            doing = escape(progress.stage() or name)
-            status.update(
-                f"auditing the step: {doing}, step {step}/{steps}, objective {objective:.3g}"
-            )
-
-        with progress.listen(tell):
-            yield
-
-
-def run_attacks(
-    case: Callable[[StepAttack], Case],
-    listed: Sequence[StepAttack],
-    refused: Mapping[str, str],
-    *,
-    canaries: Target | None,
-    notes: tuple[str, ...],
-    promise: str,
-    real: RealStep,
-) -> StepAudit:
-    """Run attacks, and each on canaries too, unless it proves its answer.
-
-    Args:
-        case: Makes a case from an attack.
-        listed: What to run.
-        refused: Attacks that do not apply, with the reason.
-        canaries: People who are attacked without the defense as a control; None if there are none.
-        notes: What was assumed.
-        promise: What differential privacy promises; empty where it does not.
-        real: How the audited gradient compares with that of the training loop.
-    """
-    cases: list[Case] = []
-    outcomes: list[Outcome] = []
-    controls: list[tuple[Case, Outcome]] = []
-    refused = dict(refused)
-    for one in listed:
-        attempt = case(one)
-        with show_progress(one.name.name):
-            outcome = run_case(attempt)
-            if canaries is not None and not _proven(outcome.record):
-                control = _make_control(attempt, canaries)
-                controls.append((control, run_case(control)))
-        if outcome.record.error is not None:
-            refused[one.name.name] = outcome.record.error
-            continue
-        if one.cut and not _proven(outcome.record):
-            record = replace(outcome.record, effort={**outcome.record.effort, "cut": 1})
-            outcome, notes = replace(outcome, record=record), (*notes, one.cut)
-        if real.foreign:
-            record = replace(outcome.record, effort={**outcome.record.effort, "foreign": 1})
-            outcome = replace(outcome, record=record)
-        cases.append(attempt)
-        outcomes.append(outcome)
-    return StepAudit(
-        tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls), real.difference
-    )
-
-
-def _make_control(case: Case, canaries: Target) -> Case:
-    """The same attack on canaries, without the defense."""
-    bare = Client(case.client.local, chain())
-    return replace(case, client=bare, target=canaries, control="canary", others=(case.target,))
 
 
 def _choose_canaries(who: Target, others: Tensor | None) -> Target | None:
@@ -146,10 +67,6 @@ def _choose_canaries(who: Target, others: Tensor | None) -> Target | None:
     people = tuple(range(len(gallery.inputs) - size, len(gallery.inputs)))
     batch = Batch(gallery.inputs[list(people)], who.require_batch().labels)
     return replace(who, people=people, batch=batch, captured=None)
-
-
-def _proven(record: Record) -> bool:
-    return bool(record.certificate and record.certificate["unique"])
 
 
 _POOL = 64
@@ -334,33 +251,21 @@ def audit_step(
             public=_shape_public(read_public(public, others, taken=len(private)), task),
             ranges=list_ranges(shape, declared=domain, others=others),
         )
-        audited = run_attacks(
+        return run_attacks(
             lambda one: Case(task, client, known, one.attack, one.name, who, seed),
             listed,
-            found.refused,
+            found,
             canaries=canaries,
             notes=(*notes, real.note) if real.note else notes,
             promise="" if privacy is None else privacy.account,
             real=real,
         )
-        return _explain_searches(audited, found)
 
 
 def _shape_public(public: PublicData | None, task: Task) -> PublicData | None:
     if public is None:
         return None
     return replace(public, inputs=public.inputs.reshape(-1, *task.domain.shape))
-
-
-def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
-    """Say of every search that a proof made it needless."""
-    proven = next((record for record in audited.records if _proven(record)), None)
-    if proven is None:
-        return audited
-    name = proven.attack.name if proven.race is None else proven.race.chosen[0]
-    reason = f"not needed, since {name} proved that what came back is right"
-    searches = {option.name: reason for option in found.chosen if option.options}
-    return replace(audited, refused={**audited.refused, **searches})
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, copy_unwrapped, unwrap
 from seepage.core.update import Granularity
-from seepage.step.step_texts import MaskPadding
+from seepage.step.step_inputs import MaskPadding
 from seepage.threats import Simulation, Threat
 from seepage.zoo.foreign import find_logits
 

@@ -1,20 +1,24 @@
-"""With which attacks a step is audited, and how many steps of them fit into the time."""
+"""Which attacks a step is audited with, in which ranges, and how many steps fit into the time."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from seepage.attacks.applicability import Applicability, ApplicableAttack
+from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.core import Attack, Observation
+from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.construct import Component
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.errors import InvalidValue, SeepageError, UnknownName
+from seepage.core.rng import require_key
+from seepage.domains.box import Box
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
 from seepage.rehearsal.auto_attack import EffortName, fit_steps
-from seepage.step.step_inputs import FindRange, TryRanges
 
 # Steps of a search that is asked for by name.
 _STEPS = 1_000
@@ -136,3 +140,72 @@ def as_public(inputs: Tensor) -> Tensor:
     """Inputs of other people on the CPU, in float32; tokens stay whole numbers."""
     kept = inputs.detach().cpu()
     return kept.float() if kept.is_floating_point() else kept
+
+
+@dataclass(frozen=True)
+class TryRanges:
+    """Runs a search once for each range that inputs may have, and keeps the lowest objective.
+
+    A search in too wide a range keeps the noise that it began with, and in too narrow a range it
+    cannot explain the update. So the objective tells which range is right, and no truth is needed.
+
+    Args:
+        attack: The search.
+        ranges: Lowest and highest values to try; each lies in the bounds of the domain.
+    """
+
+    attack: Attack
+    ranges: tuple[tuple[float, float], ...]
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Search in each range."""
+        require_key(rng)
+        found = [self._search(observation, bounds, rng) for bounds in self.ranges]
+        best = min(found, key=lambda guess: min(guess.trace.finals, default=math.inf))
+        effort = replace(
+            best.trace,
+            finals=tuple(final for guess in found for final in guess.trace.finals),
+            diverged=sum(guess.trace.diverged for guess in found),
+            seconds=sum(guess.trace.seconds for guess in found),
+        )
+        return replace(best, trace=effort)
+
+    def _search(
+        self, observation: Observation, bounds: tuple[float, float], rng: Rng
+    ) -> Reconstruction:
+        return self.attack(_narrow(observation, bounds), rng=rng)
+
+
+def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:
+    """The same observation, with inputs known to lie in a narrower range."""
+    domain = observation.task.domain
+    assert isinstance(domain, Box)
+    task = replace(observation.task, domain=replace(domain, bounds=bounds))
+    return replace(observation, task=task, simulate=observation.simulate.with_task(task))
+
+
+@dataclass(frozen=True)
+class FindRange:
+    """Finds the range of inputs by a short search in each, then attacks in that range.
+
+    Args:
+        attack: The attack.
+        ranges: As for `TryRanges`; the first is kept if no search runs.
+        steps: Steps of the search in each range.
+    """
+
+    attack: Attack
+    ranges: tuple[tuple[float, float], ...]
+    steps: int = 100
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Probe every range, and attack in the best."""
+        require_key(rng)
+        probe = InferLabels(inverting_gradients(steps=self.steps, restarts=1, tv=1e-3))
+        lowest: dict[tuple[float, float], float] = {}
+        for bounds in self.ranges:
+            with suppress(SeepageError):
+                found = probe(_narrow(observation, bounds), rng=rng.fork("range"))
+                lowest[bounds] = min(found.trace.finals, default=math.inf)
+        best = min(lowest, key=lambda bounds: lowest[bounds], default=self.ranges[0])
+        return self.attack(_narrow(observation, best), rng=rng)

@@ -15,8 +15,8 @@ from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.loss import ELEMENTWISE, Loss, TrainingLoss, Unreduced, require_alike
 from seepage.core.task import Reduction
-from seepage.step.step_texts import find_mask
-from seepage.zoo.foreign import find_logits
+from seepage.step.step_inputs import find_mask
+from seepage.zoo.foreign import Logits
 
 AnyLoss = Callable[..., Tensor]
 
@@ -79,7 +79,7 @@ class _OfParts:
         return self.loss(outputs, *self.packed.unpack(targets))
 
 
-class WithInputs(nn.Module):
+class WithInputs(Logits):
     """Wraps a network so that it returns its inputs beside its outputs, for losses of both.
 
     Args:
@@ -91,17 +91,9 @@ class WithInputs(nn.Module):
         torch.Size([1, 5])
     """
 
-    def __init__(self, model: nn.Module, *, shape: tuple[int, ...] | None = None) -> None:
-        """Keep the model and the shape."""
-        super().__init__()
-        self.model = model
-        self.shape = shape
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Return `(B, K + D)`."""
-        if self.shape is not None:
-            inputs = inputs.reshape(len(inputs), *self.shape)
-        outputs = find_logits(self.model(inputs)).flatten(1)
+        outputs = super().forward(inputs).flatten(1)
         # Token numbers need more digits than bfloat16 has.
         wide = outputs if inputs.is_floating_point() else upcast(outputs)
         return torch.cat([wide, inputs.to(wide).flatten(1)], dim=1)

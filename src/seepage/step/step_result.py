@@ -1,23 +1,33 @@
-"""What an audited step gave away, for training loops and for people."""
+"""Run the attacks on a step, and tell training loops and people what it gave away."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from seepage.attacks.applicability import Applicability
 from seepage.audit.case import Case
 from seepage.audit.folder import PAGE, SHEET
 from seepage.audit.record import Outcome, Record, join_controls
+from seepage.audit.run_case import run_case
 from seepage.audit.run_spec import run
+from seepage.audit.targets import Target
+from seepage.clients import Client
+from seepage.core import progress
 from seepage.core.whole_file import write_whole
+from seepage.defenses import chain
 from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.leak import Attempt, Level, amounts, attempts, most, strongest
 from seepage.report.page.audit_page import audit_page
 from seepage.report.verdict import verdict
+from seepage.step.real_step import RealStep
+from seepage.step.step_attacks import StepAttack
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,3 +158,98 @@ def _tried(record: Record) -> str:
     effort = f"{record.effort.get('steps', 0)} steps, {record.effort.get('seconds', 0.0):.1f} s"
     best = most(amounts(record)).words()
     return f"tried: {record.attack}{chosen}: {record.error or f'at best {best} ({effort})'}"
+
+
+def run_attacks(
+    case: Callable[[StepAttack], Case],
+    listed: Sequence[StepAttack],
+    found: Applicability,
+    *,
+    canaries: Target | None,
+    notes: tuple[str, ...],
+    promise: str,
+    real: RealStep,
+) -> StepAudit:
+    """Run attacks, and each on canaries too, unless it proves its answer.
+
+    Args:
+        case: Makes a case from an attack.
+        listed: What to run.
+        found: Which attacks apply, and why the others do not.
+        canaries: People who are attacked without the defense as a control; None if there are none.
+        notes: What was assumed.
+        promise: What differential privacy promises; empty where it does not.
+        real: How the audited gradient compares with that of the training loop.
+    """
+    cases: list[Case] = []
+    outcomes: list[Outcome] = []
+    controls: list[tuple[Case, Outcome]] = []
+    refused = dict(found.refused)
+    for one in listed:
+        attempt = case(one)
+        with _show_progress(one.name.name):
+            outcome = run_case(attempt)
+            if canaries is not None and not _proven(outcome.record):
+                control = _make_control(attempt, canaries)
+                controls.append((control, run_case(control)))
+        if outcome.record.error is not None:
+            refused[one.name.name] = outcome.record.error
+            continue
+        if one.cut and not _proven(outcome.record):
+            record = replace(outcome.record, effort={**outcome.record.effort, "cut": 1})
+            outcome, notes = replace(outcome, record=record), (*notes, one.cut)
+        if real.foreign:
+            record = replace(outcome.record, effort={**outcome.record.effort, "foreign": 1})
+            outcome = replace(outcome, record=record)
+        cases.append(attempt)
+        outcomes.append(outcome)
+    audited = StepAudit(
+        tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls), real.difference
+    )
+    return _explain_searches(audited, found)
+
+
+def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
+    """Say of every search that a proof made it needless."""
+    proven = next((record for record in audited.records if _proven(record)), None)
+    if proven is None:
+        return audited
+    name = proven.attack.name if proven.race is None else proven.race.chosen[0]
+    reason = f"not needed, since {name} proved that what came back is right"
+    searches = {option.name: reason for option in found.chosen if option.options}
+    return replace(audited, refused={**audited.refused, **searches})
+
+
+def _make_control(case: Case, canaries: Target) -> Case:
+    """The same attack on canaries, without the defense."""
+    bare = Client(case.client.local, chain())
+    return replace(case, client=bare, target=canaries, control="canary", others=(case.target,))
+
+
+def _proven(record: Record) -> bool:
+    return bool(record.certificate and record.certificate["unique"])
+
+
+@contextmanager
+def _show_progress(name: str) -> Iterator[None]:
+    """Show the steps of an attack on a terminal, unless somebody listens to them already.
+
+    Args:
+        name: Name of the attack.
+    """
+    if progress.has_listener() or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(f"auditing the step: {name}") as status:
+
+        def tell(step: int, steps: int, objective: float) -> None:
+            doing = escape(progress.stage() or name)
+            status.update(
+                f"auditing the step: {doing}, step {step}/{steps}, objective {objective:.3g}"
+            )
+
+        with progress.listen(tell):
+            yield
