@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from seepage.cli.options import (
     Device,
@@ -18,6 +17,7 @@ from seepage.cli.options import (
     Quiet,
     Resume,
     Workers,
+    make_console,
 )
 
 
@@ -57,7 +57,7 @@ def reproduce(
     from seepage_papers.reproduce import reproduce as run_reproduction
 
     if listed or name is None:
-        list_tables(Console())
+        list_tables(make_console())
         return
     wish = Wish(
         name=name,
@@ -71,4 +71,4 @@ def reproduce(
         plain=plain,
         quiet=quiet,
     )
-    raise typer.Exit(run_reproduction(wish, Console()))
+    raise typer.Exit(run_reproduction(wish, make_console()))

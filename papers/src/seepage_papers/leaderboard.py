@@ -32,7 +32,7 @@ from seepage_papers.board import (
     write_spec,
 )
 from seepage_papers.board_chart import draw_board
-from seepage_papers.reproduce import preparing
+from seepage_papers.reproduce import make_folder, preparing
 from seepage_papers.standing import judge
 from seepage_papers.standings import Standings
 
@@ -102,7 +102,7 @@ def make_leaderboard(request: LeaderboardRequest, console: Console) -> int:
         _show_plan(request, spec, trainings, _label_defenses(board, lines), console)
         print_line(console, _estimate(request, spec, trainings, task, people))
         return DONE
-    _make_folder(out)
+    make_folder(out)
     shown = Console(quiet=True) if request.quiet else console
 
     def keep(line: Line, row: dict[str, Any]) -> None:
@@ -190,15 +190,6 @@ def _read_trained(request: LeaderboardRequest) -> Trained:
             f"the leaderboard in {str(out)!r} has another setting: {told}; choose another --out"
         )
     return rows
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnreadableFile(
-            f"cannot write to {str(folder)!r}: {error.strerror}; choose another --out"
-        ) from error
 
 
 def _audit_request(request: LeaderboardRequest, spec: Spec) -> AuditRequest:

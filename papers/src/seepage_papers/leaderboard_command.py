@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from seepage.cli.options import (
     Device,
@@ -18,6 +17,8 @@ from seepage.cli.options import (
     Quiet,
     Resume,
     Workers,
+    import_from_here,
+    make_console,
 )
 
 
@@ -66,14 +67,12 @@ def leaderboard(
     Exit codes: 0 done, 1 a case failed, 2 bad usage.
     """
     # Only here: `seepage --help` shows this command, and should not wait for what it needs to run.
-    import sys
     from dataclasses import replace
 
     from seepage_papers.board import BOARD, SMOKE
     from seepage_papers.leaderboard import LeaderboardRequest, make_leaderboard
 
-    # A defense may be named as package.module:factory, of a module in the current folder.
-    sys.path.insert(0, str(Path.cwd()))
+    import_from_here()
     base = SMOKE if smoke else BOARD
     board = replace(base, effort=effort.value, steps=base.steps if steps is None else steps)
     request = LeaderboardRequest(
@@ -90,4 +89,4 @@ def leaderboard(
         plain=plain,
         quiet=quiet,
     )
-    raise typer.Exit(make_leaderboard(request, Console()))
+    raise typer.Exit(make_leaderboard(request, make_console()))

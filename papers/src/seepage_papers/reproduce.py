@@ -94,7 +94,7 @@ def reproduce(wish: Wish, console: Console) -> int:
     spec = None if made is None else build_spec(made)
     if wish.dry_run:
         return _show_plan(wish, table, spec, console)
-    _make(wish.out)
+    make_folder(wish.out)
     found = None
     if spec is not None:
         write(wish.out / SPEC, spec.source.text)
@@ -116,7 +116,8 @@ def _show_plan(wish: Wish, table: PaperTable, spec: Spec | None, console: Consol
     return DONE
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make the directory that results go to, or raise with the reason why it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
