@@ -183,7 +183,7 @@ def test_side_by_side_is_one_by_one(variant, constraint):
     images = sp.data.load("photos", pixels=8)
     batches = [images.batch(1, start=i).to(dtype=torch.float64) for i in range(3)]
     seen, rngs = [observe(task, batch) for batch in batches], [sp.rng(i) for i in range(3)]
-    options = {"constraint": constraint, "steps": (8, 8, 8), "step_size": 2e-2}
+    options = {"constraint": constraint, "steps": (3, 3, 3), "step_size": 2e-2}
     attack = sp.attacks.hybrid(**options, engine=Engine(rows=3, strategy="shared"))
     assert isinstance(attack, SideBySide)
     alone = [attack(one, rng=rng) for one, rng in zip(seen, rngs, strict=True)]

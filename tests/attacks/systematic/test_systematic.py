@@ -200,7 +200,7 @@ def test_side_by_side_is_one_by_one(exact, pictures, features, span_from, prior)
         span_from=span_from,
         prior=prior,
         feature_weight=1.0,
-        steps=8,
+        steps=3,
         restarts=2,
         engine=Engine(rows=6),
     )
