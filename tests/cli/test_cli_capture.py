@@ -178,7 +178,7 @@ def test_public_data_are_rehearsed_on_and_the_truth_does_not_change_the_choice(p
 
 def test_a_model_and_a_data_set_need_no_spec(place):
     command = ["audit", "--model", "mlp", "-o", "hidden=[16]", "--data", "photos", "--people", "2"]
-    done = CliRunner().invoke(app, [*command, "--out", "out", "--effort", "quick"])
+    done = CliRunner().invoke(app, [*command, "--out", "out", "--effort", "quick", "--steps", "50"])
     assert done.exit_code == 0, done.output
     records = load_audit("out").records
     assert [record.attack.name for record in records] == ["auto", "auto"]

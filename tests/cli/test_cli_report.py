@@ -17,7 +17,7 @@ SPEC = """
 title = "Tiny"
 metrics = ["psnr", "ssim", "exact"]
 [[scenario]]
-data = { name = "photos", people = 2, start = 0 }
+data = { name = "photos", people = 2, start = 0, pixels = 8 }
 models = [{ name = "mlp", hidden = [8] }]
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }

@@ -35,7 +35,7 @@ SPEC = """controls = false
 title = "Small"
 metrics = ["psnr", "l1"]
 [[scenario]]
-data = { name = "photos", people = 3, start = 0 }
+data = { name = "photos", people = 3, start = 0, pixels = 8 }
 models = { name = "mlp", hidden = [8] }
 threats = { knows_labels = true }
 attacks = { name = "analytic_fc" }
@@ -305,7 +305,9 @@ def test_a_gate_trips_in_the_direction_of_its_metric_and_names_who_leaked(gates,
     ],
 )
 def test_a_gate_on_what_no_case_measures_is_an_error_not_a_pass(metrics, said, place):
-    small = SPEC.replace('"photos", people = 3', '"photos", people = 1, pixels = 4')
+    small = SPEC.replace('"photos", people = 3', '"photos", people = 1').replace(
+        "pixels = 8", "pixels = 4"
+    )
     (place / "spec.toml").write_text(small.replace('metrics = ["psnr", "l1"]', metrics))
     assert said in str(audit("--fail-above", "ssim=0.5").exception)
 

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -331,11 +330,21 @@ def _correlate(guesses: Tensor, candidates: Tensor) -> Tensor:
     )
     top, left = margins
     inner = _unit(candidates[..., top : top + height, left : left + width])
-    best = torch.zeros(len(guesses), len(candidates))
-    for y, x in product(range(2 * top + 1), range(2 * left + 1)):
-        window = _unit(guesses[..., y : y + height, x : x + width])
-        best = torch.maximum(best, (window @ inner.T).abs())
-    return best
+    # All shifts at once. A candidate without its mean needs no windows without theirs.
+    along = conv2d(guesses, inner.reshape(len(candidates), -1, height, width))
+    return (along / _measure_windows(guesses, height, width)).abs().amax((-2, -1))
+
+
+def _measure_windows(values: Tensor, height: int, width: int) -> Tensor:
+    """Length of each window without its mean by channel, `(N, 1, rows, columns)`."""
+    # In double precision, since a window of one shade is the difference of two equal numbers.
+    exact = values.double()
+    squares, means = (
+        avg_pool2d(each, kernel_size=(height, width), stride=1) for each in (exact.square(), exact)
+    )
+    variance = (squares - means.square()).clamp(min=0).sum(1, keepdim=True)
+    lengths: Tensor = (variance * height * width).sqrt() + _TINY
+    return lengths.to(values)
 
 
 def _compare_samples(guesses: Tensor, candidates: Tensor) -> Tensor:
@@ -379,16 +388,18 @@ def _edge_energies(values: Tensor) -> Tensor:
     grey = values.mean(1, keepdim=True)
     found = []
     for sigma in (1.0, 2.0):
-        even, odd = _gabor_filters(sigma)
-        radius = even.shape[-1] // 2
+        filters = _gabor_filters(sigma)
+        radius = filters.shape[-1] // 2
         framed = pad(grey, (radius,) * 4, mode="replicate" if radius else "constant")
-        energy = (conv2d(framed, even).square() + conv2d(framed, odd).square()).sqrt()
+        even, odd = conv2d(framed, filters).square().chunk(2, dim=1)
+        energy = (even + odd).sqrt()
         found.append(avg_pool2d(energy, kernel_size=min(4, *energy.shape[-2:])))
     return torch.cat(found, dim=1)
 
 
 @cache
-def _gabor_filters(sigma: float) -> tuple[Tensor, Tensor]:
+def _gabor_filters(sigma: float) -> Tensor:
+    """The even filters of four directions, then the odd ones, `(8, 1, size, size)`."""
     radius = round(2 * sigma)
     y, x = torch.meshgrid(*(torch.arange(-radius, radius + 1.0),) * 2, indexing="ij")
     angles = torch.arange(4)[:, None, None] * torch.pi / 4
@@ -396,8 +407,8 @@ def _gabor_filters(sigma: float) -> tuple[Tensor, Tensor]:
     bell = torch.exp(-(x**2 + y**2) / (2 * sigma**2))
     even, odd = bell * torch.cos(along * 1.5 / sigma), bell * torch.sin(along * 1.5 / sigma)
     even = even - bell * even.sum((1, 2), keepdim=True) / bell.sum()
-    even, odd = (p / p.flatten(1).norm(dim=1)[:, None, None] for p in (even, odd))
-    return even[:, None], odd[:, None]
+    both = torch.cat([even, odd])
+    return (both / both.flatten(1).norm(dim=1)[:, None, None])[:, None]
 
 
 _MEASURES: Mapping[str, Measure] = {
