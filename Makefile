@@ -11,10 +11,10 @@ demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite
 
 test: check
-	$(BIN)/python -m pytest -q -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow'
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ SPEC = {
     "title": "Tiny",
     "metrics": ["psnr"],
     "scenario": {
-        "data": {"name": "photos", "people": 2, "start": 0},
+        "data": {"name": "photos", "people": 2, "start": 0, "pixels": 8},
         "models": [{"name": "mlp", "hidden": [8]}],
         "threats": {"knows_labels": True},
         "attacks": {"name": "analytic_fc"},

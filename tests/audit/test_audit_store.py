@@ -23,7 +23,7 @@ from seepage.audit.run_case import fail_case
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.scoring import METRICS
 
-PHOTOS = sp.data.load("photos")
+PHOTOS = sp.data.load("photos", pixels=8)
 
 
 def grid(**changes):
@@ -84,7 +84,7 @@ def test_an_audit_that_broke_off_says_what_it_was_going_to_do(half):
     read = load_audit(half)
     assert (read.title, read.spec, read.complete) == ("Six", "title = 'Six'", False)
     assert [planned.id for planned in read.planned] == [case.id for case in CASES]
-    assert "match on photos #0 (" in read.planned[0].description
+    assert "match on photos(pixels=8) #0 (" in read.planned[0].description
     assert read.environment["packages"]["torch"] == torch.__version__
     assert read.damaged == ()
     assert tomllib.loads((half / "spec.toml").read_text()) == {"title": "Six"}
@@ -191,7 +191,7 @@ def test_other_private_inputs_under_the_same_name_are_another_case():
 def test_a_case_has_the_same_id_in_every_process():
     code = (
         "import seepage as sp; from seepage.audit import Audit, select_targets\n"
-        "photos = sp.data.load('photos')\n"
+        "photos = sp.data.load('photos', pixels=8)\n"
         "audit = Audit(tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)],\n"
         "    attacks={'match': sp.attacks.inverting_gradients(steps=2, restarts=1)})\n"
         "print(audit.cases(select_targets(photos, people=1, batch_size=1, start=0))[0].id)"

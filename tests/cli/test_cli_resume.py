@@ -254,7 +254,7 @@ def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(plac
 def test_a_dry_run_lists_the_cases_estimates_the_time_and_leaves_nothing(place):
     done = audit("--dry-run")
     assert done.exit_code == 0, done.output
-    assert "   1 analytic_fc on photos #0 (mlp(hidden=(8,)), " in done.output
+    assert "   1 analytic_fc on photos(pixels=8) #0 (mlp(hidden=(8,)), " in done.output
     assert "6 cases to run, about " in done.output
     assert not (place / "out").exists()
 
@@ -282,7 +282,11 @@ def test_a_long_search_is_estimated_from_few_steps(place):
     ("gates", "code", "said"),
     [
         (["psnr=200"], 0, ""),
-        (["psnr=60"], 3, "leaked: photos #1 through analytic_fc on mlp(hidden=(8,)) behind no "),
+        (
+            ["psnr=60"],
+            3,
+            "leaked: photos(pixels=8) #1 through analytic_fc on mlp(hidden=(8,)) behind no ",
+        ),
         (["psnr=40"], 3, "=0.01, psnr 4"),
         # The less distance is left, the more has leaked.
         (["l1=1e-12"], 0, ""),

@@ -31,8 +31,8 @@ PUBLIC = sorted(
 EXTRA = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 
 
-# Pages whose searches take longer than a quick test should.
-SLOW = {"attacks", "features", "own_model"}
+# Pages whose searches and audits take longer than a quick test should.
+SLOW = {"attacks", "choose_a_defense", "cluster", "features", "opacus", "own_model"}
 
 
 def run_command(line: str) -> str:
@@ -100,6 +100,7 @@ def test_the_reference_has_every_public_package(package):
     assert f"::: seepage.{package}\n" in written
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     if find_spec("mkdocs") is None or find_spec("material") is None:
         pytest.skip("mkdocs-material is not installed")

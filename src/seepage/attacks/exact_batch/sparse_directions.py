@@ -102,12 +102,12 @@ def _smallest_direction(rows: Tensor) -> Tensor:
     return vector * vector[vector.abs().argmax()].sign()
 
 
-def drop_repeated(directions: Tensor, known: Tensor) -> Tensor:
+def _drop_repeated(directions: Tensor, known: Tensor) -> Tensor:
     """Keep the unit directions `(n, r)` that are neither known `(k, r)` nor repeated.
 
     Example:
         >>> found = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-0.6, -0.8]])
-        >>> drop_repeated(found, torch.tensor([[1.0, 0.0]])).tolist()
+        >>> _drop_repeated(found, torch.tensor([[1.0, 0.0]])).tolist()
         [[0.6000000238418579, 0.800000011920929]]
     """
     seen = (directions @ normalise_rows(known).T).abs().gt(_SAME).any(1)
@@ -234,7 +234,7 @@ class SparseDirections:
         white, there = whiten_rows(left, factors.batch_size - len(out))
         known = normalise_rows(torch.linalg.lstsq(there, found.T).solution.T)
         starts = _draw_starts(known, count, white, rng=rng)
-        ends = drop_repeated(descend(white, starts, steps=self.steps), known)
+        ends = _drop_repeated(descend(white, starts, steps=self.steps), known)
         if not len(ends):
             return found[:0]
         ends = fit_trimmed(white, ends, silent=self.silent, steps=self.refinements)

@@ -134,7 +134,7 @@ def minimise_contrast(
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
+class _Mixture:
     """dL/dW = D X: every row is a mixture of the B inputs of the layer.
 
     Args:
@@ -164,7 +164,7 @@ class Mixture:
         return len(self.shape) > 1
 
 
-def read_mixture(observation: Observation, layer: str | None) -> Mixture:
+def _read_mixture(observation: Observation, layer: str | None) -> _Mixture:
     """Read the mixture at a layer; None takes the first that reads one vector of each example."""
     task, gradient = observation.task, observation.update.descent().tensors
     require_usable(observation.update, task)
@@ -186,7 +186,7 @@ def read_mixture(observation: Observation, layer: str | None) -> Mixture:
     else:  # Behind a ReLU features are at least zero, as noise shows; other bounds are unknown.
         high = probes.new_full((probes.shape[1],), torch.inf, dtype=torch.float64)
         low = torch.zeros_like(high) if bool((probes >= 0).all()) else -high
-    return Mixture(
+    return _Mixture(
         name,
         span,
         mixtures,
@@ -269,7 +269,7 @@ def compute_edges(sources: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.cat([slope.flatten(2).transpose(1, 2) for slope in slopes], dim=1)
 
 
-def _source_scales(mixture: Mixture, unmixing: Tensor) -> Tensor:
+def _source_scales(mixture: _Mixture, unmixing: Tensor) -> Tensor:
     """What to divide the rows A M by, `(B,)`; differentiable if the bias gives it.
 
     The gradient of the bias is D 1, so A maps it to the scales. Without a bias, sources with bounds
@@ -285,13 +285,13 @@ def _source_scales(mixture: Mixture, unmixing: Tensor) -> Tensor:
     return torch.where(sources.sum(1) < 0, -1.0, 1.0).to(sources)
 
 
-def _largest_stretch(sources: Tensor, mixture: Mixture) -> Tensor:
+def _largest_stretch(sources: Tensor, mixture: _Mixture) -> Tensor:
     """The largest factor `(B,)` with which nearly all entries stay within the bounds."""
     limits = torch.where(sources > 0, mixture.high / sources, mixture.low / sources)
     return limits.nan_to_num(torch.inf, torch.inf).quantile(_LEAVING, dim=1)
 
 
-def _distance_outside(mixture: Mixture, unmixing: Tensor) -> Tensor:
+def _distance_outside(mixture: _Mixture, unmixing: Tensor) -> Tensor:
     """How far the sources leave their bounds: the mean over entries, summed over sources."""
     sources = (unmixing @ mixture.mixtures) / _source_scales(mixture, unmixing).unsqueeze(1)
     below = (mixture.low - sources).clamp_min(0)
@@ -335,7 +335,7 @@ class CocktailParty:
         task = observation.task
         # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
         with precision("float32"):
-            mixture = read_mixture(observation, self.layer)
+            mixture = _read_mixture(observation, self.layer)
         if not mixture.of_inputs:
             raise NotApplicable(
                 f"the layer {mixture.layer!r} of {task.name} does not read its input, so features "
@@ -354,13 +354,13 @@ class CocktailParty:
         """Separate the inputs of the layer."""
         require_key(rng)
         with precision("float32"):
-            mixture = read_mixture(observation, self.layer)
+            mixture = _read_mixture(observation, self.layer)
         unmixing, _ = self._separate(mixture, rng)
         found = (unmixing @ mixture.mixtures).to(next(iter(observation.update)).dtype)
         span = torch.linalg.qr(mixture.mixtures.T).Q.to(found.dtype)
         return Features(mixture.layer, found, span, mixture.total is not None, mixture.residual)
 
-    def _separate(self, mixture: Mixture, rng: Rng) -> tuple[Tensor, Trace]:
+    def _separate(self, mixture: _Mixture, rng: Rng) -> tuple[Tensor, Trace]:
         """Find the matrix A with X = A M."""
         samples = self._choose_samples(mixture)
         white = whitening_matrix(samples)
@@ -383,7 +383,7 @@ class CocktailParty:
         unmixing = unmixing / _source_scales(mixture, unmixing).unsqueeze(1)
         return unmixing, Trace(tuple(values), finals, device=str(unmixing.device))
 
-    def _choose_samples(self, mixture: Mixture) -> Tensor:
+    def _choose_samples(self, mixture: _Mixture) -> Tensor:
         """What the contrast measures, `(B, G, C)`: features behind a ReLU are already sparse."""
         mixtures = mixture.mixtures
         if mixture.of_inputs and self.contrast == "edges":

@@ -58,7 +58,7 @@ def count_classes(observation: Observation) -> Tensor:
     evidence = measure_gain(observation, size).undo(read_evidence(observation))
     if size == 1:
         return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
-    counts, explained = fit_prototypes(evidence, size)
+    counts, explained = _fit_prototypes(evidence, size)
     return round_counts(counts, size) if explained else _count_by_peeling(evidence, size)
 
 
@@ -155,11 +155,11 @@ def _scale_by_size(
 
 
 def _gives_whole_counts(evidence: Evidence, size: int) -> bool:
-    counts, explained = fit_prototypes(evidence, size)
+    counts, explained = _fit_prototypes(evidence, size)
     return explained and float((counts - counts.round()).abs().max()) < _WHOLE
 
 
-def fit_prototypes(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
+def _fit_prototypes(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
     """Solve for the counts n_k and one feature vector h_k per class.
 
         n_k     = sum_c n_c p_ck     - B dL/db_k

@@ -79,7 +79,7 @@ _LAWS: Mapping[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]
 }
 
 
-class Edges(Protocol):
+class _Edges(Protocol):
     """Estimates quantiles of a linear functional of private inputs before seeing any."""
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class RobbingTheFed:
     bins: int = 128
     variant: Variant = "sparse"
     functional: Functional = "mean"
-    edges: Edges = field(default_factory=Law)
+    edges: _Edges = field(default_factory=Law)
     gain: float = 1e-3
     column: float = 1e-2
 
@@ -384,7 +384,7 @@ def robbing_the_fed(
     References:
         Fowl et al., 2022 (fowl2022robbing)
     """
-    edges: Edges = Law(shape=law, mean=mean, std=std)
+    edges: _Edges = Law(shape=law, mean=mean, std=std)
     if public is not None:
         edges = Public(data=public, split=split)
     return RobbingTheFed(
