@@ -75,7 +75,8 @@ def run(code: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    loose = (file for file in ROOT.iterdir() if file.is_file())
+    # In a worktree, .git is a file that names a folder of the machine.
+    loose = (file for file in ROOT.iterdir() if file.is_file() and file.name != ".git")
     kept = (file for folder in FOLDERS for file in (ROOT / folder).rglob("*") if file.is_file())
     for file in [*loose, *kept]:
         try:

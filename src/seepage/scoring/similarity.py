@@ -408,7 +408,8 @@ def _gabor_filters(sigma: float) -> Tensor:
     even, odd = bell * torch.cos(along * 1.5 / sigma), bell * torch.sin(along * 1.5 / sigma)
     even = even - bell * even.sum((1, 2), keepdim=True) / bell.sum()
     both = torch.cat([even, odd])
-    return (both / both.flatten(1).norm(dim=1)[:, None, None])[:, None]
+    filters: Tensor = both / both.flatten(1).norm(dim=1)[:, None, None]
+    return filters[:, None]
 
 
 _MEASURES: Mapping[str, Measure] = {
