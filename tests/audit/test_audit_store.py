@@ -84,7 +84,7 @@ def test_an_audit_that_broke_off_says_what_it_was_going_to_do(half):
     read = load_audit(half)
     assert (read.title, read.spec, read.complete) == ("Six", "title = 'Six'", False)
     assert [planned.id for planned in read.planned] == [case.id for case in CASES]
-    assert "match on photos(pixels=8) #0 (" in read.planned[0].description
+    assert "match on photos #0 (" in read.planned[0].description
     assert read.environment["packages"]["torch"] == torch.__version__
     assert read.damaged == ()
     assert tomllib.loads((half / "spec.toml").read_text()) == {"title": "Six"}
