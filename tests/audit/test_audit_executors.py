@@ -335,7 +335,7 @@ class Counting:
 
 
 def side_by_side_grid(attack, *, people=3, batch_size=1, **changes):
-    photos = sp.data.load("photos")
+    photos = sp.data.load("photos", pixels=8)
     parts = {"defenses": [sp.chain(), sp.AddGaussian(0.01)], "seeds": [0, 1], **changes}
     audit = Audit(
         tasks=[sp.zoo.mlp(hidden=(8,), domain=photos.domain)], attacks={"it": attack}, **parts
@@ -446,7 +446,7 @@ class SometimesFails:
 def test_a_failure_within_an_attack_changes_nothing_for_the_others(around):
     """Encodings that nobody has unmixed yet are not what an attack that unmixes gives."""
     attack = around(SometimesFails(sp.attacks.exact_batch()))
-    photos = sp.data.load("photos")
+    photos = sp.data.load("photos", pixels=8)
     audit = Audit(
         tasks=[sp.zoo.mlp(hidden=(64,), domain=photos.domain)],
         attacks={"it": attack},
@@ -469,7 +469,7 @@ def test_an_attack_that_knows_no_side_by_side_runs_in_turn():
 
 
 def test_networks_with_the_same_weights_but_other_inputs_never_run_together():
-    photos = sp.data.load("photos")
+    photos = sp.data.load("photos", pixels=8)
     shifted = replace(photos.domain, mean=(0.5, 0.5, 0.5))
     plain = sp.zoo.mlp(hidden=(8,), domain=photos.domain)
     attacks = {"it": sp.attacks.inverting_gradients(steps=2, restarts=1)}
