@@ -14,7 +14,7 @@ PACKAGE = Path(seepage.__file__).parent
 REACHED = {
     "lines": 54_900,
     "public names": 1_140,
-    "single-user modules": 37,
+    "single-user modules": 35,
 }
 
 

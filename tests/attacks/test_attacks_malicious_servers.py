@@ -196,7 +196,7 @@ def test_fishing_leaves_exactly_the_update_of_the_one_who_was_caught(photos, cli
     torch.testing.assert_close(fishing._isolate(together, one.labels).flat(), expected.flat())
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reduction", ["mean", pytest.param("sum", marks=pytest.mark.slow)])
 def test_fishing_brings_one_of_a_batch_back_and_is_sure_of_it(photos, reduction):
     batch, client = photos.batch(8), sp.Client(sp.Gradient(reduction=reduction))
     fishing = sp.attacks.class_fishing(attack=sp.attacks.rgap(), target=5)

@@ -29,7 +29,7 @@ class GuessByLabel:
 
 @pytest.fixture(scope="module")
 def digits():
-    return sp.data.load("digits")
+    return sp.data.load("digits", pixels=8)
 
 
 def run(digits, attack, *defenses, people=4, network=(16,), **options):
@@ -139,7 +139,7 @@ def test_a_metric_gate_passes_where_a_guess_without_update_does_as_well(noisy):
 def test_controls_are_kept_apart_from_people_and_survive_storage(tmp_path):
     spec = {
         "scenario": {
-            "data": {"name": "digits", "people": 2, "start": 0},
+            "data": {"name": "digits", "people": 2, "start": 0, "pixels": 8},
             "models": {"name": "mlp", "hidden": [8]},
             "threats": {"knows_labels": True},
             "attacks": {"name": "analytic_fc"},

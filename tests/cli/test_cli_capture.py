@@ -163,7 +163,7 @@ def test_public_data_are_rehearsed_on_and_the_truth_does_not_change_the_choice(p
     save_file({"inputs": batch.inputs, "labels": batch.labels}, "own.safetensors")
     public = sp.data.load("photos", pixels=8).take(range(8, 24))
     numpy.savez("public.npz", images=public.inputs.numpy(), labels=public.labels.numpy())
-    command = ["audit", "--model", "own_network:searched", "--steps", "1000"]
+    command = ["audit", "--model", "own_network:searched", "--steps", "700"]
     command += ["--capture", "searched.safetensors", "--public", "npz:public.npz"]
     for out, more in {"blind": [], "seen": ["--truth", "own.safetensors"]}.items():
         done = CliRunner().invoke(app, [*command, *more, "--out", out])

@@ -270,9 +270,9 @@ def test_cases_side_by_side_equal_cases_one_by_one(photos):
     ]
     observations = [observe(task, b, batchnorm="exact") for b in batches]
     keys = [sp.rng(i) for i in range(3)]
-    together = attack(engine={"rows": 9}).many(observations, rngs=keys)
+    together = attack(steps=10, engine={"rows": 9}).many(observations, rngs=keys)
     for observation, key, guess in zip(observations, keys, together, strict=True):
-        one = attack()(observation, rng=key)
+        one = attack(steps=10)(observation, rng=key)
         assert torch.allclose(one.inputs, guess.inputs, atol=1e-7)
         assert one.trace.finals == pytest.approx(guess.trace.finals, rel=1e-7)
 
