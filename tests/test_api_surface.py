@@ -55,6 +55,7 @@ PROMISED = {
     "attacks.ReadLogits",
     "attacks.Unmixed",
     "attacks.analytic_fc",
+    "attacks.april",
     "attacks.bag_of_words",
     "attacks.token_span",
     "attacks.cocktail_party",

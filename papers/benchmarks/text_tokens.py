@@ -50,9 +50,9 @@ class Encoder(nn.Module):
         missing = tokens == self.padding
         features = self.tokens(tokens) + self.positions.weight
         # A mask of numbers, since one of truth values is looked at while it runs.
-        hidden = torch.where(missing, -1e9, 0.0)
+        hidden = torch.where(missing, -1e9, 0.0).to(features)
         features = self.blocks(features, src_key_padding_mask=hidden)
-        kept = (~missing)[..., None].float()
+        kept = (~missing)[..., None].to(features)
         return self.head((features * kept).sum(1) / kept.sum(1))
 
 

@@ -18,6 +18,7 @@ from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.inverting_gradients import gradattack_strongest, inverting_gradients
 from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.attacks.linear_systems.analytic_fc import analytic_fc
+from seepage.attacks.linear_systems.april import april
 from seepage.attacks.linear_systems.hybrid import hybrid
 from seepage.attacks.linear_systems.rgap import rgap
 from seepage.attacks.malicious_server.class_fishing import class_fishing
@@ -40,6 +41,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
         recipe.__name__: recipe
         for recipe in (
             analytic_fc,
+            april,
             bag_of_words,
             class_fishing,
             cocktail_party,
@@ -75,6 +77,7 @@ __all__ = [
     "Unmixed",
     "adaptive",
     "analytic_fc",
+    "april",
     "bag_of_words",
     "class_fishing",
     "cocktail_party",

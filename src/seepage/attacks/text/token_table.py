@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -102,21 +103,34 @@ def draw_texts(domain: Tokens, count: int) -> Tensor:
 
 
 def _find_positions(
-    gradient: dict[str, Tensor], table: str, text: Tensor
+    gradient: Mapping[str, Tensor], table: str, text: Tensor
 ) -> tuple[str | None, int]:
     """Find rows, one after the other, that have the gradients of the text's tokens in order."""
     rows = gradient[table]
     wanted = rows[text.to(rows.device)]
     if len(set(text.tolist())) < len(text) or not bool(wanted.any(1).all()):
         return None, 0
+    return find_rows({n: t for n, t in gradient.items() if n != table}, wanted)
+
+
+def find_rows(gradient: Mapping[str, Tensor], wanted: Tensor) -> tuple[str | None, int]:
+    """Find the parameter that has a given gradient in consecutive rows, as one of positions has.
+
+    Args:
+        gradient: By name of the parameter.
+        wanted: `(N, d)`.
+
+    Returns:
+        Its name and the first of the rows; None if there is no such parameter.
+    """
     for name, tensor in gradient.items():
-        if name == table or tensor.shape[-1] != rows.shape[1] or tensor.numel() < wanted.numel():
+        if tensor.shape[-1:] != wanted.shape[-1:] or tensor.numel() < wanted.numel():
             continue
-        parts = tensor.reshape(-1, rows.shape[1])
-        first = int(parts.any(1).double().argmax())
-        found = parts[first : first + len(text)]
-        if found.shape == wanted.shape and _agree(found, wanted):
-            return name, first
+        parts = tensor.reshape(-1, wanted.shape[1])
+        for first in range(len(parts) - len(wanted) + 1):
+            found = parts[first : first + len(wanted)]
+            if bool(found[0].any()) and _agree(found[:1], wanted[:1]) and _agree(found, wanted):
+                return name, first
     return None, 0
 
 
