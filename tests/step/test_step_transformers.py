@@ -164,3 +164,39 @@ def test_adapters_of_peft_give_words_away(kind):
     result = sp.audit_step(adapted, None, batch)
     assert float(result.scores["token_recall"].min()) >= 0.6
     assert float(result.scores["token_precision"].min()) >= 0.9
+
+
+@pytest.mark.parametrize("kind", ["prompt", "prefix", "last layer"])
+def test_where_nothing_reads_single_tokens_nobody_is_reassured(kind):
+    batch = classes((LENGTH, 4))
+    if kind == "last layer":
+        model = bert().requires_grad_(False)
+        model.classifier.requires_grad_(True)
+    else:
+        peft = pytest.importorskip("peft", reason="needs peft")
+        model, task, tuning = {
+            "prompt": (gpt2(), "CAUSAL_LM", peft.PromptTuningConfig),
+            "prefix": (bert(), "SEQ_CLS", peft.PrefixTuningConfig),
+        }[kind]
+        model = peft.get_peft_model(model, tuning(task_type=task, num_virtual_tokens=3))
+        batch = next_tokens((LENGTH, 4)) if kind == "prompt" else batch
+    told = str(sp.audit_step(model, None, batch))
+    assert "no evidence that nothing leaks" in told
+    assert "token_span: expected" in told
+
+
+def test_an_empty_text_and_frozen_embeddings_are_audited():
+    batch = make_texts((LENGTH, 0))
+    batch["labels"] = torch.tensor([0, 1])
+    model = bert()
+    model.bert.embeddings.requires_grad_(False)
+    result = sp.audit_step(model, None, batch)
+    assert float(result.scores["token_recall"][0]) == 1.0
+
+
+def test_weights_that_were_untied_are_read_as_they_are():
+    model = gpt2(tie_word_embeddings=False)
+    batch = next_tokens((LENGTH, 4))
+    assert torch.equal(
+        sp.audit_step(model, None, batch, attacks=["dager"]).guess, batch["input_ids"]
+    )

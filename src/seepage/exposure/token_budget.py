@@ -45,7 +45,11 @@ class TokenBudget:
                 "have a gradient (bag_of_words): freeze the embeddings, or add noise"
             )
         if not self.layers:
-            return "no trained layer reads single tokens, so none leaks by a closed form known here"
+            return (
+                "no trained layer reads single tokens, as where a prompt, a prefix or the last "
+                "layers alone are trained, so none leaks by a closed form known here; gradients "
+                "still depend on every text, so this is no promise"
+            )
         named = ", ".join(self.layers)
         return (
             f"with {self.rank} rows over {named}, up to {self.tokens} tokens of a batch leak "

@@ -28,9 +28,9 @@ def classify_places(outputs: Tensor, labels: Tensor) -> Tensor:
 
 def predict_next(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of the next token at each place; a prompt before the text has no labels."""
-    following = functional.pad(labels, (0, 1), value=-100)[:, 1:]
-    own = upcast(outputs)[:, outputs.shape[1] - labels.shape[1] :]
-    return functional.cross_entropy(own.flatten(0, 1), following.flatten())
+    prompt = outputs.shape[1] - labels.shape[1]
+    following = functional.pad(labels, (prompt, 1), value=-100)[:, 1:]
+    return functional.cross_entropy(upcast(outputs).flatten(0, 1), following.flatten())
 
 
 def regress(outputs: Tensor, labels: Tensor) -> Tensor:

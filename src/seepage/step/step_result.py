@@ -139,7 +139,7 @@ class StepAudit:
         return "\n".join(
             [
                 *([f"Not exactly your step: {self.difference}."] if self.difference else []),
-                f"{judged.headline}." if self.records else "No attack applies to this step.",
+                f"{judged.headline}." if self.records else _NO_ATTACK,
                 *judged.details,
                 *(_tried(record) for record in self.records),
                 *(f"not tried: {name}: {reason}" for name, reason in self.refused.items()),
@@ -150,6 +150,12 @@ class StepAudit:
     def __repr__(self) -> str:
         """The same."""
         return str(self)
+
+
+_NO_ATTACK = (
+    "No attack applies to this step. That is no evidence that nothing leaks: what is trained reads "
+    "mixtures that no closed form here takes apart."
+)
 
 
 def _tried(record: Record) -> str:

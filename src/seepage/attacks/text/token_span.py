@@ -149,9 +149,12 @@ class _TokenSpan:
             gradient = stack_gradients(observation.task, reader, observation.update)
             if not bool(gradient.any()):
                 continue
-            basis = row_span(gradient, tolerance=self.rank_tolerance, at_most=places)
+            basis = row_span(gradient, tolerance=self.rank_tolerance)
+            # Noise and rounding have more directions than there are tokens.
+            clear = places is None or len(basis) <= places
+            whole = clear and len(basis) < min(gradient.shape)
+            basis = basis[:places]
             if len(basis) < gradient.shape[1]:
-                whole = len(basis) < min(gradient.shape)
                 yield _Span(reader, basis, whole)
 
     def _test_tokens(self, task: Task, spans: tuple[_Span, ...]) -> Tensor:
@@ -170,6 +173,8 @@ class _TokenSpan:
             upper = odds.quantile(0.75, dim=0, keepdim=True)
             scale = ((upper - middle) / _QUARTILE).clamp(min=1e-3)
             chance = torch.special.ndtr((odds - middle) / scale)
+            # Probabilities too small for a float are told apart by the distance.
+            chance = torch.maximum(chance, 1e-30 * outside)
             if span.whole:
                 chance = torch.where(outside < self.tolerance, chance, torch.ones_like(chance))
             doubt = chance if doubt is None else torch.maximum(doubt, chance)
@@ -248,7 +253,8 @@ def token_span(
     A x, in r dimensions.
 
     A token is named if it lies nearer to the span than chance explains, as the other tokens of the
-    vocabulary tell.
+    vocabulary tell. Chance does not explain tokens that resemble one of the batch, such as another
+    spelling: beyond the budget, a trained model names more of them by mistake than is stated.
 
     Args:
         false_tokens: How many tokens are named by mistake, on average.

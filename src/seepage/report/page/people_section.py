@@ -38,6 +38,7 @@ from seepage.report.page.document import (
     make_scrollable,
     table,
 )
+from seepage.report.page.personal_data import find_personal_data
 from seepage.report.words import (
     count_noun,
     decibels,
@@ -255,16 +256,28 @@ def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
 def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
     """A text or the columns of a row; words that differ from the truth are marked.
 
+    Words of the text that came back in another place are told from wrong ones, and what looks like
+    personal data is highlighted.
+
     Example:
         >>> _draw_words(("good", "night"), over=("good", "morrow"))
         '<p class="said"><span>good</span> <mark>night</mark> </p>'
+        >>> _draw_words(("night", "_"), over=("good", "night"))
+        '<p class="said"><span class="elsewhere">night</span> <mark>_</mark> </p>'
     """
     if all(": " in word for word in (*said, *over)):
         return _draw_columns(said, over)
-    marked = [
-        join_markup(element("span" if ours == theirs else "mark", None, ours), " ")
-        for ours, theirs in zip(said, over, strict=True)
-    ]
+    kinds, pool = find_personal_data(over), set(over)
+    places = {word: kind for word, kind in zip(over, kinds, strict=True) if kind}
+    marked = []
+    for ours, theirs in zip(said, over, strict=True):
+        tag = "span" if ours in pool else "mark"
+        classes = ["elsewhere"] if ours in pool and ours != theirs else []
+        kind = places.get(ours, "")
+        classes += ["personal"] if kind else []
+        options = {"class": " ".join(classes)} if classes else {}
+        options |= {"title": kind} if kind else {}
+        marked.append(join_markup(element(tag, options or None, ours), " "))
     return element("p", {"class": "said"}, *marked)
 
 
