@@ -161,9 +161,9 @@ LIMITS = (
     "and the kind of data are those of the system. The digests of weights say which were tested.",
     "The digests show whether a file has changed since. They are no signature: whoever writes a "
     "file can write its digest. Keep the digest of this dossier where others cannot change it.",
-    "This is no legal assessment. Which test answers which guidance is our own reading, which "
-    "nobody has approved; nothing is quoted. Sections of NIST AI 100-2 are named by their headings "
-    "in the edition of 2023.",
+    "This is no legal assessment. Which test answers which guidance is our own assignment, which "
+    "nobody has approved. It was made without the text of EDPB Opinion 28/2024 at hand, and for "
+    "NIST AI 100-2 from the headings of the edition of 2023: check both documents.",
 )
 
 

@@ -101,8 +101,8 @@ def _summary_section(tests: Sequence[Plain]) -> Section:
     return Section(
         "tests",
         "The tests",
-        "Every privacy test that we find named in EDPB Opinion 28/2024 or as a heading of NIST AI "
-        "100-2, and one of our own. Which test answers which guidance is our reading.",
+        "Listed beside EDPB Opinion 28/2024 and headings of NIST AI 100-2, with one of our own. "
+        "Which test answers which guidance is our assignment; the list may not be complete.",
         make_scrollable(
             "Tests",
             table(
