@@ -326,10 +326,10 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         "People were still identified behind Sign (1 of 3).",
         "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95% of a "
         "population may still be (95 % confidence).",
-        "Positive control: without a defense the attack found people whom the audit had chosen "
-        "itself.",
+        "Positive control: without a defense the attack found 3 of 3 people whom the audit had "
+        "chosen itself.",
         "Negative control: in guesses made from other updates, 0 of 16 people were found, where "
-        "luck finds 0.2.",
+        "luck finds 0.16.",
     )
     assert judged.level is Level.recognisable
     assert judged.worst.victim == ("photos", 0)

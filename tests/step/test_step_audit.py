@@ -562,6 +562,43 @@ def test_without_others_nobody_is_said_to_be_safe_and_with_them_a_control_is_run
     known = sp.audit_step(*step, **options, others=images[1:], attacks=["analytic_fc"])
     assert known.controls
     assert any(record.control.able for record in known.records)
-    assert "Positive control: without a defense the attack found people" in str(known)
+    assert "Positive control: without a defense the attack found 1 of 1 people" in str(known)
     levels = {attempt.level for attempt in known.people.values()}
     assert levels <= {Level.not_shown, Level.singled_out, Level.partly}
+
+
+def test_a_control_is_drawn_again_where_there_is_time_for_it():
+    torch.manual_seed(0)
+    images = torch.rand(40, 1, 8, 8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
+    step = (model, nn.CrossEntropyLoss(), (images[:2], torch.tensor([2, 1])))
+    options = {"defense": sp.AddGaussian(1e6), "domain": (0, 1), "attacks": ["exact_batch"]}
+    drawn = {}
+    for effort in ("quick", "standard", "thorough"):
+        found = sp.audit_step(*step, **options, others=images[2:], effort=effort)
+        drawn[effort] = [case.target.people for case, _ in found.controls]
+    assert [len(batches) for batches in drawn.values()] == [1, 2, 3]
+    everybody = [person for batch in drawn["thorough"] for person in batch]
+    assert len(set(everybody)) == 6
+    assert not {0, 1} & set(everybody)
+    # Others who would leave too few strangers are no canaries.
+    few = sp.audit_step(*step, **options, others=images[2:16], effort="thorough")
+    assert len(few.controls) == 2
+
+
+def test_others_with_labels_hide_a_person_among_those_of_the_same_label():
+    torch.manual_seed(0)
+    kinds = torch.arange(60) % 3
+    images = (0.7 * torch.rand(3, 1, 8, 8)[kinds] + 0.3 * torch.rand(60, 1, 8, 8)).clamp(0, 1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
+    step = (model, nn.CrossEntropyLoss(), (images[:1], kinds[:1]))
+    options = {"domain": (0, 1), "attacks": ["analytic_fc"], "defense": sp.AddGaussian(1e6)}
+    blind = sp.audit_step(*step, **options, others=images[1:])
+    assert "others came without labels" in str(blind)
+    told = sp.audit_step(*step, **options, others=sp.PublicData(images[1:], kinds[1:]))
+    assert "others came without labels" not in str(told)
+    [place] = told.records[0].identification
+    assert (place.gallery, place.strangers) == ("same label", 19)
+    # The labels of canaries are their own.
+    [(control, _)] = told.controls
+    assert control.target.batch.labels.tolist() == kinds[-1:].tolist()

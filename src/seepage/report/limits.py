@@ -6,18 +6,20 @@ to luck, below which nobody can be called identified.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from seepage.audit.record import Record
 from seepage.core.construct import Component
-from seepage.report.leak import Attempt
+from seepage.report.leak import Attempt, Victim
 from seepage.report.words import Setup, count_noun, label_setups, list_words, percent, read_dp_sgd
 from seepage.scoring.identification import compute_luck
 
 # Limits above this hold nobody back and are not told.
 _TELLING = 0.5
+# Limits below this belong in the headline: hardly anybody can be identified by any attack.
+_REASSURING = 0.05
 # Probability with which luck alone may raise an alarm.
 _LUCK = 1e-3
 
@@ -95,6 +97,21 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
             "update. Clip each example before the noise, as dp_sgd does, or the whole update."
         )
     return told
+
+
+def tell_ceiling(people: Mapping[Victim, Attempt]) -> str:
+    """What theory adds to a headline that found nobody; empty if it promises these people little.
+
+    An attack that was too weak to tell says nothing, but a limit holds for stronger ones too.
+    """
+    places = [(a, a.identification) for a in people.values()]
+    if any(a.level.identified or place is None or not place.fair for a, place in places):
+        return ""
+    limits = [find_limit(a.record, place.strangers) for a, place in places if place is not None]
+    chances = [1.0 if limit is None else limit.chance for limit in limits]
+    if not chances or max(chances) > _REASSURING:
+        return ""
+    return f"; in theory no attack identifies more than {percent(max(chances))} of people"
 
 
 def find_beaten(tried: Sequence[Attempt]) -> list[str]:

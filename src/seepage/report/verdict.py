@@ -25,7 +25,7 @@ from seepage.report.leak import (
     strongest,
     unscored,
 )
-from seepage.report.limits import find_beaten, tell_limits
+from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
 from seepage.report.races import tell_races
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
 from seepage.scoring.identification import Identification
@@ -116,9 +116,10 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     labels = label_setups([*groups, *unknown])
     return Verdict(
         level=worst.level,
-        headline=tell_people(people, noun, where),
+        headline=tell_people(people, noun, where) + tell_ceiling(people),
         details=(
             _tell_worst(worst),
+            *_tell_population(bare),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
@@ -252,8 +253,10 @@ def _tell_worst(attempt: Attempt) -> str:
     data, person = attempt.victim
     if attempt.level is Level.reconstructed:
         how = "came back exactly"
-    else:
+    elif attempt.level.identified:
         how = f"came back at {attempt.amount.words()}"
+    else:
+        how = f"was not identified: the best guess has {attempt.amount.words()}"
     found = attempt.identification
     among = ""
     if found is not None and found.singled_out and attempt.level.identified:
@@ -277,7 +280,7 @@ def _describe_gallery(found: Identification) -> str:
 
 
 def _round_claim(value: float) -> str:
-    return f"{float(f'{value:.1g}'):,.0f}" if value < 1e9 else "a billion or more"
+    return f"{float(f'{value:.1g}'):,.0f}" if value < 1e9 else "a billion"
 
 
 def count_labels(people: People) -> int:
@@ -314,20 +317,22 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     if not controls:
         return []
     able = [c for c in controls if c.able]
-    hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
-    first = "Positive control: without a defense the attack found people whom the audit had chosen "
-    first += "itself."
+    counts = [control.bare for control in able or controls if control.bare is not None]
+    canaries = "people whom the audit had chosen itself"
+    if counts:
+        hits, tried_on, _ = min(counts, key=lambda count: (count[1], count[0]))
+        canaries = f"{hits} of {tried_on} {canaries}" if able else canaries
+    first = f"Positive control: without a defense the attack found {canaries}."
     if not able:
-        works = any(a.level.identified and not a.record.defense for a in strongest(tried).values())
+        works = any(attempt.level.identified for attempt in tried)
         besides = "though it found others" if works else "not even without a defense"
-        first = (
-            f"Positive control: people whom the audit had chosen itself were not found, {besides}."
-        )
+        first = f"Positive control: {canaries} were not found, {besides}."
+    hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
     if not tested:
         return [first]
     second = (
         f"Negative control: in guesses made from other updates, {hits} of {tested} people were "
-        f"found, where luck finds {luck:.1f}."
+        f"found, where luck finds {luck:.2g}."
     )
     names = dict.fromkeys(
         attack.name
@@ -360,13 +365,8 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
         sentences.append(f"People were still identified behind {list_words(kept)}.")
     if holding:
         names = list_words([labels[setup] for setup in holding], "or")
-        fewest = min(holding.values(), key=_count_updates)
-        updates, tested = _count_updates(fewest), count_noun(len(fewest), "person", "people")
-        shared = f" in {count_noun(updates, 'update')}" if updates < len(fewest) else ""
-        sentences.append(
-            f"Nobody was identified behind {names}; with {tested}{shared} tested, up to "
-            f"{share_not_ruled_out(updates):.0%} of a population may still be (95 % confidence)."
-        )
+        left = _tell_rest(min(holding.values(), key=_count_updates))
+        sentences.append(f"Nobody was identified behind {names}; {left}.")
     if unclear:
         for why in dict.fromkeys(map(_excuse, unclear.values())):
             listed = [labels[setup] for setup, people in unclear.items() if _excuse(people) == why]
@@ -374,6 +374,24 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     if groups and not holding and not unclear:
         sentences.append("No defense tried here hides everybody.")
     return sentences
+
+
+def _tell_population(bare: Mapping[Setup, People]) -> list[str]:
+    """How many of a population may be identified although nobody was, without a defense."""
+    if not bare or any(count_identified(p) or is_unclear(p) for p in bare.values()):
+        return []
+    left = _tell_rest(min(bare.values(), key=_count_updates))
+    return [f"That nobody was identified is no proof for others: {left}."]
+
+
+def _tell_rest(people: People) -> str:
+    """What having found none of these people leaves open."""
+    updates, tested = _count_updates(people), count_noun(len(people), "person", "people")
+    shared = f" in {count_noun(updates, 'update')}" if updates < len(people) else ""
+    return (
+        f"with {tested}{shared} tested, up to {share_not_ruled_out(updates):.0%} of a population "
+        "may still be (95 % confidence)"
+    )
 
 
 def _count_updates(people: People) -> int:

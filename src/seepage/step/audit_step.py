@@ -16,6 +16,7 @@ from seepage.audit.case import Case, client_key
 from seepage.audit.targets import Target
 from seepage.clients import Client
 from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
+from seepage.core.batch import class_numbers
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
@@ -58,29 +59,49 @@ from seepage.threats import Threat
 from seepage.zoo.foreign import Logits, find_logits
 
 
-def _choose_canaries(who: Target, others: Tensor | None) -> Target | None:
-    """As many others as the batch has people, with its labels; None if there are too few."""
+def _choose_canaries(who: Target, others: Tensor | None, effort: EffortName) -> list[Target]:
+    """Batches of others, as large as the private one; fewer if they run out.
+
+    They have its labels, unless their own are known.
+    """
     gallery, size = who.everybody, len(who.people)
     assert gallery is not None
-    if others is None or len(gallery.inputs) < 2 * size + FEWEST:
-        return None
-    people = tuple(range(len(gallery.inputs) - size, len(gallery.inputs)))
-    batch = Batch(gallery.inputs[list(people)], who.require_batch().labels)
-    return replace(who, people=people, batch=batch, captured=None)
+    count = len(gallery.inputs)
+    spare = 0 if others is None else (count - size - FEWEST) // size
+    starts = [count - size * (number + 1) for number in range(min(_CANARIES.get(effort, 1), spare))]
+    own = who.require_batch().labels
+
+    def labels_of(start: int) -> Tensor:
+        return own if gallery.labels is None else gallery.labels[start : start + size]
+
+    return [
+        replace(
+            who,
+            people=tuple(range(start, start + size)),
+            batch=Batch(gallery.inputs[start : start + size], labels_of(start)),
+            captured=None,
+        )
+        for start in starts
+    ]
 
 
 _POOL = 64
+# Batches of canaries: a second and a third draw, where there is time for them.
+_CANARIES: Mapping[EffortName, int] = {"quick": 1, "standard": 2, "thorough": 3}
 
 
-def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
+def _people_of(task: Task, private: Batch, others: Tensor | None, labels: Tensor | None) -> Target:
     """The people in the batch, beside those whom a guess without any update is made of.
 
     Args:
         task: The network, with the domain of the inputs.
         private: The batch of the step.
         others: Inputs of people who are not in it; noise if there are none.
+        labels: Of the others, if known; taken only if both are classes.
     """
     shape = task.domain.shape
+    if labels is not None and (labels.ndim, private.labels.ndim) != (1, 1):
+        labels = None
     shaped = Batch(private.inputs.reshape(-1, *shape).cpu(), private.labels.cpu())
     if others is None:
         pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
@@ -96,7 +117,10 @@ def _people_of(task: Task, private: Batch, others: Tensor | None) -> Target:
         tuple(range(len(private))),
         shaped,
         everybody=Gallery(
-            torch.cat([shaped.inputs.to(pool), pool]), domain=task.domain, synthetic=others is None
+            torch.cat([shaped.inputs.to(pool), pool]),
+            None if labels is None else torch.cat([shaped.labels, labels.cpu().to(shaped.labels)]),
+            task.domain,
+            synthetic=others is None,
         ),
         bounds=task.domain.bounds,
         domain=task.domain,
@@ -109,6 +133,12 @@ _BATCHNORM = (
 )
 
 
+_UNLABELLED = (
+    "others came without labels, so that people are looked for among strangers of any label, where "
+    "the label alone gets some of them found; give others=sp.PublicData(inputs, labels)"
+)
+
+
 def audit_step(
     model: nn.Module,
     loss: Callable[..., Tensor] | None,
@@ -118,7 +148,7 @@ def audit_step(
     domain: Domain | tuple[float, float] | None = None,
     defense: Protection | None = None,
     threat: Threat | None = None,
-    others: Tensor | None = None,
+    others: Tensor | PublicData | None = None,
     privacy_engine: object = None,
     delta: float = 1e-5,
     attacks: Sequence[str | Attack] | None = None,
@@ -160,7 +190,9 @@ def audit_step(
             are inferred, and targets that are numbers are read or searched for.
         others: Inputs of people who are not in the batch. They tell the range of inputs if no
             domain is given, the people of the batch are looked for among them, and some of them
-            serve as a control. Without them nobody can be said not to be identified.
+            serve as a control. Without them nobody can be said not to be identified. With labels,
+            as `PublicData(inputs, labels)`, a person is looked for among those of the same label,
+            whom the label alone does not tell apart.
         privacy_engine: That made the model private, so that the result tells what was spent.
         delta: Of the epsilon that is told where the model is private.
         attacks: What to run, as attacks or by name; by default `auto`, which computes what can be
@@ -170,7 +202,8 @@ def audit_step(
         gradients: Of your own loop, by name of the parameter, such as
             `{n: p.grad for n, p in model.named_parameters()}` after `backward()`; `defense` comes
             on top. If not given, they are computed again.
-        effort: Of `auto`: "quick", "standard" or "thorough".
+        effort: Of `auto`: "quick", "standard" or "thorough"; also one, two or three batches of
+            others as a control.
         seconds: About how long it may take at most; closed forms come on top. Where time leaves no
             room for all steps, nobody is said to be safe.
         steps: All steps of `auto`, instead of those of the effort; or the steps of each search that
@@ -191,6 +224,8 @@ def audit_step(
     """
     if not (seconds > 0 and (steps is None or steps >= 1)):
         raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
+    labels_of_others = others.labels if isinstance(others, PublicData) else None
+    others = others.inputs if isinstance(others, PublicData) else others
     if not isinstance(seed, int):
         raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
     if threat is not None and not isinstance(threat, Threat):
@@ -221,7 +256,14 @@ def audit_step(
         known = threat or Threat(batchnorm="unknown" if _normalises_by_batch(model) else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
-        who, shape = _people_of(task, private, others), tuple(private.inputs.shape[1:])
+        who = _people_of(task, private, others, labels_of_others)
+        shape = tuple(private.inputs.shape[1:])
+        if (
+            others is not None
+            and labels_of_others is None
+            and class_numbers(private.labels) is not None
+        ):
+            notes = (*notes, _UNLABELLED)
         key, real = client_key(seed, client, who), RealStep()
         if privacy is not None:
             notes = (privacy.note, *notes[1:])
@@ -237,9 +279,9 @@ def audit_step(
                 who = replace(who, captured=sent)
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
-        canaries = _choose_canaries(who, others)
-        # Without a defense, the rehearsal of the control is that of the step.
-        rehearsals = 1.0 if client.chain.links else 0.5
+        canaries = _choose_canaries(who, others, effort)
+        # Without a defense, the rehearsal of a control is that of the step, or of the first.
+        rehearsed = 0.5 * len(canaries) + (0.5 if canaries and client.chain.links else 0.0)
         listed = list_attacks(
             attacks,
             seen,
@@ -247,8 +289,10 @@ def audit_step(
             effort=effort,
             steps=steps,
             seconds=seconds,
-            runs=1.0 if canaries is None else 1.0 + rehearsals,
-            public=_shape_public(read_public(public, others, taken=len(private)), task),
+            runs=1.0 + rehearsed,
+            public=_shape_public(
+                read_public(public, others, taken=len(private) * max(1, len(canaries))), task
+            ),
             ranges=list_ranges(shape, declared=domain, others=others),
         )
         return run_attacks(

@@ -171,7 +171,7 @@ def run_attacks(
     listed: Sequence[StepAttack],
     found: Applicability,
     *,
-    canaries: Target | None,
+    canaries: Sequence[Target],
     notes: tuple[str, ...],
     promise: str,
     real: RealStep,
@@ -182,7 +182,7 @@ def run_attacks(
         case: Makes a case from an attack.
         listed: What to run.
         found: Which attacks apply, and why the others do not.
-        canaries: People who are attacked without the defense as a control; None if there are none.
+        canaries: Batches of people who are attacked without the defense as a control.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
         real: How the audited gradient compares with that of the training loop.
@@ -195,9 +195,9 @@ def run_attacks(
         attempt = case(one)
         with _show_progress(one.name.name):
             outcome = run_case(attempt)
-            if canaries is not None and not _proven(outcome.record):
-                control = _make_control(attempt, canaries)
-                controls.append((control, run_case(control)))
+            if not _proven(outcome.record):
+                made = [_make_control(attempt, batch) for batch in canaries]
+                controls += [(control, run_case(control)) for control in made]
         if outcome.record.error is not None:
             refused[one.name.name] = outcome.record.error
             continue
