@@ -326,7 +326,7 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         "People were still identified behind Sign (1 of 3).",
         "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95% of a "
         "population may still be (95 % confidence).",
-        "Positive control: without a defense the attack found 3 of 3 people whom the audit had "
+        "Positive control: without a defense the attack found 1 of 1 people whom the audit had "
         "chosen itself.",
         "Negative control: in guesses made from other updates, 0 of 16 people were found, where "
         "luck finds 0.16.",
@@ -649,3 +649,41 @@ def test_nothing_is_merged_across_batch_sizes_or_local_computations():
         "FedAvg 4 steps, batch size 1 and 1 of 2 with no defense, gradient, batch size 2."
     )
     assert len(changes(records, records)) == 4
+
+
+def test_a_defense_that_hides_people_and_not_their_labels_is_told_apart():
+    hidden = [record([12.0], people=[n], places=[HIDDEN]) for n in range(4)]
+    leaking = [
+        replace(
+            one,
+            defense=links(sp.Prune(0.99)),
+            threat=Component("Threat", {"knows_labels": False}),
+            scores={**one.scores, "label_accuracy": (1.0,)},
+            label_chance=0.1,
+        )
+        for one in hidden
+    ]
+    told = " ".join(verdict([*hidden, *leaking]).details)
+    assert "Nobody was identified behind Prune 0.99" in told
+    assert "the labels of 4 of 4 people came back all the same." in told
+    # And without a defense, that nobody was found says little of others.
+    assert "no proof for others: with 4 people tested, up to 53% of a population" in told
+
+
+def test_nobody_is_said_to_have_come_back_who_was_not_found():
+    judged = verdict([record([12.0], places=[HIDDEN])])
+    assert judged.details[0].startswith(
+        "The worst-off person, photos #0, was not identified: the best guess has 12.0 dB"
+    )
+    one = verdict([record([30.0, 12.0], exact=0.0), record([30.0], exact=1.0)], noun="images")
+    assert "1 image reconstructed" in one.headline
+
+
+def test_a_control_that_failed_is_not_said_of_people_who_were_found():
+    weak = Control(bare=(0, 1, 0.01))
+    [said] = [
+        line
+        for line in verdict([record([30.0], defense=links(sp.Sign()), control=weak)]).details
+        if line.startswith("Positive control")
+    ]
+    assert said.endswith("were not found, though it found others.")

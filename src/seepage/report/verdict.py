@@ -231,6 +231,8 @@ def _count_levels(people: People, noun: str) -> str:
     said = [(counts[level], text) for level, text in words.items() if counts[level]]
     if len(people) == 1:
         return said[0][1]
+    if counts[Level.reconstructed] == 1:
+        said[0] = 1, f"{noun.removesuffix('s')} reconstructed"
     return list_words([f"{count} {text}" for count, text in said])
 
 
@@ -371,6 +373,10 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
         for why in dict.fromkeys(map(_excuse, unclear.values())):
             listed = [labels[setup] for setup, people in unclear.items() if _excuse(people) == why]
             sentences.append(f"Inconclusive behind {list_words(listed, 'or')}: {why}.")
+    for setup, people in rest.items():
+        parts = _list_leaked_parts(people)
+        if parts:
+            sentences.append(f"Behind {labels[setup]}, {parts} came back all the same.")
     if groups and not holding and not unclear:
         sentences.append("No defense tried here hides everybody.")
     return sentences
