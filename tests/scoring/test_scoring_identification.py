@@ -148,6 +148,8 @@ def test_made_up_strangers_accuse_nobody():
 def test_odd_guesses_are_refused_or_read_and_never_break_the_rest(people):
     with pytest.raises(InvalidValue, match="at least one guess"):
         place(people, people.inputs[:0])
+    with pytest.raises(InvalidValue, match="guesses of shape"):
+        place(people, people.inputs[:1, :, :12])
     huge = torch.full((1, 3, 24, 24), 3e38)
     beside = place(people, torch.cat([huge, people.inputs[:1]]))
     assert beside.recognisable

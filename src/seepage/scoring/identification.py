@@ -214,6 +214,11 @@ def identify(
     """
     if len(guesses) == 0:
         raise InvalidValue("expected at least one guess to look for people in, got none")
+    if guesses.shape[1:] != gallery.inputs.shape[1:]:
+        raise InvalidValue(
+            f"expected guesses of shape {tuple(gallery.inputs.shape[1:])}, as the gallery has, got "
+            f"{tuple(guesses.shape[1:])}"
+        )
     classes = class_numbers(batch.labels)
     labels = [None] * len(batch) if classes is None else classes.tolist()
     truths = batch.inputs.detach().cpu()
