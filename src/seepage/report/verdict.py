@@ -322,8 +322,8 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     counts = [control.bare for control in able or controls if control.bare is not None]
     canaries = "people whom the audit had chosen itself"
     if counts:
-        hits, tried_on, _ = min(counts, key=lambda count: (count[1], count[0]))
-        canaries = f"{hits} of {tried_on} {canaries}" if able else canaries
+        found_of, tried_on, _ = min(counts, key=lambda count: (count[1], count[0]))
+        canaries = f"{found_of} of {tried_on} {canaries}" if able else canaries
     first = f"Positive control: without a defense the attack found {canaries}."
     if not able:
         works = any(attempt.level.identified for attempt in tried)
