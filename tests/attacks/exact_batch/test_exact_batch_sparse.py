@@ -15,7 +15,7 @@ from seepage.attacks.exact_batch import (
     SparseDirections,
     sparse_probability,
 )
-from seepage.attacks.exact_batch.exact_batch import _select_searches
+from seepage.attacks.exact_batch.exact_batch import select_searches
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
@@ -213,7 +213,7 @@ def test_every_key_finds_all_six_directions(key):
 def test_the_order_of_engines_follows_the_batch_size():
     for people, first in ((8, Complementarity), (40, SparseDirections)):
         factors = replace(factors_of(sparse(people, 800)[0]), above=draw(800, 9))
-        assert isinstance(_select_searches(ExactBatch().searches, factors)[0], first)
+        assert isinstance(select_searches(ExactBatch().searches, factors)[0], first)
 
 
 def test_odds_rise_with_neurons_per_person_and_hopeless_ones_are_refused():
@@ -224,7 +224,7 @@ def test_odds_rise_with_neurons_per_person_and_hopeless_ones_are_refused():
     assert alike == sorted(alike)
     weight, bias = draw(256, 64) @ draw(64, 300, seed=1), draw(256, seed=2)
     with pytest.raises(NotApplicable, match="64 examples through 256 neurons"):
-        _select_searches((SparseDirections(),), factorise(weight, bias, batch_size=64))
+        select_searches((SparseDirections(),), factorise(weight, bias, batch_size=64))
 
 
 @pytest.mark.parametrize(
