@@ -1,6 +1,7 @@
 """`auto` beside fixed recipes at the same number of steps, and its forecasts beside what came.
 
     python -m benchmarks.auto_attack --device cuda --people 4
+    python -m benchmarks.auto_attack --merge FILE ...       one record and table of several runs
 
 Each cell is a network, a batch size and a client. `auto` rehearses once for all updates of a cell,
 on public people; what it takes for that is added to the steps of every fixed recipe, so that all
@@ -12,6 +13,7 @@ all that `--tuning` attacks. Without it the seeds are new, and so are the people
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import RESULTS, save
 from seepage.attacks import adaptive
 from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, LocalComputation, Protection, Task
@@ -242,6 +244,65 @@ def keep(cells: list[Cell], options: argparse.Namespace) -> None:
     save("auto_attack", options.device, {"cells": [vars(c) for c in cells]}, options.out)
 
 
+# What a recipe is called in a race.
+RACED = {
+    "inverting, tv 1e-4": "inverting_gradients(tv=0.0001)",
+    "inverting, tv 1e-2": "inverting_gradients(tv=0.01)",
+    "inverting, layers 2.5": "inverting_gradients(tv=0.0001, layerwise=2.5)",
+    "teacher forced": "teacher_forced",
+    "systematic": "systematic",
+}
+
+
+def merge(files: list[Path], out: Path) -> None:
+    """Put the whole cells of several runs into one record, and print its table and counts."""
+    runs = [json.loads(file.read_text()) for file in files]
+    cells = [
+        {"command": run["command"], "commit": run["commit"], **cell}
+        for run in runs
+        for cell in run["cells"]
+        if "auto" in cell["means"] and len(cell["means"]) > len(FIXED)
+    ]
+    cells.sort(key=lambda cell: (cell["network"], cell["batch_size"], cell["client"]))
+    command = "python -m benchmarks.auto_attack, cell by cell"
+    machine = {**runs[0]["machine"], "load": "several at once"}
+    record = {"command": command, "machine": machine, "cells": cells}
+    (out / "auto_attack.json").write_text(json.dumps(record, indent=1) + "\n")
+    behind = [_print_row(cell) for cell in cells]
+    kept = [cell["notes"]["forecast"] for cell in cells if "forecast" in cell["notes"]]
+    orders = [_compare_orders(cell) for cell in cells]
+    print(
+        f"{sum(d > 0 for d in behind)} of {len(cells)} above, "
+        f"{sum(d >= -0.5 for d in behind)} within 0.5 or above; forecasts kept for "
+        f"{sum(k for k, _ in kept)} of {sum(n for _, n in kept)} people; pairs of recipes in the "
+        f"same order {sum(a for a, _ in orders)} of {sum(n for _, n in orders)}"
+    )
+
+
+def _print_row(cell: dict[str, Any]) -> float:
+    """Print a row of the table; return by how much `auto` is ahead."""
+    means = dict(cell["means"])
+    ours = means.pop("auto")
+    best = max(means, key=means.__getitem__)
+    ahead = ours - means[best]
+    print(
+        f"| {cell['network']} | {cell['batch_size']} | {cell['client']} | {ours:.1f} "
+        f"| {means[best]:.1f} ({best}) | {ahead:+.1f} |"
+    )
+    return ahead
+
+
+def _compare_orders(cell: dict[str, Any]) -> tuple[int, int]:
+    """How many pairs of recipes were ordered in the rehearsal as on the people, of how many."""
+    raced = {
+        name.removesuffix(", adapted"): mean
+        for name, mean in cell["notes"].get("rehearsed", {}).items()
+    }
+    both = [(raced[RACED[n]], m) for n, m in cell["means"].items() if RACED.get(n) in raced]
+    pairs = [(a, b) for i, a in enumerate(both) for b in both[:i] if abs(a[1] - b[1]) > 0.5]
+    return sum((a[0] > b[0]) == (a[1] > b[1]) for a, b in pairs), len(pairs)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
@@ -250,8 +311,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no cell after this")
     parser.add_argument("--tuning", action="store_true", help="other people and weights")
+    parser.add_argument("--merge", type=Path, nargs="+", help="records to put together")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.merge:
+        merge(options.merge, options.out or RESULTS)
+        return
     held, began, cells = load_data(), time.monotonic(), []
     for cell in list_cells(options.only):
         if time.monotonic() - began > options.seconds:
