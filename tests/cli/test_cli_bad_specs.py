@@ -13,7 +13,7 @@ from seepage.cli import main
 
 GOOD = {
     "head": "",
-    "data": '{ name = "photos", people = 2, pixels = 8 }',
+    "data": '{ name = "photos", people = 2 }',
     "models": '{ name = "mlp", hidden = [8] }',
     "locals": '{ name = "Gradient" }',
     "threats": "{ knows_labels = true }",
