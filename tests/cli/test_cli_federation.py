@@ -108,3 +108,8 @@ def test_two_files_of_one_client_and_round_are_not_mixed(place):
     (captures / "copy.safetensors").write_bytes((captures / "round-0-0.safetensors").read_bytes())
     run = audit("--capture", "captures", "--dry-run")
     assert "is in another file already" in run.output.replace("\n", " ")
+
+
+def test_without_the_truth_the_headline_counts_updates(place):
+    run = audit("--capture", "captures")
+    assert "of 5 updates, a guess explains 5" in " ".join(run.output.split())

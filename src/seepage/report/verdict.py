@@ -61,6 +61,15 @@ def _unscored_headline(record: Record, *, noun: str) -> str:
     return f"What came back explains the update of {people}; others might as well"
 
 
+def _tell_updates(records: Sequence[Record]) -> str:
+    """Of several captured updates, how many a guess explains; empty if there is one."""
+    updates = {record.data for record in unscored(records)}
+    if len(updates) < 2:
+        return ""
+    explained = {record.data for record in unscored(records) if residual_of(record) <= EXPLAINED}
+    return f"; of {len(updates)} updates, a guess explains {len(explained)}"
+
+
 def _unscored_details(record: Record) -> tuple[str, ...]:
     """What follows it: how good the best guess is, and what that means."""
     name = record.attack.name
@@ -100,7 +109,8 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     blind = _best_explained(records)
     if not groups and blind is not None:
-        return Verdict(None, _unscored_headline(blind, noun=noun), _unscored_details(blind))
+        told = _unscored_headline(blind, noun=noun) + _tell_updates(records)
+        return Verdict(None, told, _unscored_details(blind))
     if not groups:
         return Verdict(None, "There is no result yet")
     bare = {setup: people for setup, people in groups.items() if setup.defense == NO_DEFENSE}
