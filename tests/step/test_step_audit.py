@@ -148,9 +148,9 @@ def test_any_architecture_is_audited_and_left_as_it_was(name, photo):
     assert result.worst == 0
     assert torch.isfinite(result.scores["psnr"]).all()
     assert result.guess.shape == batch[0].shape
-    # The search got somewhere: it knows no more than the update.
+    # A closed form found it, or the search got somewhere: it knows no more than the update.
     searched = result.outcomes[0].objective
-    assert min(searched) < 0.95 * searched[0]
+    assert min(searched) < 0.95 * searched[0] if searched else result.scores["psnr"].min() > 40
     assert "gradient behind the step of AdamW" in str(result)
     assert "analytic_fc" in result.refused
 
