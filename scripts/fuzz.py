@@ -1,6 +1,6 @@
 """Read files that were changed at random with every reader, and count how each reading ends.
 
-    python scripts/fuzz.py --files 50000
+    python -m scripts.fuzz --files 50000
 
 A reader may read a changed file or refuse it in one sentence. Tracebacks, messages of several
 lines, crashes and readings of more than 20 seconds are faults, and are printed with the number that
@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scripts.run_record import find_commit, write_record
 
 import seepage as sp
 from seepage.audit import Record, SpecSource, build_spec, load_audit
@@ -303,9 +304,12 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=9000, help="over all readers together")
     parser.add_argument("--readers", nargs="*", help="of these alone")
     parser.add_argument("--seed", type=int, default=0, help="of the changes")
+    parser.add_argument("--out", type=Path, help="write the counts to this file as well")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    find_commit()
     faults: list[str] = []
+    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         readers = list_readers(Path(folder))
         chosen = options.readers or list(readers)
@@ -316,14 +320,24 @@ def main() -> None:
             began = time.monotonic()
             tally = fuzz(name, readers[name], options.files // len(chosen), options.seed)
             faults += tally.faults
-            read, refused = tally.ends["read"], tally.ends["refused"]
+            row = {
+                "reader": name,
+                "files": sum(tally.ends.values()),
+                "read": tally.ends["read"],
+                "refused": tally.ends["refused"],
+                "faults": len(tally.faults),
+                "peak_mb": tally.kilobytes // 1024,
+                "seconds": round(time.monotonic() - began),
+            }
+            rows.append(row)
             print(
-                f"{name:12}{sum(tally.ends.values()):>8}{read:>8}{refused:>9}"
-                f"{len(tally.faults):>8}{tally.kilobytes // 1024:>7} MB"
-                f"{time.monotonic() - began:>6.0f}",
+                f"{name:12}{row['files']:>8}{row['read']:>8}{row['refused']:>9}{row['faults']:>8}"
+                f"{row['peak_mb']:>7} MB{row['seconds']:>6}",
                 flush=True,
             )
     print("\n".join(faults[:40]))
+    if options.out is not None:
+        write_record(options.out, {"rows": rows, "faults": faults})
     raise SystemExit(1 if faults else 0)
 
 
