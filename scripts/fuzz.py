@@ -57,6 +57,15 @@ ODD_WORDS = (
     *("0", "-1", "1e999", "nan", "null", "true", "[]", "{}", '""', "99999999999999999999", "../x"),
     *('"\\u0000"', "[[[[", "}", ",", "=", "1979-05-27", '"\x1b[2J"', "10000000", "'''", "#"),
 )
+_TABLE = "age,town,income,label\n" + "".join(
+    f"{20 + n},{'ABC'[n % 3]},{n * 1.5},{n % 2}\n" for n in range(12)
+)
+_COLUMNS = """label = "label"
+[columns]
+age = { kind = "number", low = 0, high = 120 }
+town = "category"
+income = "leave out"
+"""
 
 
 @dataclass(frozen=True)
@@ -174,6 +183,14 @@ def list_readers(place: Path) -> dict[str, Reader]:
             raise UnreadableFile("a damaged checkpoint is not used")
         return found
 
+    def read_table(path: Path) -> object:
+        return sp.data.load(f"csv:{path}")
+
+    def read_columns(path: Path) -> object:
+        table = path.with_name("table.csv")
+        table.write_text(_TABLE)
+        return read_table(table)
+
     def files(*paths: Path) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in paths}
 
@@ -183,6 +200,11 @@ def list_readers(place: Path) -> dict[str, Reader]:
             lambda path: sp.data.load(f"npz:{path}"),
             files(place / "plain.npz", place / "packed.npz"),
         ),
+        "table": Reader(
+            read_table,
+            {"table.csv": _TABLE.encode(), "table.tsv": _TABLE.replace(",", "\t").encode()},
+        ),
+        "columns": Reader(read_columns, {"table.columns.toml": _COLUMNS.encode()}, text=True),
         "image": Reader(read_picture, _draw_pictures(drawn)),
         "capture": Reader(sp.capture.load, files(place / "capture.safetensors")),
         "weights": Reader(

@@ -11,7 +11,7 @@ def readers(tmp_path_factory):
 
 NAMES = (
     *("spec", "npz", "image", "capture", "weights", "database", "record", "artifact"),
-    "checkpoint",
+    *("checkpoint", "table", "columns"),
 )
 
 

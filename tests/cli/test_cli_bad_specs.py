@@ -475,7 +475,7 @@ def test_the_spec_that_the_bad_ones_differ_from_is_good(place, monkeypatch):
     ("path", "expected"),
     [
         ("none.toml", "cannot read the spec 'none.toml': No such file or directory"),
-        ("empty", "cannot read the spec 'empty': Is a directory"),
+        ("empty", "cannot read the spec 'empty': expected a file"),
         ("range.npz", "cannot read the spec 'range.npz': it is not text"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,6 +19,7 @@ from seepage.audit.spec_text import SpecSource, locate_error
 from seepage.audit.targets import Target
 from seepage.core import LocalComputation, Metric, Paired, Task
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
+from seepage.core.toml import parse_toml
 from seepage.scoring import METRICS, find_metric
 from seepage.threats.threat import Threat
 
@@ -76,8 +76,8 @@ def load_spec(path: Path | None = None, *, device: str = "cpu") -> Spec:
 def build_spec(source: SpecSource) -> Spec:
     """Build all that a spec names."""
     try:
-        table: Table = tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as error:
+        table: Table = parse_toml(source.text)
+    except InvalidValue as error:
         raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
     with locate_error(source):
         entries.require_keys(table, "title", "seeds", "metrics", "controls", "timeout", "scenario")

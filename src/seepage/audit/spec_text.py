@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
+from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
+from seepage.core.toml import LARGEST, parse_toml
+from seepage.core.whole_file import read_plain
 
 QUICKSTART = Path(__file__).parent / "quickstart.toml"
 
@@ -38,10 +39,13 @@ class SpecSource:
         """Read a file; None takes the bundled quickstart."""
         path = QUICKSTART if path is None else path
         try:
-            return cls(path.name, path.read_text(encoding="utf-8"), device)
+            text = read_plain(path, follow=True, largest=LARGEST).decode()
+        except UnreadableFile as error:
+            raise UnreadableFile(f"cannot read the spec {str(path)!r}: {error}") from error
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise DataNotFound(f"cannot read the spec {str(path)!r}: {reason}") from error
+        return cls(path.name, text.replace("\r\n", "\n"), device)
 
 
 def write_toml(spec: Mapping[str, Any]) -> str:
@@ -122,7 +126,7 @@ def find_line(text: str, place: Place) -> int | None:
         >>> find_line(text, ("scenario", 0)), find_line(text, ("scenario", 0, "attacks", 0, "name"))
         (2, 4)
     """
-    found, lines = _follow(tomllib.loads(text), place), text.splitlines()
+    found, lines = _follow(parse_toml(text), place), text.splitlines()
     if not found:
         return None
 
@@ -165,8 +169,8 @@ def _parse_beginning(text: str) -> dict[str, Any] | None:
     for bracket in re.findall(r"[][{}]", _IGNORED.sub("", text)):
         closing = {"[": "]", "{": "}"}[bracket] + closing if bracket in "[{" else closing[1:]
     try:
-        return tomllib.loads(f"{text}\n{closing}")
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"{text}\n{closing}")
+    except InvalidValue:
         return None
 
 

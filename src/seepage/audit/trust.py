@@ -5,12 +5,13 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from seepage.core.errors import InvalidValue
 from seepage.core.plugins import is_path
+from seepage.core.toml import parse_toml
 from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, write_whole
 
 # Under this name `about` has the seal of the user who began the audit.
@@ -27,8 +28,8 @@ def find_imports(spec: str) -> list[str]:
         ['nets:small']
     """
     try:
-        return list(dict.fromkeys(_walk(tomllib.loads(spec))))
-    except (tomllib.TOMLDecodeError, RecursionError):
+        return list(dict.fromkeys(_walk(parse_toml(spec))))
+    except (InvalidValue, RecursionError):
         return []
 
 

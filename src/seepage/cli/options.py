@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from enum import StrEnum
 from math import prod
 from pathlib import Path
@@ -79,13 +78,14 @@ def import_from_here() -> None:
 def read_option(written: str) -> tuple[str, Any]:
     """Read a key and its value, written as in a spec; a bare word is a string."""
     from seepage.core.errors import InvalidValue
+    from seepage.core.toml import parse_toml
 
     key, separator, value = written.partition("=")
     if not separator:
         raise InvalidValue(f"expected --option as key=value, got {written!r}")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return key.strip(), parse_toml(f"value = {value}")["value"]
+    except InvalidValue:
         return key.strip(), value.strip()
 
 

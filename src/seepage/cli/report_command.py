@@ -14,7 +14,7 @@ from seepage.audit.choices import Choice, leakages
 from seepage.audit.folder import PAGE
 from seepage.audit.record import Record
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
-from seepage.core.whole_file import write_whole
+from seepage.core.whole_file import read_plain, write_whole
 from seepage.report.ci_files import as_junit, as_sarif
 from seepage.report.figure import leak_figure
 from seepage.report.pivot import make_pivot, pivot_latex, pivot_markdown
@@ -48,8 +48,10 @@ def _read_choices(path: Path, records: Sequence[Record]) -> list[Choice]:
 
 def _read_utilities(path: Path) -> Mapping[str, float]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_plain(path, follow=True, largest=2**20))
+    except UnreadableFile:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UnreadableFile(
             f"cannot read utilities from {str(path)!r}: {reason}; expected JSON"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import random
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -29,6 +28,7 @@ from seepage.core.errors import (
     install_hint,
 )
 from seepage.core.rng import Rng
+from seepage.core.toml import LARGEST, parse_toml
 from seepage.core.whole_file import open_plain
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.domains.tabular import Categorical, Column, Continuous, Tabular, round_outwards
@@ -40,6 +40,7 @@ MOST_CATEGORIES = 50
 # Whole numbers with at most so many different values are classes if they are to be predicted.
 MOST_CLASSES = 20
 MOST_COLUMNS = 2_000
+_LONGEST_LINE = 2**24
 # What people write where a value is missing.
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 # Names of a column to be predicted; without one it is the last.
@@ -389,7 +390,9 @@ def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> _RawTable:
 
 
 def _decode(file: IO[bytes]) -> Iterator[str]:
-    for number, line in enumerate(file):
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b"")):
+        if len(line) == _LONGEST_LINE:
+            raise ValueError(f"a line has more than {_LONGEST_LINE} bytes")
         yield line.decode("utf-8-sig" if number == 0 else "utf-8")
 
 
@@ -431,9 +434,9 @@ def _read_declared(path: Path) -> _Declared:
         return _Declared()
     try:
         with open_plain(path, follow=True) as file:
-            written = tomllib.load(file)
+            written = parse_toml(file.read(LARGEST + 1).decode())
     except (OSError, ValueError) as error:
-        raise UnreadableFile(f"expected TOML in {path}, got {error}") from error
+        raise UnreadableFile(f"expected TOML in {path}: {error}") from error
     with error_path(path.name):
         return construct(path.name, _Declared, written)
 
