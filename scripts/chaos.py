@@ -1,28 +1,27 @@
 """Break audits in every way that can be made here, and count what is lost.
 
-    python -m scripts.chaos --minutes 5 --executor serial
+    python -m scripts.chaos --executor serial --kills 1000 --minutes 30
 
-A small audit is begun, ended by a fault, gone on with, ended again, and gone on with to the end.
-Faults: a kill at a system call that writes, in turn each of them; a kill at a random moment; a disk
-that takes no more; a clock that jumps; a byte of an artifact or checkpoint that flips; a lost
-worker. In the end the records must be those of an audit that nobody disturbed, and whatever was
-recorded before a fault must still be there.
+A small audit is begun, ended by one to four faults, gone on with after each, and at last gone on
+with to the end. Faults: a kill at a system call that writes, in turn each of them; a kill at a
+random moment; a full disk; a limit on the size of files; a clock that jumps; a byte of an artifact
+or checkpoint that flips; a lost worker. In the end the records must be those of an audit that
+nobody disturbed, and whatever was recorded before a fault must still be there.
 
-The same process then runs whole audits for a tenth of the time, to see that memory and open files
-do not grow.
+Audits run in forks of this process, which has imported everything. Their workers are forked too;
+with `--spawn` they are new interpreters, as for users, which takes seconds each.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import ctypes
+import multiprocessing
 import os
-import platform
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -33,16 +32,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scripts.run_record import find_commit, write_record
 from scripts.write_calls import Tracer, run_to_the_end
 
 import seepage as sp
-from seepage.audit import Record, load_audit
+from seepage.audit import Record, load_audit, workers
 from seepage.audit.verify import find_damage
 from seepage.core.errors import SeepageError
 
 REFUSED = 2
 Spec = dict[str, object]
 OPTIONS = {"serial": {}, "workers": {"workers": 2}, "ray": {"executor": "ray", "workers": 2}}
+WRONG = ("lost", "doubled", "unusable", "different", "damaged", "hangs", "tracebacks")
+# Orphans of a killed audit come to this process, which waits for their end.
+_ADOPT_ORPHANS = 36
 
 
 def write_spec(place: Path) -> Spec:
@@ -71,12 +74,13 @@ class Tally:
     """What faults did.
 
     Args:
-        faults: How many of each kind.
+        faults: How many of each kind fell; a kill after the end of a run does not count.
         lost: Records that were there before a fault and not after it.
         doubled: Cases with more than one record.
         unusable: Folders that could not be gone on with to the end.
         different: Folders whose records differ from those of an undisturbed audit.
         damaged: Folders with an artifact missing or altered in the end.
+        hangs: Runs that did not end by themselves.
         tracebacks: Runs that ended without a sentence.
         audits: Audits that were brought to their end.
     """
@@ -87,6 +91,7 @@ class Tally:
     unusable: int = 0
     different: int = 0
     damaged: int = 0
+    hangs: int = 0
     tracebacks: int = 0
     audits: int = 0
     kept: list[str] = field(default_factory=list)
@@ -94,8 +99,7 @@ class Tally:
     @property
     def clean(self) -> bool:
         """Whether nothing went wrong."""
-        wrong = self.lost + self.doubled + self.unusable + self.different
-        return wrong + self.damaged + self.tracebacks == 0
+        return not any(getattr(self, name) for name in WRONG)
 
 
 def go_on(
@@ -108,14 +112,14 @@ def go_on(
         out: Its folder.
         executor: A key of `OPTIONS`.
         step: Seconds by which the clock is off.
-        room: Bytes that a file may have; beyond that, writing fails as on a full disk.
+        room: Bytes that a file may have; beyond that, writing fails.
     """
     if step:
         clock = time.time
         time.time = lambda: clock() + step
     if room is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
-    said = os.open(out.with_suffix(".said"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    said = os.open(_find_said(out), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
     try:
@@ -145,44 +149,58 @@ class Chaos:
         place: Where audits are written.
         executor: A key of `OPTIONS`.
         seed: Of the faults.
+        kills: Most kills at write points; a quarter as many fall at random moments.
     """
 
-    def __init__(self, place: Path, executor: str, seed: int) -> None:
+    def __init__(self, place: Path, executor: str, seed: int, kills: int) -> None:
         """Run an audit that nobody disturbs."""
+        ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
         self.place, self.executor, self.random = place, executor, random.Random(seed)
         self.tally, self.point, self.points = Tally(), 0, set[int]()
+        self.wanted = {"kill_at_write": kills, "kill_at_moment": kills // 4}
         self.spec, whole = write_spec(place), place / "whole"
         # In this process first, so that those forked from it have nothing left to import.
         sp.audit.run(self.spec, place / "first", device="cpu")
         began = time.monotonic()
-        code, self.writes = Tracer(lambda: go_on(self.spec, whole, executor)).run()
+        code, self.writes = self.trace(whole)
         self.seconds = time.monotonic() - began
         if code:
-            raise SystemExit(f"the undisturbed audit ended with {code}: {said(whole)}")
+            raise SystemExit(f"the undisturbed audit ended with {code}: {read_said(whole)}")
         self.truth = read(whole)
         self.largest = max(p.stat().st_size for p in whole.rglob("*") if p.is_file())
-        self.faults: list[Callable[[Path], int]] = [
-            *([self.kill_at_write] * 12),
+        self.faults: list[Callable[[Path], tuple[int, bool]]] = [
+            *([self.kill_at_write] * 16),
             *([self.kill_at_moment] * 4),
-            self.fill_disk,
-            self.step_clock,
-            self.flip_byte,
+            *(self.fill_disk, self.limit_files, self.step_clock, self.flip_byte),
         ]
         if executor != "serial":
-            self.faults += [self.lose_worker] * 4
+            self.faults += [self.lose_worker] * 2
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether as many kills have fallen as were asked for."""
+        return all(self.tally.faults[name] >= count for name, count in self.wanted.items())
 
     def run_audit(self, number: int) -> None:
-        """Run one audit through two faults to its end, and look at what is left."""
+        """Run one audit through some faults to its end, and look at what is left."""
         out = self.place / f"audit{number}"
         before: dict[str, Record] = {}
-        for _ in range(2):
+        flipped = False
+        for _ in range(self.random.randint(1, 4)):
             fault = self.random.choice(self.faults)
-            self.tally.faults[fault.__name__] += 1
-            code = fault(out)
-            if code not in (0, REFUSED, -signal.SIGKILL):
+            code, fell = fault(out)
+            self._wait_for_orphans()
+            self.tally.faults[fault.__name__] += fell
+            if code == -signal.SIGALRM:
+                self.note("hangs", out, fault.__name__)
+            elif code not in (0, REFUSED, -signal.SIGKILL):
                 self.note("tracebacks", out, f"{fault.__name__} ended with {code}")
             before = self.check_kept(out, before)
+            flipped |= fault == self.flip_byte
+            if flipped:  # that costs the record of the file, which is made again
+                before = {}
         code = self.run_child(lambda: go_on(self.spec, out, self.executor))
+        self._wait_for_orphans()
         if code:
             self.note("unusable", out, f"ended with {code}")
             return
@@ -193,6 +211,7 @@ class Chaos:
             self.note("damaged", out, find_damage(out)[0])
         else:
             shutil.rmtree(out)
+            _find_said(out).unlink()
 
     def check_kept(self, out: Path, before: dict[str, Record]) -> dict[str, Record]:
         """Count what was recorded before and is not any more; return what is recorded now."""
@@ -211,47 +230,72 @@ class Chaos:
     def note(self, what: str, out: Path, words: str) -> None:
         """Count something that went wrong, and keep its folder."""
         setattr(self.tally, what, getattr(self.tally, what) + 1)
-        self.tally.kept.append(f"{what}: {out.name}: {words}: {said(out)}")
+        self.tally.kept.append(f"{what}: {out.name}: {words}: {read_said(out)}")
 
-    def run_child(self, body: Callable[[], int]) -> int:
-        """Run a function in a process of its own, to its end."""
+    def trace(
+        self, out: Path, *, step: float = 0.0, kill_at: int | None = None, full: int | None = None
+    ) -> tuple[int, int]:
+        """Go on with an audit, traced; return how it ended and how often it wrote."""
+        tracer = Tracer(lambda: go_on(self.spec, out, self.executor, step=step), out)
+        return tracer.run(kill_at=kill_at, full_from=full)
+
+    def run_child(self, body: Callable[[], int], *, wait: float | None = None) -> int:
+        """Run a function in a process of its own, to its end or for some seconds."""
         pid = os.fork()
         if not pid:
             run_to_the_end(body)
+        if wait is not None:
+            time.sleep(wait)
+            os.kill(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    def kill_at_write(self, out: Path) -> int:
+    def _wait_for_orphans(self) -> None:
+        ends = time.monotonic() + 60
+        try:
+            while time.monotonic() < ends:
+                if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                    time.sleep(0.005)
+        except ChildProcessError:
+            return
+        for pid in find_started(os.getpid()):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_at_write(self, out: Path) -> tuple[int, bool]:
         """Kill at the next write point in turn if the audit is new, else at a random one."""
         if out.exists():
             point = self.random.randint(1, self.writes)
         else:
             self.point = point = self.point % self.writes + 1
             self.points.add(point)
-        return Tracer(lambda: go_on(self.spec, out, self.executor)).run(kill_at=point)[0]
+        code = self.trace(out, kill_at=point)[0]
+        return code, code == -signal.SIGKILL
 
-    def kill_at_moment(self, out: Path) -> int:
+    def kill_at_moment(self, out: Path) -> tuple[int, bool]:
         """Kill at a random moment."""
-        pid = os.fork()
-        if not pid:
-            run_to_the_end(lambda: go_on(self.spec, out, self.executor))
-        time.sleep(self.random.random() * self.seconds)
-        os.kill(pid, signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        wait = self.random.random() * self.seconds
+        code = self.run_child(lambda: go_on(self.spec, out, self.executor), wait=wait)
+        return code, code == -signal.SIGKILL
 
-    def fill_disk(self, out: Path) -> int:
+    def fill_disk(self, out: Path) -> tuple[int, bool]:
+        """Let every call that needs space fail from a random one on, as on a full disk."""
+        point = self.random.randint(1, self.writes)
+        code, writes = self.trace(out, full=point)
+        return code, writes >= point
+
+    def limit_files(self, out: Path) -> tuple[int, bool]:
         """Let no file grow beyond a random size."""
         room = self.random.randint(0, self.largest)
-        return self.run_child(lambda: go_on(self.spec, out, self.executor, room=room))
+        return self.run_child(lambda: go_on(self.spec, out, self.executor, room=room)), True
 
-    def step_clock(self, out: Path) -> int:
+    def step_clock(self, out: Path) -> tuple[int, bool]:
         """Put the clock forward or back by up to a year, and kill at a random write point."""
         step = self.random.uniform(-1, 1) * 365 * 86400
-        point = self.random.randint(1, self.writes)
-        return Tracer(lambda: go_on(self.spec, out, self.executor, step=step)).run(kill_at=point)[0]
+        return self.trace(out, step=step, kill_at=self.random.randint(1, self.writes))[0], True
 
-    def flip_byte(self, out: Path) -> int:
+    def flip_byte(self, out: Path) -> tuple[int, bool]:
         """Kill at a write point, then change a byte of an artifact or a checkpoint."""
-        code = self.kill_at_write(out)
+        code, _ = self.kill_at_write(out)
+        self._wait_for_orphans()
         held = [p for part in ("artifacts", "checkpoints") for p in (out / part).glob("*")]
         files = sorted(p for p in held if p.is_file() and p.stat().st_size)
         if files:
@@ -259,113 +303,85 @@ class Chaos:
             data = bytearray(path.read_bytes())
             data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
             path.write_bytes(data)
-        return code
+        return code, bool(files)
 
-    def lose_worker(self, out: Path) -> int:
+    def lose_worker(self, out: Path) -> tuple[int, bool]:
         """Kill a process that the audit has started, at a random moment."""
         pid = os.fork()
         if not pid:
             run_to_the_end(lambda: go_on(self.spec, out, self.executor))
         time.sleep(self.random.random() * self.seconds)
-        if started := descendants(pid):
+        if started := find_started(pid):
             os.kill(self.random.choice(started), signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), bool(started)
 
 
-def said(out: Path) -> str:
+def _find_said(out: Path) -> Path:
+    return out.with_name(f"{out.name}.said")
+
+
+def read_said(out: Path) -> str:
     """The last line that a run printed."""
-    path = out.with_suffix(".said")
+    path = _find_said(out)
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return lines[-1][:200] if lines else "nothing"
 
 
-def descendants(pid: int) -> list[int]:
+def find_started(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have started."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return []
-    return [one for child in map(int, children) for one in (child, *descendants(child))]
+    return [one for child in map(int, children) for one in (child, *find_started(child))]
 
 
-def soak(spec: Spec, place: Path, seconds: float) -> list[tuple[float, int, int, int]]:
-    """Run whole audits in this process; list time, audits, kilobytes in memory and open files."""
-    seen: list[tuple[float, int, int, int]] = []
-    began, audits = time.monotonic(), 0
-    while (spent := time.monotonic() - began) < seconds or audits < 20:
-        out = place / "soak"
-        for _ in range(2):
-            sp.audit.run(spec, out, device="cpu", resume=True)
-        audits += 1
-        if find_damage(out):
-            raise SystemExit(f"an audit that nobody disturbed is damaged: {find_damage(out)[0]}")
-        shutil.rmtree(out)
-        memory = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-        seen.append((spent, audits, memory // 1024, len(list(Path("/proc/self/fd").iterdir()))))
-    return seen
-
-
-def print_soak(seen: list[tuple[float, int, int, int]]) -> None:
-    """Compare the first audits after a warm-up with the last."""
-    start, end = seen[len(seen) // 4], seen[-1]
-    audits = max(1, end[1] - start[1])
-    growth = (end[2] - start[2]) / audits
-    a_day = growth * audits / max(1.0, end[0] - start[0]) * 86400 / 1024
-    print(f"soak: {end[1]} audits in {end[0]:.0f} s, in one process")
-    print(f"  memory      {start[2]} kB after {start[1]}, {end[2]} kB in the end")
-    print(f"              {growth:+.2f} kB an audit, {a_day:+.0f} MB in 24 hours at this rate")
-    print(f"  open files  {start[3]} after {start[1]}, {end[3]} in the end")
-
-
-def _write_counts(out: Path, options: argparse.Namespace, chaos: Chaos) -> None:
-    """Write what was done, on which commit, and what it did."""
-    asked = ("git", "describe", "--always", "--dirty", "--exclude=*")
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    told = {
-        "command": f"python -m scripts.chaos --minutes {options.minutes:g} "
-        f"--executor {options.executor} --seed {options.seed}",
-        "commit": commit,
-        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()},
-        "writes": chaos.writes,
-        "points": len(chaos.points),
-        **{name: value for name, value in vars(chaos.tally).items() if name != "kept"},
-    }
-    out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+def print_table(chaos: Chaos) -> None:
+    """Print how many faults fell, and what went wrong."""
+    tally = chaos.tally
+    for name, count in sorted(tally.faults.items()):
+        print(f"  {name.replace('_', ' '):28}{count:>6}")
+    print(f"  {'audits brought to their end':28}{tally.audits:>6}")
+    print(f"  {'write points of new audits':28}{len(chaos.points):>6} of {chaos.writes}")
+    for name in WRONG:
+        print(f"  {name:28}{getattr(tally, name):>6}")
+    print("\n".join(f"  kept in {chaos.place}: {line}" for line in tally.kept[:20]), flush=True)
 
 
 def main() -> None:
-    """Run faults for some minutes, and print the table."""
+    """Run faults until enough kills have fallen or the time is over, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--audits", type=int, help="stop after so many audits, if that is sooner")
+    parser.add_argument("--minutes", type=float, default=5.0, help="end after the audit at work")
+    parser.add_argument(
+        "--kills", type=int, default=10**9, help="at write points; a quarter at random moments"
+    )
     parser.add_argument("--executor", choices=list(OPTIONS), default="serial")
+    parser.add_argument("--spawn", action="store_true", help="start workers as new interpreters")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
-    parser.add_argument("--soak", type=float, default=0.1, help="share of the time for the soak")
     parser.add_argument("--out", type=Path, help="write the counts to this file as well")
     options = parser.parse_args()
+    began = told = time.monotonic()
     torch.set_num_threads(1)
+    find_commit()
+    if not options.spawn:
+        workers.get_context = lambda _: multiprocessing.get_context("fork")
     place = Path(tempfile.mkdtemp(prefix="seepage-chaos-"))
-    chaos = Chaos(place, options.executor, options.seed)
-    print(f"{options.executor}: one audit writes {chaos.writes} times in {chaos.seconds:.1f} s")
-    ends = time.monotonic() + 60 * options.minutes * (1 - options.soak)
+    chaos = Chaos(place, options.executor, options.seed, options.kills)
+    print(f"{options.executor}: {chaos.writes} writes in {chaos.seconds:.1f} s", flush=True)
     number = 0
-    while time.monotonic() < ends and number != options.audits:
+    while time.monotonic() < began + 60 * options.minutes and not chaos.is_enough:
         chaos.run_audit(number := number + 1)
-    tally = chaos.tally
-    for name, count in sorted(tally.faults.items()):
-        print(f"  {name.replace('_', ' '):22}{count}")
-    print(f"  audits brought to their end  {tally.audits}")
-    print(f"  write points killed at       {len(chaos.points)} of {chaos.writes}, in new audits")
-    for name in ("lost", "doubled", "unusable", "different", "damaged", "tracebacks"):
-        print(f"  {name:22}{getattr(tally, name)}")
-    print("\n".join(f"  kept in {place}: {line}" for line in tally.kept[:20]))
+        if time.monotonic() > told + 30:
+            told = time.monotonic()
+            print(f"  {told - began:.0f} s: {sum(chaos.tally.faults.values())} faults", flush=True)
+    print_table(chaos)
     if options.out is not None:
-        _write_counts(options.out, options, chaos)
-    if options.soak:
-        print_soak(soak(chaos.spec, place, 60 * options.minutes * options.soak))
-    if tally.clean:
+        counted = {name: value for name, value in vars(chaos.tally).items() if name != "kept"}
+        about = {"seconds": round(time.monotonic() - began), "writes": chaos.writes}
+        write_record(options.out, about | {"points": len(chaos.points)} | counted)
+    if chaos.tally.clean:
         shutil.rmtree(place)
-    raise SystemExit(0 if tally.clean else 1)
+    raise SystemExit(0 if chaos.tally.clean else 1)
 
 
 if __name__ == "__main__":
