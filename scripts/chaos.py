@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import multiprocessing
 import os
 import random
@@ -63,7 +64,7 @@ def write_spec(place: Path) -> Spec:
             "threats": {"knows_labels": True},
             "attacks": [
                 {"name": "analytic_fc"},
-                {"name": "inverting_gradients", "steps": 3, "restarts": 1},
+                {"name": "inverting_gradients", "steps": 2, "restarts": 1},
             ],
         },
     }
@@ -130,11 +131,11 @@ def go_on(
     return 0
 
 
-def read(out: Path) -> dict[str, Record]:
-    """The records of a folder, by case; none if the audit was not begun."""
+def read(out: Path) -> list[Record]:
+    """The records of a folder; none if the audit was not begun."""
     if not (out / "audit.sqlite").exists():
-        return {}
-    return {record.case: timeless(record) for record in load_audit(out).records}
+        return []
+    return [timeless(record) for record in load_audit(out).records]
 
 
 def timeless(record: Record) -> Record:
@@ -161,12 +162,15 @@ class Chaos:
         self.spec, whole = write_spec(place), place / "whole"
         # In this process first, so that those forked from it have nothing left to import.
         sp.audit.run(self.spec, place / "first", device="cpu")
+        # Forks then share the memory of all that was imported.
+        gc.collect()
+        gc.freeze()
         began = time.monotonic()
         code, self.writes = self.trace(whole)
         self.seconds = time.monotonic() - began
         if code:
             raise SystemExit(f"the undisturbed audit ended with {code}: {read_said(whole)}")
-        self.truth = read(whole)
+        self.truth = {record.case: record for record in read(whole)}
         self.largest = max(p.stat().st_size for p in whole.rglob("*") if p.is_file())
         self.faults: list[Callable[[Path], tuple[int, bool]]] = [
             *([self.kill_at_write] * 16),
@@ -216,15 +220,15 @@ class Chaos:
     def check_kept(self, out: Path, before: dict[str, Record]) -> dict[str, Record]:
         """Count what was recorded before and is not any more; return what is recorded now."""
         try:
-            now = read(out)
+            found = read(out)
         except SeepageError as error:
             self.note("unusable", out, str(error))
             return before
+        now = {record.case: record for record in found}
+        self.tally.doubled += len(found) - len(now)
         for case, record in before.items():
             if now.get(case) != record:
                 self.note("lost", out, f"{record} became {now.get(case)}")
-        if (out / "audit.sqlite").exists():
-            self.tally.doubled += len(load_audit(out).records) - len(now)
         return now
 
     def note(self, what: str, out: Path, words: str) -> None:
