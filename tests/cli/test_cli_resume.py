@@ -215,8 +215,8 @@ def test_another_spec_is_never_mixed_in(interrupted, place):
     assert audit("--resume").exit_code == 0
 
 
-def often(folder):
-    return checkpointing(folder, every=20)
+def often(folder, *, key=None):
+    return checkpointing(folder, every=20, key=key)
 
 
 def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(place, monkeypatch):

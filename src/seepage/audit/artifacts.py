@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from seepage.core.encryption import Key
 from seepage.core.errors import UnreadableFile
 from seepage.core.whole_file import PRIVATE_FOLDER, checksum, read_plain, write_whole
 
@@ -48,9 +49,15 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A folder of safetensors files, made when the first file is written."""
+    """A folder of safetensors files, made when the first file is written.
+
+    Args:
+        folder: Where.
+        key: Encrypts the files; None leaves them plain.
+    """
 
     folder: Path
+    key: Key | None = None
 
     def path(self, name: str) -> Path:
         """Where the file of this name is; a name never leads out of the folder."""
@@ -62,6 +69,8 @@ class Artifacts:
         """Write a file, whole and on disk when this returns, or not at all; return its checksum."""
         self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         path = self.path(name)
+        if self.key is not None:
+            data = self.key.encrypt(data, name=f"artifacts/{name}")
         write_whole(path, data, partial=path.with_suffix(".partial"))
         return checksum(data)
 
@@ -73,7 +82,10 @@ class Artifacts:
         """
         path = self.path(name)
         try:
-            return unpack(read_plain(path))
+            data = read_plain(path)
+            if self.key is not None:
+                data = self.key.decrypt(data, name=f"artifacts/{name}")
+            return unpack(data)
         except FileNotFoundError:
             return {}, {}
         except OSError as error:

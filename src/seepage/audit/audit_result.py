@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from seepage.audit.database import (
     Database,
     Planned,
     artifact_names,
+    open_key,
 )
 from seepage.audit.folder import require_plain
 from seepage.audit.record import Outcome, Record, join_controls, unpack_words
 from seepage.audit.record_schema import parse_json
+from seepage.core.encryption import Key
 from seepage.core.errors import UnreadableFile
 
 
@@ -38,6 +40,7 @@ class AuditResult:
         controls: Every control so far, likewise.
         damaged: Files that are missing or were altered; their tensors read as None.
         private: Whether private inputs and guesses are stored.
+        key: With which they are encrypted; None if they are not.
     """
 
     path: Path
@@ -50,6 +53,7 @@ class AuditResult:
     controls: tuple[Record, ...] = ()
     damaged: tuple[Path, ...] = ()
     private: bool = True
+    key: Key | None = field(default=None, repr=False)
 
     @property
     def complete(self) -> bool:
@@ -57,21 +61,25 @@ class AuditResult:
         every = (*self.records, *self.bounds, *self.controls)
         return len(every) == len(self.planned)
 
+    def for_its_folder(self) -> AuditResult:
+        """What pages in its own folder may show: no private data if that is encrypted."""
+        return self if self.key is None else replace(self, private=False)
+
     def truth(self, record: Record) -> Tensor | None:
         """The private inputs `(B, ...)`; None if they are not stored."""
-        return _require_batch(record, self._read(record.truth)[0].get("inputs"))
+        return _require_batch(record, self._read_private(record.truth)[0].get("inputs"))
 
     def guess(self, record: Record) -> Tensor | None:
         """The guess `(B, ...)`, in the order of the examples; None if there is none."""
-        return _require_batch(record, self._read(record.case)[0].get("guess"))
+        return _require_batch(record, self._read_private(record.case)[0].get("guess"))
 
     def truth_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
         """The private inputs in words; empty if they are not text or tables, or not stored."""
-        return unpack_words(self._read(record.truth)[1])
+        return unpack_words(self._read_private(record.truth)[1])
 
     def guess_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
         """The guess in words; empty if it is not text or tables, or if there is none."""
-        return unpack_words(self._read(record.case)[1])
+        return unpack_words(self._read_private(record.case)[1])
 
     def objective(self, record: Record) -> Tensor | None:
         """The objective at the start and after each step `(T,)`; None for closed forms."""
@@ -95,8 +103,11 @@ class AuditResult:
             return False
         return self.private and path not in self.damaged and path.is_file()
 
+    def _read_private(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+        return self._read(name) if self.private else ({}, {})
+
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-        artifacts = Artifacts(self.path / ARTIFACTS)
+        artifacts = Artifacts(self.path / ARTIFACTS, self.key)
         try:
             if artifacts.path(name) in self.damaged:
                 return {}, {}
@@ -131,13 +142,15 @@ def load_audit(path: Path | str) -> AuditResult:
     Raises:
         DataNotFound: If there is no audit.
         InvalidValue: If links or devices are in it.
-        UnreadableFile: If its database is damaged, of another format, or no audit's.
+        UnreadableFile: If its database is damaged, of another format, or no audit's; or if it is
+            encrypted and SEEPAGE_KEY_FILE does not name its key.
     """
     path = Path(path)
     require_plain(path)
     database = Database(path / DATABASE, read_only=True)
     try:
         about, planned, records = database.about(), database.planned(), database.records()
+        key = open_key(path, about)
         private = database.keeps_private()
         written = {k: v for k, v in artifact_names(database.files()).items() if v}
     finally:
@@ -154,4 +167,5 @@ def load_audit(path: Path | str) -> AuditResult:
         controls=tuple(record for record in records if record.control_kind),
         damaged=tuple(artifacts.path(name) for name in artifacts.find_damaged(written)),
         private=private,
+        key=key,
     )

@@ -329,7 +329,7 @@ def _run_missing(
         store.begin(case)
         progress.started(case)
 
-    with checkpointing(store.path / CHECKPOINTS), showing:
+    with checkpointing(store.path / CHECKPOINTS, key=store.key), showing:
         begun = {case for case, times in store.begun().items() if times >= TRIES}
         suspects = [case for case in missing if case.id in begun]
         others = [case for case in missing if case.id not in begun]

@@ -25,6 +25,8 @@ from seepage.audit.database import (
     Database,
     Planned,
     artifact_names,
+    open_key,
+    prove_key,
 )
 from seepage.audit.folder import (
     BESIDE,
@@ -45,6 +47,7 @@ from seepage.audit.targets import Target
 from seepage.audit.trust import SEAL, make_seal
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
+from seepage.core.encryption import VARIABLE, find_key
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 from seepage.core.whole_file import PRIVATE_FOLDER, write_whole
 
@@ -113,18 +116,21 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
     Attributes:
         mended: Files that were missing or altered when the audit was resumed, and records.
+        key: Encrypts tensors and checkpoints; None if they are plain.
     """
 
     def __init__(self, path: Path, lock: DirectoryLock) -> None:
         """Open the database."""
         self.path = path
-        self.artifacts = Artifacts(path / ARTIFACTS)
         self.mended: tuple[Path, ...] = ()
         self._lock = lock
         self._at_work: dict[str, int] = {}
         self._database = Database(path / DATABASE)
-        self._kept = {name for name, value in self._checksums().items() if value}
-        self._keeps_private = self._database.keeps_private()
+        with _close_if_refused(self._database):
+            self.key = open_key(path, self._database.about())
+            self.artifacts = Artifacts(path / ARTIFACTS, self.key)
+            self._kept = {name for name, value in self._checksums().items() if value}
+            self._keeps_private = self._database.keeps_private()
 
     @classmethod
     def create(
@@ -152,7 +158,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         words = json.dumps(environment, indent=2)
         private = KEPT if keep_private else LEFT_OUT
         about = {"title": title, "spec": spec, "environment": words}
-        about |= {PRIVATE: private, SEAL: make_seal(spec)}
+        about |= {PRIVATE: private, SEAL: make_seal(spec), **prove_key(find_key())}
         _require_text(title, spec)
         planned = _plan(cases)
         # Every file that this audit may write is listed before any of them exists.
@@ -200,18 +206,24 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             require_plain(path)
             with _take_lock(path) as lock:
                 store = cls(path, lock)
-                if extend is None:
-                    store._require_plan(_plan(cases))
-                else:
-                    store._extend(cases, extend)
-                if store._keeps_private and not keep_private:
-                    raise InvalidValue(
-                        f"the audit in {str(path)!r} stores private inputs; remove them with "
-                        f"seepage purge {path}, or leave --no-truth out"
-                    )
-                store._mend({case.target.digest: case.target for case in cases})
-                if retry_failed:
-                    store._database.forget(r.case for r in store.records() if r.failed)
+                with _close_if_refused(store._database):
+                    if store.key is None and find_key() is not None:
+                        raise InvalidValue(
+                            f"the audit in {str(path)!r} was begun without encryption; leave "
+                            f"--encrypt-key out and {VARIABLE} unset, or choose another --out"
+                        )
+                    if extend is None:
+                        store._require_plan(_plan(cases))
+                    else:
+                        store._extend(cases, extend)
+                    if store._keeps_private and not keep_private:
+                        raise InvalidValue(
+                            f"the audit in {str(path)!r} stores private inputs; remove them with "
+                            f"seepage purge {path}, or leave --no-truth out"
+                        )
+                    store._mend({case.target.digest: case.target for case in cases})
+                    if retry_failed:
+                        store._database.forget(r.case for r in store.records() if r.failed)
                 return store
 
     def _require_plan(self, wanted: Mapping[str, Planned]) -> None:
@@ -252,7 +264,9 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             {k: v for name in broken if name in targets for k, v in self._keep(targets[name])}
         )
         for path in find_checkpoints(self.path):
-            if path.suffix != SUFFIX or not Checkpoints(path.parent).is_whole(path.stem):
+            if path.suffix != SUFFIX or not Checkpoints(path.parent, key=self.key).is_whole(
+                path.stem
+            ):
                 path.unlink()
 
     def _checksums(self) -> dict[str, str]:
@@ -353,6 +367,16 @@ def _take_lock(path: Path) -> Iterator[DirectoryLock]:
         yield lock
     except BaseException:
         lock.release()
+        raise
+
+
+@contextmanager
+def _close_if_refused(database: Database) -> Iterator[None]:
+    """Leave a single file behind if the block fails, not a log beside it."""
+    try:
+        yield
+    except BaseException:
+        database.close()
         raise
 
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from seepage.audit.artifacts import SUFFIX, Artifacts
-from seepage.audit.audit_result import load_audit
-from seepage.audit.database import ARTIFACTS, DATABASE, Database, artifact_names
+from seepage.audit.database import ARTIFACTS, DATABASE, Database, artifact_names, open_key
 from seepage.audit.folder import (
     CHECKPOINTS,
     ENVIRONMENT,
@@ -46,7 +45,8 @@ def find_damage(path: Path | str) -> list[str]:
         database.planned()
     finally:
         database.close()
-    artifacts = Artifacts(path / ARTIFACTS)
+    key = open_key(path, about)
+    artifacts = Artifacts(path / ARTIFACTS, key)
     found = [f"the record of {case[:40]} is damaged: {why}" for case, why in damaged.items()]
     for name in artifacts.find_damaged(written):
         state = "altered" if artifacts.path(name).exists() else "missing"
@@ -58,7 +58,7 @@ def find_damage(path: Path | str) -> list[str]:
     copies = {SPEC: about.get("spec", ""), ENVIRONMENT: about.get("environment", "") + "\n"}
     found += [f"{name} is {how}" for name, how in _compare(path, copies)]
     for file in find_checkpoints(path):
-        if file.suffix == SUFFIX and not Checkpoints(file.parent).is_whole(file.stem):
+        if file.suffix == SUFFIX and not Checkpoints(file.parent, key=key).is_whole(file.stem):
             found.append(f"{CHECKPOINTS}/{file.name} is altered")
     return found
 
@@ -82,7 +82,7 @@ def purge(path: Path | str) -> int:
         SeepageError: If there is no audit, or another process is using it.
     """
     path = Path(path)
-    load_audit(path)
+    require_plain(path)
     lock = DirectoryLock(path)
     try:
         database = Database(path / DATABASE)

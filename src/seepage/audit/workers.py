@@ -25,6 +25,7 @@ from seepage.audit.record import Outcome
 from seepage.audit.run_case import AnyCase, Started, announce_nothing, fail_case, run_case
 from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
+from seepage.core.encryption import find_key
 from seepage.core.errors import InvalidValue, MissingExtra, SeepageError, UnknownName, install_hint
 from seepage.core.progress import listen, report
 
@@ -57,7 +58,7 @@ def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Pat
     def send_progress(step: int, steps: int, objective: float) -> None:
         link.send_bytes(PROGRESS + json.dumps([step, steps, objective]).encode())
 
-    with checkpointing(checkpoints), listen(send_progress):
+    with checkpointing(checkpoints, key=find_key()), listen(send_progress):
         while True:
             try:
                 case = cases[link.recv_bytes().decode()]

@@ -18,6 +18,7 @@ from seepage.cli.options import (
     DeviceOption,
     DryRun,
     Effort,
+    EncryptKey,
     NetworkOptions,
     Overwrite,
     Plain,
@@ -27,6 +28,7 @@ from seepage.cli.options import (
     Workers,
     import_from_here,
     make_console,
+    use_key,
 )
 
 
@@ -130,6 +132,7 @@ def audit(
         bool,
         typer.Option("--no-truth", help="Store scores only: no private inputs and no guesses."),
     ] = False,
+    encrypt_key: EncryptKey = None,
     trust: Annotated[
         bool,
         typer.Option(
@@ -178,6 +181,7 @@ def audit(
         raise InvalidValue("expected --model with --data, or --model with --capture")
     given = {name: value for name, value in chosen.items() if value is not None}
     import_from_here()
+    use_key(encrypt_key)
     request = AuditRequest(
         spec=spec,
         out=out,
@@ -198,6 +202,7 @@ def audit(
         timeout=timeout,
         keep_private=not no_truth,
         trust=trust,
+        encrypt_key=encrypt_key,
     )
     raise typer.Exit(run_request(request, make_console()))
 

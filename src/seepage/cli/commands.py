@@ -11,6 +11,7 @@ from seepage.cli.options import (
     Device,
     DeviceOption,
     DryRun,
+    EncryptKey,
     Format,
     Kind,
     NetworkOptions,
@@ -22,6 +23,7 @@ from seepage.cli.options import (
     Workers,
     import_from_here,
     make_console,
+    use_key,
 )
 
 
@@ -238,6 +240,7 @@ def report(
         Path | None,
         typer.Option(help="JSON file with the utility of each defense, plotted against leakage."),
     ] = None,
+    encrypt_key: EncryptKey = None,
 ) -> None:
     """Write the report of an audit, or compare two audits.
 
@@ -245,6 +248,7 @@ def report(
     """
     from seepage.cli.report_command import write_report
 
+    use_key(encrypt_key)
     write_report(directories, form=form.value, out=out, utility=utility, console=make_console())
 
 
@@ -299,6 +303,7 @@ def verify(
     directory: Annotated[
         Path, typer.Argument(help="The directory of an audit, or the JSON of a dossier.")
     ],
+    encrypt_key: EncryptKey = None,
 ) -> None:
     """Check that an audit or a dossier is as it was written: checksums, records and files.
 
@@ -306,6 +311,7 @@ def verify(
     """
     from seepage.cli.store_commands import verify_audit
 
+    use_key(encrypt_key)
     raise typer.Exit(verify_audit(directory, make_console()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from math import prod
@@ -57,6 +58,12 @@ Plain = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option(help="Show only the result, no progress.")]
 PrintedOption = Annotated[Printed, typer.Option("--format", help="Output format.")]
+EncryptKey = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Key that encrypts private data; SEEPAGE_KEY_FILE by default."
+    ),
+]
 NetworkOptions = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An argument of the model, as key=value; repeatable."),
@@ -68,6 +75,14 @@ def make_console(*, stderr: bool = False) -> Console:
     from seepage.cli.safe_console import SafeConsole
 
     return SafeConsole(stderr=stderr)
+
+
+def use_key(path: Path | None) -> None:
+    """Let the file of a key count for this process and those it starts."""
+    from seepage.core.encryption import VARIABLE
+
+    if path is not None:
+        os.environ[VARIABLE] = str(path.absolute())
 
 
 def import_from_here() -> None:

@@ -92,6 +92,8 @@ def write_report(
     costs = _read_choices(utility, audits[0].records) if utility is not None else []
     name = "report" if len(audits) == 1 else "comparison"
     target = out or paths[-1] / f"{name}.{_SUFFIX.get(form, form)}"
+    if out is None:
+        audits = [audit.for_its_folder() for audit in audits]
     if len(audits) == 1:
         write(target, _write_audit(audits[0], form, costs))
         _print_verdict(report.audit_verdict(audits[0]), audits, console)
@@ -107,7 +109,7 @@ def write_report(
 
 def save_page(audit: AuditResult) -> None:
     """Write the page of an audit into its directory."""
-    write(audit.path / PAGE, report.audit_page(audit))
+    write(audit.path / PAGE, report.audit_page(audit.for_its_folder()))
 
 
 def write(path: Path, content: str | bytes) -> None:

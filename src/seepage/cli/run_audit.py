@@ -63,6 +63,7 @@ class AuditRequest:
         capture: A captured update instead of a spec.
         network: A model and a data set instead of a spec.
         extend: With `resume`, add cases that the audit was not begun with.
+        encrypt_key: The file of the key that encrypts private data.
     """
 
     spec: Path | None
@@ -86,6 +87,7 @@ class AuditRequest:
     keep_private: bool = True
     trust: bool = False
     extend: bool = False
+    encrypt_key: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
@@ -105,6 +107,7 @@ class AuditRequest:
             "--executor": None if self.executor == "local" else self.executor,
             "--workers": self.workers,
             "--fail-if-worse": self.baseline,
+            "--encrypt-key": self.encrypt_key,
             "--timeout": None if self.timeout is None else f"{self.timeout:.17g}",
         }
         flags = {
@@ -299,6 +302,7 @@ def _print_title(spec: Spec, console: Console) -> None:
 
 def _write_pages(found: AuditResult) -> None:
     """Write the contact sheet and the report into the directory of an audit."""
+    found = found.for_its_folder()
     sheet = found.path / SHEET
     try:
         report.save_contact_sheet(list(found.outcomes()), sheet)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from seepage.core.digest import digest
+from seepage.core.encryption import Key
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, write_whole
 
@@ -37,10 +38,12 @@ class Checkpoints:
     Args:
         folder: Where.
         every: Steps between two checkpoints.
+        key: Encrypts the files; None leaves them plain.
     """
 
     folder: Path
     every: int = 500
+    key: Key | None = None
 
     def __post_init__(self) -> None:
         """Check the interval."""
@@ -56,7 +59,7 @@ class Checkpoints:
         if not (path.exists() or path.is_symlink()):
             return None
         try:
-            return _unpack(read_plain(path))
+            return self._read(fingerprint)
         except OSError as error:
             warnings.warn(
                 f"the checkpoint {str(path)!r} is damaged ({error}); the work starts anew",
@@ -69,10 +72,16 @@ class Checkpoints:
     def is_whole(self, fingerprint: str) -> bool:
         """Whether a checkpoint is there as it was saved."""
         try:
-            _unpack(read_plain(self._path(fingerprint)))
+            self._read(fingerprint)
         except OSError:
             return False
         return True
+
+    def _read(self, fingerprint: str) -> list[Tensor]:
+        data = read_plain(self._path(fingerprint))
+        if self.key is not None:
+            data = self.key.decrypt(data, name=f"checkpoints/{fingerprint}")
+        return _unpack(data)
 
     def save(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Save tensors, whole or not at all."""
@@ -84,6 +93,8 @@ class Checkpoints:
         own = [t.detach().cpu().clone(memory_format=torch.contiguous_format) for t in tensors]
         named = {f"{index:03d}": t for index, t in enumerate(own)}
         data = save(named, metadata={"digest": digest(*own)})
+        if self.key is not None:
+            data = self.key.encrypt(data, name=f"checkpoints/{fingerprint}")
         write_whole(path, data, partial=path.with_suffix(".partial"))
 
     def finish(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
@@ -129,9 +140,11 @@ def checkpoints() -> Checkpoints | None:
 
 
 @contextmanager
-def checkpointing(folder: Path | str, *, every: int = 500) -> Iterator[None]:
+def checkpointing(
+    folder: Path | str, *, every: int = 500, key: Key | None = None
+) -> Iterator[None]:
     """Save the state of attacks made inside the block, and continue from what is there."""
-    token = _current.set(Checkpoints(Path(folder), every))
+    token = _current.set(Checkpoints(Path(folder), every, key))
     try:
         yield
     finally:

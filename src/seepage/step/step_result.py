@@ -128,6 +128,7 @@ class StepAudit:
             title=title,
             notes=f"# Made by sp.audit_step; call it again to run it again.\n{told}\n",
         )
+        found = found.for_its_folder()
         save_contact_sheet(list(found.outcomes()), path / SHEET)
         page = audit_page(found).encode()
         write_whole(path / PAGE, page, partial=path / f".{PAGE}.partial")
