@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format docs flower smoke clean
+.PHONY: demo test test-slow check format docs flower smoke locked sbom audit-dependencies clean
 
 demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite
@@ -39,6 +39,24 @@ flower: $(READY)
 # Every table and figure of the papers at its smallest, two at a time: minutes on two cores.
 smoke: $(READY)
 	cd papers && ../$(BIN)/python -m benchmarks.smoke
+
+# The test environment from requirements.lock: these files, by their hashes, and no others.
+locked:
+	$(PYTHON) -m venv .venv-locked
+	.venv-locked/bin/python -m pip install --disable-pip-version-check --require-hashes --only-binary :all: \
+		-r requirements.lock
+	.venv-locked/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation \
+		-e . -e papers
+
+# What is installed, as a CycloneDX bill of materials.
+sbom: $(READY)
+	$(BIN)/python -m scripts.sbom --out sbom.json
+
+# Known vulnerabilities of what is locked; needs an index and a network that allow it.
+audit-dependencies: $(READY)
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --disable-pip --require-hashes -r requirements.lock
 
 # torch first and by its exact version, so that no range of a dependency picks another build.
 $(READY): pyproject.toml papers/pyproject.toml constraints.txt
