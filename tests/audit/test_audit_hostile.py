@@ -93,7 +93,13 @@ def report(folder):
     return shown.file.getvalue()
 
 
-WAYS = {"resume": resume, "overwrite": overwrite, "report": report}
+WAYS = {
+    "resume": resume,
+    "overwrite": overwrite,
+    "report": report,
+    "verify": find_damage,
+    "purge": purge,
+}
 
 
 def outside(place):
