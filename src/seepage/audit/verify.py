@@ -83,7 +83,10 @@ def purge(path: Path | str) -> int:
     """
     path = Path(path)
     require_plain(path)
-    lock = DirectoryLock(path)
+    try:
+        lock = DirectoryLock(path)
+    except OSError as error:
+        raise UnreadableFile(f"cannot purge {str(path)!r}: {error.strerror or error}") from error
     try:
         database = Database(path / DATABASE)
         try:

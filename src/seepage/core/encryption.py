@@ -46,7 +46,8 @@ class Key:
         if len(data) > _LARGEST:
             raise InvalidValue(f"expected at most {_LARGEST} bytes to encrypt, got {len(data)}")
         nonce = secrets.token_bytes(_NONCE)
-        return _MARK + nonce + self._cipher().encrypt(nonce, data, name.encode())
+        hidden: bytes = self._cipher().encrypt(nonce, data, name.encode())
+        return _MARK + nonce + hidden
 
     def decrypt(self, data: bytes, *, name: str) -> bytes:
         """Undo `encrypt`.
