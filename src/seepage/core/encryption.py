@@ -14,7 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, UnreadableFile
+from seepage.core.errors import (
+    DataNotFound,
+    InvalidValue,
+    MissingExtra,
+    UnreadableFile,
+    install_hint,
+)
 from seepage.core.whole_file import open_plain
 
 # The environment variable that names the file of the key.
@@ -73,7 +79,7 @@ class Key:
             ciphers = import_module("cryptography.hazmat.primitives.ciphers.aead")
         except ImportError as error:
             raise MissingExtra(
-                "encryption needs an extra: pip install 'seepage[encryption]'"
+                f"encryption needs an extra: {install_hint('encryption')}"
             ) from error
         return ciphers.AESGCM(self.secret)
 
