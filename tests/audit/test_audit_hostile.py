@@ -1,5 +1,6 @@
 """The folder of an audit may come from somebody else: nothing outside it is read or changed."""
 
+import errno
 import io
 import json
 import os
@@ -337,6 +338,16 @@ def test_purging_leaves_scores_and_nothing_private(place):
     with AuditStore.resume(out, cases=CASES) as store:
         add(store, CASES[1])
     assert not list(out.glob("artifacts/*.safetensors"))
+
+
+def test_a_full_disk_keeps_purge_from_its_work_in_one_sentence(place, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("seepage.audit.folder.os.write", fail)
+    with pytest.raises(SeepageError, match=r"cannot purge .* No space left"):
+        purge(place / "out")
+    assert load_audit(place / "out").private
 
 
 def test_an_audit_in_use_is_not_purged(place):
