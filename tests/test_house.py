@@ -12,8 +12,8 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "lines": 54_900,
-    "public names": 1_140,
+    "lines": 58_900,
+    "public names": 1_200,
     "single-user modules": 35,
 }
 

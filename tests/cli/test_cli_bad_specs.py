@@ -41,7 +41,7 @@ BAD = {
     ),
     "attack on texts for images": (
         spec(attacks='{ name = "dager" }'),
-        "attacks: dager is for texts, got images; attacks for those: analytic_fc, april, class_fishing, ",
+        "attacks: dager is for texts, got images; attacks for those: analytic_fc, april, ",
     ),
     "attack on tables for images": (
         spec(attacks='{ name = "class_fishing", attack = { name = "tableak" } }'),
