@@ -10,10 +10,11 @@ five attempts of one public person each, corrected for how many there were. Then
 degraded as an eye forgives. For noise, `nearest` counts the people whom the candidate nearest to
 the noisy truth names: no rule finds more of them under normal noise.
 
-Held out: the measures and how they are weighed were chosen on the people of `CHOSEN_ON`; degraded
-truths are of nobody among them. Each part (a data set and a round) is written to a file of its own
-in FOLDER/parts as soon as it is done, and is not measured again; `--sets` and `--only` split the
-work among machines.
+Held out in part: the measures and how they are weighed were chosen on the people of `CHOSEN_ON`,
+and degraded truths are of nobody among them; but all faces had been looked at before, and the rule
+for several attempts was changed after a look at texts, voters and heart beats. Each part (a data
+set and a round) is written to a file of its own in FOLDER/parts as soon as it is done, and is not
+measured again; `--sets` and `--only` split the work among machines.
 """
 
 from __future__ import annotations

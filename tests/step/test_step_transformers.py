@@ -7,6 +7,7 @@ from torch import nn
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.step.model_loss import find_model_loss
+from seepage.step.step_inputs import read_mask
 
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 
@@ -69,6 +70,13 @@ MODELS = {
         classes,
     ),
 }
+
+
+def test_pairs_of_texts_are_refused_in_one_sentence():
+    batch = {"input_ids": torch.ones(1, 4, dtype=torch.long), "token_type_ids": torch.ones(1, 4)}
+    with pytest.raises(InvalidValue, match="expected single texts, got token_type_ids"):
+        read_mask(batch)
+    assert read_mask({**batch, "token_type_ids": torch.zeros(1, 4)}) is None
 
 
 @pytest.mark.parametrize("kind", MODELS)

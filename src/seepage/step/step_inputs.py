@@ -203,8 +203,20 @@ def find_mask(tokens: Tensor, padding: int) -> Tensor:
 
 
 def read_mask(batch: object) -> Tensor | None:
-    """The mask of a batch as tokenizers make it; None if it has none."""
-    found = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    """The mask of a batch as tokenizers make it; None if it has none.
+
+    Raises:
+        InvalidValue: The batch has pairs of texts, which are not simulated.
+    """
+    if not isinstance(batch, Mapping):
+        return None
+    kinds = batch.get("token_type_ids")
+    if isinstance(kinds, Tensor) and bool(kinds.any()):
+        raise InvalidValue(
+            "expected single texts, got token_type_ids that tell the texts of a pair apart; "
+            "audit a batch of single texts"
+        )
+    found = batch.get("attention_mask")
     return found if isinstance(found, Tensor) else None
 
 
