@@ -313,3 +313,18 @@ def test_a_noisy_signal_is_found_almost_as_often_as_by_the_nearest_candidate():
         nearest += int((base - guess).flatten(1).norm(dim=1).argmin()) == person
     assert nearest >= 30
     assert found >= 0.7 * nearest
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (1, 40), (3, 16, 16)], ids=str)
+def test_what_was_compared_before_changes_nothing(shape):
+    count = 12
+    people, labels = Rng(0).uniform((count, *shape)), torch.arange(count) % 3
+
+    def look(gallery, place):
+        batch = Batch(people[place : place + 1], labels[place : place + 1])
+        return identify(people[place : place + 1] + 0.1, batch, gallery, without=[place])
+
+    used = Gallery(people, labels)
+    after_others = [look(used, place) for place in range(count)]
+    alone = [look(Gallery(people, labels), place) for place in range(count)]
+    assert after_others == alone

@@ -98,7 +98,7 @@ class Gallery:
     domain: Domain | None = None
     synthetic: bool = False
     _views: dict[int, Features] = field(default_factory=dict, init=False, repr=False)
-    _least: dict[int | None, Mapping[str, float]] = field(
+    _least: dict[tuple[int | None, ...], Mapping[str, float]] = field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -146,27 +146,29 @@ class Gallery:
         if len(self._views) + len(missing) > _REMEMBERED:
             self._views.clear()
             missing = numbers.tolist()
-        if missing:
-            views = self.similarity.embed(self.inputs[missing])
-            for place, number in enumerate(missing):
-                self._views[number] = {k: v[place : place + 1] for k, v in views.items()}
+        for number in missing:
+            # Alone: the last digits depend on who else is in the call, so that an audit which was
+            # interrupted would otherwise not end with the same record.
+            self._views[number] = self.similarity.embed(self.inputs[[number]])
         found = [self._views[number] for number in numbers.tolist()]
         return {name: torch.cat([view[name] for view in found]) for name in found[0]}
 
     def least_alike(self, strangers: Tensor, label: int | None) -> Mapping[str, float]:
         """By pixels, structure or entries, how alike 95 % of noisy strangers are to themselves."""
-        if label not in self._least:
+        # Whom an earlier case was compared with must not count here.
+        key = label, *strangers[:20].tolist()
+        if key not in self._least:
             sample = self.inputs[strangers[:20]].float()
             width = float(sample.max() - sample.min()) or 1.0
             noise = Rng(0).fork("degraded").normal(tuple(sample.shape))
             shown = self.similarity.show(sample + _NOISE * width * noise)
             table = self.similarity.compare(shown, self.similarity.embed(sample))
-            self._least[label] = {
+            self._least[key] = {
                 name: float(table[name].diagonal().quantile(0.05))
                 for name in _SEEN
                 if name in table
             }
-        return self._least[label]
+        return self._least[key]
 
 
 def identify(
