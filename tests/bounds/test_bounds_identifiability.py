@@ -103,7 +103,11 @@ def test_every_bound_keeps_the_same_form(name, digits):
     kept = digits.inputs.clone()
     found, again = (bound(noisy, task, digits, rng=sp.rng(0)) for _ in range(2))
     assert isinstance(bound, Bound)
-    assert (found.side, found.metric) == ("lower", "rmse")
+    # Of how often a person can be identified there is a limit from above, of errors one from below.
+    identified = name == "IdentificationLimit"
+    assert (found.side, found.metric) == (
+        ("upper", "identified") if identified else ("lower", "rmse")
+    )
     assert found.value.shape == (3,)
     assert torch.equal(found.value, again.value)
     assert torch.equal(kept, digits.inputs)

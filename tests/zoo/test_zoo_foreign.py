@@ -41,7 +41,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(name, package, extra,
     import sys
 
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"seepage\[{extra}\]"):
+    with pytest.raises(MissingExtra, match=rf"pip install .*\[{extra}\]"):
         sp.zoo.build(name, options={"domain": DOMAIN})
 
 
