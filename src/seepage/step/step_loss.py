@@ -208,7 +208,8 @@ def read_loss(
     if not targets:
         require_alike(loss, outputs, inputs)
         return _read_loss_of_inputs(loss, outputs, inputs)
-    if len(targets) == 1 and targets[0].ndim > 1 and not targets[0].is_floating_point():
+    whole = not inputs.is_floating_point() and not targets[0].is_floating_point()
+    if len(targets) == 1 and targets[0].ndim > 1 and whole:
         return _read_text_loss(loss, outputs, inputs, targets[0])
     if len(targets) == 1:
         (labels,) = targets
@@ -231,12 +232,12 @@ def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> Step
 
 
 def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tensor) -> StepLoss:
-    """Read a loss with a class for each place of an input, such as a text.
+    """Read a loss with a class for each place of a text.
 
     Labels that are the tokens themselves, or none at padding, tell nothing that the text does not.
     Others, such as the words behind masks, are numbers that the adversary does not know.
     """
-    if labels.shape == inputs.shape and not inputs.is_floating_point():
+    if labels.shape == inputs.shape:
         unlabelled = sorted(set(inputs[labels == NO_LABEL].tolist()))
         padding = unlabelled[0] if len(unlabelled) == 1 else None
         if torch.equal(labels, _label_text(inputs, padding)):
