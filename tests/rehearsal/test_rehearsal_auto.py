@@ -19,9 +19,9 @@ from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.rehearse import (
     Rehearsal,
     Rung,
-    be_client,
     combine,
     make_forecast,
+    simulate_client,
 )
 from seepage.testing import check_attack
 from seepage.threats.threat import Threat
@@ -96,9 +96,9 @@ def test_the_race_depends_on_nothing_that_is_private(photos, task, public):
 def test_the_rehearsed_client_is_the_client_and_draws_noise_of_its_own(photos, task):
     batch, noisy = photos.take([0]), sp.AddGaussian(1.0)
     seen = observe(task, batch, defense=noisy, seed=5)
-    again = be_client(seen, batch, rng=sp.rng(6))
+    again = simulate_client(seen, batch, rng=sp.rng(6))
     assert not torch.equal(again.update.flat(), seen.update.flat())
-    same = be_client(observe(task, batch, seed=5), batch, rng=sp.rng(6))
+    same = simulate_client(observe(task, batch, seed=5), batch, rng=sp.rng(6))
     assert torch.allclose(same.update.flat(), observe(task, batch).update.flat())
     assert again.simulate.client == seen.simulate.client
 
@@ -125,7 +125,7 @@ def test_an_observation_tells_the_threat_it_was_made_under(photos, threat):
 
 def test_a_network_that_the_defense_changed_is_not_changed_again(photos):
     seen = observe(sp.zoo.lenet(domain=photos.domain), photos.take([0]), defense=sp.Precode())
-    again = be_client(seen, photos.take([1]), rng=sp.rng(0))
+    again = simulate_client(seen, photos.take([1]), rng=sp.rng(0))
     assert list(again.update.tensors) == list(seen.update.tensors)
 
 

@@ -19,7 +19,7 @@ from seepage.inference.membership import require_batch_size, score_members
 from seepage.numerics.binomial import Rate
 from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData
-from seepage.rehearsal.rehearse import be_client
+from seepage.rehearsal.rehearse import simulate_client
 
 # People of rehearsed batches, steps and ridge of the public model, and the fewest public rows.
 _PEOPLE, _STEPS, _RIDGE, _LEAST = 64, 100, 1e-3, 40
@@ -283,7 +283,7 @@ def _rehearse(
     for i in range(max(1, -(-_PEOPLE // size))):
         order = key.fork("people", i).permutation(len(rest))[:size]
         batches.append(Batch(rest.inputs[order], rest.labels[order]))
-    updates = [be_client(seen, batch, rng=key.fork(i)) for i, batch in enumerate(batches)]
+    updates = [simulate_client(seen, batch, rng=key.fork(i)) for i, batch in enumerate(batches)]
     tests: list[tuple[float, _ValueTest]] = []
     for whitening in (None, Whitening.of(seen.task, fitted)):
         tests += _try_statistics(updates, batches, place, model, whitening)

@@ -23,7 +23,7 @@ from seepage.inference.layer_span import read_layers, span_layers, span_scores, 
 from seepage.numerics.binomial import Rate
 from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData
-from seepage.rehearsal.rehearse import be_client
+from seepage.rehearsal.rehearse import simulate_client
 
 # Public inputs for the whitening of gradients, and rehearsed members, batches and strangers: 40
 # members who are all found show a power above 90 %.
@@ -421,7 +421,8 @@ class _Prepared:
         """What would be seen of every batch in this round, with its own randomness."""
         key = Rng(0).fork("membership", "client", number)
         return [
-            be_client(seen, members, rng=key.fork(i)) for i, (members, _) in enumerate(self.batches)
+            simulate_client(seen, members, rng=key.fork(i))
+            for i, (members, _) in enumerate(self.batches)
         ]
 
     def rehearse(self, seen: Observation, number: int) -> _Test:

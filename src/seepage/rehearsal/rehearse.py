@@ -81,7 +81,7 @@ class Chosen:
         )
 
 
-def be_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
+def simulate_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
     """What the adversary would see if the client had this batch.
 
     Args:
@@ -119,7 +119,8 @@ class Rehearsal:
             public.draw(size, seen.task, rng=key.fork("people", i)) for i in range(batches)
         )
         updates = (
-            be_client(seen, batch, rng=key.fork("client", i)) for i, batch in enumerate(people)
+            simulate_client(seen, batch, rng=key.fork("client", i))
+            for i, batch in enumerate(people)
         )
         return cls(tuple(updates), people, domain)
 
