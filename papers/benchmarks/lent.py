@@ -4,9 +4,9 @@
     python -m benchmarks.lent --unpack FOLDER/records.json            where the results are kept
 
 Each table is a process of its own, a few of them side by side, since one of small networks leaves
-a large GPU idle. What is done when the time is up lies in `records.json`, with its pictures in
-`pictures.zip`; the rest is ended. The next call goes on with what `--done FILE` does not have.
-Needs SEEPAGE_DATA.
+a large GPU idle. When the time is up no table begins, and each that runs is asked to end with the
+cells it has. All lies in `records.json`, with its pictures in `pictures.zip`. The next call goes on
+with what `--done FILE` does not have. Needs SEEPAGE_DATA.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ ORDER = (
 )
 RECORDS, SHEETS = "records.json", "pictures.zip"
 POLL = 0.5
+# Seconds in which a table that is asked to end writes what it has.
+LAST_WORDS = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +91,28 @@ def make(options: argparse.Namespace) -> int:
         while (todo or running) and time.monotonic() < ends:
             while todo and len(running) < options.side:
                 running.append(_begin(todo.pop(0), place, options))
-            time.sleep(POLL)
-            for one in [one for one in running if one.process.poll() is not None]:
-                running.remove(one)
-                print(
-                    f"{one.name}: {_word(one)} in {time.monotonic() - one.began:.0f} s", flush=True
-                )
-                done |= dict(_collected(one.name, options.scale, place))
-                _write(done, place, options.out)
+            _wait(running, done, place, options)
+        for one in running:
+            one.process.terminate()
+        while running and time.monotonic() < ends + LAST_WORDS:
+            _wait(running, done, place, options)
         for one in running:
             one.process.kill()
             one.process.wait()
-            print(f"{one.name}: ended after {time.monotonic() - one.began:.0f} s", flush=True)
     print(f"{len(done)} done; left: {' '.join([*(one.name for one in running), *todo]) or 'none'}")
     return 0
+
+
+def _wait(
+    running: list[Running], done: dict[str, object], place: Path, options: argparse.Namespace
+) -> None:
+    """Take what has ended out of what runs, and write its record."""
+    time.sleep(POLL)
+    for one in [one for one in running if one.process.poll() is not None]:
+        running.remove(one)
+        print(f"{one.name}: {_word(one)} in {time.monotonic() - one.began:.0f} s", flush=True)
+        done |= dict(_collected(one.name, options.scale, place))
+        _write(done, place, options.out)
 
 
 def _begin(name: str, place: Path, options: argparse.Namespace) -> Running:
@@ -123,7 +133,9 @@ def _word(one: Running) -> str:
 def _collected(name: str, scale: str, place: Path) -> Iterator[tuple[str, object]]:
     path = place / f"{name}-{scale}.json"
     if path.is_file():
-        yield name, json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if any(line["seepage"] is not None for line in record["lines"]):
+            yield name, record
 
 
 def _write(done: dict[str, object], place: Path, out: Path) -> None:

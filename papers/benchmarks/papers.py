@@ -1,8 +1,9 @@
 """The papers' tables, recorded: `python -m benchmarks.papers NAME ... [--scale paper] [--page]`.
 
 Each name is made by `seepage reproduce` and kept with command, commit and machine under
-results/papers/, its pictures under docs/results/; with `--out FOLDER` both go there. `--page`
-writes docs/results.md from what is there. Needs SEEPAGE_DATA.
+results/papers/, its pictures under docs/results/; with `--out FOLDER` both go there. A signal ends
+a table with the cells that are done. `--page` writes docs/results.md from what is there. Needs
+SEEPAGE_DATA.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from rich.console import Console
 from benchmarks.provenance import save
 from benchmarks.results_page import FOLDER, PAGE, PICTURES, page
 from seepage.cli.run_audit import pick_device
+from seepage.signals import raise_on_signals
 from seepage_papers.reading import names
-from seepage_papers.reproduce import Wish, reproduce
+from seepage_papers.reproduce import Wish, reproduce, what_is_done
 from seepage_papers.table import SCALES
 
 
@@ -30,21 +32,26 @@ def record(name: str, scale: str, device: str, keep: Path | None, to: Path | Non
     with tempfile.TemporaryDirectory() as folder:
         out = (keep or Path(folder)) / f"{name}-{scale}"
         began = time.perf_counter(), time.process_time()
-        code = reproduce(
-            Wish(
-                name=name,
-                scale=scale,
-                out=out,
-                device=device,
-                workers=None,
-                resume=keep is not None,
-                overwrite=False,
-                dry_run=False,
-                plain=True,
-                quiet=False,
-            ),
-            Console(),
+        wish = Wish(
+            name=name,
+            scale=scale,
+            out=out,
+            device=device,
+            workers=None,
+            resume=keep is not None,
+            overwrite=False,
+            dry_run=False,
+            plain=True,
+            quiet=False,
         )
+        stopped = False
+        with raise_on_signals():
+            try:
+                code = reproduce(wish, Console())
+            except KeyboardInterrupt:
+                stopped = True
+        if stopped:
+            code = what_is_done(wish, Console())
         wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
         result = json.loads((out / "table.json").read_text(encoding="utf-8"))
         pictures = out / "pictures.png"
@@ -53,6 +60,8 @@ def record(name: str, scale: str, device: str, keep: Path | None, to: Path | Non
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(pictures, folder / f"{name}-{scale}.png")
     content = {"exit_code": code, "wall": round(wall, 1), "cpu": round(cpu, 1), **result}
+    if stopped:
+        content["stopped"] = "Ended by a time limit; cells without a number were not reached."
     print(save(f"{name}-{scale}", device, content, to or FOLDER))
     return code
 

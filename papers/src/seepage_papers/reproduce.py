@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seepage.audit import Spec, build_spec
+from seepage.audit import Spec, SpecSource, build_spec, load_audit
 from seepage.audit.run_spec import pick_device
 from seepage.cli.report_command import write
 from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
@@ -105,6 +105,17 @@ def reproduce(wish: Wish, console: Console) -> int:
         )
     pictured = found is not None and spec is not None and _draw(table, wish, Audited(found, spec))
     _keep(result, wish.out, console, pictured=pictured)
+    return DONE if result.complete else CASE_FAILED
+
+
+def what_is_done(wish: Wish, console: Console) -> int:
+    """Make the table of an audit that was interrupted, from the cells that are done."""
+    table = load_table(wish.name)
+    spec = build_spec(SpecSource.read(wish.out / SPEC, device=pick_device(wish.device)))
+    found = load_audit(wish.out / AUDIT)
+    place = Place(device=spec.source.device)
+    result = reproduction(table, wish.scale, spec=spec, found=found, place=place)
+    _keep(result, wish.out, console, pictured=_draw(table, wish, Audited(found, spec)))
     return DONE if result.complete else CASE_FAILED
 
 
