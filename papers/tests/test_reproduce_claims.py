@@ -16,16 +16,18 @@ from safetensors.torch import load_file
 
 from seepage.core.errors import UnknownName
 from seepage.zoo.resnet import wide_head_resnet18
+from seepage_papers import lines as told
 from seepage_papers.comparisons import Between, Close, Extreme, Rising
 from seepage_papers.contrasts import Less, Printed, Somewhere, Varied, Widens
 from seepage_papers.evidence import Comparison, Term, margin
-from seepage_papers.judge import NO_PREMISE, Claim, Premise, claims, judged
+from seepage_papers.judge import NO_PREMISE, NOT_RUN, Claim, Premise, claims, judged
 from seepage_papers.lines import Line
 from seepage_papers.numbers import Numbers
 from seepage_papers.place import Place
 from seepage_papers.reading import load_table, names, parse_table
 from seepage_papers.reproduction import Reproduction, different
 from seepage_papers.shortfall import shortfalls
+from seepage_papers.sources import Sample
 from seepage_papers.substitute import filled, laid_over
 from seepage_papers.table import SCALES
 from seepage_papers.trained import trained
@@ -483,9 +485,8 @@ def test_the_page_shows_the_largest_run_with_verdict_shortfall_and_pictures(tmp_
     told = re.search(beaten + r" -29\.8 \| small \| (\d+) \|", page)
     assert told
     assert f"\n{told[1]}. The gradient of the filters gives equations too" in page
-    short = (
-        r"\| 002-table6f \| small \| 1 filter \| l1\\_sum\\_002, mean \| 728 \| 1020 \| (\d+) \|"
-    )
+    cell = r"\| 002-table6f \| small \| 1 filter \| l1\\_sum\\_002, mean"
+    short = cell + r" \| 728 \| 1020 \|  \| (\d+) \|"
     assert f"\n{re.search(short, page)[1]}. One filter gives equations of rank 330" in page
     assert page.count("The gradient of the filters gives equations too") == 1
     assert "](results/002-table6f-small.png)" in page
@@ -502,6 +503,22 @@ def test_a_verdict_against_the_paper_has_its_cause_or_says_that_it_has_none(tmp_
     told = [line for line in results_page.page().splitlines() if "| 003-fig3 |" in line]
     unknown = "| small | cause not known |"
     assert [line.endswith(unknown) for line in told if "| does not hold |" in line] == [True] * 2
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_every_claim_can_be_judged_by_the_cells_that_a_scale_has(scale):
+    runs = {}
+    for name in names():
+        table = load_table(name)
+        lines = [
+            told.line(table, cell, block, Sample((1.0, 1.0), standard=(1.0, 1.0)))
+            for block in table.published
+            for cell in table.cells(scale)
+            if not block.columns or cell.column in block.columns
+        ]
+        plain = [one.plain() for one in lines]
+        runs[name] = {"scale": scale, "values": table.at(scale), "lines": plain}
+    assert [c.says for c in claims() if judged(c, runs).word == NOT_RUN] == []
 
 
 def test_what_differs_from_the_papers_scale_is_told():

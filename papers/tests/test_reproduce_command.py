@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from benchmarks.papers import record
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -179,6 +180,22 @@ def test_pictures_are_dropped_until_the_file_is_small(tiny, place, monkeypatch):
         with Image.open(place / "here" / "pictures.png") as drawn:
             sizes.append(drawn.size[0])
     assert sizes[0] - sizes[1] == 2 * (TILE + GAP), "one person less in either column"
+
+
+def test_what_was_interrupted_is_a_table_of_the_cells_that_are_done(tiny, place, monkeypatch):
+    module = sys.modules["seepage.audit.run_case"]
+    run_case = module.run_case
+
+    def interrupted(case):
+        if case.client.chain.links:
+            raise KeyboardInterrupt
+        return run_case(case)
+
+    monkeypatch.setattr(module, "run_case", interrupted)
+    assert record("999-table0", "smoke", "cpu", None, place / "kept") == 0
+    made = json.loads((place / "kept" / "999-table0-smoke.json").read_text())
+    assert "time limit" in made["stopped"]
+    assert [line["people"] for line in made["lines"]] == [2, 0]
 
 
 def test_a_dry_run_runs_nothing(tiny, place):

@@ -24,7 +24,7 @@ from seepage_papers.trained import Schooling
 BIBLIOGRAPHY = Path(__file__).parents[2] / "docs" / "references.bib"
 PUBLISHED = {
     "001": {*(f"table{n}" for n in range(2, 9)), "fig2", "fig3", "fig4"},
-    "000": {"fig4", "fig5", "fig8", "table5"},
+    "000": {"fig4", "fig5", "fig7", "fig8", "fig9", "table5"},
     "002": {*(f"fig{n}" for n in range(1, 10)), "table6f"},
     "003": {"table1", *(f"fig{n}" for n in range(2, 11))},
     "004": {"table1", "fig1", "fig2", "fig3"},

@@ -71,5 +71,5 @@ def _require_shape(table: PaperTable, block: Published) -> None:
 
 
 def _entry(plain: Mapping[str, Any]) -> Entry:
-    own = {key: plain[key] for key in ("label", "why", "cause", "set") if key in plain}
+    own = {key: plain[key] for key in ("label", "why", "cause", "ours", "set") if key in plain}
     return Entry(**own, change={k: v for k, v in plain.items() if k not in own})

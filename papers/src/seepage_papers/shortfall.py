@@ -28,10 +28,13 @@ class Shortfall:
     Args:
         line: As `Line.plain` has it.
         cause: Why, or that it is not known.
+        ours: What our strongest attack has there instead; None if the table has no such row or
+            column.
     """
 
     line: Plain
     cause: str
+    ours: float | None = None
 
 
 def shortfalls(table: PaperTable, run: Plain) -> list[Shortfall]:
@@ -42,7 +45,7 @@ def shortfalls(table: PaperTable, run: Plain) -> list[Shortfall]:
         run: As `Reproduction.plain` has it.
     """
     return [
-        Shortfall(line, _cause(table, line, run["values"]))
+        Shortfall(line, _cause(table, line, run["values"]), _ours(table, line, run))
         for line in run["lines"]
         if falls_short(line)
     ]
@@ -75,6 +78,26 @@ def _cause(table: PaperTable, line: Plain, values: Mapping[str, Any]) -> str:
         *(b.cause for b in table.published if (b.measure, b.statistic) == same),
     ]
     return " ".join(dict.fromkeys(cause for cause in known if cause)) or UNKNOWN
+
+
+def _ours(table: PaperTable, line: Plain, run: Plain) -> float | None:
+    """The strongest of what is ours in the same column, or in the same row."""
+    kind = ("measure", "statistic")
+    found: list[float] = []
+    for axis, other, entries in (
+        ("row", "column", table.rows),
+        ("column", "row", table.columns),
+    ):
+        ours = {str(filled(one.label, run["values"])) for one in entries if one.ours}
+        found += [
+            float(there["seepage"])
+            for there in run["lines"]
+            if there[axis] in ours
+            and there["seepage"] is not None
+            and all(there[k] == line[k] for k in (other, *kind))
+        ]
+    sign = 1.0 if measure(str(line["measure"])).higher_leaks_more else -1.0
+    return max(found, key=lambda value: sign * value, default=None)
 
 
 def _of(entries: Sequence[Entry], label: object, values: Mapping[str, Any]) -> list[str]:

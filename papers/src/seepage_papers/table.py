@@ -20,6 +20,7 @@ class Entry:
         label: As the paper prints it.
         why: A known reason for another result.
         cause: Why its cells fall short of the paper, once that is known.
+        ours: It is not in the paper, but what we have that is stronger.
         set: Values for the names in the scenario.
         change: Laid over the scenario.
     """
@@ -27,6 +28,7 @@ class Entry:
     label: str = ""
     why: str = ""
     cause: str = ""
+    ours: bool = False
     set: Plain = field(default_factory=dict)
     change: Plain = field(default_factory=dict)
 
