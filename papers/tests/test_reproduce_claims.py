@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 
 from seepage.core.errors import UnknownName
 from seepage.zoo.resnet import wide_head_resnet18
-from seepage_papers import lines as told
 from seepage_papers.comparisons import Between, Close, Extreme, Rising
 from seepage_papers.contrasts import Less, Printed, Somewhere, Varied, Widens
 from seepage_papers.evidence import Comparison, Term, margin
 from seepage_papers.judge import NO_PREMISE, NOT_RUN, Claim, Premise, claims, judged
 from seepage_papers.lines import Line
+from seepage_papers.lines import line as make_line
 from seepage_papers.numbers import Numbers
 from seepage_papers.place import Place
 from seepage_papers.reading import load_table, names, parse_table
@@ -511,7 +511,7 @@ def test_every_claim_can_be_judged_by_the_cells_that_a_scale_has(scale):
     for name in names():
         table = load_table(name)
         lines = [
-            told.line(table, cell, block, Sample((1.0, 1.0), standard=(1.0, 1.0)))
+            make_line(table, cell, block, Sample((1.0, 1.0), standard=(1.0, 1.0)))
             for block in table.published
             for cell in table.cells(scale)
             if not block.columns or cell.column in block.columns
