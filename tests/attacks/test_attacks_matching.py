@@ -1,5 +1,7 @@
 """Gradient matching as a whole, on real images."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -94,6 +96,28 @@ def test_unknown_labels_are_asked_for(photos):
     seen = observe(sp.zoo.mlp(hidden=(8,)), photos, knows_labels=False)
     with pytest.raises(MissingKnowledge, match="needs the labels"):
         sp.attacks.inverting_gradients(steps=1, restarts=1)(seen, rng=sp.rng(1))
+
+
+def test_bare_recipes_are_short_and_the_papers_settings_have_names():
+    made = sp.attacks
+    lengths = {
+        made.inverting_gradients: ("A", 32 * 4_000),
+        made.gradattack_strongest: ("paper", 10_000),
+        made.systematic: ("paper", 10_000),
+        made.dlg: ("paper", 20 * 300),
+        made.idlg: ("paper", 20 * 300),
+        made.grad_inversion: ("paper", 8 * 20_000),
+    }
+    for recipe, (setting, steps) in lengths.items():
+        bare, published, own = (
+            getattr(attack, "attack", attack).search
+            for attack in (recipe(), recipe(setting=setting), recipe(setting=setting, restarts=3))
+        )
+        assert bare.steps * bare.restarts <= 2_000, recipe
+        assert published.steps * published.restarts == steps, recipe
+        assert own == replace(published, restarts=3), recipe
+        with pytest.raises(UnknownName, match="unknown setting 'D'"):
+            recipe(setting="D")
 
 
 def test_settings_are_those_of_table_2():

@@ -184,7 +184,7 @@ def test_a_dry_run_counts_and_times_bounds(source, tmp_path):
     assert "16 cases to run" in shown.output
     assert "bound CramerRao for digits" in shown.output
     cases = [case for case in load_spec(path).cases if isinstance(case, BoundCase)]
-    assert estimate(cases) > 0
+    assert all(seconds > 0 for seconds in estimate(cases))
 
 
 def test_another_bound_is_another_audit(source, tmp_path):

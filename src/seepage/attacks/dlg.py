@@ -24,7 +24,7 @@ from seepage.search.priors import (
     SquaredNorm,
     TotalVariation,
 )
-from seepage.search.search import Search
+from seepage.search.search import Search, pick_setting
 from seepage.search.starts import UniformStart
 from seepage.search.term import Term
 
@@ -33,6 +33,10 @@ _EXACT = Engine(precision="float32")
 
 # torch.optim.LBFGS makes up to 20 steps in what papers count as one iteration.
 _STEPS_PER_ITERATION = 20
+
+# The papers' iterations of L-BFGS; and steps and seeds of GradInversion.
+_ITERATIONS = {"paper": 300}
+_GROUPS = {"paper": (20_000, 8)}
 
 # A fading regulariser falls to a tenth at least this often; after that it has no effect.
 _FALLS = 10
@@ -76,7 +80,8 @@ def _has_curvature(task: Task) -> bool:
 )
 def dlg(
     *,
-    iterations: int = 300,
+    setting: Literal["paper"] | None = None,
+    iterations: int | None = None,
     restarts: int = 1,
     line_search: bool = True,
     engine: Engine = _EXACT,
@@ -84,6 +89,7 @@ def dlg(
     """Deep leakage from gradients: squared distance, L-BFGS, labels searched for jointly.
 
     Args:
+        setting: "paper" takes its 300 iterations; the default is 100.
         iterations: Iterations of L-BFGS as torch counts them, 20 steps each.
         restarts: Random starts, of which the one with the lowest objective is kept.
         line_search: Whether L-BFGS searches along its directions.
@@ -96,23 +102,35 @@ def dlg(
     References:
         Zhu et al., 2019, Algorithm 1 (zhu2019deep)
     """
+    iterations = (
+        pick_setting(setting, _ITERATIONS, default=100) if iterations is None else iterations
+    )
     return _match_squares(iterations, restarts, line_search, engine, seek_labels=True)
 
 
 def idlg(
     *,
-    iterations: int = 300,
+    setting: Literal["paper"] | None = None,
+    iterations: int | None = None,
     restarts: int = 1,
     line_search: bool = True,
     engine: Engine = _EXACT,
 ) -> Attack:
     """Improved deep leakage: the label is read off the head, then DLG searches the input.
 
-    The arguments are those of `dlg`.
+    Args:
+        setting: "paper" takes its 300 iterations; the default is 100.
+        iterations: Iterations of L-BFGS as torch counts them, 20 steps each.
+        restarts: Random starts, of which the one with the lowest objective is kept.
+        line_search: Whether L-BFGS searches along its directions.
+        engine: How it is computed.
 
     References:
         Zhao et al., 2020 (zhao2020idlg)
     """
+    iterations = (
+        pick_setting(setting, _ITERATIONS, default=100) if iterations is None else iterations
+    )
     matching = _match_squares(iterations, restarts, line_search, engine, seek_labels=False)
     return InferLabels(matching, rule=IDLG())
 
@@ -141,7 +159,7 @@ def learn_from_gradients(
     optimiser: Literal["lbfgs", "adam"] = "adam",
     step_size: float | None = None,
     line_search: bool = False,
-    steps: int = 10_000,
+    steps: int = 2_000,
     restarts: int = 1,
     engine: Engine = _EXACT,
 ) -> Attack:
@@ -208,8 +226,9 @@ def learn_from_gradients(
 
 def grad_inversion(
     *,
-    steps: int = 20_000,
-    restarts: int = 8,
+    setting: Literal["paper"] | None = None,
+    steps: int | None = None,
+    restarts: int | None = None,
     fidelity: float = 1e-3,
     tv: float = 1e-4,
     norm: float = 1e-6,
@@ -221,6 +240,7 @@ def grad_inversion(
     """See through gradients: squared distance, image priors, batch statistics, a group of seeds.
 
     Args:
+        setting: "paper" takes its 20000 steps of 8 seeds; the default is 1000 of 2.
         steps: Steps of each seed.
         restarts: Seeds in the group, which pull each other towards their mean.
         fidelity: Weight of the squared distance.
@@ -240,6 +260,7 @@ def grad_inversion(
     References:
         Yin et al., 2021 (yin2021see)
     """
+    usual_steps, usual_restarts = pick_setting(setting, _GROUPS, default=(1_000, 2))
     search = Search(
         terms=(
             L2(weight=fidelity),
@@ -250,7 +271,7 @@ def grad_inversion(
         ),
         optimiser=Langevin(Adam(step_size=0.1, sign="none"), std=noise),
         schedule=WarmUp(CosineDecay(), steps=50),
-        steps=steps,
-        restarts=restarts,
+        steps=usual_steps if steps is None else steps,
+        restarts=usual_restarts if restarts is None else restarts,
     )
     return InferLabels(GradientMatching(search, engine), rule=YinMinimum())

@@ -35,7 +35,7 @@ from seepage.search.fidelity import LayerwiseCosine
 from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
 from seepage.search.priors import BatchNormStatistics, weigh_variation
-from seepage.search.search import Search
+from seepage.search.search import Search, pick_setting
 from seepage.search.term import Term
 
 
@@ -227,8 +227,12 @@ def _build_search(
     )
 
 
+_SETTINGS = {"paper": 10_000}
+
+
 def systematic(
     *,
+    setting: Literal["paper"] | None = None,
     features: FeatureRecovery | None = None,
     prior: PriorNetwork | None = None,
     weighting: Literal["entries"] | float = "entries",
@@ -238,7 +242,7 @@ def systematic(
     first_layer: float = 1.0,
     feature_weight: float = 0.1,
     span_from: int = 16,
-    steps: int = 10_000,
+    steps: int | None = None,
     restarts: int = 1,
     step_size: float | None = None,
     engine: Engine = _ENGINE,
@@ -251,6 +255,7 @@ def systematic(
     paper's ablation "without feature matching", on pixels.
 
     Args:
+        setting: "paper" takes its 10000 steps; the default is 1000.
         features: Recovers the inputs of a fully connected layer first, such as
             `exact_features()`; None for nothing.
         prior: The untrained network that makes the images; None searches pixels.
@@ -288,6 +293,8 @@ def systematic(
     References:
         Liu et al., 2024, Eq. 4 and appendix F (liu2024systematic)
     """
+    if steps is None:
+        steps = pick_setting(setting, _SETTINGS, default=1_000)
     terms = (
         LayerwiseCosine(weighting=weighting, normalised=normalised),
         weigh_variation(tv, steps=steps),
@@ -313,7 +320,7 @@ def teacher_forced(
     tv: float | Sequence[float] = 3e-2,
     feature_weight: float = 1e-2,
     given: float = 1.0,
-    steps: int = 10_000,
+    steps: int = 1_000,
     restarts: int = 1,
     step_size: float | None = None,
     engine: Engine = _ENGINE,

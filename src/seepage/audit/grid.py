@@ -229,15 +229,16 @@ class Audit:
         yield from executor(self.cases(targets), announce_nothing)
 
 
-STEPS = 3
+# A search is timed for so many steps, or for so long if they are slow.
+STEPS, SECONDS = 3, 5.0
 
 
 class _Enough(BaseException):
     """Stops an attack that has shown how fast it is; `except Exception` does not catch it."""
 
 
-def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> float:
-    """Estimate the seconds that these cases take one after the other in this process.
+def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> list[float]:
+    """Estimate the seconds that each of these cases takes in this process.
 
     Args:
         cases: What is to run.
@@ -251,7 +252,7 @@ def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> float:
     for case in cases:
         if _kind(case) not in seconds:
             seconds[_kind(case)].append(_measure(case))
-    return sum(fmean(seconds[_kind(case)]) for case in cases)
+    return [fmean(seconds[_kind(case)]) for case in cases]
 
 
 def _kind(case: AnyCase) -> tuple[str, ...]:
@@ -268,9 +269,9 @@ def _measure(case: AnyCase) -> float:
         nonlocal first, seconds
         now = time.perf_counter()
         first = first or (step, now)
-        taken = step - first[0]
-        if taken and taken >= min(STEPS, steps - first[0]):
-            seconds = (now - first[1]) / taken * steps
+        taken, spent = step - first[0], now - first[1]
+        if taken and (taken >= min(STEPS, steps - first[0]) or spent >= SECONDS):
+            seconds = first[1] - began + spent / taken * steps
             raise _Enough
 
     with listen(stop), suppress(_Enough):

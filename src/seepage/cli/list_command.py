@@ -14,6 +14,7 @@ from rich.text import Text
 
 from seepage import data, scoring, zoo
 from seepage.attacks.applicability import attacks_on
+from seepage.attacks.linear_systems.hybrid import Hybrid
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
 from seepage.cli.report_command import print_line
@@ -27,7 +28,7 @@ from seepage.defenses import DEFENSES
 from seepage.domains import Image, Signal, Tokens
 from seepage.rehearsal import ALL_ATTACKS
 from seepage.report.words import count_noun, list_words
-from seepage.search.matching import GradientMatching
+from seepage.search.search import Search
 
 _PARTS: Mapping[str, Mapping[str, object]] = {
     "attacks": ALL_ATTACKS,
@@ -185,11 +186,15 @@ def _list_needs(name: str, recipe: Callable[..., object]) -> dict[str, str]:
 def _tell_cost(attack: object, options: Mapping[str, inspect.Parameter]) -> str:
     """Whether it is a search and how long by default, or a closed form."""
     searched = [name for name in _SEARCHED if name in options]
-    if not searched:
+    search = getattr(getattr(attack, "attack", attack), "search", None)
+    if isinstance(search, Search):
+        runs = count_noun(search.restarts, "start")
+        long = f"{search.steps:,} steps from {runs}"
+    elif isinstance(attack, Hybrid):
+        counts = [f"{correction.steps:,}" for correction in attack.corrections]
+        long = f"{list_words(counts)} steps for the first, second and further layers"
+    elif not searched:
         return "one pass over the update, usually below a second"
-    if isinstance(attack, GradientMatching):
-        runs = count_noun(attack.search.restarts, "start")
-        long = f"{attack.search.steps:,} steps from {runs}"
     else:
         given = {name: options[name].default for name in searched}
         told = [f"{n} = {_write_default(v)}" for n, v in given.items() if v is not None]

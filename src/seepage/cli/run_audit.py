@@ -320,14 +320,15 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     records = () if begun is None else (*begun.records, *begun.bounds, *begun.controls)
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
-    seconds = estimate(missing, records) / (request.workers or 1)
+    seconds = estimate(missing, records)
     print_line(
         console,
-        f"{count_noun(len(missing), 'case')} to run, about {write_duration(seconds)}: an estimate "
-        "from a few steps of every attack and bound on every network, or from what is recorded",
+        f"{count_noun(len(missing), 'case')} to run, about "
+        f"{write_duration(sum(seconds) / (request.workers or 1))}: an estimate from a few steps of "
+        "every attack and bound on every network, or from what is recorded",
     )
-    for number, case in enumerate(missing, 1):
-        print_line(console, f"{number:4} {case.description}")
+    for number, (case, price) in enumerate(zip(missing, seconds, strict=True), 1):
+        print_line(console, f"{number:4} {write_duration(price):>9}  {case.description}")
     return DONE
 
 

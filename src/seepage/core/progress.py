@@ -6,6 +6,8 @@ Example:
     >>> with listen(lambda step, total, objective: print(step, "of", total, objective)):
     ...     report(1, 2, 0.5)
     1 of 2 0.5
+
+Work of several runs, such as restarts one after the other, counts as one with `spanning`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ Listener = Callable[[int, int, float], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("seepage_progress", default=None)
 _stage: ContextVar[str] = ContextVar("seepage_stage", default="")
+_spanned: ContextVar[bool] = ContextVar("seepage_spanned", default=False)
 
 
 def report(step: int, total: int, objective: float) -> None:
@@ -40,6 +43,38 @@ def listen(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listener.reset(token)
+
+
+@contextmanager
+def spanning(total: int) -> Iterator[None]:
+    """Count the runs inside the block as one of `total` steps; the outermost block counts.
+
+    Example:
+        >>> with listen(lambda step, total, _: print(step, "of", total)), spanning(4):
+        ...     report(2, 2, 0.5)
+        ...     report(1, 2, 0.5)
+        2 of 4
+        3 of 4
+    """
+    listener = _listener.get()
+    if listener is None or _spanned.get():
+        yield
+        return
+    done, last, size = 0, 0, 0
+
+    def count(step: int, steps: int, objective: float) -> None:
+        nonlocal done, last, size
+        if step < last:
+            done += size
+        last, size = step, steps
+        listener(min(done + step, total), total, objective)
+
+    token = _spanned.set(True)
+    try:
+        with listen(count):
+            yield
+    finally:
+        _spanned.reset(token)
 
 
 def stage() -> str:

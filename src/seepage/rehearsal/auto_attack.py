@@ -16,7 +16,7 @@ from seepage.attacks.certificate import EXPLAINED
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
 from seepage.core.plugins import Catalogue
-from seepage.core.progress import staged
+from seepage.core.progress import listen, spanning, staged
 from seepage.core.race import Race
 from seepage.core.rng import require_key
 from seepage.rehearsal.portfolio import Contender, list_contenders
@@ -113,6 +113,12 @@ class Auto:
     ) -> list[Reconstruction | SeepageError]:
         """Attack several updates; the searches run side by side."""
         require_key(*rngs)
+        with spanning(self.effort.steps * len(observations)):
+            return self._attack_all(observations, rngs)
+
+    def _attack_all(
+        self, observations: Sequence[Observation], rngs: Sequence[Rng]
+    ) -> list[Reconstruction | SeepageError]:
         began = time.perf_counter()
         found: dict[int, Reconstruction | SeepageError] = {}
         searched: dict[int, _Searched] = {}
@@ -142,7 +148,9 @@ class Auto:
             if option.options:
                 continue
             try:
-                guess = option.attack(seen, rng=rng.fork(option.name))
+                # Only steps of searches count.
+                with listen(lambda *_: None):
+                    guess = option.attack(seen, rng=rng.fork(option.name))
             except SeepageError as error:
                 refused[option.name] = str(error)
                 continue

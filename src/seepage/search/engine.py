@@ -17,6 +17,7 @@ from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.device import Precision, plain_convolutions, precision, tuning
 from seepage.core.errors import InvalidValue
+from seepage.core.progress import spanning
 from seepage.search.fast.case_simulation import (
     Bfloat16Simulation,
     case_simulation,
@@ -232,7 +233,8 @@ class Engine:
         results: list[list[State]] = [[] for _ in jobs]
         todo = list(chunks(len(jobs), search.restarts, together))
         rounding: Precision = "float32" if self.precision == "float32" else "tf32"
-        with precision(rounding), tuning(True), plain_convolutions():
+        steps = search.steps * len(todo)
+        with precision(rounding), tuning(True), plain_convolutions(), spanning(steps):
             while todo:
                 chunk = todo.pop(0)
                 try:

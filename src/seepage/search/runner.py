@@ -29,6 +29,8 @@ from seepage.search.optimisers import Moment, Optimiser
 log = logging.getLogger("seepage.engine")
 
 REPORT_EVERY = 25
+# Slow steps are reported more often.
+_SECONDS_PER_REPORT = 1.0
 # Steps that are thrown away before a step is captured.
 _WARM_UP = 3
 # Recording takes as long as about ten steps, and saves half of each step of a small network.
@@ -118,6 +120,7 @@ class Runner:
         # Not if a run must repeat to the bit: the clock decides when it is compiled.
         timed = self.fuse is None and not torch.are_deterministic_algorithms_enabled()
         timed, began = timed and state.points.is_cuda, 0.0
+        told = time.monotonic()
         for step in range(first, self.steps + 1):
             state = self._take(state)
             if timed and step - first == _TIMED_FROM:
@@ -128,8 +131,10 @@ class Runner:
                     state = self._compile(state)
             if self.smooth_every and (step + 1) % self.smooth_every == 0 and step + 1 < self.steps:
                 state.points.copy_(self.smooth(state.points))
-            if step % REPORT_EVERY == 0 or step == self.steps:
+            is_slow = time.monotonic() - told >= _SECONDS_PER_REPORT
+            if is_slow or step % REPORT_EVERY == 0 or step == self.steps:
                 report(step, self.steps, float(state.lowest.min()))
+                told = time.monotonic()
             if saved and (step + 1) % saved.every == 0 and step < self.steps:
                 saved.save(name, state.tensors())
         if saved:

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, UnknownName
 from seepage.numerics.schedules import Schedule
 from seepage.search.generator import Generator
 from seepage.search.optimisers import Optimiser
 from seepage.search.priors import GroupConsistency
 from seepage.search.starts import NormalStart, Start
 from seepage.search.term import Term
+
+T = TypeVar("T")
+
+
+def pick_setting(setting: str | None, known: Mapping[str, T], *, default: T) -> T:
+    """What a paper's setting of this name stands for; the default for None.
+
+    Example:
+        >>> pick_setting("paper", {"paper": 300}, default=100)
+        300
+    """
+    if setting is None:
+        return default
+    if setting not in known:
+        raise UnknownName("setting", setting, known)
+    return known[setting]
 
 
 @dataclass(frozen=True, kw_only=True)

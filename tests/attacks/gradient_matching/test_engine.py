@@ -381,6 +381,19 @@ def test_a_search_from_a_damaged_checkpoint_gives_what_an_undisturbed_one_gives(
     assert torch.equal(found.inputs, attack()(seen, rng=sp.rng(1)).inputs)
 
 
+def test_restarts_one_after_the_other_are_one_progress():
+    task, told = sp.zoo.mlp(hidden=(4,), domain=Image((1, 8, 8))), []
+    batch = sp.data.bundled("digits", size=1, pixels=8)
+    seen = sp.Threat(knows_labels=True).observe(
+        sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0)
+    )
+    with listen(lambda step, total, _: told.append((step, total))):
+        sp.attacks.inverting_gradients(steps=30, restarts=3)(seen, rng=sp.rng(1))
+    assert {total for _, total in told} == {90}
+    assert [step for step, _ in told] == sorted(step for step, _ in told)
+    assert told[-1] == (90, 90)
+
+
 def run(objective, start=1.0, steps=100):
     def evaluate(points, step):
         leaf = points.detach().requires_grad_()

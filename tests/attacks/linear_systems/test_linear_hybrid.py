@@ -223,8 +223,8 @@ def test_it_needs_the_label_and_usable_options():
         sp.attacks.hybrid()(observe(sp.zoo.convnet(width=4), photo(32)), rng=sp.rng(1))
 
 
-def test_its_defaults_are_the_papers_numbers_with_less_total_variation():
-    attack = sp.attacks.hybrid()
+def test_its_setting_is_the_papers_with_less_total_variation():
+    attack = sp.attacks.hybrid(setting="paper")
     assert isinstance(attack, Hybrid)
     weights = [(c.steps, c.matching, c.tv, c.system) for c in attack.corrections]
     assert weights == [(10_000, 1, 0.1, 0.05), (8_000, 1, 0.1, 0.1), (1_000, 10, 0.1, 1)]
