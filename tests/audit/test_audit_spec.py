@@ -1,14 +1,18 @@
 """Specs become audits."""
 
+import copy
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import seepage as sp
 from seepage.audit import QUICKSTART, environment, load_spec, select_targets
+from seepage.audit.run_case import run_case
 from seepage.core.construct import Component
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, SeepageError, UnknownName
 from seepage.scoring import METRICS
@@ -364,3 +368,58 @@ def test_a_spec_normalises_every_channel_by_its_own_mean(written):
     assert task.domain.std == (0.2, 0.25, 0.3)
     with pytest.raises(SeepageError, match="expected 3 channel means"):
         load_spec(written(text.replace("[0.5, 0.4, 0.3]", "[0.5, 0.4]")))
+
+
+CODER = """controls = false
+[[scenario]]
+data = { name = "digits", pixels = 8, labels = false, people = 2, batch_size = 2 }
+models = { name = "mlp", hidden = [24], classes = 64, loss = "MSELoss" }
+attacks = { name = "inverting_gradients", steps = 5 }
+"""
+
+
+def test_an_autoencoder_in_a_spec_has_the_gradient_of_its_training_loop(written):
+    [case] = load_spec(written(CODER)).cases
+    batch, task = case.target.batch, case.task
+    shared = case.client(task, batch, rng=sp.rng(0))
+    coder = copy.deepcopy(task.model.model)
+    read = task.domain.normalise(batch.inputs)
+    nn.functional.mse_loss(coder(read), read.flatten(1)).backward()
+    for ours, theirs in zip(shared, coder.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs.grad)
+    assert run_case(case).record.error is None
+
+
+def test_an_autoencoder_must_return_what_it_reads_and_needs_a_loss(written):
+    with pytest.raises(sp.SeepageError, match=r"must return what it reads, shape \(1, 8, 8\)"):
+        load_spec(written(CODER.replace("classes = 64", "classes = 10")))
+    with pytest.raises(sp.SeepageError, match="the data have no labels; give the model a loss"):
+        load_spec(written(CODER.replace(', loss = "MSELoss"', "")))
+
+
+def test_weights_of_examples_are_a_column_of_the_targets(written, tmp_path, monkeypatch):
+    weights = np.float32([[0, 1], [1, 3], [2, 2], [1, 1]])
+    np.savez(tmp_path / "few.npz", inputs=np.eye(4, 6, dtype=np.float32), labels=weights)
+    (tmp_path / "weighed.py").write_text(
+        "from torch.nn.functional import cross_entropy\n"
+        "def loss():\n"
+        "    return lambda outputs, t: t[:, 1] * cross_entropy(\n"
+        "        outputs, t[:, 0].long(), reduction='none')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    text = f"""controls = false
+[[scenario]]
+data = {{ name = "npz:{tmp_path}/few.npz", people = 2, batch_size = 2 }}
+models = {{ name = "mlp", hidden = [8], classes = 3, loss = "weighed:loss" }}
+threats = {{ knows_labels = true }}
+attacks = {{ name = "inverting_gradients", steps = 5 }}
+"""
+    [case] = load_spec(written(text)).cases
+    network, batch = copy.deepcopy(case.task.model), case.target.batch
+    outputs = network(case.task.domain.normalise(batch.inputs))
+    losses = nn.functional.cross_entropy(outputs, batch.labels[:, 0].long(), reduction="none")
+    (batch.labels[:, 1] * losses).mean().backward()
+    shared = case.client(case.task, batch, rng=sp.rng(0))
+    for ours, theirs in zip(shared, network.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs.grad)
+    assert run_case(case).record.error is None

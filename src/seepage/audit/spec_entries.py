@@ -25,7 +25,7 @@ from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protect
 from seepage.core.construct import Component, construct, write_call
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName, error_path
 from seepage.core.loss import LOSSES
-from seepage.core.plugins import add_article, find_part
+from seepage.core.plugins import add_article, find_part, is_path
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
 from seepage.defenses import DEFENSES, chain
@@ -33,6 +33,7 @@ from seepage.domains import Image, Signal
 from seepage.rehearsal.auto_attack import ALL_ATTACKS
 from seepage.threats.threat import Threat
 from seepage.zoo import build, load_weights
+from seepage.zoo.autoencoder import compare_with_inputs
 from seepage.zoo.building import add_argument
 
 T = TypeVar("T")
@@ -138,17 +139,30 @@ def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
     if dataset.classes is not None:
         fitted["classes"] = dataset.classes
     loss = options.pop("loss", None)
+    shape = tuple(dataset.labels.shape[1:]) if isinstance(dataset, Dataset) else ()
     numbers = isinstance(dataset, Dataset) and dataset.labels.is_floating_point()
+    if dataset.classes == 0 or (numbers and isinstance(loss, str) and is_path(loss)):
+        # What the network returns has another size than the targets.
+        del fitted["classes"]
+    if dataset.classes == 0 and loss is None:
+        raise InvalidValue(
+            "the data have no labels; give the model a loss of what it returns and what it reads, "
+            "such as loss = 'MSELoss'"
+        )
     if dataset.classes == 1 and "classes" not in options and not numbers:
         raise InvalidValue(
-            "expected data of two classes or more, got one; add people of another class, or give "
-            "the model `classes`"
+            "expected data of two classes or more, got one; add people of another class, give the "
+            "model `classes`, or the data labels = false for an autoencoder"
         )
     with explain_errors(name):
         task = build(name, options=fitted | options)
         task = task if weights is None else load_weights(task, weights)
         if loss is not None:
             task = _with_loss(task, loss)
+        if dataset.classes == 0:
+            task = compare_with_inputs(task)
+        elif numbers and task.target_shape is None and "classes" not in fitted:
+            task = replace(task, target_shape=shape)
     if numbers and task.target_shape is None:
         raise InvalidValue(
             f"the targets of {getattr(dataset, 'name', 'the data')} are numbers, for which "
@@ -279,7 +293,7 @@ _INNER: Mapping[str, Callable[[Table, Domain | None], object]] = {
 }
 
 
-DATASET = ("name", "split", "pixels", "mean", "std")
+DATASET = ("name", "split", "pixels", "mean", "std", "labels")
 Find = Callable[[Table], Dataset]
 
 
@@ -305,13 +319,16 @@ def read_data(
 
 
 def read_dataset(table: Table) -> Dataset:
-    """Load the data set of `{ name, split, pixels, mean, std }`."""
+    """Load the data set of `{ name, split, pixels, mean, std, labels }`."""
     name, given = _split_name(table)
     options = {key: value for key, value in given.items() if key in ("split", "pixels")}
     scaling = {key: value for key, value in given.items() if key in ("mean", "std")}
     found = construct("data", load, {"name": name, **options})
     if scaling:
         found = construct("data", partial(_normalise, found), scaling)
+    if not _require_bool("labels", given.get("labels", True)):
+        options["labels"] = False
+        found = replace(found, labels=torch.zeros(len(found), 0), class_names=())
     if options or scaling:
         # Records must tell the same data at another size or split apart.
         found = replace(found, name=write_call(found.name, options | scaling))

@@ -53,9 +53,10 @@ from seepage.step.step_inputs import (
     read_mask,
     require_range,
 )
-from seepage.step.step_loss import WithInputs, read_loss
+from seepage.step.step_loss import read_loss
 from seepage.step.step_result import StepAudit, run_attacks
 from seepage.threats import Threat
+from seepage.zoo.autoencoder import WithInputs
 from seepage.zoo.foreign import Logits, find_logits
 
 

@@ -11,12 +11,11 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.loss import ELEMENTWISE, Loss, TrainingLoss, Unreduced, require_alike
 from seepage.core.task import Reduction
 from seepage.step.step_inputs import find_mask
-from seepage.zoo.foreign import Logits
+from seepage.zoo.autoencoder import LossOfInputs
 
 AnyLoss = Callable[..., Tensor]
 
@@ -77,50 +76,6 @@ class _OfParts:
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Unpack the targets and call the loss."""
         return self.loss(outputs, *self.packed.unpack(targets))
-
-
-class WithInputs(Logits):
-    """Wraps a network so that it returns its inputs beside its outputs, for losses of both.
-
-    Args:
-        model: The network; not copied.
-        shape: Inputs are reshaped to this, per example; None leaves them as they are.
-
-    Example:
-        >>> WithInputs(nn.Linear(2, 3))(torch.ones(1, 2)).shape
-        torch.Size([1, 5])
-    """
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return `(B, K + D)`."""
-        outputs = super().forward(inputs).flatten(1)
-        # Token numbers need more digits than bfloat16 has.
-        wide = outputs if inputs.is_floating_point() else upcast(outputs)
-        return torch.cat([wide, inputs.to(wide).flatten(1)], dim=1)
-
-
-@dataclass(frozen=True)
-class _OfInputs:
-    """A loss of outputs and inputs, given both in one tensor.
-
-    Args:
-        loss: As the training loop of an autoencoder calls it.
-        outputs: Shape of one output.
-        inputs: Shape of one input.
-    """
-
-    loss: AnyLoss
-    outputs: tuple[int, ...]
-    inputs: tuple[int, ...]
-
-    def __call__(self, joined: Tensor, nothing: Tensor) -> Tensor:
-        """Take the tensor apart and call the loss."""
-        del nothing
-        sizes = [math.prod(self.outputs), math.prod(self.inputs)]
-        outputs, inputs = torch.split(joined, sizes, dim=1)
-        return self.loss(
-            outputs.reshape(len(joined), *self.outputs), inputs.reshape(len(joined), *self.inputs)
-        )
 
 
 @dataclass(frozen=True)
@@ -224,7 +179,7 @@ def read_loss(
 
 
 def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> StepLoss:
-    both = _OfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
+    both = LossOfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
     joined = torch.cat([outputs.flatten(1), inputs.to(outputs).flatten(1)], dim=1)
     nothing = outputs.new_zeros(len(outputs), 0)
     unreduced, reduction = unreduce_loss(both, joined, nothing)
