@@ -84,7 +84,7 @@ def main() -> None:
         seen = measure(write_spec(Path(folder)), Path(folder), 60 * options.minutes)
     late = seen[seen[:, 0] >= seen[-1, 0] / 4]
     kilobytes = fit_slope(late[:, 0], late[:, 1])
-    an_audit = len(late) / (late[-1, 0] - late[0, 0])
+    an_audit = len(late) / float(late[-1, 0] - late[0, 0])
     found: dict[str, object] = {
         "audits": len(seen),
         "seconds": round(seen[-1, 0]),
