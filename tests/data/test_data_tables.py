@@ -128,7 +128,7 @@ MIXED = [*range(200), "about 30"]
     ("header", "rows", "said"),
     [
         (["age", "ill"], [[value, number % 2] for number, value in enumerate(MIXED)],
-         "expected column 'age' of .* to hold numbers, as most of its rows do, got 'about 30'"),
+         "column 'age' of .* to hold numbers, as most of its rows do, got something else in 1 of"),
         (["age", "ill"], [[1, 0], [2, 1, 3]], "expected 2 values in row 2"),
         (["age", "age"], [[1, 0], [2, 1]], "different column names"),
         (["age", "ill"], [[1, ""], [2, "yes"], [3, "no"]], "in every row"),

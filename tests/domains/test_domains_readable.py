@@ -68,7 +68,7 @@ def test_inputs_are_read_in_their_own_units():
         (TABLE, torch.tensor([[torch.nan, 1.0, 0.0, 0.5]]), "expected column 'vote' between"),
         (Tokens(2, 9), torch.tensor([[0.0, 1.0]]), r"expected tokens \(B, 2\) as int64"),
         (Tokens(2, 9), torch.tensor([[0, 1, 2]]), r"expected tokens \(B, 2\) as int64"),
-        (Tokens(2, 9), torch.tensor([[0, 9]]), r"expected tokens in 0\.\.8, got 0 to 9"),
+        (Tokens(2, 9), torch.tensor([[0, 9]]), r"expected tokens in 0\.\.8, got 1 of 2 outside"),
         (Image((1, 1, 2)), torch.zeros(1, 1, 1, 2).long(), "expected inputs as floats"),
     ],
 )

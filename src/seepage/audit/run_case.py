@@ -12,7 +12,13 @@ from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.construct import Component
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
+from seepage.core.errors import (
+    InvalidValue,
+    MissingKnowledge,
+    NotApplicable,
+    SeepageError,
+    summarise_error,
+)
 from seepage.core.task import describe_inputs
 from seepage.exposure.vet import vet
 
@@ -50,10 +56,8 @@ def _refuse_case(case: AnyCase, error: BaseException) -> Outcome:
 def _write_reason(error: BaseException) -> str:
     """Write an error in one line, with its type if it is not ours."""
     # It is stored as UTF-8, and may quote a file name that is none.
-    lines = str(error).encode(errors="replace").decode().splitlines()
-    if isinstance(error, SeepageError):
-        return lines[0]
-    return ": ".join([type(error).__name__, *lines[:1]])
+    line = summarise_error(error) if not isinstance(error, SeepageError) else str(error)
+    return line.encode(errors="replace").decode().splitlines()[0]
 
 
 def _begin_record(case: AnyCase) -> Record:

@@ -16,6 +16,7 @@ Each message is one sentence: what was expected, what came, what to do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -110,8 +111,44 @@ def summarise_error(error: BaseException) -> str:
         >>> summarise_error(ZeroDivisionError())
         'ZeroDivisionError'
     """
-    words = "".join(str(error).splitlines()[:1])
-    return f"{type(error).__name__}: {words[:200]}" if words else type(error).__name__
+    words = _hide_values(error)[:200]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+# What Python says of code and files, not of data.
+_OF_CODE = (
+    *(TypeError, AttributeError, NameError, ImportError, NotImplementedError, SyntaxError),
+    OSError,
+)
+# Sizes and words stay; tensors, other numbers and quotations are hidden.
+_SIZE = r"(?:[Ss]izes?|[Ss]hapes?|input|batch_size|dimension|tensor [ab])"
+_KNOWN = (
+    rf"\b{_SIZE}\b[\s:=('\[]*-?\d[\d, x]*|\d+(?:x\d+)+"
+    r"|-?\d+(?= (?:channels|dimensions|elements))|(?!(?:tensor|array)\()[A-Za-z_]\w*"
+)
+_NUMBER = r"(?:tensor|array)\(.*|[-+]?\d[\w.+-]*"
+_QUOTED = r"""'[^']*'|"[^"]*\""""
+
+
+def _hide_values(error: BaseException) -> str:
+    """Write the first line of an error without what may be private data.
+
+    Our own errors never quote data. Those of others, such as torch or a loss of the user's, may.
+
+    Example:
+        >>> _hide_values(IndexError("Target 731 is out of bounds."))
+        'Target ... is out of bounds.'
+        >>> _hide_values(ValueError("bad entry in tensor([0.25, 0.5]), group 'Smith'"))
+        'bad entry in ...'
+        >>> _hide_values(RuntimeError("expected input[1, 3] to have 4 channels, got (1x784)"))
+        'expected input[1, 3] to have 4 channels, got (1x784)'
+    """
+    line = "".join(str(error).splitlines()[:1])
+    if isinstance(error, (SeepageError, *_OF_CODE)):
+        return line
+    # Texts and names do not pass through torch, which quotes operators and types.
+    hidden = _NUMBER if type(error) is RuntimeError else f"{_NUMBER}|{_QUOTED}"
+    return re.sub(f"({_KNOWN})|{hidden}", lambda found: found[1] or "...", line)
 
 
 @contextmanager

@@ -220,10 +220,10 @@ def _make_column(
         values = torch.where(values.isnan(), values.nanmedian(), values)
     number = _measure(key, values, declared or ColumnType(kind="number"))
     unit = (values - number.low) / (number.high - number.low)
-    if not bool(((unit >= 0) & (unit <= 1)).all()):
+    if bool((outside := ~((unit >= 0) & (unit <= 1))).any()):
         raise InvalidValue(
             f"expected column {key!r} of {name} in [{number.low:g}, {number.high:g}], as it is "
-            f"declared, got {float(values.min()):g} to {float(values.max()):g}"
+            f"declared, got {int(outside.sum())} of {len(unit)} rows outside; declare a wider range"
         )
     return number, unit.float()[:, None]
 
@@ -232,16 +232,16 @@ def _infer_kind(name: str, key: str, cells: Sequence[str]) -> Kind:
     """What a column is, judging by its values."""
     known = [cell for cell in cells if not _is_missing(cell)]
     different = set(known)
-    wrong = next((cell for cell in known if _parse(cell) is None), None)
-    if wrong is None:
+    words = sum(_parse(cell) is None for cell in known)
+    if not words:
         return "number" if len(different) > 2 else "category"
     if len(different) <= MOST_CATEGORIES:
         return "category"
-    numbers = sum(_parse(cell) is not None for cell in known)
-    if 2 * numbers > len(known):
+    if 2 * words < len(known):
         raise InvalidValue(
             f"expected column {key!r} of {name} to hold numbers, as most of its rows do, got "
-            f"{wrong!r}; correct it, or say what the column is in a .columns.toml file"
+            f"something else in {words} of {len(known)}; correct them, or say what the column is "
+            "in a .columns.toml file"
         )
     return "leave out"
 
@@ -314,13 +314,18 @@ def _parse(cell: str) -> float | None:
 def _read_numbers(name: str, key: str, cells: Sequence[str]) -> Tensor:
     """Numbers in double precision, NaN where they are missing."""
     values = np.full(len(cells), np.nan)
+    wrong = 0
     for row, cell in enumerate(cells):
         if _is_missing(cell):
             continue
         value = _parse(cell)
-        if value is None:
-            raise InvalidValue(f"expected numbers in column {key!r} of {name}, got {cell!r}")
-        values[row] = value
+        wrong += value is None
+        values[row] = np.nan if value is None else value
+    if wrong:
+        raise InvalidValue(
+            f"expected numbers in column {key!r} of {name}, got something else in {wrong} of "
+            f"{len(cells)} rows; correct them, or declare the column a category"
+        )
     if np.isnan(values).all():
         raise InvalidValue(f"expected a number in column {key!r} of {name}, got none")
     return torch.from_numpy(values)
@@ -365,7 +370,7 @@ def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> _RawTable:
     if len(set(names)) < len(names) or "" in names or len(names) > MOST_COLUMNS:
         raise InvalidValue(
             f"expected a first line of different column names, {MOST_COLUMNS} at most, in {path}, "
-            f"got {_list_few(names) or 'none'}"
+            f"got {len(names)} of which {len(set(names) - {''})} differ; is that line missing?"
         )
     kept: list[list[str]] = []
     # Not numpy's, whose numbers cost more than a row does if they are drawn one by one.

@@ -74,10 +74,11 @@ class Box:
             raise InvalidValue(f"expected finite inputs, got NaN or infinity in input {bad}")
         low, high = self.bounds
         # Compared as tensors: a bound such as 0.7 is smaller in float32 than as a Python float.
-        if bool(((inputs < low) | (inputs > high)).any()):
+        if bool((outside := (inputs < low) | (inputs > high)).any()):
+            # Which values they are is private.
             raise InvalidValue(
-                f"expected inputs in [{low:g}, {high:g}], got values from {inputs.min():.3g} to "
-                f"{inputs.max():.3g}; {self.out_of_range}"
+                f"expected inputs in [{low:g}, {high:g}], got {int(outside.sum())} of "
+                f"{outside.numel()} values outside; {self.out_of_range}"
             )
 
     def _by_channel(self, values: tuple[float, ...], inputs: Tensor) -> Tensor:

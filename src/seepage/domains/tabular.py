@@ -168,10 +168,11 @@ class Tabular:
             )
         for column, place in zip(self.columns, self.places, strict=True):
             entries = inputs[:, place]
-            if not bool(((entries >= 0) & (entries <= 1)).all()):
+            if not bool((inside := (entries >= 0) & (entries <= 1)).all()):
                 raise InvalidValue(
                     f"expected column {column.name!r} between its bounds, stored as 0 to 1, got "
-                    f"{float(entries.min()):.3g} to {float(entries.max()):.3g}"
+                    f"{int((~inside).any(1).sum())} of {len(entries)} rows outside; were they made "
+                    "with these columns?"
                 )
         if not torch.equal(self.project(inputs), inputs):
             raise InvalidValue("expected one category per column, stored as one 1 among 0s")

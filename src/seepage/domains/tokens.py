@@ -83,10 +83,10 @@ class Tokens:
                 f"expected tokens (B, {self.length}) as int64, got {inputs.dtype} "
                 f"{tuple(inputs.shape)}; cut or fill the sequences to one length"
             )
-        if bool(((inputs < 0) | (inputs >= self.vocabulary)).any()):
+        if bool((outside := (inputs < 0) | (inputs >= self.vocabulary)).any()):
             raise InvalidValue(
-                f"expected tokens in 0..{self.vocabulary - 1}, got {int(inputs.min())} to "
-                f"{int(inputs.max())}; give the domain the vocabulary of the tokeniser"
+                f"expected tokens in 0..{self.vocabulary - 1}, got {int(outside.sum())} of "
+                f"{outside.numel()} outside; give the domain the vocabulary of the tokeniser"
             )
 
     def words(self, tokens: Tensor) -> tuple[str, ...]:

@@ -268,11 +268,11 @@ def choose_texts(
     domain = Tokens(tokens.shape[1], size, padding=padding)
     if declared is not None:
         domain = _merge(declared, domain)
-    highest, lowest = int(tokens.max()), int(tokens.min())
-    if lowest < 0 or highest >= size:
+    if bool((outside := (tokens < 0) | (tokens >= size)).any()):
         raise InvalidValue(
             f"expected tokens in 0..{size - 1}, as many as the network has embeddings, got "
-            f"{lowest} to {highest}; the tokenizer does not fit the model"
+            f"{int(outside.sum())} of {outside.numel()} outside; the tokenizer does not fit the "
+            "model"
         )
     return domain
 
