@@ -192,10 +192,10 @@ def _fit_prototypes(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
         held = counts.nonzero().flatten()
         predictions = evidence.predictions(features[held])
         estimate = predictions.T @ counts[held] - size * evidence.signal
-        sums = predictions.T @ (counts[held, None] * features[held]) - size * evidence.gradient
-        present = estimate > _PRESENT
-        own = torch.where(present[:, None], sums / estimate[:, None], features)
-        features = (features + own) / 2
+        present = (estimate > _PRESENT).nonzero().flatten()
+        mixed = predictions[:, present].T @ (counts[held, None] * features[held])
+        own = (mixed - size * evidence.gradient[present]) / estimate[present, None]
+        features[present] = (features[present] + own) / 2
         counts = (counts + _normalise_counts(estimate, size)) / 2
     whole = round_counts(estimate, size).to(estimate)
     held = whole.nonzero().flatten()
