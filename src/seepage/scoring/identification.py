@@ -32,8 +32,9 @@ _SEEN = ("pixels", "structure", "entries")
 _NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98}
 # Most texts share no word, so that one word in the same place by chance would stand out.
 _LEAST = {"places": 0.05, "words": 0.05}
-# The other measures of a signal blur it, so that noise would drown the one that does not.
-_WEIGHTS = {"samples": 2.0}
+# The other measures of a signal blur it, so that noise would drown those that do not. A shift
+# that is forgiven costs power too: one of two beats that differ by a shift may be either.
+_WEIGHTS = {"samples": 8.0, "shifted samples": 4.0}
 # Probability of an accusation by luck that is accepted over all people and attempts.
 _LUCK = 0.05
 _LARGEST_CLAIM = 1e9

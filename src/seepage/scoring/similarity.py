@@ -76,6 +76,9 @@ _LARGEST_SIDE = 32
 _SHIFT = 2
 _PATCH = 8
 _TINY = 1e-12
+# What varies less, as a share of the contrast of the whole input, is one shade: the correlation
+# of rounding errors would be as large as any.
+_FLAT = 1e-3
 # How many pixels a side become one: against noise, and for guesses that are blurred themselves.
 _POOLED = {"pixels": 1, "coarse pixels": 2, "coarsest pixels": 4}
 
@@ -125,7 +128,7 @@ class Similarity:
         if candidates.ndim == 4:
             found["edges"] = _edge_energies(shown)
         else:
-            found["samples"] = shown
+            found["samples"] = found["shifted samples"] = shown
         return found
 
     def show(self, guesses: Tensor) -> tuple[View, ...]:
@@ -249,7 +252,8 @@ def _blur(values: Tensor, sigma: float = 0.8) -> Tensor:
 def _unit(values: Tensor) -> Tensor:
     """Rows without their mean by channel, of unit length; `(N, C, H, W)` to `(N, D)`."""
     centred = (values - values.mean((-2, -1), keepdim=True)).flatten(1)
-    rows: Tensor = centred / (centred.norm(dim=1, keepdim=True) + _TINY)
+    flat = _FLAT * centred.shape[1] ** 0.5
+    rows: Tensor = centred / centred.norm(dim=1, keepdim=True).clamp(min=flat)
     return rows
 
 
@@ -337,13 +341,14 @@ def _correlate(guesses: Tensor, candidates: Tensor) -> Tensor:
 
 def _measure_windows(values: Tensor, height: int, width: int) -> Tensor:
     """Length of each window without its mean by channel, `(N, 1, rows, columns)`."""
-    # In double precision, since a window of one shade is the difference of two equal numbers.
+    # In double precision, since a window of few shades is the difference of almost equal numbers.
     exact = values.double()
     squares, means = (
         avg_pool2d(each, kernel_size=(height, width), stride=1) for each in (exact.square(), exact)
     )
-    variance = (squares - means.square()).clamp(min=0).sum(1, keepdim=True)
-    lengths: Tensor = (variance * height * width).sqrt() + _TINY
+    variance = (squares - means.square()).sum(1, keepdim=True)
+    flat = values.shape[1] * _FLAT**2
+    lengths: Tensor = (variance.clamp(min=flat) * height * width).sqrt()
     return lengths.to(values)
 
 
@@ -415,6 +420,7 @@ def _gabor_filters(sigma: float) -> Tensor:
 _MEASURES: Mapping[str, Measure] = {
     **dict.fromkeys(_POOLED, _correlate),
     "samples": _compare_samples,
+    "shifted samples": _correlate,
     "structure": _compare_structure,
     "edges": _compare_edges,
 }
