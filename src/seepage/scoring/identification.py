@@ -23,8 +23,10 @@ from seepage.scoring.similarity import Features, Similarity, Table, View
 STRANGERS = 100
 # With fewer strangers of the same label, first place would say too little.
 FEWEST = 9
-# Views of a person take about 0.2 MB.
-_REMEMBERED = 1000
+# Features of a person take about 0.06 MB, so that these take 0.6 GB.
+_REMEMBERED = 10_000
+# People whose features are computed in one call, and who are compared with guesses in one.
+_TOGETHER, _AT_ONCE = 25, 1000
 # Degraded truths that an eye still recognises: noise of a quarter of the range.
 _NOISE = 0.25
 _SEEN = ("pixels", "structure", "entries")
@@ -98,8 +100,8 @@ class Gallery:
     labels: Tensor | None = None
     domain: Domain | None = None
     synthetic: bool = False
-    _views: dict[int, Features] = field(default_factory=dict, init=False, repr=False)
-    _least: dict[tuple[int | None, ...], Mapping[str, float]] = field(
+    _features: dict[int, Features] = field(default_factory=dict, init=False, repr=False)
+    _least: dict[int | None, Mapping[str, float]] = field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -141,35 +143,75 @@ class Gallery:
         alike = order[self.classes[order] == label]
         return (alike if len(alike) >= FEWEST else order)[:size]
 
-    def embed(self, numbers: Tensor) -> Features:
-        """Features of these people; computed once for each."""
-        missing = [number for number in numbers.tolist() if number not in self._views]
-        if len(self._views) + len(missing) > _REMEMBERED:
-            self._views.clear()
-            missing = numbers.tolist()
-        for number in missing:
-            # Alone: the last digits depend on who else is in the call, so that an audit which was
-            # interrupted would otherwise not end with the same record.
-            self._views[number] = self.similarity.embed(self.inputs[[number]])
-        found = [self._views[number] for number in numbers.tolist()]
-        return {name: torch.cat([view[name] for view in found]) for name in found[0]}
+    @cached_property
+    def _groups(self) -> tuple[Tensor, Tensor]:
+        """Everybody in the order in which features are computed, and the place of each."""
+        order = self._order
+        if self.classes is not None:
+            order = order[self.classes[order].argsort(stable=True)]
+        return order, order.argsort()
 
-    def least_alike(self, strangers: Tensor, label: int | None) -> Mapping[str, float]:
-        """By pixels, structure or entries, how alike 95 % of noisy strangers are to themselves."""
-        # Whom an earlier case was compared with must not count here.
-        key = label, *strangers[:20].tolist()
-        if key not in self._least:
-            sample = self.inputs[strangers[:20]].float()
+    def embed(self, numbers: Tensor) -> Features:
+        """Features of these people, computed once for each.
+
+        The last digits depend on who else is in the call. So people are computed in fixed groups:
+        whom an earlier case was compared with, or where an audit was interrupted, changes nothing.
+        """
+        order, place = self._groups
+        groups, rows = place[numbers] // _TOGETHER, place[numbers] % _TOGETHER
+        wanted, which = groups.unique(return_inverse=True)
+        found = []
+        for group in wanted.tolist():
+            if group not in self._features:
+                if len(self._features) * _TOGETHER >= _REMEMBERED:
+                    self._features.clear()
+                some = order[group * _TOGETHER : (group + 1) * _TOGETHER]
+                self._features[group] = self.similarity.embed(self.inputs[some])
+            mine = rows[which == len(found)]
+            found.append({name: values[mine] for name, values in self._features[group].items()})
+        # Back from groups into the order asked for.
+        back = which.argsort(stable=True).argsort()
+        return {name: torch.cat([one[name] for one in found])[back] for name in found[0]}
+
+    def compare(self, shown: Sequence[View], truth: Tensor, strangers: Tensor) -> Table:
+        """Similarity of every guess to the truth, first, and to strangers: measure to `(G, C)`."""
+        similarity, parts = self.similarity, strangers.split(_AT_ONCE)
+        own = similarity.embed(truth[None])
+        if len(parts) == 1:
+            others = self.embed(strangers)
+            candidates = {name: torch.cat([own[name], one]) for name, one in others.items()}
+            return similarity.compare(shown, candidates)
+        middle = None
+        if "edges" in own:
+            total = own["edges"].sum(0)
+            for part in parts:
+                total = total + self.embed(part)["edges"].sum(0)
+            middle = total / (len(strangers) + 1)
+        tables = [
+            similarity.compare(shown, some, middle=middle)
+            for some in (own, *(self.embed(part) for part in parts))
+        ]
+        return {name: torch.cat([table[name] for table in tables], 1) for name in tables[0]}
+
+    def least_alike(self, label: int | None) -> Mapping[str, float]:
+        """By pixels, structure or entries, how alike 95 % of noisy people are to themselves."""
+        if label not in self._least:
+            order = self._order
+            if label is not None and self.classes is not None:
+                order = order[self.classes[order] == label]
+            sample = self.inputs[order[:20]].float()
             width = float(sample.max() - sample.min()) or 1.0
             noise = Rng(0).fork("degraded").normal(tuple(sample.shape))
             shown = self.similarity.show(sample + _NOISE * width * noise)
-            table = self.similarity.compare(shown, self.similarity.embed(sample))
-            self._least[key] = {
+            known = self.similarity.embed(sample)
+            seen = {name: known[name] for name in known if name in (*_SEEN, "inputs")}
+            table = self.similarity.compare(shown, seen)
+            self._least[label] = {
                 name: float(table[name].diagonal().quantile(0.05))
                 for name in _SEEN
                 if name in table
             }
-        return self._least[key]
+        return self._least[label]
 
 
 def identify(
@@ -243,24 +285,23 @@ def _find(
     strangers: Tensor,
     label: int | None,
 ) -> Identification:
-    similarity, others = gallery.similarity, gallery.embed(strangers)
-    own = similarity.embed(truth[None])
-    candidates = {name: torch.cat([own[name], view]) for name, view in others.items()}
-    table = similarity.compare(shown, candidates)
+    table = gallery.compare(shown, truth, strangers)
     standing = _stand_out(table)
     match, rivals = float(standing[0]), standing[1:]
     rank = 1 + int((rivals >= match).sum())
     one_in, low, high = extrapolate(match, rivals)
     kind = _describe_gallery(gallery, strangers, label)
     fair = kind in ("same label", "any label")
-    least = gallery.least_alike(strangers, label) if fair else _NEAR_COPY
+    recognisable = rank == 1 and _is_recognisable(
+        table, gallery.least_alike(label) if fair else _NEAR_COPY, every=not fair
+    )
     return Identification(
         rank=rank,
         strangers=len(strangers),
         gallery=kind,
         match=match,
         rival=float(rivals.max()),
-        recognisable=rank == 1 and _is_recognisable(table, least, every=not fair),
+        recognisable=recognisable,
         one_in=one_in,
         one_in_low=low,
         one_in_high=high,

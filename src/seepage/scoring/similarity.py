@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import torch
@@ -170,10 +170,25 @@ class Similarity:
             ),
         )
 
-    def compare(self, shown: Sequence[View], candidates: Features) -> Table:
-        """Similarity of every guess to every candidate in the best view: measure to `(G, C)`."""
+    def compare(
+        self, shown: Sequence[View], candidates: Features, *, middle: Tensor | None = None
+    ) -> Table:
+        """Similarity of every guess to every candidate in the best view: measure to `(G, C)`.
+
+        Args:
+            shown: The guesses.
+            candidates: As `embed` gives them.
+            middle: Mean edges of all candidates, if these are a part of them.
+        """
         if not self._pictures:
             return self._compare_values(shown[0].features["inputs"], candidates["inputs"])
+        if "edges" in candidates:
+            middle = candidates["edges"].mean(0) if middle is None else middle
+            shown = [
+                replace(view, features={**view.features, "edges": view.features["edges"] - middle})
+                for view in shown
+            ]
+            candidates = {**candidates, "edges": candidates["edges"] - middle}
         return {
             name: _compare_views(_MEASURES[name], name, shown, known)
             for name, known in candidates.items()
@@ -378,8 +393,7 @@ def _patches(values: Tensor) -> Tensor:
 
 def _compare_edges(guesses: Tensor, candidates: Tensor) -> Tensor:
     """Correlation of how strong edges of each direction and size are, place by place."""
-    middle = candidates.mean(0)
-    first, second = (guesses - middle).flatten(1), (candidates - middle).flatten(1)
+    first, second = guesses.flatten(1), candidates.flatten(1)
     lengths = first.norm(dim=1)[:, None] * second.norm(dim=1)[None] + _TINY
     alike: Tensor = first @ second.T / lengths
     return alike
@@ -449,14 +463,14 @@ def _compare_rows(guesses: Tensor, candidates: Tensor, public: Tensor, table: Ta
         if deviation is None:
             ours, theirs = first.argmax(1), second.argmax(1)
             agreement.append((ours[:, None] == theirs[None]).float())
-            common = (others.argmax(1)[:, None] == theirs[None]).float().mean(0)
+            common = others.argmax(1).bincount(minlength=second.shape[1])[theirs] / len(public)
         else:
             spread = max(float(others.std()), 1e-6)
             near = (first[:, 0, None] - second[None, :, 0]).abs() / spread
             agreement.append((1 - near).clamp(min=0))
-            common = (
-                ((others[:, 0, None] - second[None, :, 0]).abs() < 0.5 * spread).float().mean(0)
-            )
+            ends = second[None, :, 0] + 0.5 * spread * torch.tensor([[-1.0], [1.0]])
+            below = torch.searchsorted(others[:, 0].sort().values, ends)
+            common = (below[1] - below[0]) / len(public)
         weight.append(-torch.log(common.clamp(min=1 / (len(public) + 1))))
     agree, rarity = torch.stack(agreement, dim=-1), torch.stack(weight, dim=-1)
     weighed = (agree * rarity).sum(-1) / (rarity.sum(-1) + _TINY)
