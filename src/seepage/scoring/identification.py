@@ -23,8 +23,8 @@ from seepage.scoring.similarity import Features, Similarity, Table, View
 STRANGERS = 100
 # With fewer strangers of the same label, first place would say too little.
 FEWEST = 9
-# Features of a person take about 0.06 MB, so that these take 0.6 GB.
-_REMEMBERED = 10_000
+# Features of a person take about 0.06 MB, so that these take 0.7 GB.
+_REMEMBERED = 12_000
 # People whose features are computed in one call, and who are compared with guesses in one.
 _TOGETHER, _AT_ONCE = 25, 1000
 # Degraded truths that an eye still recognises: noise of a quarter of the range.
@@ -162,13 +162,14 @@ class Gallery:
         wanted, which = groups.unique(return_inverse=True)
         found = []
         for group in wanted.tolist():
-            if group not in self._features:
-                if len(self._features) * _TOGETHER >= _REMEMBERED:
-                    self._features.clear()
+            known = self._features.get(group)
+            if known is None:
                 some = order[group * _TOGETHER : (group + 1) * _TOGETHER]
-                self._features[group] = self.similarity.embed(self.inputs[some])
+                known = self.similarity.embed(self.inputs[some])
+                if len(self._features) * _TOGETHER < _REMEMBERED:
+                    self._features[group] = known
             mine = rows[which == len(found)]
-            found.append({name: values[mine] for name, values in self._features[group].items()})
+            found.append({name: values[mine] for name, values in known.items()})
         # Back from groups into the order asked for.
         back = which.argsort(stable=True).argsort()
         return {name: torch.cat([one[name] for one in found])[back] for name in found[0]}
