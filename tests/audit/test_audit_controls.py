@@ -10,6 +10,8 @@ from seepage.audit import Audit, find_breaches, select_targets
 from seepage.audit.record import join_controls
 from seepage.core import Reconstruction
 from seepage.core.race import Race, Trial
+from seepage.data.dataset import Dataset
+from seepage.domains.box import Signal
 from seepage.report import Level, attempts, strongest, verdict
 from seepage.report.leak import group_by_setup
 
@@ -186,3 +188,101 @@ def test_a_search_without_rehearsal_or_that_still_gained_hides_nobody(noisy):
         found = levels(with_race(noisy, defended=race, steps=24))
         [hidden] = [shown for defense, shown in found.items() if "10" in defense]
         assert hidden == {Level.inconclusive}
+
+
+@dataclass(frozen=True)
+class MeanOfTheLeakedLabel:
+    """Reads the label off the head's bias and returns the mean of public people who have it."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+    def __call__(self, observation, *, rng):
+        del rng
+        label = int(observation.update.tensors["head.bias"].argmin())
+        return Reconstruction(self.inputs[self.labels == label].mean(0, keepdim=True))
+
+
+def test_a_label_that_leaks_although_it_is_withheld_identifies_nobody(digits):
+    attack = MeanOfTheLeakedLabel(digits.inputs[40:], digits.labels[40:])
+    records = run(digits, attack, people=20, threats=[sp.Threat(knows_labels=False)])
+    places = [place for record in records for place in record.identification]
+    assert {place.gallery for place in places} == {"same label"}
+    identified = find_breaches(["identified=0"], join_controls(records))
+    # One in ten by luck: seven of twenty has a probability of 0.2 %.
+    assert len({breach.person for breach in identified}) < 7
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """Ignores the update and returns what no public person resembles, or all of them do."""
+
+    kind: str
+    public: sp.PublicData | None = None
+
+    def with_public(self, public):
+        return replace(self, public=public)
+
+    def __call__(self, observation, *, rng):
+        del observation
+        people = self.public.inputs.flatten(1)
+        shape = (1, *self.public.inputs.shape[1:])
+        if self.kind == "constant":
+            return Reconstruction(torch.full(shape, 0.5))
+        if self.kind == "outlier":
+            return Reconstruction((torch.arange(people.shape[1]) % 2).float().reshape(shape))
+        if self.kind == "nearest to everybody":
+            central = torch.cdist(people, people).sum(1).argmin()
+            return Reconstruction(people[central].reshape(shape))
+        # Orthogonal to everybody: whoever is not public stands out.
+        centred = people - people.mean(1, keepdim=True)
+        constraints = torch.cat([centred, torch.ones_like(centred[:1])])
+        drawn = rng.normal((people.shape[1],))
+        left = drawn - torch.linalg.pinv(constraints) @ (constraints @ drawn)
+        return Reconstruction((0.5 + 0.1 * left / left.std()).reshape(shape))
+
+
+@pytest.fixture(scope="module")
+def signals():
+    inputs = sp.rng(5).fork("signals").uniform((130, 1, 240))
+    return Dataset(
+        "beats", inputs, torch.zeros(130, dtype=torch.long), Signal((1, 240)), ("a",), "drawn"
+    )
+
+
+@pytest.mark.parametrize("kind", ["constant", "outlier", "nearest to everybody", "orthogonal"])
+def test_a_guess_built_to_stand_out_identifies_nobody(signals, kind):
+    records = join_controls(run(signals, Unlike(kind), people=3))
+    told = verdict(records)
+    hits, tested, luck = records[0].control.negative
+    assert tested >= 3
+    assert f"{hits} of {tested} people were found" in " ".join(told.details)
+    assert luck < 0.2
+    # At least half of the strangers are unknown to the attack, so that chance is 1 in 50 at most.
+    assert not find_breaches(["identified=0"], records)
+    assert "too weak to tell" in told.headline
+
+
+@dataclass(frozen=True)
+class Insider:
+    """Has seen the data set that the audit draws strangers from, and whom it attacks."""
+
+    inputs: torch.Tensor
+    attacked: tuple[int, ...]
+
+    def __call__(self, observation, *, rng):
+        del observation
+        known = [n for n in range(len(self.inputs)) if n not in self.attacked]
+        return Unlike("orthogonal", sp.PublicData(self.inputs[known]))(None, rng=rng)
+
+
+def test_where_an_attack_finds_whoever_is_looked_for_the_headline_says_so(signals):
+    records = join_controls(run(signals, Insider(signals.inputs, (0,)), people=1))
+    assert find_breaches(["identified=0"], records), "the gate trips all the same"
+    hits, tested, luck = records[0].control.negative
+    assert hits == tested > 10 * luck
+    assert records[0].control.misleading
+    told = verdict(records)
+    assert "this cannot be trusted: the attacks also find people who are not" in told.headline
+    assert f"{hits} of {tested} people were found" in " ".join(told.details)
+    assert "at least 1 in" not in " ".join(told.details)

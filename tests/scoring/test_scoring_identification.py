@@ -10,6 +10,7 @@ from scipy import stats
 import seepage as sp
 from seepage.core import Batch, Rng
 from seepage.core.errors import InvalidValue
+from seepage.scoring import identification
 from seepage.scoring.identification import (
     FEWEST,
     Gallery,
@@ -104,7 +105,7 @@ def test_units_change_nothing(people):
     assert here.match == pytest.approx(there.match, rel=1e-3)
 
 
-def test_a_known_label_is_not_counted_as_a_leak():
+def test_a_label_is_not_counted_as_an_identification():
     # Ten labels of twelve images that vary about the mean of their label.
     centres = patterns(10, seed=3).repeat_interleave(12, 0)
     inputs = (centres + 0.1 * patterns(120, seed=4)).clamp(0, 1)
@@ -112,7 +113,8 @@ def test_a_known_label_is_not_counted_as_a_leak():
     gallery = Gallery(inputs, labels)
     guesses = {label: inputs[labels == label][1:].mean(0, keepdim=True) for label in range(10)}
     by_label = [place(gallery, guesses[n // 12], n) for n in range(0, 120, 12)]
-    unknown = [place(gallery, guesses[n // 12], n, labels_known=False) for n in range(0, 120, 12)]
+    everybody = Gallery(inputs)
+    unknown = [place(everybody, guesses[n // 12], n) for n in range(0, 120, 12)]
     assert {found.gallery for found in by_label} == {"same label"}
     assert {found.strangers for found in by_label} == {11}
     assert sum(found.singled_out for found in by_label) <= 4
@@ -328,3 +330,26 @@ def test_what_was_compared_before_changes_nothing(shape):
     after_others = [look(used, place) for place in range(count)]
     alone = [look(Gallery(people, labels), place) for place in range(count)]
     assert after_others == alone
+
+
+def test_half_a_signal_beside_one_shade_is_found():
+    wave = torch.linspace(0, 12.56, 140)
+    beats = 0.5 + 0.2 * torch.sin(wave)[None, None] + 0.02 * Rng(1).normal((60, 1, 140))
+    gallery = Gallery(beats)
+    for person in range(0, 60, 6):
+        half = torch.full((1, 1, 140), 0.5)
+        half[..., :70] = beats[person, :, :70]
+        assert place(gallery, half, person).singled_out
+
+
+@pytest.mark.parametrize("shape", [(1, 40), (3, 16, 16)], ids=str)
+def test_a_large_gallery_is_compared_in_parts_with_the_same_result(monkeypatch, shape):
+    whole = Gallery(Rng(0).uniform((50, *shape)))
+    guess = whole.inputs[:1] + 0.3 * Rng(1).normal((1, *shape))
+    expected = place(whole, guess)
+    monkeypatch.setattr(identification, "_AT_ONCE", 7)
+    monkeypatch.setattr(identification, "_REMEMBERED", 25)
+    parts = place(Gallery(whole.inputs), guess)
+    assert (parts.rank, parts.strangers) == (expected.rank, expected.strangers)
+    assert parts.match == pytest.approx(expected.match, rel=1e-3)
+    assert parts.rival == pytest.approx(expected.rival, rel=1e-3)

@@ -154,12 +154,12 @@ def _adversary_key(case: Case) -> Rng:
 def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     key = Rng(case.seed).fork("baseline")
     # Scored on the CPU, in the units and range of the data set.
-    moved, known = _move_to_cpu(guess), case.threat.knows_labels
-    scored = case.target.score_guess(moved, metrics=case.metrics, labels_known=known, rng=key)
+    moved = _move_to_cpu(guess)
+    scored = case.target.score_guess(moved, metrics=case.metrics, rng=key)
     negatives = [
         found
         for other in case.others
-        for found in other.identify(moved, labels_known=known, without=case.target.people)
+        for found in other.identify(moved, without=case.target.people)
     ]
     certificate, trace = guess.certificate, guess.trace
     if certificate is None and case.target.captured is not None:

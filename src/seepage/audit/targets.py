@@ -199,7 +199,6 @@ class Target:
         guess: Reconstruction,
         *,
         metrics: Sequence[Metric] | None,
-        labels_known: bool = True,
         rng: Rng,
     ) -> _ScoredGuess:
         """Score a guess and the baselines, in the units of the data set; no truth, no scores."""
@@ -211,7 +210,7 @@ class Target:
         trivial = baseline_scores(
             self.batch,
             pool=self.pool,
-            labels=self._pool_labels if labels_known or guess.labels is not None else None,
+            labels=self._pool_labels,
             metrics=scores.metrics,
             rng=rng,
             low=low,
@@ -219,19 +218,18 @@ class Target:
             domain=domain,
         )
         baselines = {name: _list_scores(scored) for name, scored in trivial.items()}
-        found = self.identify(guess, labels_known=labels_known)
+        found = self.identify(guess)
         return _ScoredGuess(
             self.people, scores.paired.guess, _list_scores(scores), baselines, found
         )
 
     def identify(
-        self, guess: Reconstruction, *, labels_known: bool, without: Collection[int] = ()
+        self, guess: Reconstruction, *, without: Collection[int] = ()
     ) -> tuple[Identification, ...]:
         """Look for each person in a guess.
 
         Args:
             guess: Of this batch, or of another one as a negative control.
-            labels_known: Whether the adversary knows the labels.
             without: More people of the data set who are no strangers.
         """
         if self.everybody is None or len(guess.inputs) == 0:
@@ -241,7 +239,6 @@ class Target:
             self.require_batch(),
             self.everybody,
             without={*self.people, *without},
-            labels_known=labels_known or guess.labels is not None,
         )
 
     @property
@@ -255,6 +252,9 @@ class Target:
     def choose_public(self, taken: Collection[int]) -> PublicData | None:
         """People of the same data whom nobody attacks, nor anybody with the same inputs.
 
+        At most half of them, and as few as possible who serve as strangers: a guess that resembles
+        nobody it was given would otherwise single out whoever it was not given.
+
         Args:
             taken: Numbers of the people who are attacked.
         """
@@ -264,13 +264,14 @@ class Target:
         if self.captured is not None:
             # The truth of a capture stands first, if there is one, and must not change the choice.
             first = 0 if self.batch is None else len(self.people)
-            rows = Rng(0).fork("public").permutation(len(gallery.inputs) - first)[:_PUBLIC]
+            count = len(gallery.inputs) - first
+            rows = Rng(0).fork("public").permutation(count)[: min(_PUBLIC, (count + 1) // 2)]
             chosen = (rows + first).tolist()
         else:
             private = {digest(gallery.inputs[number]) for number in taken}
-            order = Rng(0).fork("public").permutation(len(gallery.inputs)).tolist()
-            free = [number for number in order if number not in taken][:_PUBLIC]
-            chosen = [number for number in free if digest(gallery.inputs[number]) not in private]
+            free = [number for number in gallery.order.flip(0).tolist() if number not in taken]
+            given = free[: min(_PUBLIC, (len(free) + 1) // 2)]
+            chosen = [number for number in given if digest(gallery.inputs[number]) not in private]
         if not chosen:
             return None
         labels = None if gallery.labels is None else gallery.labels[chosen]

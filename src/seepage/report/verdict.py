@@ -200,12 +200,13 @@ def tell_people(people: People, noun: str, where: str = "") -> str:
 
 def count_doubtful(people: People) -> int:
     """How many are identified only by attacks that also find people who are not there."""
-    return sum(
-        attempt.level in (Level.recognisable, Level.singled_out)
-        and attempt.record.control is not None
-        and attempt.record.control.misleading
-        for attempt in people.values()
-    )
+    return sum(map(_is_doubtful, people.values()))
+
+
+def _is_doubtful(attempt: Attempt) -> bool:
+    control = attempt.record.control
+    shown = attempt.level in (Level.recognisable, Level.singled_out)
+    return shown and control is not None and control.misleading
 
 
 def is_unclear(people: People) -> bool:
@@ -273,7 +274,7 @@ def _tell_worst(attempt: Attempt) -> str:
     among = ""
     if found is not None and found.singled_out and attempt.level.identified:
         among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
-        if attempt.level is not Level.reconstructed:
+        if attempt.level is not Level.reconstructed and not _is_doubtful(attempt):
             among += f" (at least 1 in {_round_claim(found.one_in_low)})"
     elif found is not None:
         among = f", place {found.rank} among {found.strangers} strangers{_describe_gallery(found)}"

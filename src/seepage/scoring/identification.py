@@ -49,8 +49,8 @@ class Identification:
     Attributes:
         rank: Place of the truth among the candidates; 1 is first.
         strangers: How many others were in the gallery.
-        gallery: Who they were: "same label", "any label", "few of the label" if the adversary knows
-            a label that too few others have, or "synthetic" if they were made up.
+        gallery: Who they were: "same label", "any label" if nobody has one, "few of the label" if
+            too few others have it, or "synthetic" if they were made up.
         match: How far the truth stands out, in robust deviations of the candidates.
         rival: The same for the stranger who stands out most.
         recognisable: Whether an eye would agree; see `identify`.
@@ -116,8 +116,8 @@ class Gallery:
         return None if self.labels is None else class_numbers(self.labels)
 
     @cached_property
-    def _order(self) -> Tensor:
-        """A fixed random order, so that most people of a label get the same strangers."""
+    def order(self) -> Tensor:
+        """A fixed random order of everybody; strangers are the first in it."""
         return Rng(0).fork("gallery").permutation(len(self.inputs))
 
     def choose_strangers(
@@ -127,7 +127,7 @@ class Gallery:
 
         Args:
             truth: Input of the person; a copy of it is left out, and only one.
-            label: The person's label if the adversary knows it or learnt it.
+            label: The person's label; None if nobody has one.
             without: Numbers of people who are not strangers: the batch.
             size: At most this many.
         """
@@ -137,7 +137,7 @@ class Gallery:
         # One copy may be the person. More are people whom nothing tells apart from this one: a
         # guess of the most frequent row of a table would single out everybody who has it.
         allowed[copies.nonzero().flatten()[:1]] = False
-        order = self._order[allowed[self._order]]
+        order = self.order[allowed[self.order]]
         if label is None or self.classes is None:
             return order[:size]
         alike = order[self.classes[order] == label]
@@ -146,7 +146,7 @@ class Gallery:
     @cached_property
     def _groups(self) -> tuple[Tensor, Tensor]:
         """Everybody in the order in which features are computed, and the place of each."""
-        order = self._order
+        order = self.order
         if self.classes is not None:
             order = order[self.classes[order].argsort(stable=True)]
         return order, order.argsort()
@@ -197,7 +197,7 @@ class Gallery:
     def least_alike(self, label: int | None) -> Mapping[str, float]:
         """By pixels, structure or entries, how alike 95 % of noisy people are to themselves."""
         if label not in self._least:
-            order = self._order
+            order = self.order
             if label is not None and self.classes is not None:
                 order = order[self.classes[order] == label]
             sample = self.inputs[order[:20]].float()
@@ -221,7 +221,6 @@ def identify(
     gallery: Gallery,
     *,
     without: Collection[int] = (),
-    labels_known: bool = True,
     size: int = STRANGERS,
 ) -> tuple[Identification, ...]:
     """Look for each person of a batch in all guesses of an attack.
@@ -231,10 +230,10 @@ def identify(
     truth and the strangers are treated alike, so the number of guesses and measures needs no
     correction.
 
-    A label that the adversary knows or learns would single out many people by itself, so strangers
-    have the person's label. If fewer than nine people have it, strangers have any label, and only a
-    near copy of the truth counts, which the label alone does not give. The same holds for strangers
-    who are made up.
+    A label alone would single out many people, and most updates give it away, so strangers have the
+    person's label whatever the adversary knows. If fewer than nine people have it, strangers have
+    any label, and only a near copy of the truth counts, which the label alone does not give. The
+    same holds for strangers who are made up.
 
     A person is recognisable if the truth is first by pixels or by structure and looks as much like
     the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
@@ -248,7 +247,6 @@ def identify(
         batch: The truth.
         gallery: Everybody in the data set.
         without: Numbers of those in the gallery who are no strangers, such as the batch.
-        labels_known: Whether the adversary knows the labels, or its guess has them.
         size: How many strangers.
 
     Example:
@@ -271,11 +269,10 @@ def identify(
     shown = gallery.similarity.show(guesses)
     found = []
     for truth, label in zip(truths, labels, strict=True):
-        known = label if labels_known else None
-        strangers = gallery.choose_strangers(truth, label=known, without=without, size=size)
+        strangers = gallery.choose_strangers(truth, label=label, without=without, size=size)
         if len(strangers) == 0:
             raise InvalidValue("expected at least one stranger to compare with, got none")
-        found.append(_find(shown, truth, gallery, strangers, known))
+        found.append(_find(shown, truth, gallery, strangers, label))
     return tuple(found)
 
 
