@@ -142,7 +142,7 @@ def test_no_person_of_an_audit_is_rehearsed_on(photos):
     attacked = torch.cat([case.target.truth for case in cases])
     for case in cases:
         held = case.attack.public.inputs
-        assert len(held) > 10
+        assert len(held) > 5
         same = (held[:, None] == attacked[None]).flatten(2).all(2)
         assert not same.any()
 

@@ -159,24 +159,23 @@ class Gallery:
         """
         order, place = self._groups
         groups, rows = place[numbers] // _TOGETHER, place[numbers] % _TOGETHER
-        wanted, which = groups.unique(return_inverse=True)
-        found = []
-        for group in wanted.tolist():
+        found: list[Features] = []
+        for group in sorted(set(groups.tolist())):
             known = self._features.get(group)
             if known is None:
                 some = order[group * _TOGETHER : (group + 1) * _TOGETHER]
                 known = self.similarity.embed(self.inputs[some])
                 if len(self._features) * _TOGETHER < _REMEMBERED:
                     self._features[group] = known
-            mine = rows[which == len(found)]
+            mine = rows[groups == group]
             found.append({name: values[mine] for name, values in known.items()})
         # Back from groups into the order asked for.
-        back = which.argsort(stable=True).argsort()
+        back = groups.argsort(stable=True).argsort()
         return {name: torch.cat([one[name] for one in found])[back] for name in found[0]}
 
     def compare(self, shown: Sequence[View], truth: Tensor, strangers: Tensor) -> Table:
         """Similarity of every guess to the truth, first, and to strangers: measure to `(G, C)`."""
-        similarity, parts = self.similarity, strangers.split(_AT_ONCE)
+        similarity, parts = self.similarity, torch.split(strangers, _AT_ONCE)
         own = similarity.embed(truth[None])
         if len(parts) == 1:
             others = self.embed(strangers)
