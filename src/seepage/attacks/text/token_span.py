@@ -16,9 +16,12 @@ from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.text.readers import (
     Reader,
+    SpanCheck,
+    find_span,
     list_readers,
     list_weights,
     measure_tokens,
+    run_reader,
     stack_gradients,
 )
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
@@ -37,6 +40,10 @@ _TINY = 1e-6
 _RANK = 1e-6
 # Vectors with less than this share outside a span made it.
 _SPANNED = 1e-2
+# Simulated batches that tell chance, at least and at most.
+_FEWEST, _MOST = 8, 64
+# Tokens whose vectors differ by less than this share are told apart by nothing but their distance.
+_ALIKE = 0.3
 
 
 # A token with the probability of being as near to the spans by chance.
@@ -82,15 +89,6 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, eq=False)
-class _Span:
-    """A reader, the space that its gradient spans, and whether that holds all that it read."""
-
-    reader: Reader
-    basis: Tensor
-    whole: bool
-
-
 @dataclass(frozen=True, kw_only=True)
 class _TokenSpan:
     """Try every token at every position; keep those that lie in the spans.
@@ -126,7 +124,7 @@ class _TokenSpan:
                 "the gradients of the first layers span everything that they could read, or are "
                 "zero, so they tell no token apart; the batch holds too many tokens, or it is noisy"
             )
-        doubt = self._test_tokens(task, spans)
+        doubt = self._test_tokens(observation, spans)
         limit = self.false_tokens / doubt.numel()
         texts, sure = _arrange(doubt, limit, domain, observation.batch_size)
         labels = None
@@ -141,45 +139,105 @@ class _TokenSpan:
         trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
         return Reconstruction(texts, labels, trace, certificate, sure)
 
-    def _find_spans(self, observation: Observation, domain: Tokens) -> Iterator[_Span]:
+    def _find_spans(self, observation: Observation, domain: Tokens) -> Iterator[SpanCheck]:
         """The spaces that tell something: smaller than the space of what is read."""
         size = observation.batch_size
-        places = None if size is None else size * domain.length
         for reader in list_token_readers(observation.task):
-            gradient = stack_gradients(observation.task, reader, observation.update)
-            if not bool(gradient.any()):
-                continue
-            basis = row_span(gradient, tolerance=self.rank_tolerance)
-            # Noise and rounding have more directions than there are tokens.
-            clear = places is None or len(basis) <= places
-            whole = clear and len(basis) < min(gradient.shape)
-            basis = basis[:places]
-            if len(basis) < gradient.shape[1]:
-                yield _Span(reader, basis, whole)
+            span = find_span(
+                observation.task,
+                reader,
+                observation.update,
+                places=None if size is None else size * domain.length,
+                rank_tolerance=self.rank_tolerance,
+                tolerance=self.tolerance,
+            )
+            if span is not None:
+                yield span
 
-    def _test_tokens(self, task: Task, spans: tuple[_Span, ...]) -> Tensor:
+    def _test_tokens(self, observation: Observation, spans: tuple[SpanCheck, ...]) -> Tensor:
         """How likely it is for each token to lie as near to all spans by chance, `(V, L or 1)`.
 
         Most tokens are absent, so the shares outside a span of all tokens tell what chance does.
         On a logarithmic scale of odds they are taken as normal, with the median and the upper
         quartile of all tokens. Where the span is known to be whole, a token outside it is absent.
+        Where it is not, chance is what spans of other texts do, see `_test_part`.
         """
         doubt: Tensor | None = None
         for span in spans:
-            outside = measure_tokens(task, span.reader, span.basis)
-            squares = outside.clamp(_TINY, 1 - _TINY).square()
-            odds = squares.log() - (1 - squares).log()
-            middle = odds.median(0, keepdim=True).values
-            upper = odds.quantile(0.75, dim=0, keepdim=True)
-            scale = ((upper - middle) / _QUARTILE).clamp(min=1e-3)
-            chance = torch.special.ndtr((odds - middle) / scale)
-            # Probabilities too small for a float are told apart by the distance.
-            chance = torch.maximum(chance, 1e-30 * outside)
+            if span.whole or not span.clear:
+                (outside,) = measure_tokens(observation.task, span.reader, [span.basis])
+                chance = torch.special.ndtr(_standardise(_take_odds(outside)))
+                # Probabilities too small for a float are told apart by the distance.
+                chance = torch.maximum(chance, 1e-30 * outside)
+            else:
+                chance = self._test_part(observation, span)
             if span.whole:
-                chance = torch.where(outside < self.tolerance, chance, torch.ones_like(chance))
+                chance = torch.where(outside < span.tolerance, chance, torch.ones_like(chance))
             doubt = chance if doubt is None else torch.maximum(doubt, chance)
         assert doubt is not None
         return doubt
+
+    def _test_part(self, observation: Observation, span: SpanCheck) -> Tensor:
+        """Test tokens by a span that holds only a part of what was read, `(V, L or 1)`.
+
+        This is so where adapters have fewer rows than the batch has tokens. In a trained network
+        some tokens lie near to any span, and others near to a token of the batch. So random texts
+        are read, and their vectors mixed by random numbers to as many rows: a token counts by how
+        much nearer it lies than to those spans, and is named if no absent token lies as near in as
+        many simulations as one mistake is allowed in. Of tokens whose vectors are nearly the same,
+        only the nearest is named.
+        """
+        task, domain = observation.task, require_texts(observation.task.domain, needed_by="it")
+        count = max(_FEWEST, min(_MOST, math.ceil(1 / self.false_tokens)))
+        size = observation.batch_size or math.ceil(2 * len(span.basis) / domain.length)
+        bases, drawn = [span.basis], []
+        for number in range(count):
+            key = Rng(0).fork("part", number)
+            texts = task.move_inputs(domain.sample(size, rng=key.fork("texts")))
+            read = run_reader(task, span.reader, texts).flatten(0, 1).double()
+            mixed = key.fork("mix").normal((len(span.basis), len(read))).to(read) @ read
+            bases.append(row_span(mixed, tolerance=_RANK))
+            drawn.append(texts.flatten())
+        odds = _take_odds(measure_tokens(task, span.reader, bases))
+        total = odds[1:].sum(0)
+        nearest = []
+        for one, tokens in zip(odds[1:], drawn, strict=True):
+            apart = _standardise(one - (total - one) / (count - 1))
+            apart[tokens] = math.inf
+            nearest.append(apart.amin(1).sort().values)
+        allowed = max(1, int(count * self.false_tokens))
+        limit = float(torch.cat(nearest).sort().values[allowed - 1])
+        apart = _standardise(odds[0] - total / count)
+        chance = torch.ones_like(apart)
+        for token, place in _drop_alike(task, span.reader, apart, limit):
+            chance[token, place] = torch.special.ndtr(apart[token, place]) * 1e-30
+        return chance
+
+
+def _take_odds(outside: Tensor) -> Tensor:
+    squares = outside.clamp(_TINY, 1 - _TINY).square()
+    return squares.log() - (1 - squares).log()
+
+
+def _standardise(odds: Tensor) -> Tensor:
+    """Distances from the median of all tokens, in deviations that the upper quartile tells."""
+    middle = odds.median(0, keepdim=True).values
+    upper = odds.quantile(0.75, dim=0, keepdim=True)
+    return (odds - middle) / ((upper - middle) / _QUARTILE).clamp(min=1e-3)
+
+
+def _drop_alike(task: Task, reader: Reader, apart: Tensor, limit: float) -> Iterator[list[int]]:
+    """Tokens and places below a limit, nearest first, without those like a nearer one."""
+    found = (apart < limit).nonzero()
+    found = found[apart[found[:, 0], found[:, 1]].argsort(stable=True)]
+    taken: list[Tensor] = []
+    for token, place in found.tolist():
+        text = task.move_inputs(torch.full((1, task.domain.shape[0]), token))
+        vector = run_reader(task, reader, text)[0, place].double()
+        vector = vector / vector.norm()
+        if all(float(1 - (vector @ other).square()) >= _ALIKE**2 for other in taken):
+            taken.append(vector)
+            yield [token, place]
 
 
 def _arrange(
@@ -253,9 +311,9 @@ def token_span(
     A x, in r dimensions.
 
     A token is named if it lies nearer to the span than chance explains, as the other tokens of the
-    vocabulary tell. Chance does not explain tokens that resemble one of the batch, such as another
-    spelling, so a trained model names more of them by mistake than is stated: of four texts through
-    a pretrained network a third of the named tokens were wrong, even within the budget.
+    vocabulary tell. Within the budget no token was named by mistake through pretrained networks.
+    Beyond it the span is a part of what was read: chance is then simulated by random texts, whose
+    words are not those that people use, so more tokens may be named by mistake than is stated.
 
     Args:
         false_tokens: How many tokens are named by mistake, on average.
