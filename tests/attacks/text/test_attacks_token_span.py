@@ -10,6 +10,7 @@ from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
 from seepage.exposure.inspection import inspection
 from seepage.exposure.token_budget import token_budget
+from seepage.numerics.row_span import row_span, share_outside, split_span
 from seepage.zoo.lora import LowRank, add_lora
 
 HAMLET = sp.data.load("hamlet")
@@ -71,6 +72,44 @@ def test_beyond_the_budget_fewer_tokens_leak():
     assert shares[0] < 0.5
     assert shares[0] < shares[2]
     assert shares[2] == 1.0
+
+
+def resembling(share, *, rank):
+    """A network in which the last tokens are nearly the same as the first tokens of a batch."""
+    task, batch = adapted(rank), HAMLET.batch(4)
+    said = sorted(set(batch.inputs.flatten().tolist()))
+    absent = [t for t in range(HAMLET.domain.vocabulary - 1, 0, -1) if t not in said][: len(said)]
+    table = task.model.tokens.weight.data
+    noise = share * torch.randn(len(said), table.shape[1], generator=torch.manual_seed(3))
+    table[absent] = table[said] + noise * table.std()
+    return task, batch, set(said), set(absent)
+
+
+def test_tokens_that_resemble_one_of_the_batch_are_not_named():
+    task, batch, said, absent = resembling(0.03, rank=16)
+    named = set(scored(task, batch)[0].inputs.flatten().tolist()) - {-1}
+    assert named == said
+    assert not named & absent
+
+
+def test_beyond_the_budget_only_the_nearest_of_tokens_alike_is_named():
+    task, batch, said, absent = resembling(0.03, rank=4)
+    named = set(scored(task, batch)[0].inputs.flatten().tolist()) - {-1}
+    assert len(named - said - absent) <= 2
+    assert len(named) <= 24
+
+
+def test_tokens_that_are_nearly_dependent_are_told_from_rounding():
+    rows = torch.randn(40, 30, generator=torch.manual_seed(0), dtype=torch.float64)
+    turned = torch.linalg.qr(torch.randn(60, 30, generator=torch.manual_seed(1)).double())[0]
+    strength = torch.logspace(0, -6.7, 30, dtype=torch.float64)
+    gradient = (rows * strength) @ turned.T
+    rounding = 1e-9 * float(gradient.norm()) / 49 * torch.randn(40, 60).double()
+    basis, angle = split_span(gradient + rounding, tolerance=1e-6)
+    assert len(basis) == 30
+    assert angle < 0.1
+    assert len(row_span(gradient + rounding, tolerance=1e-6)) < 30
+    assert float(share_outside(basis, turned.T).max()) < 0.1
 
 
 def test_one_text_behind_adapters_comes_back_in_order_and_proved():

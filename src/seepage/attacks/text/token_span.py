@@ -44,6 +44,8 @@ _SPANNED = 1e-2
 _FEWEST, _MOST = 8, 64
 # Tokens whose vectors differ by less than this share are told apart by nothing but their distance.
 _ALIKE = 0.3
+# Most tokens and places that are compared with each other.
+_LISTED = 2_048
 
 
 # A token with the probability of being as near to the spans by chance.
@@ -226,18 +228,24 @@ def _standardise(odds: Tensor) -> Tensor:
     return (odds - middle) / ((upper - middle) / _QUARTILE).clamp(min=1e-3)
 
 
-def _drop_alike(task: Task, reader: Reader, apart: Tensor, limit: float) -> Iterator[list[int]]:
+def _drop_alike(
+    task: Task, reader: Reader, apart: Tensor, limit: float
+) -> Iterator[tuple[int, int]]:
     """Tokens and places below a limit, nearest first, without those like a nearer one."""
     found = (apart < limit).nonzero()
-    found = found[apart[found[:, 0], found[:, 1]].argsort(stable=True)]
-    taken: list[Tensor] = []
-    for token, place in found.tolist():
-        text = task.move_inputs(torch.full((1, task.domain.shape[0]), token))
-        vector = run_reader(task, reader, text)[0, place].double()
-        vector = vector / vector.norm()
-        if all(float(1 - (vector @ other).square()) >= _ALIKE**2 for other in taken):
-            taken.append(vector)
-            yield [token, place]
+    found = found[apart[found[:, 0], found[:, 1]].argsort(stable=True)][:_LISTED]
+    if not len(found):
+        return
+    texts = found[:, :1].expand(-1, task.domain.shape[0])
+    read = run_reader(task, reader, task.move_inputs(texts))
+    vectors = read[torch.arange(len(found)), found[:, 1]].double()
+    vectors = vectors / vectors.norm(dim=1, keepdim=True)
+    alike = 1 - (vectors @ vectors.T).square() < _ALIKE**2
+    left = torch.ones(len(found), dtype=torch.bool, device=alike.device)
+    for number, (token, place) in enumerate(found.tolist()):
+        if bool(left[number]):
+            left &= ~alike[number]
+            yield token, place
 
 
 def _arrange(
