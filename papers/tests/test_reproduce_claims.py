@@ -524,7 +524,8 @@ def test_every_claim_can_be_judged_by_the_cells_that_a_scale_has(scale):
 def test_what_differs_from_the_papers_scale_is_told():
     table = load_table("000-fig4")
     apart = different(table, table.at("small"))
-    assert apart == ["Different: steps 1000 where the paper has 10000."]
+    several = "people 8 where the paper has 16, steps 1000 where the paper has 10000"
+    assert apart == [f"Different: {several}."]
     assert different(table, table.at("paper")) == []
 
 
