@@ -1,6 +1,7 @@
 """Audits of tables and texts, from the spec to the page."""
 
 import io
+from datetime import datetime
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from seepage.cli import app
 from seepage.cli.run_audit import AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
 from seepage.report.leak import Amount
+from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
 from seepage.report.page.people_section import picture
 
 SPEC = """
@@ -70,6 +72,21 @@ def test_the_page_shows_words_and_marks_those_that_are_wrong(audit):
     assert "<mark>" in page
     assert "<polyline" not in page.partition('id="people"')[2].partition("<section")[0]
     assert "3 of 3 people" in page
+
+
+def test_strips_and_medians_are_in_per_cent_and_not_in_decibels(audit):
+    page = (audit.path / "report.html").read_text(encoding="utf-8")
+    section = page[page.index('id="defenses"') : page.index('id="records"')]
+    assert "in per cent of the columns or words" in section
+    assert "The tint begins at 80 % of the columns or words" in section
+    assert "dB" not in section
+    columns = page[page.index('id="results"') :]
+    assert columns.index("feature_accuracy") < columns.index("psnr")
+    assert dashboard_of(audit).count("2 of 2, 100 %") == 1
+
+
+def dashboard_of(audit):
+    return dashboard_page([DashboardAudit("read", datetime(2026, 1, 1), audit)], unread={})
 
 
 def test_tables_show_the_share_that_is_right_of_what_people_read(audit):

@@ -208,3 +208,19 @@ def test_weights_that_were_untied_are_read_as_they_are():
     assert torch.equal(
         sp.audit_step(model, None, batch, attacks=["dager"]).guess, batch["input_ids"]
     )
+
+
+def test_chosen_steps_of_a_loop_use_the_loss_of_the_model_itself(tmp_path):
+    model, batch = gpt2(), next_tokens([LENGTH, LENGTH])
+    audit = sp.AuditSteps(tmp_path, at=(1,), loss=None, attacks=["bag_of_words"], steps=10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(2):
+        model(**batch).loss.backward()
+        audit(number, model, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    [(number, result)] = audit.results.items()
+    assert number == 1
+    assert not result.difference
+    assert result.scores["token_recall"].min() > 0.8
+    assert (audit.path(1) / "report.html").is_file()

@@ -9,7 +9,7 @@ from statistics import median
 from xml.sax.saxutils import escape
 
 from seepage.report.leak import SATURATED, Attempt, group_by_setup, strongest
-from seepage.report.page.line_chart import span_axis
+from seepage.report.page.line_chart import Axis, span_axis
 from seepage.report.words import label_setups
 
 # In points: one column of a paper, or both.
@@ -148,14 +148,13 @@ def measure_text(text: str) -> float:
 
 
 _ACROSS = "PSNR of each person in dB; red: identified"
-
-
-def _write_tick(value: float) -> str:
-    return f"{value:g}+" if value >= SATURATED else f"{value:g}"
+_SHARED = "% right of each person; red: identified"
 
 
 def leak_figure(tried: Iterable[Attempt], *, width: float | None = None) -> Figure:
-    """Draw one strip per setup: every person at the best PSNR of any attack, and the median.
+    """Draw one strip per setup: every person at the best of any attack, and the median.
+
+    The axis is PSNR, or the share of columns or words that is right if all inputs have those.
 
     Args:
         tried: From `attempts`.
@@ -163,29 +162,36 @@ def leak_figure(tried: Iterable[Attempt], *, width: float | None = None) -> Figu
     """
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     labels = label_setups(groups)
+    everybody = [attempt for people in groups.values() for attempt in people.values()]
+    shares = bool(everybody) and all(attempt.is_share for attempt in everybody)
+
+    def value_of(attempt: Attempt) -> float:
+        return attempt.measured if shares else min(attempt.psnr, SATURATED)
+
     # Where Helvetica is missing, another font is wider.
     left = 1.2 * max(map(measure_text, labels.values()), default=0.0) + 2 * _GAP
     width = width or (COLUMN if left <= COLUMN / 2 else PAGE)
     right, bottom = width - 2 * _GAP, _TOP + _ROW * max(1, len(groups))
-    scores = [min(a.psnr, SATURATED) for people in groups.values() for a in people.values()]
-    axis = span_axis(scores)
+    axis = Axis(0.0, 100.0) if shares else span_axis(map(value_of, everybody))
 
-    def across(psnr: float) -> float:
-        return left + (right - left) * axis.place(min(psnr, SATURATED)) / 100
+    def across(value: float) -> float:
+        return left + (right - left) * axis.place(value) / 100
 
     parts: list[Stroke | Dot | Caption] = []
     for tick in axis.ticks(5):
         parts.append(Stroke((across(tick), _TOP), (across(tick), bottom), _FAINT, 0.4))
-        parts.append(Caption((across(tick), bottom + _SIZE + 3), _write_tick(tick), "middle"))
+        plus = "+" * (tick >= SATURATED and not shares)
+        parts.append(Caption((across(tick), bottom + _SIZE + 3), f"{tick:g}{plus}", "middle"))
     parts.append(Stroke((left, bottom), (right, bottom)))
-    parts.append(Caption(((left + right) / 2, bottom + _BOTTOM - 6), _ACROSS, "middle"))
+    title = _SHARED if shares else _ACROSS
+    parts.append(Caption(((left + right) / 2, bottom + _BOTTOM - 6), title, "middle"))
     for number, (setup, people) in enumerate(groups.items()):
         middle = _TOP + _ROW * (number + 0.5)
         parts.append(Caption((left - _GAP, middle + 0.35 * _SIZE), labels[setup], "end"))
-        found = median(min(attempt.psnr, SATURATED) for attempt in people.values())
+        found = median(map(value_of, people.values()))
         parts.append(Stroke((across(found), middle - 6), (across(found), middle + 6), _INK, 1.4))
         parts += [
-            Dot((across(a.psnr), middle), _LEAK if a.level.identified else _SAFE)
+            Dot((across(value_of(a)), middle), _LEAK if a.level.identified else _SAFE)
             for a in people.values()
         ]
     return Figure(width, bottom + _BOTTOM, tuple(parts))

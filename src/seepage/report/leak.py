@@ -149,6 +149,18 @@ class Attempt:
         return _amount(self.record, self.index)
 
     @property
+    def is_share(self) -> bool:
+        """Whether a share of columns or words is measured, and not PSNR."""
+        return self.amount.metric in _SHARES
+
+    @property
+    def measured(self) -> float:
+        """The PSNR, or the share of columns or words in per cent; minus infinity if undefined."""
+        if not self.is_share:
+            return self.psnr
+        return -math.inf if self.amount.value is None else 100 * self.amount.value
+
+    @property
     def without_update(self) -> Amount:
         """The same of the best guess for this person that needs no update."""
         metric = self.amount.metric
@@ -358,9 +370,10 @@ def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
     return replace(best, parts=parts, conclusive=any(attempt.conclusive for attempt in group))
 
 
-def strength(attempt: Attempt) -> tuple[int, float]:
-    """The order of attempts: the level, then the PSNR."""
-    return -attempt.level.rank, attempt.psnr
+def strength(attempt: Attempt) -> tuple[int, float, float]:
+    """The order of attempts: the level, then the share of columns or words, then the PSNR."""
+    share = attempt.measured if attempt.is_share else 0.0
+    return -attempt.level.rank, share, attempt.psnr
 
 
 def group_by_setup(tried: Iterable[Attempt]) -> dict[Setup, list[Attempt]]:

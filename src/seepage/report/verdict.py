@@ -61,13 +61,18 @@ def _unscored_headline(record: Record, *, noun: str) -> str:
     return f"What came back explains the update of {people}; others might as well"
 
 
-def _tell_updates(records: Sequence[Record]) -> str:
-    """Of several captured updates, how many a guess explains; empty if there is one."""
-    updates = {record.data for record in unscored(records)}
-    if len(updates) < 2:
-        return ""
-    explained = {record.data for record in unscored(records) if residual_of(record) <= EXPLAINED}
-    return f"; of {len(updates)} updates, a guess explains {len(explained)}"
+def _tell_updates(records: Sequence[Record], *, noun: str) -> str:
+    """The first sentence about several captured updates: how many a guess explains or is proved."""
+    guesses = unscored(records)
+    updates = count_noun(len({record.data for record in guesses}), "update")
+    explained = {record.data for record in guesses if residual_of(record) <= EXPLAINED}
+    proved = {r.data for r in guesses if r.data in explained and (r.certificate or {})["unique"]}
+    if not explained:
+        return f"No guess explains any of {updates}, and there is no truth to compare with"
+    if not proved:
+        return f"What came back explains {len(explained)} of {updates}; others might as well"
+    more = f"; a guess explains {len(explained)}" if len(explained) > len(proved) else ""
+    return f"The {noun} of {len(proved)} of {updates} came back, proved right to 8 bits{more}"
 
 
 def _unscored_details(record: Record) -> tuple[str, ...]:
@@ -109,8 +114,13 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     blind = _best_explained(records)
     if not groups and blind is not None:
-        told = _unscored_headline(blind, noun=noun) + _tell_updates(records)
-        return Verdict(None, told, _unscored_details(blind))
+        proof = blind.certificate or {}
+        several = len({record.data for record in unscored(records)}) > 1
+        told = _unscored_headline(blind, noun=noun)
+        if several and not proof.get("certain"):
+            told = _tell_updates(records, noun=noun)
+        proved = proof.get("unique") and residual_of(blind) <= EXPLAINED
+        return Verdict(Level.reconstructed if proved else None, told, _unscored_details(blind))
     if not groups:
         return Verdict(None, "There is no result yet")
     bare = {setup: people for setup, people in groups.items() if setup.defense == NO_DEFENSE}
@@ -166,7 +176,7 @@ def name_inputs(audit: AuditResult) -> str:
 def _noun(truth: Tensor) -> str:
     if not truth.is_floating_point():
         return "texts"
-    return {4: "images", 3: "signals", 2: "answers"}.get(truth.ndim, "inputs")
+    return {4: "images", 3: "signals", 2: "rows"}.get(truth.ndim, "inputs")
 
 
 def tell_people(people: People, noun: str, where: str = "") -> str:

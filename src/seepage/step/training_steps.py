@@ -40,7 +40,7 @@ class AuditSteps:
     Args:
         folder: Each step gets a folder in it; `seepage dashboard FOLDER` shows all.
         at: Numbers of the steps to audit, e.g. `(0, 500)` or `range(0, 5000, 1000)`.
-        loss: As `audit_step` takes it.
+        loss: As `audit_step` takes it; None for the loss of a Hugging Face model itself.
         domain: As `audit_step` takes it; give the range of the inputs if you know it.
         defense: What would be done to the gradient before it is shared.
         threat: What the adversary knows.
@@ -68,7 +68,7 @@ class AuditSteps:
 
     folder: Path | str
     at: Collection[int] = (0,)
-    loss: Callable[..., Tensor] = nn.functional.cross_entropy
+    loss: Callable[..., Tensor] | None = nn.functional.cross_entropy
     domain: Domain | tuple[float, float] | None = None
     defense: Protection | None = None
     threat: Threat | None = None

@@ -100,10 +100,14 @@ def _opening(audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Peop
         shared = [s for s in scenes[-1] if s in scenes[-2]]
         worse = [s for s in shared if _share(scenes[-1][s]) > _share(scenes[-2][s]) + _NOTICED]
         better = [s for s in shared if _share(scenes[-1][s]) < _share(scenes[-2][s]) - _NOTICED]
+        changed = (
+            f"more people identified in {len(worse)} of {count_noun(len(shared), 'setup')}, fewer "
+            f"in {len(better)}"
+        )
         said.append(
-            f"Against {audits[-2].name}: more people identified in {len(worse)} of "
-            f"{count_noun(len(shared), 'setup')}, fewer in {len(better)}. seepage report compares "
-            "two audits person by person."
+            f"Against {audits[-2].name}, the one before: "
+            f"{changed if shared else 'no setup in common'}. To compare two audits person by "
+            "person, give both to seepage report."
         )
         level = "leak" if worse else ""
     return element(
@@ -143,7 +147,7 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
         "verdict": "",
     }
     caption = "The latest first; people identified by any attack in any setup"
-    filled = table(caption, header, rows)
+    filled = table(caption, header, rows, {"class": "audits"})
     return Section(
         "audits",
         "The audits",
@@ -184,11 +188,15 @@ def _course_section(
         [labels[scene], *(_write_cell(found.get(scene)) for found in scenes)] for scene in shown
     ]
     header = [("setup", ""), *((audit.name, "number") for audit in audits)]
-    caption = "People identified of those attacked, and the median PSNR of the best guesses"
+    caption = (
+        "People identified of those attacked, and the median of the best guesses: PSNR in dB, or "
+        "per cent of the columns or words"
+    )
     return Section(
         "course",
         "What leaks, audit by audit",
-        "A line is one data set, network, defense, local computation and batch size. "
+        "A line is one data set, network, defense, local computation and batch size; it is red if "
+        "people were identified the last time. "
         + f"The chart shows the {LINES} that leak most now; the table has all."
         * (len(shown) > LINES),
         join_markup(
@@ -219,8 +227,12 @@ def _write_cell(people: People | None) -> Markup:
     if not people:
         return faint("-")
     found = count_identified(people)
-    middle = median(min(attempt.psnr, SATURATED) for attempt in people.values())
-    told = f"{found} of {len(people)}, {decibels(middle, unit=False)}"
+    shares = all(attempt.is_share for attempt in people.values())
+    middle = median(
+        attempt.measured if shares else min(attempt.psnr, SATURATED) for attempt in people.values()
+    )
+    told = f"{middle:.0f} %" if shares and middle >= 0 else decibels(middle, unit=False)
+    told = f"{found} of {len(people)}, {told}"
     return element("span", {"class": _colour(people)}, told)
 
 

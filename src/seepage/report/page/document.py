@@ -75,7 +75,7 @@ def table(
     return element(
         "table",
         attributes,
-        element("caption", None, caption),
+        element("caption", None, element("span", None, caption)),
         element("thead", None, element("tr", None, *head)),
         element("tbody", None, *body),
     )

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from seepage.report.page.document import Markup, element, faint, level_class, make_scrollable
-from seepage.report.words import decibels
 
 if TYPE_CHECKING:
     from seepage.report.leak import Attempt
@@ -72,13 +71,13 @@ def draw_strips(strips: Iterable[Strip], *, scale: Markup, label: str) -> Markup
     return element("figure", {"class": "chart", "role": "group", "aria-label": label}, *rows)
 
 
-def draw_dot(attempt: Attempt, axis: Axis, *, height: float, radius: int) -> Markup:
-    """Draw one person on a strip, at the PSNR of the attempt."""
+def draw_dot(attempt: Attempt, across: float, *, height: float, radius: int) -> Markup:
+    """Draw one person on a strip, at so many per cent of its width."""
     key = "{} #{}".format(*attempt.victim)
-    tip = f"{key}: {decibels(attempt.psnr)} by {attempt.record.attack.name} ({attempt.level})"
+    tip = f"{key}: {attempt.amount.words()} by {attempt.record.attack.name} ({attempt.level})"
     return element(
         "circle",
-        {"class": f"dot {level_class(attempt.level)}", "cx": f"{axis.place(attempt.psnr)}%",
+        {"class": f"dot {level_class(attempt.level)}", "cx": f"{across}%",
          "cy": height, "r": radius, "data-tip": tip, "data-key": key},
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from seepage.report.leak import (
     Victim,
     attempts,
     group_by_setup,
+    headline,
     residual_of,
     strength,
     strongest,
@@ -374,8 +375,10 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         "sampling": {record.sampling: record.sampling for record in records},
     }
     varying = {title: name for title, name in VARYING.items() if len(labels[name]) > 1}
-    metrics = list(dict.fromkeys(n for r in records for n in r.scores if n != "psnr"))
-    columns = ["person", "defense", "attack", "batch size", *varying, "reading", "psnr", *metrics]
+    # The measure of the kind of input comes first.
+    first = dict.fromkeys([*(headline(r.scores) for r in records if r.scores), "psnr"])
+    metrics = list(first | dict.fromkeys(name for r in records for name in r.scores))
+    columns = ["person", "defense", "attack", "batch size", *varying, "reading", *metrics]
     columns += ["without update", "residual", "steps", "restarts", "seconds", "seed"]
 
     def row(who: str, record: Record, *cells: str) -> list[str]:
@@ -390,14 +393,18 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
             _name(attempt.victim),
             attempt.record,
             str(attempt.level),
-            decibels(attempt.psnr, unit=False),
-            *(_number(attempt.score(name)) for name in metrics),
-            decibels(attempt.baseline, unit=False),
+            *(
+                decibels(attempt.psnr, unit=False)
+                if name == "psnr"
+                else _number(attempt.score(name))
+                for name in metrics
+            ),
+            attempt.without_update.words(unit=False),
             *_checked(attempt.record),
         )
 
     def blind(record: Record) -> list[str]:
-        blank = ["-"] * (len(metrics) + 2)
+        blank = ["-"] * (len(metrics) + 1)
         return row(_everybody(record), record, "no truth", *blank, *_checked(record))
 
     ranked = sorted(attempts(records), key=strength, reverse=True)

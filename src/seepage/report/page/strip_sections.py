@@ -1,9 +1,10 @@
-"""Sections with strips above an axis in dB: leakage by defense, and what theory allows."""
+"""Sections with strips above an axis: leakage by defense, and what theory allows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from seepage.core.construct import Component
 from seepage.report.headroom import (
@@ -52,8 +53,38 @@ from seepage.report.words import (
     short_names,
 )
 
-DECIBELS = Axis(0.0, SATURATED)
-REFERENCE = REFERENCES["psnr"]
+
+@dataclass(frozen=True)
+class _Measure:
+    """What strips show: PSNR, or the share of columns or words that came back.
+
+    Args:
+        axis: Of the strips.
+        reference: Where the tint begins.
+        name: For captions.
+    """
+
+    axis: Axis
+    reference: float
+    name: str
+
+    def words(self, value: float, *, unit: bool = True) -> str:
+        """A value on the axis, such as a median."""
+        if self is _DECIBELS:
+            return decibels(value, unit=unit)
+        return f"{value:.0f} %" if value >= 0 else "-"
+
+    def tick_words(self, tick: float) -> str:
+        """A tick; the first one behind which values are all alike has a plus."""
+        if self is _SHARES:
+            return f"{tick:g} %"
+        return f"{tick:g}{' dB' if tick == self.reference else '+' if tick == SATURATED else ''}"
+
+
+_DECIBELS = _Measure(Axis(0.0, SATURATED), REFERENCES["psnr"], "dB of PSNR")
+_SHARES = _Measure(
+    Axis(0.0, 100.0), 100 * REFERENCES["feature_accuracy"], "per cent of the columns or words"
+)
 HEIGHT = 34
 DOTS = 200
 # More dots than this would hide each other: they get smaller and spread about the line.
@@ -64,40 +95,48 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
     """Each setup against its strongest attack on each person, then against every attack."""
     groups = group_by_setup(tried)
     labels = label_setups(groups)
-
-    def tick_words(tick: float) -> str:
-        return f"{tick:g}{' dB' if tick == REFERENCE else '+' if tick == SATURATED else ''}"
-
-    chart = draw_strips(
-        [_defense_strip(setup, labels[setup], group) for setup, group in groups.items()],
-        scale=_draw_scale(DECIBELS, tick_words),
-        label="What came back with each defense, in dB of PSNR",
-    )
+    kinds = {
+        _DECIBELS: [attempt for attempt in tried if not attempt.is_share],
+        _SHARES: [attempt for attempt in tried if attempt.is_share],
+    }
+    charts = [
+        draw_strips(
+            [_defense_strip(*(setup, labels[setup], group), measure)
+             for setup, group in group_by_setup(shown).items()],
+            scale=_draw_scale(measure.axis, measure.tick_words),
+            label=f"What came back with each defense, in {measure.name}",
+        )
+        for measure, shown in kinds.items()
+        if shown
+    ]  # fmt: skip
+    begins = [f"{measure.words(measure.reference)}" for measure, shown in kinds.items() if shown]
     return Section(
         "defenses",
         "Leakage by defense and by attack",
         "Each dot is one person: the strongest of all attacks on that person, over the networks, "
         "adversaries and seeds of this audit. The upright bar is the median over people, the "
-        "thick line its 95 % interval (bootstrap over updates). The tint begins at 20 dB. A red "
-        "dot is a person who was identified among strangers, whatever the PSNR. Arrow keys walk "
+        f"thick line its 95 % interval (bootstrap over updates). The tint begins at "
+        f"{' and at '.join(begins)}{' of the columns or words' * bool(kinds[_SHARES])}. A red dot "
+        "is a person who was identified among strangers, whatever the score. Arrow keys walk "
         "along a line.",
-        join_markup(chart, _attack_table(groups, labels)),
+        join_markup(*charts, _attack_table(groups, labels)),
     )
 
 
-def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt]) -> Strip:
+def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt], measure: _Measure) -> Strip:
     """A dot for each person, the median over people and its interval."""
     best = strongest(tried)
     people, total = list(best.values()), count_noun(len(best), "person", "people")
     stride = math.ceil(len(people) / DOTS)
     note = f"{count_identified(best)} of {total} identified"
     interval = _median_over(people)
+    words, axis = measure.words, measure.axis
     summary = (
-        f"{name}: median {decibels(interval.middle)}, 95 % interval {decibels(interval.low)} to "
-        f"{decibels(interval.high)}, worst-off {decibels(people[0].psnr)}"
+        f"{name}: median {words(interval.middle)}, 95 % interval {words(interval.low)} to "
+        f"{words(interval.high)}, worst-off {words(people[0].measured)}"
     )
-    threshold, half = DECIBELS.place(REFERENCE), HEIGHT // 2
-    low, middle, high = map(DECIBELS.place, (interval.low, interval.middle, interval.high))
+    threshold, half = axis.place(measure.reference), HEIGHT // 2
+    low, middle, high = map(axis.place, (interval.low, interval.middle, interval.high))
     track = _draw_track(
         HEIGHT,
         summary,
@@ -105,7 +144,7 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt]) -> Strip:
                          "width": f"{100 - threshold}%", "height": HEIGHT}),
         _draw_line("0%", "100%", half, half, "rule"),
         _draw_line(f"{low}%", f"{high}%", half, half, "interval"),
-        *_draw_dots(people[::stride], half),
+        *_draw_dots(people[::stride], axis, half),
         element("rect", {"class": "median", "x": f"{middle}%", "y": half - 9, "width": 3,
                          "height": 18, "data-tip": summary}),
     )  # fmt: skip
@@ -122,12 +161,17 @@ def _draw_line(left: str, right: str, top: int, bottom: int, kind: str) -> Marku
     return element("line", {"x1": left, "x2": right, "y1": top, "y2": bottom, "class": kind})
 
 
-def _draw_dots(people: Sequence[Attempt], half: int) -> list[Markup]:
+def _draw_dots(people: Sequence[Attempt], axis: Axis, half: int) -> list[Markup]:
     """Draw the worst-off last, so that nobody covers them."""
     crowded = len(people) > FEW
     heights = [half + 20 * (number * GOLDEN % 1 - 0.5) * crowded for number in range(len(people))]
     return [
-        draw_dot(attempt, DECIBELS, height=round(height, 1), radius=3 if crowded else 5)
+        draw_dot(
+            attempt,
+            axis.place(attempt.measured),
+            height=round(height, 1),
+            radius=3 if crowded else 5,
+        )
         for attempt, height in zip(reversed(people), heights, strict=True)
     ]
 
@@ -166,7 +210,7 @@ def _attack_table(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) 
     return make_scrollable("Leakage by attack", table(caption, header, rows, {"class": "matrix"}))
 
 
-def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) -> Markup:
+def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[float, ...]) -> Markup:
     if people is None:
         return faint("not tried")
     worst = next(iter(people.values()))
@@ -179,17 +223,20 @@ def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[int, float]) 
 
 
 def _median_over(tried: Iterable[Attempt]) -> Interval:
-    """The median PSNR over attempts on different people, without those that have none."""
-    scored = [attempt for attempt in tried if attempt.psnr > -math.inf]
+    """The median over attempts on different people, without those that have no score."""
+    scored = [attempt for attempt in tried if attempt.measured > -math.inf]
     if not scored:
         return Interval(-math.inf, -math.inf, -math.inf)
-    return median_interval([a.psnr for a in scored], [a.update for a in scored])
+    return median_interval([a.measured for a in scored], [a.update for a in scored])
 
 
 def median_words(tried: Iterable[Attempt]) -> str:
-    """The median PSNR, then the ends of its interval, in dB."""
+    """The median, then the ends of its interval: in dB, or in per cent of columns or words."""
+    tried = list(tried)
+    measure = _SHARES if tried and all(attempt.is_share for attempt in tried) else _DECIBELS
     found = _median_over(tried)
-    low, middle, high = (decibels(v, unit=False) for v in (found.low, found.middle, found.high))
+    ends = (found.middle, found.low, found.high)
+    middle, low, high = (measure.words(value, unit=False) for value in ends)
     return f"{middle} ({low} to {high})"
 
 
@@ -293,7 +340,7 @@ def _bound_strip(
         *(_draw_line(f"{x}%", f"{x}%", 0, height, "rule") for x in map(axis.place, axis.ticks(6))),
         *lanes,
         _draw_floor(floor, axis),
-        *(draw_dot(a, axis, height=ATTACKS // 2, radius=5) for a in reversed(floor)),
+        *(draw_dot(a, axis.place(a.psnr), height=ATTACKS // 2, radius=5) for a in reversed(floor)),
     )
     note = f"closest: {closest_words(group)}{'' if speaking else '; no bound speaks'}"
     return filter_link(name, words=defense_words(setup.defense)), note, track
