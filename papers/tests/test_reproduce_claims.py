@@ -162,6 +162,13 @@ def test_what_chance_may_have_made_is_within_noise(level, word):
     assert found.word == word
 
 
+def test_of_a_run_that_lacks_cells_only_a_contradiction_can_be_told():
+    found = run({("a", ""): 10.0, ("b", ""): 11.0, ("c", ""): None})
+    assert verdict(Rising(along=["a", "b", "c"]), found).word == "not run"
+    assert verdict(Rising(along=["b", "a", "c"]), found).word == "does not hold"
+    assert verdict(Extreme(labels=["b"], most=True), found).word == "not run"
+
+
 def test_runs_recorded_without_people_are_judged_by_the_intervals_of_their_means():
     found = run({("a", ""): 10.0, ("b", ""): 11.0})
     for line in found["lines"]:

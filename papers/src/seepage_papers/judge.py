@@ -117,7 +117,7 @@ def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
 
     It holds where every comparison does at 95 % confidence. It does not hold where one is
     contradicted, at a confidence that allows for picking the worst of several (Bonferroni).
-    Otherwise it is within noise.
+    Otherwise it is within noise. Of a run that lacks cells only a contradiction can be told.
 
     Args:
         claim: What to judge.
@@ -128,23 +128,30 @@ def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
         return Verdict(NOT_RUN)
     kind = (claim.measure, claim.statistic)
     compared = _compared(claim.test, claim.table, runs, *kind)
-    if not compared:
+    known = [one for one in compared if not _lacks(one)]
+    if not known:
         return Verdict(NOT_RUN)
     scale = str(runs[claim.table]["scale"])
     for premise in claim.provided:
         given = _given(premise, claim, runs)
-        if not given:
+        if not given or any(map(_lacks, given)):
             return Verdict(NOT_RUN)
         worst = min(given, key=lambda comparison: margin(comparison).value)
         if margin(worst).value < 0:
             numbers = f"{premise.says} Found: {worst.told()}"
             return Verdict(NO_PREMISE, numbers, scale, comparisons=len(compared))
-    return _decided(claim, compared, scale)
+    decided = _decided(claim, known, scale, doubt=DOUBT / len(compared))
+    contradicted = decided.word in (FAILS, BEATEN)
+    return decided if contradicted or len(known) == len(compared) else Verdict(NOT_RUN)
 
 
-def _decided(claim: Claim, compared: list[Comparison], scale: str) -> Verdict:
+def _lacks(comparison: Comparison) -> bool:
+    """Whether a number of it is missing."""
+    return any(math.isnan(term.value) for term in comparison.terms)
+
+
+def _decided(claim: Claim, compared: list[Comparison], scale: str, *, doubt: float) -> Verdict:
     """The word that all comparisons together give, with the one that decides."""
-    doubt = DOUBT / len(compared)
     strict = [margin(one, centre=claim.centre, doubt=doubt) for one in compared]
     usual = [margin(one, centre=claim.centre, doubt=DOUBT) for one in compared]
     against = min(range(len(compared)), key=lambda i: strict[i].high)
@@ -174,7 +181,7 @@ def _other_centre(claim: Claim, one: Comparison, found: Margin) -> str:
 
 
 def _given(premise: Premise, claim: Claim, runs: Mapping[str, Plain]) -> list[Comparison]:
-    """The comparisons of a premise; none where a number is missing."""
+    """The comparisons of a premise."""
     table, kind = premise.table or claim.table, (premise.measure, premise.statistic)
     return _compared(premise.test, table, runs, *kind, usual=premise.usual)
 
@@ -188,16 +195,14 @@ def _compared(
     *,
     usual: bool = False,
 ) -> list[Comparison]:
-    """The comparisons of a test; none where a number is missing."""
+    """The comparisons of a test; none of a table without such numbers."""
 
     def numbers(of: str) -> Numbers:
         return Numbers.of(runs[of], measure, statistic, usual=usual)
 
     if table not in runs or not numbers(table).lines:
         return []
-    found = test(numbers(table), numbers)
-    missing = any(math.isnan(term.value) for one in found for term in one.terms)
-    return [] if missing else found
+    return test(numbers(table), numbers)
 
 
 def _claim(plain: Mapping[str, Any], shared: Mapping[str, Premise]) -> Claim:
