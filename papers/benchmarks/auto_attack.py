@@ -201,7 +201,7 @@ def run_cell(
     cell.means["auto"] = fmean(judge.score(found))
     race = found[0].trace.race
     cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
-    rungs, each = effort.plan()
+    rungs, each = effort.plan(size)
     cell.notes["rehearsed"] = {t.attack: t.mean for t in race.trials if t.scores}
     if race.forecast is not None:
         kept = [race.forecast.covers(score) for score in judge.score(found)]

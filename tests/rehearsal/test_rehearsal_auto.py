@@ -176,6 +176,14 @@ def test_fewer_steps_leave_fewer_contenders_and_no_search_too_short_to_tell():
     assert Effort(600, (24, 8, 3), (1, 1, 1)).plan() == ((), 600)
 
 
+def test_a_batch_of_several_people_is_rehearsed_once_and_longer():
+    effort = Effort(24_000, (12, 4, 2), (2, 2, 3))
+    alone, four = effort.plan(1)[0], effort.plan(4)[0]
+    assert [rung.batches for rung in alone] == [2, 2, 3]
+    assert [rung.batches for rung in four] == [1, 1, 1]
+    assert four[-1].steps > 2 * alone[-1].steps
+
+
 def test_too_few_steps_to_rehearse_are_all_spent_on_the_update(photos, task):
     guess = sp.auto(budget=30)(observe(task, photos.take([0])), rng=sp.rng(1))
     assert guess.trace.steps == 30

@@ -19,9 +19,10 @@ from seepage.core.plugins import Catalogue
 from seepage.core.progress import listen, spanning, staged
 from seepage.core.race import Race
 from seepage.core.rng import require_key
+from seepage.rehearsal.combine import combine
 from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
-from seepage.rehearsal.rehearse import Chosen, Rung, combine, rehearse
+from seepage.rehearsal.rehearse import Chosen, Rung, rehearse
 from seepage.search.many import attack_many
 
 EffortName = Literal["quick", "standard", "thorough"]
@@ -40,23 +41,24 @@ class Effort:
         steps: All steps of one attack together, half of them for the rehearsal. A step is one
             gradient of the network and one step of the search, for a whole batch.
         contenders: How many race in each round of the rehearsal.
-        batches: How many batches each of them attacks in each round.
+        people: How many people each of them attacks in each round, at least one batch of them.
         chosen: At most so many of the last round attack the update; they share the other half.
     """
 
     steps: int
     contenders: tuple[int, ...]
-    batches: tuple[int, ...]
+    people: tuple[int, ...]
     chosen: int = 2
 
-    def plan(self) -> tuple[tuple[Rung, ...], int]:
+    def plan(self, batch_size: int = 1) -> tuple[tuple[Rung, ...], int]:
         """The rounds of the rehearsal, and the steps for the update.
 
         Every round has twice the steps of the one before. If the steps do not suffice, there are
         fewer batches, contenders and rounds: too short a search says nothing about a long one.
         """
         half = self.steps // 2
-        rounds = list(zip(self.contenders, self.batches, strict=True))
+        batches = (math.ceil(people / batch_size) for people in self.people)
+        rounds = list(zip(self.contenders, batches, strict=True))
         while rounds and (first := half // _cost(rounds)) < _SHORTEST:
             rounds = _shrink(rounds)
         if not rounds:
@@ -178,7 +180,7 @@ class Auto:
 
     def _choose(self, seen: Observation, contenders: Sequence[Contender], effort: Effort) -> Chosen:
         """Rehearse; where that cannot be done, take the closed forms and the first search."""
-        rungs, steps = effort.plan()
+        rungs, steps = effort.plan(seen.batch_size or 1)
         note = f"{effort.steps} steps are too few to rehearse"
         try:
             if rungs:

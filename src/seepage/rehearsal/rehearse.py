@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from seepage.attacks.certificate import residual
 from seepage.attacks.labels.count_labels import estimate_batch_size
-from seepage.attacks.tableak import align_members
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.digest import digest, stable_repr
@@ -23,6 +21,7 @@ from seepage.core.errors import MissingKnowledge, SeepageError, summarise_error
 from seepage.core.progress import staged
 from seepage.core.race import Forecast, Race, Trial
 from seepage.domains import Tabular
+from seepage.rehearsal.combine import combine
 from seepage.scoring import score
 from seepage.scoring.accuracy import FeatureAccuracy
 from seepage.scoring.entrywise import PSNR
@@ -271,38 +270,6 @@ def _try(
     if errors:
         return Trial(name, rung.steps, error=str(errors[0]).splitlines()[0]), []
     return Trial(name, rung.steps, rehearsal.score(guesses)), guesses
-
-
-def combine(rule: str, seen: Observation, guesses: Sequence[Reconstruction]) -> Reconstruction:
-    """Make one guess of several, without the truth.
-
-    Args:
-        rule: "first" takes the first, "residual" the one whose update is nearest to the observed
-            one, "mean" the mean of all, person by person.
-        seen: What was observed.
-        guesses: Of the attacks that were chosen, the best first.
-    """
-    first = guesses[0]
-    if rule == "residual":
-        return min(guesses, key=lambda guess: _residual(seen, guess))
-    alike = [guess for guess in guesses if guess.inputs.shape == first.inputs.shape]
-    if rule != "mean" or len(alike) < 2:
-        return first
-    rows = torch.stack([guess.inputs.flatten(1) for guess in alike])
-    anybody = torch.zeros(len(first.inputs), dtype=torch.long)
-    ordered = align_members(rows, anybody, reference=0)
-    mean = ordered.mean(0).reshape(first.inputs.shape)
-    return replace(first, inputs=seen.task.domain.project(mean), certificate=None)
-
-
-def _residual(seen: Observation, guess: Reconstruction) -> float:
-    labels = seen.labels if guess.labels is None else guess.labels
-    if labels is None:
-        return math.inf
-    try:
-        return residual(seen, guess.inputs, labels)
-    except Exception:  # noqa: BLE001 - a guess that cannot be simulated explains nothing
-        return math.inf
 
 
 @dataclass(frozen=True)

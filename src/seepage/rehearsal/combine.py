@@ -1,0 +1,45 @@
+"""Make one guess of several, without the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from seepage.attacks.certificate import residual
+from seepage.attacks.tableak import align_members
+from seepage.core import Observation, Reconstruction
+
+
+def combine(rule: str, seen: Observation, guesses: Sequence[Reconstruction]) -> Reconstruction:
+    """Make one guess of several, without the truth.
+
+    Args:
+        rule: "first" takes the first, "residual" the one whose update is nearest to the observed
+            one, "mean" the mean of all, person by person.
+        seen: What was observed.
+        guesses: Of the attacks that were chosen, the best first.
+    """
+    first = guesses[0]
+    if rule == "residual":
+        return min(guesses, key=lambda guess: _residual(seen, guess))
+    alike = [guess for guess in guesses if guess.inputs.shape == first.inputs.shape]
+    if rule != "mean" or len(alike) < 2:
+        return first
+    rows = torch.stack([guess.inputs.flatten(1) for guess in alike])
+    anybody = torch.zeros(len(first.inputs), dtype=torch.long)
+    ordered = align_members(rows, anybody, reference=0)
+    mean = ordered.mean(0).reshape(first.inputs.shape)
+    return replace(first, inputs=seen.task.domain.project(mean), certificate=None)
+
+
+def _residual(seen: Observation, guess: Reconstruction) -> float:
+    labels = seen.labels if guess.labels is None else guess.labels
+    if labels is None:
+        return math.inf
+    try:
+        return residual(seen, guess.inputs, labels)
+    except Exception:  # noqa: BLE001 - a guess that cannot be simulated explains nothing
+        return math.inf
