@@ -151,10 +151,12 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         return
     falling = {"tv": _FALLING_DEFENDED if _is_defended(seen) else _FALLING}
     one_person = seen.batch_size == 1
+    # Of several people at once less comes back, and a prior must replace more.
+    early, late = ({"tv": 1e-4}, {"tv": 1e-2}) if one_person else ({"tv": 1e-2}, {"tv": 1e-4})
     yield Contender("systematic", falling)
     yield Contender("teacher_forced", {**falling, "weighting": "entries"})
     yield Contender(search, falling, read_logits=one_person)
-    yield Contender(search, {"tv": 1e-4})
+    yield Contender(search, early)
     yield Contender("teacher_forced", {"weighting": "entries"})
     yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
     if one_person:
@@ -164,7 +166,7 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     yield Contender("systematic")
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
-    yield Contender(search, {"tv": 1e-2})
+    yield Contender(search, late)
     yield Contender("systematic", {"tv": 1e-3})
     yield Contender("teacher_forced")
     yield Contender(search, {**falling, "layerwise": 2.5})
