@@ -249,6 +249,26 @@ def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(pho
     assert rehearse._choose_team(rehearsal, SEARCHES, by_name, trials, 3.0).size == 1
 
 
+def test_a_search_that_starts_slowly_gets_into_the_second_round():
+    strong = [Contender("inverting_gradients", {"tv": tv}) for tv in (1e-1, 1e-2, (1e-1, 1e-5))]
+    weak = [Contender("inverting_gradients", {"tv": tv}) for tv in (1e-4, 1e-6)]
+    kept = rehearse._keep_a_slow_one([*strong, *weak], 2)
+    assert kept == [strong[0], weak[0], *strong[1:], weak[1]]
+    # One that is there already needs no place, and the only place belongs to the best.
+    assert rehearse._keep_a_slow_one([*weak, *strong], 2) == [*weak, *strong]
+    assert rehearse._keep_a_slow_one([*strong, *weak], 1) == [*strong, *weak]
+    assert rehearse._keep_a_slow_one(strong, 2) == strong
+
+
+@pytest.mark.slow
+def test_behind_pruning_a_smooth_network_is_searched_with_a_weak_prior(photos, public):
+    task = sp.zoo.cnn(variant="cnn3-v3", domain=photos.domain)
+    seen = observe(task, photos.take([0]), defense=sp.Prune(0.9))
+    guess = sp.auto(effort="quick", public=public)(seen, rng=sp.rng(1))
+    assert guess.trace.race.chosen == ("inverting_gradients(tv=0.0001), adapted",)
+    assert float(sp.score(guess, photos.take([0]))["psnr"]) > 32
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_every_contender_searches(photos, task, size):
     seen = observe(task, photos.take(range(size)))

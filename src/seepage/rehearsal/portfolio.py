@@ -28,6 +28,8 @@ _MEMBERS = 8
 _PRIOR_WIDTH = 16
 # A total variation that falls over the search. What a defense hides, a prior must replace.
 _FALLING, _FALLING_DEFENDED = (1e-1, 1e-5), (1e-1, 1e-3)
+# A constant total variation that is hardly felt.
+_WEAK = 1e-4
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,12 @@ class Contender:
     read_logits: bool = False
     prior_network: bool = False
     searches: bool = True
+
+    @property
+    def starts_slowly(self) -> bool:
+        """Whether its prior is so weak that a short search says little about a long one."""
+        variation = self.options.get("tv")
+        return isinstance(variation, float) and 0 < variation <= _WEAK
 
     def __str__(self) -> str:
         """The recipe with its settings, in a line of a table."""
@@ -137,7 +145,7 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     # Behind a defense the first search is tried in all three ways, the others are adapted.
     adapted = [replace(one, knowledge="adapts") for one in plain]
     ways = [replace(plain[0], knowledge=way) for way in ("ignores", "simulates")]
-    return (*adapted[:3], *ways, *adapted[3:])
+    return (*adapted[:4], *ways, *adapted[4:])
 
 
 def _list_searches(seen: Observation) -> Iterator[Contender]:

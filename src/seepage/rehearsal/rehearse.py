@@ -234,6 +234,8 @@ def _run(
         # Sorting keeps the order of those that are equal.
         ranked = sorted(latest, key=lambda contender: -expected[contender])
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
+        if rung is rungs[0] and len(rungs) > 1:
+            left = _keep_a_slow_one(left, rungs[1].contenders)
         computed = [one for one in computed if latest[one].scores]
     able = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
     team = _choose_team(rehearsal, able, guesses, trials, _doublings(steps, rungs[-1]))
@@ -252,6 +254,18 @@ def _run(
         made_up=made_up,
     )
     return Chosen.of(race, contenders)
+
+
+def _keep_a_slow_one(ranked: Sequence[Contender], places: int) -> list[Contender]:
+    """Give the best search that starts slowly a place in the second round.
+
+    Only there its gain is seen: on smooth networks it ends 10 dB ahead and begins 5 dB behind.
+    """
+    slow = [one for one in ranked if one.starts_slowly][:1]
+    if places < 2 or any(one.starts_slowly for one in ranked[:places]):
+        return list(ranked)
+    others = [one for one in ranked if one not in slow]
+    return [*others[: places - 1], *slow, *others[places - 1 :]]
 
 
 def _doublings(steps: int, rung: Rung) -> float:
