@@ -32,7 +32,7 @@ EXTRA = re.compile(r"^<!-- needs (\w+) -->$", re.MULTILINE)
 
 
 # Pages whose searches and audits take longer than a quick test should.
-SLOW = {"attacks", "choose_a_defense", "cluster", "features", "opacus", "own_model"}
+SLOW = {"attacks", "choose_a_defense", "cluster", "features", "first_answer", "opacus", "own_model"}
 
 
 def run_command(line: str) -> str:

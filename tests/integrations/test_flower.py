@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -278,3 +282,17 @@ def test_of_updates_that_arrive_summed_up_the_sum_is_kept_once(batch, tmp_path):
 def test_a_strategy_of_something_else_is_refused(tmp_path):
     with pytest.raises(InvalidValue, match="expected a strategy of Flower"):
         recorded(object(), Recorder(tmp_path, Setting(lr=LR)))
+
+
+@pytest.mark.slow
+def test_the_smallest_app_runs_in_a_simulation_and_all_its_updates_come_back(tmp_path):
+    pytest.importorskip("ray", reason="Flower's simulation needs ray")
+    source = Path(__file__).resolve().parents[2] / "examples" / "flower_first.py"
+    (tmp_path / source.name).write_bytes(source.read_bytes())
+    run = partial(subprocess.run, cwd=tmp_path, check=True, capture_output=True, text=True)
+    run([sys.executable, source.name])
+    audit = ["audit", "--capture", "captures", "--model", "flower_first:build", "--out", "found"]
+    done = run([sys.executable, "-m", "seepage", *audit, "--plain"])
+    assert len(list((tmp_path / "captures").glob("*.safetensors"))) == 6
+    said = " ".join(done.stdout.split())
+    assert "The images of 6 of 6 updates came back, proved right to 8 bits." in said

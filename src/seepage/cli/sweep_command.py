@@ -144,7 +144,8 @@ def _measure(
         if attempt.record.defense == links and attempt.record.batch_size == size
     ]
     people = strongest(mine)
-    scores = [attempt.psnr for attempt in people.values()]
+    shares = bool(people) and all(attempt.is_share for attempt in people.values())
+    scores = [a.measured if shares else a.psnr for a in people.values()]
     sigma = noise_multiplier(defense)
     accuracy = None
     if sweep.train_steps:
@@ -157,6 +158,7 @@ def _measure(
         conclusive=all(a.conclusive or a.level.identified for a in people.values()),
         worst=max(scores, default=None),
         median=median(scores) if scores else None,
+        unit="%" if shares else "dB",
         accuracy=accuracy,
         epsilon=gaussian_epsilon(noise_multiplier=sigma, delta=DELTA) if sigma else None,
     )

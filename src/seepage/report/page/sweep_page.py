@@ -29,10 +29,11 @@ class SweepPoint:
         people: People attacked with a score.
         identified: How many were identified by any attack.
         conclusive: Whether the attacks would have found everybody who was not.
-        worst: The best PSNR of any attack on anybody, in dB; None without a score.
+        worst: The best of any attack on anybody; None without a score.
         median: The median over people; None without a score.
         accuracy: Of the network trained so, on held-out data; None if it was not trained.
         epsilon: Of one update, if the defense is DP-SGD.
+        unit: Of worst and median: "dB" of PSNR, or "%" of the columns or words.
     """
 
     value: float
@@ -43,6 +44,7 @@ class SweepPoint:
     median: float | None
     accuracy: float | None = None
     epsilon: float | None = None
+    unit: str = "dB"
 
     @property
     def leak(self) -> str:
@@ -64,8 +66,8 @@ def sweep_cells(points: Sequence[SweepPoint]) -> list[list[str]]:
         [
             f"{point.value:g}",
             point.leak,
-            decibels(point.worst, unit=False),
-            decibels(point.median, unit=False),
+            _write_score(point.worst, point.unit),
+            _write_score(point.median, point.unit),
             "-" if point.accuracy is None else f"{100 * point.accuracy:.0f} %",
             "-" if point.epsilon is None else f"{point.epsilon:.3g}",
         ]
@@ -73,7 +75,11 @@ def sweep_cells(points: Sequence[SweepPoint]) -> list[list[str]]:
     ]
 
 
-COLUMNS = ("identified", "worst-off, dB", "median, dB", "accuracy", "epsilon of one update")
+def _write_score(value: float | None, unit: str) -> str:
+    return decibels(value) if unit == "dB" or value is None else f"{value:.0f} {unit}"
+
+
+COLUMNS = ("identified", "worst-off", "median", "accuracy", "epsilon of one update")
 
 
 def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verdict) -> str:
@@ -86,7 +92,10 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         judged: The verdict of the audit behind it.
     """
     header = {knob: "number", **dict.fromkeys(COLUMNS, "number")}
-    caption = "People identified by any attack, and the PSNR of the best guesses"
+    caption = (
+        "People identified by any attack, and the best guesses: PSNR, or the share of columns or "
+        "words that is right"
+    )
     filled = table(caption, header, sweep_cells(points))
     lead = (
         "Red: the share of people identified. Blue, dashed: the accuracy of the network trained "
