@@ -2,20 +2,20 @@
 
     python -m scripts.chaos --executor serial --kills 1000 --minutes 30
 
-A small audit is begun, ended by one to four faults, gone on with after each, and at last gone on
-with to the end. Faults: a kill at a system call that writes, in turn each of them; a kill at a
-random moment; a full disk; a limit on the size of files; a clock that jumps; a byte of an artifact
-or checkpoint that flips; a lost worker. In the end the records must be those of an audit that
-nobody disturbed, and whatever was recorded before a fault must still be there.
+A small audit is begun, ended by one to four faults (eight on Ray), gone on with after each, and at
+last gone on with to the end. Faults: a kill at a system call that writes, in turn each of them; a
+kill at a random moment; a full disk; a limit on the size of files; a clock that jumps; a byte of an
+artifact or checkpoint that flips; a lost worker or raylet. In the end the records must be those of
+an audit that nobody disturbed, and whatever was recorded before a fault must still be there.
 
 Audits run in forks of this process, which has imported everything. Their workers are forked too;
-with `--spawn` they are new interpreters, as for users, which takes seconds each.
+with `--spawn` they are new interpreters, as for users, which takes seconds each. A cluster of Ray
+stays up over many audits; its workers are forks that import Ray alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -28,12 +28,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from scripts.run_record import find_commit, write_record
+from scripts.warm_ray import WarmRay, adopt_orphans, find_started
 from scripts.write_calls import Tracer, run_to_the_end
 
 import seepage as sp
@@ -45,8 +47,6 @@ REFUSED = 2
 Spec = dict[str, object]
 OPTIONS = {"serial": {}, "workers": {"workers": 2}, "ray": {"executor": "ray", "workers": 2}}
 WRONG = ("lost", "doubled", "unusable", "different", "damaged", "hangs", "tracebacks")
-# Orphans of a killed audit come to this process, which waits for their end.
-_ADOPT_ORPHANS = 36
 
 
 def write_spec(place: Path) -> Spec:
@@ -155,7 +155,8 @@ class Chaos:
 
     def __init__(self, place: Path, executor: str, seed: int, kills: int) -> None:
         """Run an audit that nobody disturbs."""
-        ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
+        # Orphans of a killed audit come to this process, which waits for their end.
+        adopt_orphans()
         self.place, self.executor, self.random = place, executor, random.Random(seed)
         self.tally, self.point, self.points = Tally(), 0, set[int]()
         self.wanted = {"kill_at_write": kills, "kill_at_moment": kills // 4}
@@ -165,6 +166,7 @@ class Chaos:
         # Forks then share the memory of all that was imported.
         gc.collect()
         gc.freeze()
+        self.ray = WarmRay(place, 2) if executor == "ray" else None
         began = time.monotonic()
         code, self.writes = self.trace(whole)
         self.seconds = time.monotonic() - began
@@ -190,7 +192,8 @@ class Chaos:
         out = self.place / f"audit{number}"
         before: dict[str, Record] = {}
         flipped = False
-        for _ in range(self.random.randint(1, 4)):
+        # The end of an audit takes longest on Ray.
+        for _ in range(self.random.randint(1, 4 if self.ray is None else 8)):
             fault = self.random.choice(self.faults)
             code, fell = fault(out)
             self._wait_for_orphans()
@@ -199,6 +202,8 @@ class Chaos:
                 self.note("hangs", out, fault.__name__)
             elif code not in (0, REFUSED, -signal.SIGKILL):
                 self.note("tracebacks", out, f"{fault.__name__} ended with {code}")
+            if self.ray is not None:
+                self.ray.mend()
             before = self.check_kept(out, before)
             flipped |= fault == self.flip_byte
             if flipped:  # that costs the record of the file, which is made again
@@ -255,14 +260,14 @@ class Chaos:
 
     def _wait_for_orphans(self) -> None:
         ends = time.monotonic() + 60
-        try:
-            while time.monotonic() < ends:
-                if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                    time.sleep(0.005)
-        except ChildProcessError:
-            return
-        for pid in find_started(os.getpid()):
-            os.kill(pid, signal.SIGKILL)
+        kept = set() if self.ray is None else {self.ray.pid, self.ray.nursery}
+        while left := set(find_started(os.getpid(), besides=kept)):
+            for pid in left:
+                if time.monotonic() > ends:
+                    os.kill(pid, signal.SIGKILL)
+                with suppress(ChildProcessError):  # a child of a child
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.005)
 
     def kill_at_write(self, out: Path) -> tuple[int, bool]:
         """Kill at the next write point in turn if the audit is new, else at a random one."""
@@ -315,9 +320,11 @@ class Chaos:
         if not pid:
             run_to_the_end(lambda: go_on(self.spec, out, self.executor))
         time.sleep(self.random.random() * self.seconds)
-        if started := find_started(pid):
+        if self.ray is not None:
+            fell = self.ray.lose(self.random.randrange(4))
+        elif fell := bool(started := find_started(pid)):
             os.kill(self.random.choice(started), signal.SIGKILL)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), bool(started)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), fell
 
 
 def _find_said(out: Path) -> Path:
@@ -329,15 +336,6 @@ def read_said(out: Path) -> str:
     path = _find_said(out)
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return lines[-1][:200] if lines else "nothing"
-
-
-def find_started(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have started."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [one for child in map(int, children) for one in (child, *find_started(child))]
 
 
 def print_table(chaos: Chaos) -> None:
@@ -378,6 +376,8 @@ def main() -> None:
         if time.monotonic() > told + 30:
             told = time.monotonic()
             print(f"  {told - began:.0f} s: {sum(chaos.tally.faults.values())} faults", flush=True)
+    if chaos.ray is not None:
+        chaos.ray.end()
     print_table(chaos)
     if options.out is not None:
         counted = {name: value for name, value in vars(chaos.tally).items() if name != "kept"}

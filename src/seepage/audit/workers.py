@@ -26,7 +26,14 @@ from seepage.audit.run_case import AnyCase, Started, announce_nothing, fail_case
 from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
 from seepage.core.encryption import find_key
-from seepage.core.errors import InvalidValue, MissingExtra, SeepageError, UnknownName, install_hint
+from seepage.core.errors import (
+    InvalidValue,
+    MissingExtra,
+    SeepageError,
+    UnknownName,
+    install_hint,
+    summarise_error,
+)
 from seepage.core.progress import listen, report
 
 # The first byte of a message says what follows.
@@ -297,14 +304,21 @@ class RayCluster:
         # Workers import what this process can: seepage from a source tree, the user's networks.
         paths = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
         there = "RAY_ADDRESS" in os.environ
-        ray.init(
-            num_cpus=None if there else self.workers,
-            include_dashboard=None if there else False,
-            _node_ip_address=None if there else os.environ.get(HOST, "127.0.0.1"),
-            log_to_driver=False,
-            logging_level="ERROR",
-            runtime_env={"env_vars": {"PYTHONPATH": paths}},
-        )
+        try:
+            ray.init(
+                num_cpus=None if there else self.workers,
+                include_dashboard=None if there else False,
+                _node_ip_address=None if there else os.environ.get(HOST, "127.0.0.1"),
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": {"PYTHONPATH": paths}},
+            )
+        except Exception as error:
+            where = f"at {os.environ['RAY_ADDRESS']!r}" if there else "here"
+            raise SeepageError(
+                f"expected a cluster of Ray {where}, but it does not start or answer "
+                f"({summarise_error(error)}); what is done is stored, and --resume runs the rest"
+            ) from error
         try:
             yield
         finally:
