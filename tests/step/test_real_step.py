@@ -315,3 +315,52 @@ def test_one_process_of_distributed_training_is_audited_bit_for_bit(tmp_path):
         assert result.difference == ""
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_gradients_of_a_compiled_network_are_audited_bit_for_bit():
+    model, (inputs, labels) = torch.compile(dense(), backend="aot_eager"), batch()
+    loss(model(inputs), labels).backward()
+    sent = gradients(model._orig_mod)
+    result, seen = audit(model, (inputs, labels), gradients=sent)
+    assert same_bits(seen, sent)
+    assert result.difference == ""
+    # Computed anew, without the compiler: the same, up to the order of additions.
+    result, seen = audit(model, (inputs, labels))
+    assert "without torch.compile" in result.difference
+    for name, gradient in sent.items():
+        torch.testing.assert_close(seen[name], gradient, rtol=1e-5, atol=1e-7)
+
+
+def train_one_of_two(rank, folder):
+    distributed = torch.distributed
+    store = distributed.FileStore(str(folder / "store"), 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(dense())
+    inputs, labels = (tensor[2 * rank : 2 * rank + 2] for tensor in batch(4))
+    with model.no_sync():
+        loss(model(inputs), labels).backward()
+    own = gradients(model.module)
+    model.zero_grad()
+    loss(model(inputs), labels).backward()
+    mean = gradients(model.module)
+    alone, seen = audit(model, (inputs, labels))
+    assert same_bits(seen, own)
+    assert "before it is averaged with others" in alone.difference
+    both, seen = audit(model, (inputs, labels), gradients=mean)
+    assert same_bits(seen, mean)
+    assert not same_bits(seen, own)
+    assert str(both).startswith("Not exactly your step")
+    distributed.destroy_process_group()
+    (folder / f"done {rank}").touch()
+
+
+@pytest.mark.slow
+def test_of_two_processes_each_is_audited_by_its_own_gradient_and_their_mean_is_told_apart(
+    tmp_path,
+):
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    torch.multiprocessing.spawn(train_one_of_two, (tmp_path,), nprocs=2)
+    assert {path.name for path in tmp_path.iterdir()} >= {"done 0", "done 1"}
