@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from seepage.report.bound_words import COLUMNS, silences, tabulate_bounds
 from seepage.report.change import Change, Direction, comparison_verdict
-from seepage.report.headroom import COLUMNS, Headroom, headrooms, silences, tabulate_bounds
+from seepage.report.headroom import Headroom, headrooms
 from seepage.report.leak import Verdict, attempts
 from seepage.report.leak_table import list_varying, start_table
 from seepage.report.summary import exact_words, summarise, unscored_words

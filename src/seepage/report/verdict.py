@@ -10,8 +10,9 @@ from torch import Tensor
 
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Record
+from seepage.report.contradiction import contradictions
 from seepage.report.effort import effort_curves
-from seepage.report.headroom import contradictions, headrooms
+from seepage.report.headroom import headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
     Attempt,

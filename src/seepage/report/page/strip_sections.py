@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from seepage.core.construct import Component
-from seepage.report.headroom import (
-    Headroom,
-    Standing,
+from seepage.report.bound_words import (
     ceiling_words,
     closest_words,
     error_words,
-    reached,
     read_headroom,
-    scenes,
     silences,
 )
+from seepage.report.headroom import Headroom, Standing, reached, scenes
 from seepage.report.intervals import Interval, median_interval
 from seepage.report.leak import (
     REFERENCES,
