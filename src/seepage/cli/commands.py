@@ -309,7 +309,7 @@ def verify(
 
     Exit codes: 0 whole, 1 something is missing or was altered, 2 no audit.
     """
-    from seepage.cli.store_commands import verify_audit
+    from seepage.cli.report_command import verify_audit
 
     use_key(encrypt_key)
     raise typer.Exit(verify_audit(directory, make_console()))
@@ -319,7 +319,7 @@ def purge(
     directory: Annotated[Path, typer.Argument(help="The directory of an audit.")],
 ) -> None:
     """Remove the private inputs and the guesses of an audit, and keep its scores."""
-    from seepage.cli.store_commands import purge_audit
+    from seepage.cli.report_command import purge_audit
 
     purge_audit(directory, make_console())
 

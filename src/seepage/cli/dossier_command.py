@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from seepage import __version__
-from seepage.audit.record_schema import parse_json
 from seepage.cli.report_command import print_line, write
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.core.whole_file import read_plain
-from seepage.report.dossier import check_dossier, make_dossier
+from seepage.report.dossier import make_dossier, read_dossier
 from seepage.report.dossier_sources import read_source
 from seepage.report.page.dossier_page import dossier_page
 
 PAGE, DATA = "dossier.html", "dossier.json"
-# Most bytes of a dossier that is read.
-_LARGEST = 64 * 2**20
 
 
 def write_dossier(
@@ -75,18 +70,3 @@ def _make_folder(out: Path) -> None:
         raise UnreadableFile(
             f"cannot make the folder {str(out)!r}: {error.strerror}; choose another --out"
         ) from error
-
-
-def read_dossier(path: Path) -> Mapping[str, Any]:
-    """Read the JSON of a dossier, and check its digest."""
-    try:
-        data = read_plain(path, follow=True, largest=_LARGEST)
-    except OSError as error:
-        raise UnreadableFile(
-            f"cannot read a dossier from {str(path)!r}: {error.strerror}; name the dossier.json "
-            "that seepage dossier wrote"
-        ) from error
-    try:
-        return check_dossier(parse_json(data.decode(), str(path)), str(path))
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"expected a dossier in {str(path)!r}, got no text") from error

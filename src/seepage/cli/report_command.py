@@ -1,4 +1,4 @@
-"""`seepage report`: what an audit found, as a page or in another format, at any time."""
+"""`seepage report`, `verify` and `purge`: what an audit found, if it is whole, and what to keep."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Choice, leakages
 from seepage.audit.folder import PAGE
 from seepage.audit.record import Record
+from seepage.audit.verify import find_damage, purge
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
 from seepage.core.whole_file import read_plain, write_whole
 from seepage.report.ci_files import as_junit, as_sarif
+from seepage.report.dossier import read_dossier
 from seepage.report.figure import leak_figure
 from seepage.report.pivot import make_pivot, pivot_latex, pivot_markdown
-from seepage.report.words import label_defenses
+from seepage.report.words import count_noun, label_defenses
 
+_WHOLE, _DAMAGED = 0, 1
+# Sentences on damage that are printed.
+_SHOWN = 20
 _SUFFIX = {"markdown": "md", "pivot": "pivot.md", "latex": "tex", "junit": "junit.xml"}
 # Formats that cannot compare two audits.
 _OF_ONE = ("pivot", "latex", "svg", "pdf", "junit", "sarif")
@@ -195,3 +200,37 @@ def print_alarms(judged: report.Verdict, console: Console) -> None:
 def print_line(console: Console, text: str, *, style: str | None = None) -> None:
     """Print text as it is, in one line whatever the width of the terminal."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def verify_audit(path: Path, console: Console) -> int:
+    """Print what is missing or was altered, and return the exit code."""
+    if path.is_file():
+        digest = read_dossier(path)["digest"]
+        print_line(console, f"the dossier is as it was written: {digest}")
+        return _WHOLE
+    found = find_damage(path)
+    for sentence in found[:_SHOWN]:
+        print_line(console, sentence, style="yellow")
+    if len(found) > _SHOWN:
+        print_line(console, f"and {len(found) - _SHOWN} more", style="yellow")
+    if found:
+        print_line(console, f"{path} is damaged; seepage audit --resume makes it whole")
+        return _DAMAGED
+    read = load_audit(path)
+    count = len(read.records) + len(read.bounds) + len(read.controls)
+    are = count_noun(count, "record and its files are", "records and their files are")
+    print_line(console, f"{are} as they were written")
+    return _WHOLE
+
+
+def purge_audit(path: Path, console: Console) -> None:
+    """Remove what is private in an audit, and write its page without it."""
+    removed = count_noun(purge(path), "file")
+    if (path / PAGE).exists():
+        save_page(load_audit(path))
+    print_line(
+        console,
+        f"{removed} removed from {path}: private inputs, guesses, checkpoints and pictures; the "
+        "scores are still there. Copies elsewhere, such as reports in other formats and backups, "
+        "are not touched",
+    )

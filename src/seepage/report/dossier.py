@@ -10,13 +10,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+from seepage.audit.record_schema import parse_json
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.core.whole_file import checksum
+from seepage.core.whole_file import checksum, read_plain
 from seepage.report.words import count_noun, list_words
 
 KIND, FORMAT = "dossier", 1
+# Most bytes of a dossier that is read.
+_LARGEST = 64 * 2**20
 _OPINION = "EDPB Opinion 28/2024, paragraph 55"
 _NIST = "NIST AI 100-2e2023, section"
 _OWN = "no guidance: our own addition"
@@ -258,6 +262,21 @@ def find_digest(dossier: Mapping[str, Any]) -> str:
     content = {key: value for key, value in dossier.items() if key != "digest"}
     plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return checksum(plain.encode())
+
+
+def read_dossier(path: Path) -> Mapping[str, Any]:
+    """Read the JSON of a dossier, and check its digest."""
+    try:
+        data = read_plain(path, follow=True, largest=_LARGEST)
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot read a dossier from {str(path)!r}: {error.strerror}; name the dossier.json "
+            "that seepage dossier wrote"
+        ) from error
+    try:
+        return check_dossier(parse_json(data.decode(), str(path)), str(path))
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"expected a dossier in {str(path)!r}, got no text") from error
 
 
 def check_dossier(dossier: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
