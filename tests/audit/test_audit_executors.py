@@ -270,6 +270,21 @@ def test_a_lost_cluster_is_no_failure_of_a_case(place, cases, fake_ray, error, a
     assert fake_ray.options["_node_ip_address"] == "127.0.0.1"
 
 
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_a_cluster_that_does_not_answer_is_one_sentence(
+    place, cases, fake_ray, monkeypatch, address
+):
+    def refuse(**_):
+        raise ConnectionError("ray.init() could not connect")
+
+    fake_ray.init = refuse
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    said = f"expected a cluster of Ray {f'at {address!r}' if address else 'here'}, but .*--resume"
+    with pytest.raises(SeepageError, match=said):
+        next(iter(RayCluster(SpecSource.read(place / "spec.toml"))(cases)))
+
+
 LISTENERS = """
 from seepage.audit import RayCluster, SpecSource
 from seepage.audit.workers import _import_ray
