@@ -214,6 +214,30 @@ def test_a_label_that_leaks_although_it_is_withheld_identifies_nobody(digits):
 
 
 @dataclass(frozen=True)
+class ReadLabel:
+    """Reads the label off the head's bias, or always says zero, and knows nothing else."""
+
+    reads: bool
+
+    def __call__(self, observation, *, rng):
+        label = observation.update.tensors["head.bias"].argmin() if self.reads else torch.tensor(0)
+        shape = (1, *observation.task.domain.shape)
+        return Reconstruction(rng.uniform(shape), label.reshape(1))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_the_leaked_label_of_a_single_person_is_in_the_headline(digits, reads):
+    # One in ten labels is right by chance, so it takes the canaries to tell.
+    blind = sp.Threat(knows_labels=False)
+    assert digits.labels[0] == 0
+    records = join_controls(run(digits, ReadLabel(reads), people=1, threats=[blind]))
+    headline = verdict(records).headline
+    assert headline.endswith("; the label came back") == reads, headline
+    [shown] = {attempt.level for attempt in attempts(records)}
+    assert shown == (Level.partly if reads else Level.inconclusive)
+
+
+@dataclass(frozen=True)
 class Unlike:
     """Ignores the update and returns what no public person resembles, or all of them do."""
 

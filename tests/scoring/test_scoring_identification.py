@@ -353,3 +353,12 @@ def test_a_large_gallery_is_compared_in_parts_with_the_same_result(monkeypatch, 
     assert (parts.rank, parts.strangers) == (expected.rank, expected.strangers)
     assert parts.match == pytest.approx(expected.match, rel=1e-3)
     assert parts.rival == pytest.approx(expected.rival, rel=1e-3)
+
+
+def test_a_near_copy_of_an_image_that_is_mostly_blank_counts():
+    digits = sp.data.load("digits").inputs
+    gallery = Gallery(digits, synthetic=True)
+    for person in range(0, 100, 20):
+        own = digits[person : person + 1]
+        assert place(gallery, own + 0.02 * Rng(person).normal(own.shape), person).singled_out
+        assert not place(gallery, digits[person + 10 : person + 11], person).singled_out

@@ -58,11 +58,14 @@ class Control:
         defended: The same with the defense; None if there is no defense.
         negative: People found in guesses that have no part of them, how many were looked for, and
             how many luck would find.
+        labels: For each canary behind the same defense, the chance to guess its label, and whether
+            the attack had it right.
     """
 
     bare: tuple[int, int, float] | None = None
     defended: tuple[int, int, float] | None = None
     negative: tuple[int, int, float] = (0, 0, 0.0)
+    labels: tuple[tuple[float, bool], ...] = ()
 
     @property
     def able(self) -> bool:
@@ -236,7 +239,14 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
     hits = sum(one.singled_out for one in tried)
     luck = sum(1 / (one.strangers + 1) for one in tried)
-    return Control(_count(bare), _count(same), (hits, len(tried), luck))
+    labels = tuple(
+        (c.label_chance, right == 1)
+        for c in canaries
+        if c.defense == record.defense and c.label_chance is not None
+        for right in c.scores.get("label_accuracy", ())
+        if right is not None
+    )
+    return Control(_count(bare), _count(same), (hits, len(tried), luck), labels)
 
 
 def _speaks_for(control: Record, record: Record) -> bool:

@@ -243,10 +243,10 @@ def _gain(record: Record, index: int, metric: str) -> float:
 def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:
     """Which attempts have their person's label, from attacks that beat chance.
 
-    Over the people of a setup, the number of labels that an attack has right is tested against a
-    guess of the most frequent label. Every person counts once, in the first repetition. The
-    probability is multiplied by the number of attacks on the setup, networks and adversaries
-    included.
+    Over the people of a setup and its canaries, the number of labels that an attack has right is
+    tested against a guess of the most frequent label: one person alone would prove nothing. Every
+    person counts once, in the first repetition. The probability is multiplied by the number of
+    attacks on the setup, networks and adversaries included.
     """
     setups: dict[Setup, dict[tuple[object, ...], list[int]]] = {}
     for number, record in enumerate(records):
@@ -254,15 +254,18 @@ def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:
         if not known and record.label_chance is not None and "label_accuracy" in record.scores:
             key = record.model, record.threat, record.attack
             setups.setdefault(Setup.of(record), {}).setdefault(key, []).append(number)
-    return {
-        (number, index)
-        for attacks in setups.values()
-        for numbers in attacks.values()
-        if _luck_with_labels([records[n] for n in numbers]) * len(attacks) <= _LUCK
-        for number in numbers
-        for index, right in enumerate(records[number].scores["label_accuracy"])
-        if right == 1
-    }
+    found = set()
+    for attacks in setups.values():
+        for numbers in attacks.values():
+            luck = _luck_with_labels([records[n] for n in numbers]) * len(attacks)
+            found |= {
+                (number, index)
+                for number in numbers
+                for index, right in enumerate(records[number].scores["label_accuracy"])
+                # Nobody has the input exactly by luck, nor the label with it.
+                if right == 1 and (luck <= _LUCK or records[number].is_exact(index))
+            }
+    return found
 
 
 def _luck_with_labels(records: Sequence[Record]) -> float:
@@ -272,11 +275,13 @@ def _luck_with_labels(records: Sequence[Record]) -> float:
         for person, right in zip(record.people, record.scores["label_accuracy"], strict=True):
             if right is not None and record.label_chance is not None:
                 tested.setdefault((record.data, person), (record.label_chance, right == 1))
+    controls = {record.data: record.control for record in records if record.control is not None}
+    every = [*tested.values(), *(one for control in controls.values() for one in control.labels)]
     # The distribution of a sum of events with different chances.
     spread = np.ones(1)
-    for chance, _ in tested.values():
+    for chance, _ in every:
         spread = np.convolve(spread, (1 - chance, chance))
-    hits = sum(right for _, right in tested.values())
+    hits = sum(right for _, right in every)
     return float(spread[hits:].sum())
 
 

@@ -187,7 +187,8 @@ def tell_people(people: People, noun: str, where: str = "") -> str:
         who = f"{found} of {total} people" if total > 1 else "The one person attacked"
         verb = "were" if found > 1 or total > 1 else "was"
         labels = count_labels(people)
-        besides = f"; {labels} of {total} labels came back too" if labels else ""
+        which = f"{labels} of {total} labels" if total > 1 else "the label"
+        besides = f"; {which} came back too" if labels else ""
         said = _list_words(people)
         besides += f"; {said} came back" if said and found < total else ""
         told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
@@ -269,7 +270,8 @@ def _list_leaked_parts(people: People) -> str:
     """What came back besides inputs: labels, columns, words."""
     parts = [part for attempt in people.values() for part in attempt.parts]
     labels = count_labels(people)
-    said = [f"the labels of {labels} of {len(people)} people"] if labels else []
+    which = f"the labels of {labels} of {len(people)} people" if len(people) > 1 else "the label"
+    said = [which] if labels else []
     return list_words([*said, *dict.fromkeys(part for part in parts if part != "the label")])
 
 
