@@ -76,7 +76,8 @@ def _read_audit(path: Path) -> Source:
                 "device": environment.get("device"),
                 **(packages if isinstance(packages, dict) else {})}  # fmt: skip
     name = path.resolve().name
-    notes = [f"{name}: {lacks}"] if lacks else []
+    # On top: what is missing may have found more.
+    lacking = (f"{name}: {lacks}",) if lacks else ()
     return Source(
         name=name,
         title=audit.title,
@@ -90,12 +91,11 @@ def _read_audit(path: Path) -> Source:
         seeds=tuple(sorted({record.seed for record in audit.records})),
         findings=tuple(_find_in_audit(audit, tried, name)),
         notes=(
-            *notes,
             *_tell_sampling(audit.records, name),
             *tell_limits(tried),
             *inapplicable(audit.records),
         ),
-        alarms=audit_verdict(audit).alarms,
+        alarms=(*lacking, *audit_verdict(audit).alarms),
     )
 
 
@@ -167,11 +167,14 @@ def _find_in_audit(
             yield _judge_unscored(records, noun, about)
             continue
         people = strongest(own)
+        status = _judge_people(people)
+        share = _tell_share([a.level.identified for a in people.values()], people)
         yield DossierFinding(
             test="reconstruction",
-            status=_judge_people(people),
+            status=status,
             result=tell_people(people, noun),
-            interval=_tell_share([a.level.identified for a in people.values()], people),
+            # Whom an attack missed that could not tell says nothing of a share.
+            interval="" if status is Status.unclear else share,
             **about,
         )
         if any(_hides_labels(record) for record in records):

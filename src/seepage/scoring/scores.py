@@ -322,7 +322,7 @@ def baseline_scores(
     Args:
         batch: The truth.
         pool: Inputs `(N, ...)` of people who are not in the batch, at least as many as in it.
-        labels: Labels of the pool, if the adversary knows the labels of the batch.
+        labels: Labels of the pool; None if there are none.
         metrics: By default every metric that fits these inputs.
         rng: Randomness of the draw.
         peak: Width of the range of values, 1 for images in [0, 1].

@@ -89,8 +89,8 @@ def _convention() -> Markup:
             "p",
             None,
             "Each guess is compared with the person and with strangers from the same data, of the "
-            "same label if the adversary knows the label. A guess that ignores the update puts the "
-            "person first in 1 of N + 1 cases, however many attacks are tried.",
+            "same label if they have one. A guess that ignores the update puts the person first in "
+            "1 of N + 1 cases, however many attacks are tried.",
         ),
         element("dl", {"class": "levels"}, *items),
     )

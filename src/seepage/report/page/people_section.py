@@ -18,6 +18,7 @@ from seepage.report.contact_sheet import draw_image
 from seepage.report.leak import (
     Amount,
     Attempt,
+    Level,
     Victim,
     attempts,
     group_by_setup,
@@ -158,9 +159,11 @@ def _draw_truth(values: Shown | None, victim: Victim) -> Markup:
 
 
 def _draw_guess(label: str, attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
+    exact = attempt.level is Level.reconstructed
+    shown = amount(attempt) if exact else f"{amount(attempt)}, {attempt.level}"
     caption = join_markup(
         element("span", {"class": "behind"}, label),
-        element("b", {"class": level_class(attempt.level)}, amount(attempt)),
+        element("b", {"class": level_class(attempt.level)}, shown),
         faint(_fine_print(attempt)),
     )
     drawn = None if values is None else picture(values, alt=_alt(attempt), over=truth)
