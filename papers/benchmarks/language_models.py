@@ -151,11 +151,8 @@ def main() -> None:
             for found in measure(model, batch, attacks, tokenizer.pad_token_id):
                 rows.append(row | found)
                 print(rows[-1], flush=True)
-    content = {
-        "model": type(model).__name__,
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
-    print(save(options.name, "cpu", content | {"rows": rows}, options.out))
+            content = {"model": type(model).__name__, "rows": rows}
+            save(options.name, "cpu", content, options.out)
 
 
 if __name__ == "__main__":

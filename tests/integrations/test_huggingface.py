@@ -37,9 +37,9 @@ def network():
     )
 
 
-def train(folder, *listeners, **options):
-    model = network()
-    rows = [
+def train(folder, *listeners, model=None, rows=None, **options):
+    model = model or network()
+    rows = rows or [
         {"pixel_values": inputs, "labels": int(label)}
         for inputs, label in zip(PHOTOS.inputs, PHOTOS.labels, strict=True)
     ]
@@ -96,3 +96,16 @@ def test_mixed_precision_is_audited_without_the_wrapper_of_the_trainer(tmp_path)
     train(tmp_path, audit, bf16=True)
     assert any("bit for bit" in note for note in audit.results[0].notes)
     assert "dlg" not in audit.results[0].refused
+
+
+def test_the_words_of_a_step_on_texts_come_back(tmp_path):
+    torch.manual_seed(0)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 300}
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **dropout))
+    text = torch.tensor([12, 7, 81, 40, 5, 3])
+    row = {"input_ids": text, "attention_mask": torch.ones_like(text), "labels": text}
+    audit = AuditSteps(tmp_path / "audits", at=(0,), loss=None, attacks=["dager"])
+    train(tmp_path, audit, model=model, rows=[row])
+    assert audit.results[0].difference == ""
+    assert torch.equal(audit.results[0].guess[0], text)

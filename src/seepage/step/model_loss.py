@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from seepage.zoo.foreign import find_logits
 
 # Relative difference up to which two losses are the same.
 _CLOSE = 1e-5
+# What the trainer of transformers gives a network besides its batch.
+_ITEMS = "num_items_in_batch"
 
 
 def classify(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -43,6 +46,18 @@ def choose_several(outputs: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(outputs, labels)
 
 
+@dataclass(frozen=True)
+class Scaled:
+    """A multiple of a loss, as where a trainer divides by all items of accumulated batches."""
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    factor: float
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Multiply the loss."""
+        return self.factor * self.loss(outputs, labels)
+
+
 _LOSSES = (classify, predict_next, classify_places, regress, choose_several)
 
 
@@ -63,10 +78,11 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
             "expected a batch as a mapping with labels where the network computes its own loss, "
             f"got {type(batch).__name__}; give loss=, as the training loop calls it"
         )
-    was_training = model.training
+    was_training, alone = model.training, {n: part for n, part in batch.items() if n != _ITEMS}
     try:
         with torch.no_grad():
-            returned = model.eval()(**batch)
+            returned = model.eval()(**alone)
+            divided = model(**batch) if _ITEMS in batch else returned
     except Exception as error:
         raise InvalidValue(
             f"{type(model).__name__} cannot be run on this batch, it raised "
@@ -82,7 +98,7 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
         )
     for loss, value in _compute_losses(find_logits(returned), batch["labels"]):
         if torch.allclose(value, upcast(own).reshape(()), rtol=_CLOSE, atol=1e-7):
-            return loss
+            return loss if _ITEMS not in batch else Scaled(loss, float(divided["loss"] / own))
     raise InvalidValue(
         f"the loss that {type(model).__name__} computes is none of cross-entropy of classes, of "
         "places or of next tokens, squared error or binary cross-entropy; give loss=, as a "

@@ -17,7 +17,7 @@ class LowRank(nn.Module):
     """A frozen linear layer with a trained detour of low rank: W x + c + s B A x.
 
     Args:
-        base: The layer, which is frozen.
+        base: The layer, which is frozen; linear, or the transposed one of GPT-2 in transformers.
         rank: Rows of A and columns of B.
         scale: s.
         spread: Standard deviation of B; 0 as before the first step.
@@ -29,13 +29,14 @@ class LowRank(nn.Module):
     """
 
     def __init__(
-        self, base: nn.Linear, *, rank: int, scale: float = 1.0, spread: float = 0.0
+        self, base: nn.Module, *, rank: int, scale: float = 1.0, spread: float = 0.0
     ) -> None:
         """Freeze the layer and draw the adapter."""
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.lora_A = nn.Linear(base.in_features, rank, bias=False)
-        self.lora_B = nn.Linear(rank, base.out_features, bias=False)
+        inputs, outputs = _count_features(base)
+        self.lora_A = nn.Linear(inputs, rank, bias=False)
+        self.lora_B = nn.Linear(rank, outputs, bias=False)
         self.scale = scale
         nn.init.normal_(self.lora_B.weight, std=spread)
 
@@ -43,6 +44,17 @@ class LowRank(nn.Module):
         """Add the detour to the layer."""
         outputs: Tensor = self.base(inputs) + self.scale * self.lora_B(self.lora_A(inputs))
         return outputs
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _count_features(layer: nn.Module) -> tuple[int, int]:
+    """Inputs and outputs; GPT-2 of transformers keeps its weights the other way round."""
+    assert isinstance(layer.weight, Tensor)
+    rows, columns = layer.weight.shape
+    return (columns, rows) if isinstance(layer, nn.Linear) else (rows, columns)
 
 
 def add_lora(
@@ -92,7 +104,7 @@ def adapt(
     require_int("rank", rank)
     device = next(model.parameters()).device
     model.requires_grad_(False)
-    linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    linear = {n: m for n, m in model.named_modules() if _is_linear(m)}
     chosen = [name for name in linear if name.rsplit(".", 1)[-1] in targets]
     if not chosen:
         raise InvalidValue(

@@ -11,7 +11,7 @@ from seepage.domains import Tokens
 from seepage.exposure.inspection import inspection
 from seepage.exposure.token_budget import token_budget
 from seepage.numerics.row_span import row_span, share_outside, split_span
-from seepage.zoo.lora import LowRank, add_lora
+from seepage.zoo.lora import LowRank, adapt, add_lora
 
 HAMLET = sp.data.load("hamlet")
 
@@ -195,3 +195,15 @@ def test_impossible_options_are_refused(options):
 def test_adapters_without_a_layer_to_go_beside_are_refused():
     with pytest.raises(InvalidValue, match="expected targets"):
         add_lora(sp.zoo.gpt(width=16, layers=1), targets=("q_proj",))
+
+
+def test_adapters_go_beside_the_transposed_layers_of_gpt2():
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    sizes = {"n_embd": 48, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 300}
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
+    adapt(model, rank=12, targets=("c_attn",), head=False)
+    texts = torch.tensor([[12, 7, 81, 40, 5, 3]])
+    batch = {"input_ids": texts, "attention_mask": torch.ones_like(texts), "labels": texts}
+    result = sp.audit_step(model, None, batch, attacks=["token_span"])
+    assert torch.equal(result.guess[:, :-1], texts[:, :-1])
