@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import seepage as sp
 
@@ -94,6 +95,51 @@ def reconstruct(
     seconds = time.perf_counter() - began
     # The peer works on normalised pixels.
     return task.domain.denormalise(found["data"].detach()), seconds
+
+
+class _Texts:
+    """What the peer calls the metadata of a data set of texts."""
+
+    modality = "text"
+    task = "classification"
+
+    def __init__(self, task: sp.Task) -> None:
+        self.classes = task.classes
+        self.shape = task.domain.shape
+
+    def __getitem__(self, name: str) -> object:
+        return getattr(self, name)
+
+
+def reconstruct_texts(
+    task: sp.Task, seen: sp.Observation, people: int, *, steps: int
+) -> tuple[torch.Tensor, float]:
+    """What the peer's `tag` makes of an update, without labels, and the seconds that it took.
+
+    It searches embeddings, so the network must keep its table as `encoder`, and read nothing else
+    off the tokens.
+    """
+    import breaching
+
+    options = breaching.get_attack_config("tag")
+    options.optim.max_iterations = steps
+    options.optim.callback = steps + 1
+    options.restarts.num_trials = 1
+    model = task.model.eval()
+    setup = {"device": torch.device("cpu"), "dtype": torch.float32}
+    attacker = breaching.attacks.prepare_attack(model, torch.nn.CrossEntropyLoss(), options, setup)
+    payload = {
+        "parameters": [p.detach() for p in model.parameters()],
+        "buffers": [b.detach() for b in model.buffers()],
+        "metadata": _Texts(task),
+    }
+    known = {"num_data_points": people, "labels": None, "local_hyperparams": None}
+    shared = {"gradients": list(seen.update), "buffers": None, "metadata": known}
+    began = time.perf_counter()
+    # Faster attention has no second derivative.
+    with sdpa_kernel(SDPBackend.MATH):
+        found, _ = attacker.reconstruct([payload], [shared], {}, dryrun=False)
+    return found["data"].detach(), time.perf_counter() - began
 
 
 def _synchronise(tensor: torch.Tensor) -> None:

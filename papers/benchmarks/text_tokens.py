@@ -13,6 +13,10 @@ whose base is frozen.
 reads whole texts by `dager`: off gradients and five local steps, in float32 and bfloat16, with and
 without the labels. The tokens of a batch must be fewer than the network is wide, so larger batches
 are read by wider networks. `bag_of_words` names the words of the same updates.
+
+    python -m benchmarks.text_tokens --peer [--steps N] [--sizes 1 4]
+
+gives the same updates to TAG of the peer `breaching` (from PyPI, not part of this project).
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage as sp
+from benchmarks.peer import reconstruct_texts
 from benchmarks.provenance import save
 from seepage.core import Protection, Task
 from seepage.core.errors import NotApplicable
@@ -202,9 +207,52 @@ def run_texts(options: argparse.Namespace) -> None:
             save(options.name, options.device, {"rows": rows}, options.out)
 
 
+class PlainEncoder(nn.Module):
+    """The encoder without a mask, as the peer can search its embeddings."""
+
+    def __init__(self, domain: Tokens, width: int) -> None:
+        super().__init__()
+        self.encoder = nn.Embedding(domain.vocabulary, width)
+        self.positions = nn.Embedding(domain.length, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.blocks(self.encoder(tokens) + self.positions.weight).mean(1))
+
+
+def run_peer(options: argparse.Namespace) -> None:
+    """Compare with the peer's TAG on the same updates of texts of 12 words, labels unknown."""
+    play, rows = sp.data.load("hamlet"), []
+    for people in options.sizes:
+        for seed in range(options.first_seed, options.first_seed + options.seeds):
+            torch.manual_seed(seed)
+            task = sp.Task(PlainEncoder(play.domain, WIDTH), sp.cross_entropy, play.domain)
+            order = sp.rng(seed).fork("people").permutation(len(play))[:people]
+            batch = play.take(order.tolist())
+            seen = sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(seed))
+            theirs, seconds = reconstruct_texts(task, seen, people, steps=options.steps)
+            found = {"peer's tag": (sp.Reconstruction(theirs), seconds)}
+            for name in ("dager", "bag_of_words"):
+                began = time.perf_counter()
+                guess = getattr(sp.attacks, name)()(seen, rng=sp.rng(seed))
+                found[name] = (guess, time.perf_counter() - began)
+            for name, (guess, took) in found.items():
+                scores = sp.score(guess, batch, domain=play.domain)
+                names = ("token_recall", "token_precision", "token_accuracy", "exact")
+                row = {n: round(float(scores[n].nan_to_num().mean()), 4) for n in names}
+                rows.append({"people": people, "seed": seed, "attack": name, **row})
+                rows[-1]["seconds"] = round(took, 1)
+                print(rows[-1], flush=True)
+            save("text_peer", "cpu", {"steps": options.steps, "rows": rows}, options.out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", action="store_true", help="whole texts instead of words")
+    parser.add_argument("--peer", action="store_true", help="the peer breaching, if installed")
+    parser.add_argument("--steps", type=int, default=1_000, help="of the peer")
     parser.add_argument("--seeds", type=int, default=2, help="batches of each row")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="for --texts")
@@ -213,8 +261,8 @@ def main() -> None:
     parser.add_argument("--name", default="whole_texts", help="of the result of --texts")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
-    if options.texts:
-        run_texts(options)
+    if options.texts or options.peer:
+        (run_texts if options.texts else run_peer)(options)
         return
     rows: list[dict[str, object]] = []
     for kind in ("decoder", "encoder"):
