@@ -47,7 +47,7 @@ def choose_several(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class _Scaled:
     """A multiple of a loss, as where a trainer divides by all items of accumulated batches."""
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -98,7 +98,7 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
         )
     for loss, value in _compute_losses(find_logits(returned), batch["labels"]):
         if torch.allclose(value, upcast(own).reshape(()), rtol=_CLOSE, atol=1e-7):
-            return loss if _ITEMS not in batch else Scaled(loss, float(divided["loss"] / own))
+            return loss if _ITEMS not in batch else _Scaled(loss, float(divided["loss"] / own))
     raise InvalidValue(
         f"the loss that {type(model).__name__} computes is none of cross-entropy of classes, of "
         "places or of next tokens, squared error or binary cross-entropy; give loss=, as a "
