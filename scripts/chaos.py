@@ -126,6 +126,8 @@ def go_on(
     try:
         sp.audit.run(spec, out, device="cpu", resume=True, **OPTIONS[executor])
     except SeepageError as error:
+        # What is printed here goes into a file too.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         print(" ".join(str(error).splitlines()), file=sys.stderr, flush=True)
         return REFUSED
     return 0
