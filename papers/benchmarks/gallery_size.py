@@ -1,6 +1,6 @@
 """How often a guess finds its person among 100 to 10 000 others, and what looking costs.
 
-    python -m benchmarks.gallery_size --processes 16 --out FOLDER
+    python -m benchmarks.gallery_size --processes 16
 
 Rank 1 among everybody of a data set, of any label. The guess is the truth under noise of a share of
 the range of values, what the closed form returns from the update of
