@@ -12,9 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "lines": 58_900,
-    "public names": 1_200,
-    "single-user modules": 35,
+    "files": 302,
+    "lines": 59_900,
+    "public names": 1_212,
+    "single-user modules": 34,
 }
 
 
