@@ -93,7 +93,7 @@ def test_the_code_of_its_page_runs(capsys):
 def test_the_list_names_everything_with_its_cost():
     listed = " ".join(reproduce("--list").output.split())
     assert all(name in listed for name in names())
-    assert "144 cases, 18M steps" in listed, "003-table1 in full"
+    assert "160 cases, 20M steps" in listed, "003-table1 in full"
 
 
 def test_the_rank_metric_is_the_papers_to_the_last_digit(place):

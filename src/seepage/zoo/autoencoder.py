@@ -24,7 +24,7 @@ class WithInputs(Logits):
         shape: Inputs are reshaped to this, per example; None leaves them as they are.
 
     Example:
-        >>> WithInputs(nn.Linear(2, 3))(torch.ones(1, 2)).shape
+        >>> WithInputs(torch.nn.Linear(2, 3))(torch.ones(1, 2)).shape
         torch.Size([1, 5])
     """
 
