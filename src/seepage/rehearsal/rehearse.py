@@ -259,7 +259,7 @@ def _run(
 def _keep_a_slow_one(ranked: Sequence[Contender], places: int) -> list[Contender]:
     """Give the best search that starts slowly a place in the second round.
 
-    Only there its gain is seen: on smooth networks it ends 10 dB ahead and begins 5 dB behind.
+    Only there its gain is seen: on smooth networks it may end ahead although it begins behind.
     """
     slow = [one for one in ranked if one.starts_slowly][:1]
     if places < 2 or any(one.starts_slowly for one in ranked[:places]):
