@@ -5,8 +5,8 @@
 
 Each table is a process of its own, a few of them side by side, since one of small networks leaves
 a large GPU idle. When the time is up no table begins, and each that runs is asked to end with the
-cells it has. All lies in `records.json`, with its pictures in `pictures.zip`. The next call goes on
-with what `--done FILE` does not have. Needs SEEPAGE_DATA.
+cells it has; with `--keep` the next call goes on with it. All lies in `records.json`, with its
+pictures in `pictures.zip`. Tables in `--done FILE` are not made again. Needs SEEPAGE_DATA.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ def _wait(
 def _begin(name: str, place: Path, options: argparse.Namespace) -> Running:
     command = [sys.executable, "-m", "benchmarks.papers", name]
     command += ["--scale", options.scale, "--device", options.device, "--out", str(place)]
+    command += ["--keep", str(options.keep)] if options.keep else []
     log = (options.out / "log.txt").open("ab")
     threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
     process = subprocess.Popen(
@@ -169,6 +170,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=560.0, help="seconds")
     parser.add_argument("--out", type=Path, default=Path("build/lent"), help="folder")
     parser.add_argument("--done", type=Path, default=None, help="records.json of earlier calls")
+    parser.add_argument("--keep", type=Path, default=None, help="folder of audits to go on with")
     parser.add_argument("--side", type=int, default=4, help="tables at a time")
     parser.add_argument("--scale", default="small", choices=["smoke", "small", "paper"])
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
