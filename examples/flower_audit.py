@@ -20,10 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from flower_federation import (
     CLIENTS,
     DIGITS,
+    EXAMPLES,
     LR,
     network,
     newer_strategy,
@@ -37,9 +39,12 @@ from safetensors.torch import save_file
 
 import seepage as sp
 from seepage.capture import Setting
+from seepage.defenses.chain import OnAggregate
 from seepage.integrations.flower import Recorder, as_mod, capture_mod, masked_mod, recorded
 
 ROUNDS, CLIENT = (1, 5), 0
+# Of all digits, the first ones are those of the clients.
+USED = CLIENTS * max(ROUNDS) * EXAMPLES
 DEFENSE = [{"name": "Clip", "max_norm": 1.0}, {"name": "AddGaussian", "std": 0.01}]
 # Flower adds noise of sensitivity * sqrt(2 log(1.25 / delta)) / epsilon to every parameter.
 LOCAL_DP = LocalDpMod(clipping_norm=1.0, sensitivity=0.1, epsilon=8.0, delta=1e-5)
@@ -47,6 +52,22 @@ LOCAL_DP_LINKS = [
     {"name": "Clip", "max_norm": 1.0},
     {"name": "AddGaussian", "std": round(0.1 * math.sqrt(2 * math.log(1.25 / 1e-5)) / 8.0, 4)},
 ]
+MASKS = [{"name": "flower_audit:SecAggMasks"}]
+SUM = [{"name": "SecureAggregation", "clients": CLIENTS}]
+
+
+@dataclass(frozen=True, repr=False)
+class SecAggMasks(OnAggregate):
+    """What the masks of SecAgg+ do to the update of one client: every entry is drawn anew."""
+
+    def __call__(self, update: sp.Update, *, rng: sp.Rng) -> sp.Update:
+        """Draw every entry, whatever it was."""
+        flat = update.flat()
+        return update.unflatten(2 * rng.uniform(flat.shape, like=flat) - 1)
+
+    def expected(self, update: sp.Update) -> sp.Update:
+        """Return the update: who does not have the masks can only guess that there are none."""
+        return update
 
 
 @dataclass(frozen=True)
@@ -92,14 +113,19 @@ def federations(folder: Path) -> list[View]:
         View("as it is", plain),
         View("behind a mod", defended, defense=DEFENSE),
         View("behind Flower's LocalDpMod", private_, defense=LOCAL_DP_LINKS),
-        View("behind SecAgg+, what one client sends", masked),
-        View("behind SecAgg+, the sum", summed, client="sum"),
+        View("what one client sends under SecAgg+", masked, defense=MASKS),
+        View("the sum under SecAgg+", summed, client="sum", defense=SUM),
     ]
 
 
 def spec(views: Sequence[View], folder: Path) -> str:
-    """Every capture as a scenario; the truth lies beside it, for scoring alone."""
-    lines = ['title = "A Flower federation"', 'metrics = ["ssim", "exact"]']
+    """Every capture as a scenario; the truth lies beside it, for scoring alone.
+
+    A guess must pick its person among digits that no client trains on.
+    """
+    lines = ['title = "A Flower federation"', 'metrics = ["ssim", "exact", "label_accuracy"]']
+    others = DIGITS.batch(len(DIGITS) - USED, start=USED)
+    np.savez(folder / "others.npz", inputs=others.inputs, labels=others.labels)
     for view in views:
         for number in ROUNDS:
             capture = view.recorder.path(number, view.client)
@@ -111,6 +137,7 @@ def spec(views: Sequence[View], folder: Path) -> str:
                 "truth": str(truth),
                 "name": f"round {number}, {view.words}",
                 "batch_size": len(batch),
+                "public": f"npz:{folder / 'others.npz'}",
             }
             lines += [
                 "",

@@ -1,6 +1,7 @@
 """`seepage audit --capture`: from the file of an update to a report, with the truth and without."""
 
 import sys
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -10,10 +11,11 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import load_audit
-from seepage.capture import Capture, Setting
+from seepage.capture import Capture, Setting, load
 from seepage.cli import app
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.report.dossier_sources import read_source
 
 NETWORK = """
 from torch import nn
@@ -109,6 +111,22 @@ def test_the_assumed_range_of_a_capture_is_written_down_with_and_without_the_tru
     audited("--capture", "gradient.safetensors", "--out", "blind")
     for folder in ("seepage-audit", "blind"):
         assert said in (place / folder / "spec.toml").read_text(encoding="utf-8")
+
+
+def test_a_dossier_names_the_weights_that_were_sent_and_strangers_that_were_made_up(place):
+    weights = []
+    for number, out in enumerate(("first", "second")):
+        torch.manual_seed(number)  # the user's network starts from other weights
+        audited("--capture", "gradient.safetensors", "--truth", "truth.safetensors", "--out", out)
+        found = read_source(place / out)
+        weights.append(found.about["digests of weights"])
+        assert any("strangers were made up" in note for note in found.notes)
+    assert weights[0] == weights[1]
+    held = load("gradient.safetensors")
+    moved = {name: tensor + 1 for name, tensor in held.parameters.items()}
+    sp.capture.save(replace(held, parameters=moved), "gradient.safetensors")
+    audited("--capture", "gradient.safetensors", "--truth", "truth.safetensors", "--out", "third")
+    assert read_source(place / "third").about["digests of weights"] != weights[0]
 
 
 def test_nobody_is_said_to_have_come_back_where_the_layer_that_read_them_is_rounding(place):

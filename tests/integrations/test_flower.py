@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
@@ -296,3 +297,10 @@ def test_the_smallest_app_runs_in_a_simulation_and_all_its_updates_come_back(tmp
     assert len(list((tmp_path / "captures").glob("*.safetensors"))) == 6
     said = " ".join(done.stdout.split())
     assert "The images of 6 of 6 updates came back, proved right to 8 bits." in said
+    run([sys.executable, "-m", "seepage", "dossier", "found", "--out", "dossier"])
+    made = json.loads((tmp_path / "dossier" / "dossier.json").read_text(encoding="utf-8"))
+    status = {test["test"]: test["status"] for test in made["tests"]}
+    assert status.pop("reconstruction") == "leak found"
+    assert set(status.values()) == {"not run"}
+    # The clients of one round hold the same weights, and those of the next one others.
+    assert made["sources"][0]["about"]["digests of weights"].count(",") == 1

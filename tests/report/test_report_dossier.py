@@ -88,7 +88,7 @@ def test_the_result_of_an_audit_is_told_by_setting_with_its_control_and_effort(c
     assert bare["status"] == Status.leak
     assert bare["result"].startswith("2 of 2 people were identified: 2 images reconstructed")
     # With both of two found, 0.05^(1/2) is the exact lower end.
-    assert bare["interval"] == "95 % interval: 22.4 to 100.0 % of people"
+    assert bare["interval"] == "95 % interval from 2 updates: 22.4 to 100.0 % of people"
     assert "analytic_fc: 2 cases" in bare["effort"]
     assert "canaries found without the defense: " in bare["control"]
     assert "but not the labels" in bare["adversary"]

@@ -65,6 +65,8 @@ class _GridCell:
     def identity(self) -> Identity:
         """Everything that decides the result, as plain data by name."""
         task, client, target = self.task, self.client, self.target
+        # A captured update brings the weights that were broadcast.
+        sent = task if target.captured is None else target.captured.observe(task).task
         return {
             "seepage": __version__,
             "data": target.data,
@@ -72,7 +74,7 @@ class _GridCell:
             "inputs": target.digest,
             "model": f"{task.name}, mode={task.mode!r}",
             "domain": repr(task.domain),
-            "weights": task.digest,
+            "weights": sent.digest,
             "batch_size": len(target.people),
             "local": asdict(Component.of(client.local)),
             "defense": [asdict(link) for link in describe_defense(client)],

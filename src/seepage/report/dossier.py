@@ -19,8 +19,8 @@ from seepage.core.whole_file import checksum, read_plain
 from seepage.report.words import count_noun, list_words
 
 KIND, FORMAT = "dossier", 1
-# Most bytes of a dossier that is read.
-_LARGEST = 64 * 2**20
+# Most bytes of a file that is read, which evidence on a million candidates does not reach.
+_LARGEST = 256 * 2**20
 _OPINION = "EDPB Opinion 28/2024, paragraph 55"
 _NIST = "NIST AI 100-2e2023, section"
 _OWN = "no guidance: our own addition"
@@ -117,9 +117,10 @@ TESTS: Mapping[str, RequiredTest] = {
     ),
     "attributes": RequiredTest(
         "Attribute inference",
-        "What can be inferred about a person whose other data are known?",
+        "What can be inferred about a given person, such as a diagnosis?",
         (_OPINION,),
-        "To run it: sp.attributes and sp.audit.save_evidence, or an audit that withholds labels",
+        "To run it: sp.attributes and sp.audit.save_evidence, or an audit that withholds labels "
+        "and measures label_accuracy",
     ),
     "reconstruction": RequiredTest(
         "Reconstruction",
@@ -128,10 +129,16 @@ TESTS: Mapping[str, RequiredTest] = {
         "To run it: seepage audit",
     ),
     "inversion": RequiredTest(
-        "Model inversion", "What do the answers of the model tell of people?", (_OPINION,), _OUTSIDE
+        "Model inversion",
+        "What do the answers of the trained model tell of people?",
+        (_OPINION,),
+        _OUTSIDE,
     ),
     "regurgitation": RequiredTest(
-        "Regurgitation of training data", "Does the model repeat them?", (_OPINION,), _OUTSIDE
+        "Regurgitation",
+        "Does the model repeat its training data?",
+        (_OPINION,),
+        _OUTSIDE,
     ),
     "exfiltration": RequiredTest(
         "Exfiltration", "Can training data be taken out of the model?", (_OPINION,), _OUTSIDE
@@ -146,7 +153,7 @@ TESTS: Mapping[str, RequiredTest] = {
         "Model extraction",
         "Can the model be copied?",
         (f"{_NIST} 2.4.3",),
-        "Seepage has no such test: it protects the model, not people.",
+        "Seepage has no such test, since it concerns the model and not people.",
     ),
     "epsilon": RequiredTest(
         "Promised epsilon",
@@ -264,19 +271,30 @@ def find_digest(dossier: Mapping[str, Any]) -> str:
     return checksum(plain.encode())
 
 
-def read_dossier(path: Path) -> Mapping[str, Any]:
-    """Read the JSON of a dossier, and check its digest."""
+def read_json(path: Path, expected: str) -> tuple[Any, str]:
+    """Read a file of JSON; return what it holds, and its SHA-256.
+
+    Args:
+        path: The file.
+        expected: What it should be, for the error message.
+    """
     try:
         data = read_plain(path, follow=True, largest=_LARGEST)
+        return parse_json(data.decode(), str(path)), checksum(data)
+    except UnreadableFile:
+        raise
     except OSError as error:
         raise UnreadableFile(
-            f"cannot read a dossier from {str(path)!r}: {error.strerror}; name the dossier.json "
-            "that seepage dossier wrote"
+            f"cannot read {str(path)!r}: {error.strerror}; expected {expected}"
         ) from error
-    try:
-        return check_dossier(parse_json(data.decode(), str(path)), str(path))
     except UnicodeDecodeError as error:
-        raise UnreadableFile(f"expected a dossier in {str(path)!r}, got no text") from error
+        raise UnreadableFile(f"expected {expected}, got no text in {str(path)!r}") from error
+
+
+def read_dossier(path: Path) -> Mapping[str, Any]:
+    """Read the JSON of a dossier, and check its digest."""
+    found, _ = read_json(path, "the dossier.json that seepage dossier wrote")
+    return check_dossier(found, str(path))
 
 
 def check_dossier(dossier: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401

@@ -11,10 +11,9 @@ from seepage.audit.database import DATABASE
 from seepage.audit.evidence import FORMAT
 from seepage.audit.folder import ENVIRONMENT, SPEC
 from seepage.audit.record import Control, Record
-from seepage.audit.record_schema import parse_json
 from seepage.core.errors import UnreadableFile
 from seepage.core.whole_file import checksum, read_plain
-from seepage.report.dossier import TESTS, DossierFinding, Source, Status
+from seepage.report.dossier import TESTS, DossierFinding, Source, Status, read_json
 from seepage.report.effort import describe_effort
 from seepage.report.intervals import share_interval
 from seepage.report.leak import (
@@ -49,8 +48,6 @@ from seepage.report.words import (
 )
 from seepage.scoring.identification import compute_luck
 
-# Most bytes of a file of evidence, which a million candidates do not reach.
-_LARGEST = 256 * 2**20
 # Probability with which luck alone may be called a leak.
 _LUCK = 0.05
 # Unless more rehearsed members than this are found, a test that finds nobody says nothing.
@@ -92,6 +89,7 @@ def _read_audit(path: Path) -> Source:
         findings=tuple(_find_in_audit(audit, tried, name)),
         notes=(
             *_tell_sampling(audit.records, name),
+            *_tell_galleries(tried, name),
             *tell_limits(tried),
             *inapplicable(audit.records),
         ),
@@ -102,23 +100,23 @@ def _read_audit(path: Path) -> Source:
 def _describe_audit(audit: AuditResult) -> dict[str, str]:
     records = audit.records
     models = dict.fromkeys(record.model for record in records)
-    weights = {
-        str(one.identity.get("model")): str(one.identity.get("weights")) for one in audit.planned
-    }
+    weights = dict.fromkeys(str(one.identity.get("weights")) for one in audit.planned)
     people = {(r.data, p) for r in records for p in r.people}
     labels = label_setups(Setup.of(record) for record in records)
     sizes = sorted({record.batch_size for record in records})
+    # Names of data and settings have commas of their own.
     return {
         "networks": list_words(list(models)),
-        "digests of weights": ", ".join(dict.fromkeys(weights.values())),
-        "data": list_words(list(dict.fromkeys(record.data for record in records))),
+        "digests of weights": ", ".join(weights),
+        "data": "; ".join(dict.fromkeys(record.data for record in records)),
         "people attacked": f"{len(people)}, {_name_sampling(records)}",
         "people per update": list_words([str(size) for size in sizes]),
-        "settings": list_words(list(dict.fromkeys(labels.values()))),
+        "settings": "; ".join(dict.fromkeys(labels.values())),
     }
 
 
 _SAMPLING = {
+    "": "those of the updates that were given, counted anew in each",
     "at random": "drawn at random",
     "in order": "taken in order",
     "by number": "chosen by number",
@@ -126,11 +124,7 @@ _SAMPLING = {
 
 
 def _name_sampling(records: Sequence[Record]) -> str:
-    named = list(
-        dict.fromkeys(
-            record.sampling or "those of the updates that were given" for record in records
-        )
-    )
+    named = dict.fromkeys(record.sampling for record in records)
     return list_words([_SAMPLING.get(one, one) for one in named])
 
 
@@ -140,6 +134,23 @@ def _tell_sampling(records: Sequence[Record], name: str) -> list[str]:
     return [
         f"{name}: not all people were drawn at random ({_name_sampling(records)}): the intervals "
         "hold for people who are like them, and not for everybody in the data."
+    ]
+
+
+_GALLERIES = {
+    "synthetic": "no other people were given, and strangers were made up",
+    "few of the label": "too few strangers have the label of the person",
+}
+
+
+def _tell_galleries(tried: Sequence[Attempt], name: str) -> list[str]:
+    """Where the strangers are not of the kind that "identified" speaks of."""
+    met = {a.identification.gallery for a in tried if a.identification is not None}
+    return [
+        f"{name}: where {why}, only a guess that is nearly a copy counts as identified, and one "
+        "that is not says nothing."
+        for gallery, why in _GALLERIES.items()
+        if gallery in met
     ]
 
 
@@ -230,8 +241,12 @@ def _judge_labels(people: People, about: Mapping[str, str]) -> DossierFinding:
 
 
 def _tell_share(found: Sequence[bool], people: People) -> str:
-    share = share_interval(found, [attempt.update for attempt in people.values()])
-    return f"95 % interval: {100 * share.low:.1f} to {100 * share.high:.1f} % of people"
+    updates = [attempt.update for attempt in people.values()]
+    share = share_interval(found, updates)
+    return (
+        f"95 % interval from {count_noun(len(set(updates)), 'update')}: {100 * share.low:.1f} to "
+        f"{100 * share.high:.1f} % of people"
+    )
 
 
 def _tell_adversary(records: Sequence[Record]) -> str:
@@ -259,23 +274,13 @@ def _add(controls: Iterator[Control] | Mapping[Control, None], which: str) -> st
 
 
 def _read_evidence(path: Path) -> Source:
-    try:
-        data = read_plain(path, follow=True, largest=_LARGEST)
-    except OSError as error:
-        raise UnreadableFile(
-            f"cannot read {str(path)!r}: {error.strerror}; expected the folder of an audit, or a "
-            "file of evidence"
-        ) from error
-    try:
-        plain = parse_json(data.decode(), str(path))
-    except UnicodeDecodeError:
-        plain = None
+    expected = (
+        "the folder of an audit, or a file that seepage membership --out or save_evidence wrote"
+    )
+    plain, digest = read_json(path, expected)
     kind = plain.get("kind") if isinstance(plain, dict) else None
     if not isinstance(kind, str) or kind not in _JUDGES:
-        raise UnreadableFile(
-            f"expected the folder of an audit, or a file that seepage membership --out or "
-            f"save_evidence wrote, got {str(path)!r}"
-        )
+        raise UnreadableFile(f"expected {expected}, got {str(path)!r}")
     if plain.get("format") != FORMAT:
         raise UnreadableFile(
             f"expected evidence in format {FORMAT} in {str(path)!r}, got "
@@ -287,7 +292,7 @@ def _read_evidence(path: Path) -> Source:
         return Source(
             name=path.name,
             title=TESTS[finding.test].name,
-            files={path.name: checksum(data)},
+            files={path.name: digest},
             about={"system": str(plain["system"]), "data": str(plain["data"])},
             versions={"seepage": str(plain["seepage"])},
             seeds=(seed,) if isinstance(seed, int) else (),

@@ -290,7 +290,8 @@ def _tell_worst(attempt: Attempt) -> str:
         if attempt.level is not Level.reconstructed and not _is_doubtful(attempt):
             among += f" (at least 1 in {_round_claim(found.one_in_low)})"
     elif found is not None:
-        among = f", place {found.rank} among {found.strangers} strangers{_describe_gallery(found)}"
+        place = "first" if found.rank == 1 else f"place {found.rank}"
+        among = f", {place} among {found.strangers} strangers{_describe_gallery(found)}"
     beside = attempt.without_update
     guessed = f"; a guess that needs no update reaches {beside.words()}" if beside.value else ""
     return f"The worst-off person, {data} #{person}, {how}{among}{guessed}."

@@ -66,9 +66,9 @@ def _opening(dossier: Plain) -> Markup:
         element(
             "p",
             {"class": "detail"},
-            "Each test below attacked what the system shares during training, as an adversary "
-            "would. The most that a test can show in favour of a system is that it resisted these "
-            "tests at this effort.",
+            "Each test that was run attacked what the system shares during training, as an "
+            "adversary would. The most that a test can show in favour of a system is that it "
+            "resisted these tests at this effort.",
         ),
         None
         if changes is None
@@ -86,6 +86,11 @@ def _opening(dossier: Plain) -> Markup:
 def _badge(status: str) -> Markup:
     known = Status(status)
     return element("span", {"class": f"badge {_CLASSES[known]}"}, _SHORT.get(known, str(known)))
+
+
+def _name_columns(*titles: str) -> dict[str, str]:
+    """The style sheet knows columns by their first word, on a phone it writes some of them."""
+    return {title: title.partition(" ")[0] for title in titles}
 
 
 def _summary_section(tests: Sequence[Plain]) -> Section:
@@ -107,7 +112,7 @@ def _summary_section(tests: Sequence[Plain]) -> Section:
             "Tests",
             table(
                 "Tests, and how far they were run",
-                {"test": "", "guidance": "", "status": "", "settings tested": ""},
+                _name_columns("test", "guidance", "status", "settings tested"),
                 rows,
                 {"class": "dossier"},
             ),
@@ -129,7 +134,7 @@ def _test_section(test: Plain, numbers: Mapping[str, str]) -> Section:
             join_markup(
                 element("b", None, one["subject"]),
                 element("br"),
-                faint(f"adversary {numbers[one['adversary']]}, from {one['source']}"),
+                faint(f"adversary {numbers[one['adversary']]}, source: {one['source']}"),
             ),
             _badge(one["status"]),
             join_markup(
@@ -149,7 +154,7 @@ def _test_section(test: Plain, numbers: Mapping[str, str]) -> Section:
             test["name"],
             table(
                 "One line for each setting that was tested, the worst first",
-                dict.fromkeys(("setting", "status", "result", "effort", "control"), ""),
+                _name_columns("setting", "status", "result", "effort", "control"),
                 rows,
                 {"class": "dossier"},
             ),
@@ -167,8 +172,8 @@ def _adversary_section(numbers: Mapping[str, str]) -> Section | None:
     return Section(
         "adversaries",
         "Threat models",
-        "What the adversary of each line had. Nobody tested here had the private data, or the "
-        "randomness of a client.",
+        "What the adversary of each line had. None was given what it looks for, or the randomness "
+        "of a client.",
         element("dl", {"class": "facts"}, *items),
     )
 
@@ -212,7 +217,8 @@ _WORDS = {
     "setting": "a network with the client's defense, batch size and local training",
     "identified": "the attack's guess puts the person first among strangers of the same kind",
     **{str(level): meaning for level, meaning in MEANINGS.items() if level.identified},
-    "stranger": "somebody of the same data who was not in the update",
+    "stranger": "somebody of the same data who was not in the update, unless a limit above says "
+    "that strangers were made up",
     "canary": "a person or record planted by the test itself, to see whether it is found",
     "luck": "what a guess finds that ignores the update",
     "p-value": "how often somebody who was not there would look as much like a member",
@@ -248,7 +254,7 @@ def _change_section(changes: Plain | None) -> Section | None:
             "Changes",
             table(
                 "Findings that changed",
-                dict.fromkeys(("setting", "test", "change", "before", "now"), ""),
+                _name_columns("setting", "test", "change", "before", "now"),
                 rows,
                 {"class": "dossier"},
             ),
