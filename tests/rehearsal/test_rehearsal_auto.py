@@ -1,6 +1,7 @@
 """`auto` computes what can be computed, rehearses the rest, and never sees the private batch."""
 
 import json
+import time
 from dataclasses import asdict, replace
 
 import pytest
@@ -14,7 +15,7 @@ from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
 from seepage.core.race import Race, Trial
-from seepage.rehearsal import ALL_ATTACKS, Auto, Effort, make_up, rehearse
+from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
 from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.rehearse import (
     Rehearsal,
@@ -23,6 +24,7 @@ from seepage.rehearsal.rehearse import (
     make_forecast,
     simulate_client,
 )
+from seepage.search.runner import Runner
 from seepage.testing import check_attack
 from seepage.threats.threat import Threat
 
@@ -350,6 +352,68 @@ def test_time_cuts_the_steps_and_the_race_says_so(photos, task):
     assert short.trace.steps < 10_000
     long = sp.auto(budget=30, seconds=600.0)(seen, rng=sp.rng(1))
     assert not long.trace.race.cut
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only searches move: 0.3 s for each, and 0.01 s for each of its steps."""
+    now = [0.0]
+    prepare, take = Runner._prepare, Runner._take
+
+    def spend(seconds, work):
+        def run(*args):
+            now[0] += seconds
+            return work(*args)
+
+        return run
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(Runner, "_prepare", spend(0.3, prepare))
+    monkeypatch.setattr(Runner, "_take", spend(0.01, take))
+    auto_attack._measured.cache_clear()
+    rehearse._remembered.cache_clear()
+    return now
+
+
+@pytest.mark.parametrize("seconds", [3.0, 15.0])
+def test_the_time_is_used_where_it_cuts_the_steps(photos, task, public, clock, seconds):
+    guess = Auto(EFFORTS["quick"], public, seconds)(observe(task, photos.take([0])), rng=sp.rng(1))
+    assert guess.trace.race.cut
+    assert 0.8 * seconds < clock[0] < 1.05 * seconds
+
+
+def test_all_steps_are_taken_where_they_fit(photos, task, public, clock):
+    effort = Effort(1_500, (3, 2), (1, 1))
+    seen, seconds = observe(task, photos.take([0])), 22.0
+    timed = Auto(effort, public, seconds)(seen, rng=sp.rng(1))
+    assert clock[0] < seconds
+    assert not timed.trace.race.cut
+    rehearse._remembered.cache_clear()
+    free = Auto(effort, public)(seen, rng=sp.rng(1))
+    assert torch.equal(timed.inputs, free.inputs)
+
+
+def test_steps_for_the_update_are_priced_by_what_the_chosen_search_took():
+    effort = Effort(1_000, (2, 1), (1, 1))
+    chosen = rehearse.Chosen((SEARCHES[0],), Race("psnr"), spent=5.0, each=0.05)
+    assert Auto(effort, seconds=20.0)._fit_search(chosen, 100) == int((19.0 - 5.0) / 0.05)
+    assert Auto(effort, seconds=200.0)._fit_search(chosen, 100) == effort.plan()[1]
+    assert Auto(effort)._fit_search(chosen, 100) == 100
+
+
+def test_closed_forms_are_rehearsed_once_for_the_same_people(photos, task, public, monkeypatch):
+    batch, network = photos.take([0]), sp.zoo.mlp(hidden=(32,), domain=photos.domain)
+    seen = observe(network, batch, defense=sp.AddGaussian(1e-4))
+    attacked, attack = [], Rehearsal.attack
+    monkeypatch.setattr(
+        Rehearsal, "attack", lambda self, one, n: attacked.append(one) or attack(self, one, n)
+    )
+    rehearse._remembered.cache_clear()
+    contenders = (Contender("analytic_fc", searches=False), *SEARCHES)
+    rungs = (Rung(2, 1, 5), Rung(1, 1, 10))
+    race = rehearse.rehearse(seen, contenders, public, rungs, chosen=1, steps=20).race
+    assert len(attacked) == 1 + 2 + 1
+    assert [trial.attack for trial in race.trials].count("analytic_fc") == 2
 
 
 def test_what_is_tried_is_told_to_a_display(photos, task, public):

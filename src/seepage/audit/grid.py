@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean
@@ -22,7 +21,7 @@ from seepage.core import Attack, LocalComputation, Metric, Protection, Task
 from seepage.core.construct import Component
 from seepage.core.digest import stable_repr
 from seepage.core.errors import MissingKnowledge, error_path
-from seepage.core.progress import listen
+from seepage.core.progress import measure_pace
 from seepage.core.protocols import needs_labels
 from seepage.defenses.chain import chain
 from seepage.rehearsal.public_data import PublicData, Rehearses
@@ -233,14 +232,6 @@ class Audit:
         yield from executor(self.cases(targets), announce_nothing)
 
 
-# A search is timed for so many steps, or for so long if they are slow.
-STEPS, SECONDS = 3, 5.0
-
-
-class _Enough(BaseException):
-    """Stops an attack that has shown how fast it is; `except Exception` does not catch it."""
-
-
 def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> list[float]:
     """Estimate the seconds that each of these cases takes in this process.
 
@@ -267,17 +258,6 @@ def _kind(case: AnyCase) -> tuple[str, ...]:
 
 def _measure(case: AnyCase) -> float:
     """Time a few steps of an attack and extrapolate; time anything else whole."""
-    began, first, seconds = time.perf_counter(), None, 0.0
-
-    def stop(step: int, steps: int, _: float) -> None:
-        nonlocal first, seconds
-        now = time.perf_counter()
-        first = first or (step, now)
-        taken, spent = step - first[0], now - first[1]
-        if taken and (taken >= min(STEPS, steps - first[0]) or spent >= SECONDS):
-            seconds = first[1] - began + spent / taken * steps
-            raise _Enough
-
-    with listen(stop), suppress(_Enough):
-        run_case(case)
-    return seconds or time.perf_counter() - began
+    began = time.perf_counter()
+    pace = measure_pace(lambda: run_case(case))
+    return time.perf_counter() - began if pace is None else pace.seconds

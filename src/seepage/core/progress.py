@@ -12,9 +12,11 @@ Work of several runs, such as restarts one after the other, counts as one with `
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 Listener = Callable[[int, int, float], None]
 
@@ -90,3 +92,53 @@ def staged(name: str) -> Iterator[None]:
         yield
     finally:
         _stage.reset(token)
+
+
+# A search is timed for so many steps, or for so long if they are slow.
+_TIMED_STEPS, _TIMED_SECONDS = 3, 5.0
+
+
+class _Enough(BaseException):
+    """Stops a search that has shown how fast it is; `except Exception` does not catch it."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a search is.
+
+    Args:
+        start: Seconds until its first step is done, with all that it prepares.
+        each: Seconds of every further step.
+        steps: How many it takes in all.
+    """
+
+    start: float
+    each: float
+    steps: int
+
+    @property
+    def seconds(self) -> float:
+        """How long all of it takes."""
+        return self.start + self.each * self.steps
+
+
+def measure_pace(search: Callable[[], object]) -> Pace | None:
+    """Time the first steps of a search between its reports, and stop it there.
+
+    Returns:
+        None if it ends before it was timed, or reports nothing.
+    """
+    began, first, pace = time.perf_counter(), None, None
+
+    def stop(step: int, steps: int, _: float) -> None:
+        nonlocal first, pace
+        now = time.perf_counter()
+        first = first or (step, now)
+        taken, spent = step - first[0], now - first[1]
+        if taken and (taken >= min(_TIMED_STEPS, steps - first[0]) or spent >= _TIMED_SECONDS):
+            pace = Pace(first[1] - began, spent / taken, steps)
+            raise _Enough
+
+    with listen(stop), suppress(_Enough):
+        search()
+    return pace

@@ -6,17 +6,19 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from torch import Tensor
 
 from seepage.attacks import ATTACKS
-from seepage.attacks.applicability import Applicability, check_applicability
+from seepage.attacks.applicability import check_applicability
 from seepage.attacks.certificate import EXPLAINED
 from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
 from seepage.core.plugins import Catalogue
-from seepage.core.progress import listen, spanning, staged
+from seepage.core.progress import Pace, listen, measure_pace, spanning, staged
 from seepage.core.race import Race
 from seepage.core.rng import require_key
 from seepage.rehearsal.combine import combine
@@ -24,6 +26,7 @@ from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
 from seepage.rehearsal.rehearse import Chosen, Rung, rehearse
 from seepage.search.many import attack_many
+from seepage.threats.threat import Threat
 
 EffortName = Literal["quick", "standard", "thorough"]
 # More steps than this go into further restarts.
@@ -31,6 +34,8 @@ _LONGEST = 8_000
 # Fewer steps than this say too little of how a search would end.
 _SHORTEST = 160
 _MADE_UP = 64
+# The share of the time that is planned.
+_PLANNED = 0.95
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,23 @@ class Effort:
         if not rounds:
             return (), max(1, self.steps)
         return tuple(Rung(c, b, first * 2**i) for i, (c, b) in enumerate(rounds)), half
+
+    def fit(self, pace: Pace, seconds: float, batch_size: int = 1) -> Effort:
+        """The same with as many of its steps as fit into a time.
+
+        Args:
+            pace: Of one search.
+            seconds: The time.
+            batch_size: People in an update.
+        """
+        rungs, steps = self.plan(batch_size)
+        # Two more tell the pace.
+        searches = 3 + sum(rung.contenders * rung.batches for rung in rungs)
+        needed = searches * pace.start + (steps + sum(rung.cost for rung in rungs)) * pace.each
+        if needed <= seconds or self.steps == 1:
+            return self
+        share = min(0.98, seconds / needed)
+        return replace(self, steps=max(1, int(share * self.steps))).fit(pace, seconds, batch_size)
 
 
 def _cost(rounds: Sequence[tuple[int, int]]) -> int:
@@ -162,21 +184,41 @@ class Auto:
         searches = list_contenders(seen, found)
         if searches:
             closed = [Contender(name, searches=False) for name in computed]
-            effort = self._fit(seen, found)
+            effort = self._fit(seen, searches)
             chosen = self._choose(seen, [*closed, *searches], effort)
-            if effort != self.effort:
-                chosen = replace(chosen, race=replace(chosen.race, cut=True))
-            return None, _Searched(seen, chosen, computed, effort)
+            rungs, planned = effort.plan(seen.batch_size or 1)
+            steps = self._fit_search(chosen, planned)
+            if effort != self.effort or steps < planned:
+                taken = steps + sum(rung.cost for rung in rungs)
+                note = f"took {taken} of {self.effort.steps} steps, as many as fit into the time"
+                note = "; ".join(filter(None, (note, chosen.race.note)))
+                chosen = replace(chosen, race=replace(chosen.race, cut=True, note=note))
+            return None, _Searched(seen, chosen, computed, steps)
         if computed:
             return max(computed.values(), key=_weigh), None
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise NotApplicable(f"no attack applies to this update ({reasons})")
 
-    def _fit(self, seen: Observation, found: Applicability) -> Effort:
+    def has_time_to_rehearse(self, seen: Observation) -> bool:
+        """Whether so many steps fit into the time that some are rehearsed."""
+        searches = list_contenders(seen, check_applicability(seen))
+        return bool(searches and self._fit(seen, searches).plan(seen.batch_size or 1)[0])
+
+    def _fit(self, seen: Observation, searches: Sequence[Contender]) -> Effort:
         """The effort, cut to what fits into the time."""
         if self.seconds is None:
             return self.effort
-        return replace(self.effort, steps=fit_steps(seen, found, self.effort.steps, self.seconds))
+        pace = _measure_pace(seen, searches[0], min(self.effort.steps, _LONGEST))
+        if pace is None:
+            return self.effort
+        return self.effort.fit(pace, _PLANNED * self.seconds, seen.batch_size or 1)
+
+    def _fit_search(self, chosen: Chosen, planned: int) -> int:
+        """Steps for the update: as planned, or by what the chosen searches took in rehearsal."""
+        if self.seconds is None or not chosen.each:
+            return planned
+        left = max(_PLANNED * self.seconds - chosen.spent, self.seconds / 4)
+        return min(self.effort.plan()[1], max(1, int(left / chosen.each)))
 
     def _choose(self, seen: Observation, contenders: Sequence[Contender], effort: Effort) -> Chosen:
         """Rehearse; where that cannot be done, take the closed forms and the first search."""
@@ -201,7 +243,7 @@ class Auto:
         """Attack with the chosen contenders, updates with the same choice side by side."""
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, one in searched.items():
-            groups.setdefault((one.effort, *one.chosen.race.chosen), []).append(place)
+            groups.setdefault((one.steps, *one.chosen.race.chosen), []).append(place)
         found: dict[int, Reconstruction | SeepageError] = {}
         for places in groups.values():
             chosen = searched[places[0]].chosen
@@ -227,12 +269,11 @@ class _Searched:
     seen: Observation
     chosen: Chosen
     computed: Mapping[str, Reconstruction]
-    effort: Effort
+    steps: int
 
     def build(self, contender: Contender) -> Attack:
         """A chosen search with its share of the steps; many steps are several restarts."""
-        _, steps = self.effort.plan()
-        steps //= max(1, sum(one.searches for one in self.chosen.contenders))
+        steps = self.steps // max(1, sum(one.searches for one in self.chosen.contenders))
         restarts = max(1, math.ceil(steps / _LONGEST))
         return contender.build(steps // restarts, restarts=restarts)
 
@@ -289,31 +330,24 @@ def _time(found: Reconstruction | SeepageError, seconds: float) -> Reconstructio
     return replace(found, trace=replace(found.trace, seconds=seconds))
 
 
-# Steps that are measured to tell how many fit, and the share of the time that is planned.
-_TRIAL, _PLANNED = 3, 0.9
+@lru_cache(maxsize=128)
+def _measured(kind: str) -> list[Pace | None]:
+    """The pace of searches of a kind, measured once in this process."""
+    return []
 
 
-def fit_steps(seen: Observation, found: Applicability, wanted: int, seconds: float) -> int:
-    """How many of the wanted steps fit into the time, as measured on a few of them.
-
-    Args:
-        seen: What will be attacked.
-        found: Which attacks apply to it.
-        wanted: Steps in all.
-        seconds: How long they may take.
-    """
-    search = next((one for one in found.chosen if one.name == "inverting_gradients"), None)
-    if search is None:
-        return wanted
-    short = replace(search, options={**search.options, "steps": _TRIAL})
-    try:
-        short.attack(seen, rng=Rng(0).fork("warm"))
-        began = time.perf_counter()
-        short.attack(seen, rng=Rng(0).fork("trial"))
-    except Exception:  # noqa: BLE001 - the run itself will fail as well, and say why
-        return wanted
-    each = (time.perf_counter() - began) / _TRIAL
-    return min(wanted, max(1, int(_PLANNED * seconds / each)))
+def _measure_pace(seen: Observation, contender: Contender, steps: int) -> Pace | None:
+    """How fast a search is, or None if it fails: the run itself will fail as well, and say why."""
+    client = seen.simulate.client or seen.simulate
+    held = _measured(digest(seen.task.digest, stable_repr((client, Threat.of(seen), contender))))
+    if not held:
+        try:
+            contender.build(1)(seen, rng=Rng(0).fork("warm"))
+            search = contender.build(steps)
+            held.append(measure_pace(lambda: search(seen, rng=Rng(0).fork("trial"))))
+        except Exception:  # noqa: BLE001
+            held.append(None)
+    return held[0]
 
 
 def auto(

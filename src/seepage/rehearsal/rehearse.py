@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -52,6 +53,11 @@ class Rung:
     batches: int
     steps: int
 
+    @property
+    def cost(self) -> int:
+        """Steps of all of them together."""
+        return self.contenders * self.batches * self.steps
+
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
@@ -61,11 +67,15 @@ class Chosen:
         contenders: The attacks that go on, the best first.
         race: How it went.
         spare: Those that could be tried if all of these fail, the best first.
+        spent: Seconds that its searches took in all; 0 if the race was stored.
+        each: Seconds that a step of the chosen searches took in the last round, likewise.
     """
 
     contenders: tuple[Contender, ...]
     race: Race
     spare: tuple[Contender, ...] = ()
+    spent: float = 0.0
+    each: float = 0.0
 
     @classmethod
     def of(cls, race: Race, contenders: Sequence[Contender]) -> Chosen:
@@ -216,15 +226,23 @@ def _run(
 ) -> Chosen:
     trials: list[Trial] = []
     guesses: dict[str, list[Reconstruction]] = {}
+    # Of the searches, by round.
+    seconds: list[dict[Contender, float]] = []
     computed = [contender for contender in contenders if not contender.searches]
     left = [contender for contender in contenders if contender.searches]
-    for rung in rungs:
-        latest = {}
-        # Closed forms take no steps, so they run in every round.
-        for contender in (*computed, *left[: rung.contenders]):
-            name, attack = str(contender), contender.build(rung.steps)
-            trial, guesses[name] = _try(rehearsal, name, attack, rung)
-            latest[contender] = trial if contender.searches else replace(trial, steps=0)
+    latest: dict[Contender, Trial] = {}
+    for before, rung in zip((None, *rungs), rungs, strict=False):
+        # Closed forms take no steps, so they go on as they were while the people are the same.
+        if before is None or rung.batches != before.batches:
+            latest = {
+                one: _try(rehearsal, one, replace(rung, steps=0), guesses) for one in computed
+            }
+        latest = {one: latest[one] for one in computed}
+        seconds.append({})
+        for contender in left[: rung.contenders]:
+            began = time.perf_counter()
+            latest[contender] = _try(rehearsal, contender, rung, guesses)
+            seconds[-1][contender] = time.perf_counter() - began
         trials += latest.values()
         more = min(1.0, max(0.0, _doublings(steps, rung))) / 2
         expected = {
@@ -253,7 +271,14 @@ def _run(
         masked=_is_masked(trials, contenders, metric),
         made_up=made_up,
     )
-    return Chosen.of(race, contenders)
+    # On a GPU the batches of a round are attacked side by side.
+    rows = 1 if next(iter(rehearsal.seen[0].update)).is_cuda else rungs[-1].batches
+    each = [seconds[-1][one] / (rows * rungs[-1].steps) for one in left if one.searches]
+    return replace(
+        Chosen.of(race, contenders),
+        spent=sum(sum(one.values()) for one in seconds),
+        each=fmean(each) if each else 0.0,
+    )
 
 
 def _keep_a_slow_one(ranked: Sequence[Contender], places: int) -> list[Contender]:
@@ -274,16 +299,20 @@ def _doublings(steps: int, rung: Rung) -> float:
 
 
 def _try(
-    rehearsal: Rehearsal, name: str, attack: Attack, rung: Rung
-) -> tuple[Trial, list[Reconstruction]]:
-    """Attack the batches of one round, and score what came back."""
+    rehearsal: Rehearsal,
+    contender: Contender,
+    rung: Rung,
+    guesses: dict[str, list[Reconstruction]],
+) -> Trial:
+    """Attack the batches of one round, keep the guesses, and score what came back."""
+    name = str(contender)
     with staged(f"rehearsing {name}"):
-        found = rehearsal.attack(attack, rung.batches)
-    guesses = [one for one in found if isinstance(one, Reconstruction)]
+        found = rehearsal.attack(contender.build(rung.steps), rung.batches)
     errors = [one for one in found if isinstance(one, SeepageError)]
+    guesses[name] = [one for one in found if isinstance(one, Reconstruction) and not errors]
     if errors:
-        return Trial(name, rung.steps, error=str(errors[0]).splitlines()[0]), []
-    return Trial(name, rung.steps, rehearsal.score(guesses)), guesses
+        return Trial(name, rung.steps, error=str(errors[0]).splitlines()[0])
+    return Trial(name, rung.steps, rehearsal.score(guesses[name]))
 
 
 @dataclass(frozen=True)

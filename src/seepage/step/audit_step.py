@@ -281,8 +281,6 @@ def audit_step(
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
         canaries = _choose_canaries(who, others, effort)
-        # Without a defense, the rehearsal of a control is that of the step, or of the first.
-        rehearsed = 0.5 * len(canaries) + (0.5 if canaries and client.chain.links else 0.0)
         listed = list_attacks(
             attacks,
             seen,
@@ -290,7 +288,8 @@ def audit_step(
             effort=effort,
             steps=steps,
             seconds=seconds,
-            runs=1.0 + rehearsed,
+            controls=len(canaries),
+            shared=not client.chain.links,
             public=_shape_public(
                 read_public(public, others, taken=len(private) * max(1, len(canaries))), task
             ),

@@ -15,10 +15,11 @@ from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
+from seepage.core.progress import measure_pace
 from seepage.core.rng import require_key
 from seepage.domains.box import Box
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
-from seepage.rehearsal.auto_attack import EffortName, fit_steps
+from seepage.rehearsal.auto_attack import EffortName
 
 # Steps of a search that is asked for by name.
 _STEPS = 1_000
@@ -35,12 +36,10 @@ class StepAttack:
     Args:
         name: What records call it.
         attack: What it does.
-        cut: Why it takes fewer steps than it was meant to; empty if it takes all.
     """
 
     name: Component
     attack: Attack
-    cut: str = ""
 
 
 def list_attacks(
@@ -51,7 +50,8 @@ def list_attacks(
     effort: EffortName,
     steps: int | None,
     seconds: float,
-    runs: float,
+    controls: int,
+    shared: bool,
     public: PublicData | None,
     ranges: Ranges,
 ) -> list[StepAttack]:
@@ -64,7 +64,8 @@ def list_attacks(
         effort: Of `auto`.
         steps: All steps of `auto`, or those of a search that is asked for by name.
         seconds: How long all of it may take.
-        runs: How often the steps of `auto` are taken, with its controls.
+        controls: On how many other batches `auto` runs as well.
+        shared: Whether these have the client of the step, and with it the rehearsal.
         public: What `auto` rehearses on.
         ranges: That inputs may lie in.
     """
@@ -73,19 +74,18 @@ def list_attacks(
     if effort not in EFFORTS:
         raise UnknownName("effort", effort, EFFORTS)
     wanted = steps or EFFORTS[effort].steps
-    fit = fit_steps(seen, found, wanted, seconds / runs)
-    made: Attack = auto(effort=effort, budget=fit, public=public)
-    if len(ranges) > 1:
-        made = FindRange(made, ranges, steps=max(1, min(_PROBE, fit // 10)))
-    cut = (
-        ""
-        if fit == wanted
-        else (
-            f"auto took {fit} of {wanted} steps, as many as fit into seconds=; give more seconds "
-            "before you rely on what it did not find"
-        )
+    probe = max(1, min(_PROBE, wanted // 10))
+    probing = len(ranges) * probe / wanted if len(ranges) > 1 else 0.0
+    # Half of the steps are rehearsed, the first control rehearses for all.
+    halves = 2 + controls + (controls > 0 and not shared)
+    each = seconds / (halves / 2 + probing)
+    made = auto(effort=effort, budget=wanted, public=public, seconds=each)
+    if controls and not made.has_time_to_rehearse(seen):
+        made = replace(made, seconds=seconds / (1 + controls))
+    found_range = FindRange(made, ranges, steps=probe, seconds=each * probing)
+    chosen = StepAttack(
+        Component("auto", {"effort": effort, "steps": wanted}), found_range if probing else made
     )
-    chosen = StepAttack(Component("auto", {"effort": effort, "steps": fit}), made, cut)
     # What `auto` proves of a text may be less than all of its words.
     words = [one for one in found.chosen if one.name == "bag_of_words"]
     return [chosen, *(StepAttack(Component(one.name, {}), one.attack) for one in words)]
@@ -192,20 +192,37 @@ class FindRange:
         attack: The attack.
         ranges: As for `TryRanges`; the first is kept if no search runs.
         steps: Steps of the search in each range.
+        seconds: How long these may take together at most; None for as long as they take.
     """
 
     attack: Attack
     ranges: tuple[tuple[float, float], ...]
     steps: int = 100
+    seconds: float | None = None
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Probe every range, and attack in the best."""
         require_key(rng)
-        probe = InferLabels(inverting_gradients(steps=self.steps, restarts=1, tv=1e-3))
+        steps = self._fit(observation)
         lowest: dict[tuple[float, float], float] = {}
         for bounds in self.ranges:
             with suppress(SeepageError):
-                found = probe(_narrow(observation, bounds), rng=rng.fork("range"))
+                found = _probe(steps)(_narrow(observation, bounds), rng=rng.fork("range"))
                 lowest[bounds] = min(found.trace.finals, default=math.inf)
         best = min(lowest, key=lambda bounds: lowest[bounds], default=self.ranges[0])
         return self.attack(_narrow(observation, best), rng=rng)
+
+    def _fit(self, observation: Observation) -> int:
+        """As many steps as fit into the time."""
+        pace = None
+        if self.seconds is not None:
+            with suppress(SeepageError):
+                pace = measure_pace(lambda: _probe(self.steps)(observation, rng=Rng(0)))
+        if pace is None or self.seconds is None:
+            return self.steps
+        left = self.seconds / len(self.ranges) - pace.start
+        return min(self.steps, max(1, int(left / pace.each)))
+
+
+def _probe(steps: int) -> Attack:
+    return InferLabels(inverting_gradients(steps=steps, restarts=1, tv=1e-3))

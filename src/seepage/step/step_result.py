@@ -153,6 +153,7 @@ class StepAudit:
         return str(self)
 
 
+_MORE = "give more seconds before you rely on what it did not find"
 _NO_ATTACK = (
     "No attack applies to this step. That is no evidence that nothing leaks: what is trained reads "
     "mixtures that no closed form here takes apart."
@@ -202,9 +203,9 @@ def run_attacks(
         if outcome.record.error is not None:
             refused[one.name.name] = outcome.record.error
             continue
-        if one.cut and not _proven(outcome.record):
-            record = replace(outcome.record, effort={**outcome.record.effort, "cut": 1})
-            outcome, notes = replace(outcome, record=record), (*notes, one.cut)
+        race = outcome.record.race
+        if race is not None and race.cut:
+            notes = (*notes, f"{one.name.name} {race.note}; {_MORE}")
         if real.foreign:
             record = replace(outcome.record, effort={**outcome.record.effort, "foreign": 1})
             outcome = replace(outcome, record=record)
