@@ -41,7 +41,7 @@ GALLERIES = (
 )
 KINDS = ("noise 0.5", "closed form", "somebody else")
 # Of a gallery of 10 000 and of a smaller one.
-FEW, PEOPLE = 12, 40
+FEW, PEOPLE = 48, 40
 # Deviation of the noise on the update whose closed form is looked at.
 NOISE = 0.2
 

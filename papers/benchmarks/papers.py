@@ -27,7 +27,14 @@ from seepage_papers.reproduce import Wish, reproduce, what_is_done
 from seepage_papers.table import SCALES
 
 
-def record(name: str, scale: str, device: str, keep: Path | None, to: Path | None) -> int:
+def record(
+    name: str,
+    scale: str,
+    device: str,
+    keep: Path | None,
+    to: Path | None,
+    rows: tuple[str, ...] = (),
+) -> int:
     """Make a table and keep it, with its pictures where they say something; 0 if all went well."""
     with tempfile.TemporaryDirectory() as folder:
         out = (keep or Path(folder)) / f"{name}-{scale}"
@@ -43,6 +50,7 @@ def record(name: str, scale: str, device: str, keep: Path | None, to: Path | Non
             dry_run=False,
             plain=True,
             quiet=False,
+            rows=rows,
         )
         stopped = False
         with raise_on_signals():
@@ -73,12 +81,13 @@ def main() -> int:
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--keep", type=Path, default=None, help="folder to keep and resume audits")
     parser.add_argument("--out", type=Path, default=None, help="folder for results and pictures")
+    parser.add_argument("--row", action="append", default=[], help="make only rows of these labels")
     parser.add_argument("--page", action="store_true", help="write docs/results.md")
     options = parser.parse_args()
     device = pick_device(options.device)
     failed = 0
     for name in options.names or ([] if options.page else names()):
-        failed |= record(name, options.scale, device, options.keep, options.out)
+        failed |= record(name, options.scale, device, options.keep, options.out, tuple(options.row))
     if options.page:
         PAGE.write_text(page(), encoding="utf-8")
         print(PAGE)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from benchmarks import assemble
 from benchmarks.papers import record
 from PIL import Image
 from typer.testing import CliRunner
@@ -48,6 +49,11 @@ values = [[0.0, "-"]]
 [scale.smoke]
 people = 2
 """
+
+TWO_ROWS = TINY.replace(
+    '[[columns]]\nlabel = "no defense"',
+    '[[rows]]\nlabel = "wide"\nmodels = { hidden = [16] }\n\n[[columns]]\nlabel = "no defense"',
+).replace('[[0.0, "-"]]', '[[0.0, "-"], [0.0, "-"]]')
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +136,36 @@ def test_a_table_puts_ours_beside_the_papers(tiny, place):
     table = (place / "999-table0-smoke" / "table.md").read_text()
     assert "| mlp, noise | not printed |" in table
     assert "Noise hides it." in result.output
+
+
+def test_one_row_can_be_made_alone(tiny, place):
+    (reading.FOLDER / "999-table0.toml").write_text(TWO_ROWS)
+    alone = reproduce("999-table0", "--row", "wide", "--plain")
+    assert alone.exit_code == 0, alone.output
+    found = json.loads((place / "999-table0-smoke" / "table.json").read_text())
+    assert {line["row"] for line in found["lines"]} == {"wide"}
+    unknown = reproduce("999-table0", "--row", "wider")
+    assert "unknown row 'wider'" in str(unknown.exception)
+    assert "known: mlp, wide" in str(unknown.exception)
+
+
+def test_a_table_can_be_put_together_from_the_cells_of_others(tiny, place, monkeypatch):
+    (reading.FOLDER / "999-table0.toml").write_text(TWO_ROWS)
+    for row in ("mlp", "wide"):
+        record("999-table0", "smoke", "cpu", None, place / row, (row,))
+    monkeypatch.setattr(assemble, "FOLDER", place)
+    kept = [str(place / row / "999-table0-smoke.json") for row in ("mlp", "wide")]
+    monkeypatch.setattr(sys, "argv", ["assemble", "999-table0", "--of", *kept])
+    assemble.main()
+    whole = json.loads((place / "999-table0-smoke.json").read_text())
+    parts = [json.loads(Path(one).read_text())["lines"] for one in kept]
+    assert whole["lines"] == [*parts[0], *parts[1]]
+    assert whole["note"].startswith("Put together from cells of 999-table0")
+    (reading.FOLDER / "999-table0.toml").write_text(TWO_ROWS.replace("[8]", "[9]"))
+    monkeypatch.setattr(sys, "argv", ["assemble", "999-table0", "--of", *kept[:1]])
+    (place / "mlp" / "999-table0-smoke.json").write_text(json.dumps({**whole, "lines": []}))
+    with pytest.raises(SystemExit, match="found none"):
+        assemble.main()
 
 
 def test_what_it_leaves_is_an_ordinary_audit_that_can_be_run_again(tiny, place):

@@ -40,6 +40,9 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Directory for all that is found; NAME-SCALE if not given.")
     ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Make only the row of this label; may be repeated.")
+    ] = None,
     device: DeviceOption = Device.auto,
     workers: Workers = None,
     resume: Resume = False,
@@ -70,5 +73,6 @@ def reproduce(
         dry_run=dry_run,
         plain=plain,
         quiet=quiet,
+        rows=tuple(row or ()),
     )
     raise typer.Exit(run_reproduction(wish, make_console()))

@@ -48,6 +48,7 @@ class Wish:
         dry_run: Run nothing; train nothing.
         plain: Lines for a log instead of a bar.
         quiet: Only the result.
+        rows: Labels of those to make; none takes all of the scale.
     """
 
     name: str
@@ -60,6 +61,12 @@ class Wish:
     dry_run: bool
     plain: bool
     quiet: bool
+    rows: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> PaperTable:
+        """What is to be made."""
+        return load_table(self.name).only(self.rows, self.scale)
 
 
 def list_tables(console: Console) -> None:
@@ -86,7 +93,7 @@ def reproduce(wish: Wish, console: Console) -> int:
     """Prepare, audit, and put what was found beside what was published."""
     if wish.resume and wish.overwrite:
         raise InvalidValue("expected --resume or --overwrite, got both; choose one")
-    table = load_table(wish.name)
+    table = wish.table
     place = Place(device=pick_device(wish.device))
     shown = Console(quiet=True) if wish.quiet else console
     with preparing(shown, plain=wish.plain) as announce:
@@ -110,7 +117,7 @@ def reproduce(wish: Wish, console: Console) -> int:
 
 def what_is_done(wish: Wish, console: Console) -> int:
     """Make the table of an audit that was interrupted, from the cells that are done."""
-    table = load_table(wish.name)
+    table = wish.table
     spec = build_spec(SpecSource.read(wish.out / SPEC, device=pick_device(wish.device)))
     found = load_audit(wish.out / AUDIT)
     place = Place(device=spec.source.device)

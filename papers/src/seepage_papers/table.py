@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from seepage.core.errors import UnknownName
@@ -133,6 +133,22 @@ class PaperTable:
             )
             for (i, row), (j, column) in product(rows, columns)
         ]
+
+    def only(self, wanted: Sequence[str], scale: str) -> PaperTable:
+        """The same table with the rows of these labels alone, or with all if none is named.
+
+        Raises:
+            UnknownName: A label is of no row.
+        """
+        if not wanted:
+            return self
+        values = self.at(scale)
+        labels = [str(filled(row.label, values)) for row in self.rows]
+        for label in wanted:
+            if label not in labels:
+                raise UnknownName("row", label, labels)
+        kept = [number for number, label in enumerate(labels) if label in wanted]
+        return replace(self, scales={**self.scales, scale: {**values, "rows": kept}})
 
     def at(self, scale: str) -> Plain:
         """The values of a scale."""

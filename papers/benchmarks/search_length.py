@@ -1,0 +1,81 @@
+"""What the papers' attacks bring back when they search longer, on the cells of their tables.
+
+    python -m benchmarks.search_length 000-fig4 --device cuda
+
+A table at scale `small` searches less than its paper. Here one of its cells is attacked at several
+lengths, with everything else as in the table, and by `teacher_forced` as well, which is ours. So it
+shows whether an image that does not come back would have with the paper's effort. Needs
+SEEPAGE_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import seepage as sp
+from benchmarks.provenance import save
+from seepage_papers.place import Place
+from seepage_papers.prepare import prepared
+from seepage_papers.reading import load_table
+from seepage_papers.run import SPEC_KEYS
+
+# Row and column of the cell, and how many people of it are attacked.
+CELLS = {
+    "000-fig4": ("1e-2", "", 4),
+    "001-table7": ("B = 4", "no defense", 4),
+    "003-fig4d": ("ResNet-18", "", 4),
+}
+LENGTHS = (1000, 3000, 10_000)
+METRICS = ("psnr", "ssim", "lpips")
+
+
+def attacks(published: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each attack that is tried, shortest first."""
+    yield f"ours, {LENGTHS[0]} steps", {"name": "teacher_forced", "steps": LENGTHS[0]}
+    for steps in LENGTHS:
+        yield f"as published, {steps} steps", {**published, "steps": steps}
+
+
+def measure(name: str, device: str, out: Path | None, limit: float) -> None:
+    """Attack one cell at every length and keep what there is after each."""
+    row, column, people = CELLS[name]
+    [cell] = [c for c in load_table(name).cells("small") if c.labels == (row, column)]
+    scenario = prepared(cell.scenario, Place(device=device))
+    scenario["data"]["people"] = people
+    rows: list[dict[str, Any]] = []
+    ends = time.monotonic() + limit
+    for label, attack in attacks(scenario["attacks"]):
+        if time.monotonic() > ends:
+            break
+        spec = {key: value for key, value in scenario.items() if key in SPEC_KEYS}
+        began = time.perf_counter()
+        wanted = {"metrics": list(METRICS), "controls": False}
+        found = sp.audit.run({**wanted, "scenario": {**spec, "attacks": attack}}, device=device)
+        scores = {
+            metric: [round(float(v), 3) for r in found.records for v in r.scores[metric]]
+            for metric in METRICS
+        }
+        rows.append({"attack": label, "seconds": round(time.perf_counter() - began, 1), **scores})
+        print(f"{name} {label}: {fmean(scores['psnr']):.2f} dB {rows[-1]}", flush=True)
+        content = {"table": name, "cell": list(cell.labels), "rows": rows}
+        save(f"search_length-{name}", device, content, out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=[], help=f"of {', '.join(CELLS)}; all if none")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--limit", type=float, default=1e9, help="begin no search after so long")
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    options = parser.parse_args()
+    for name in options.names or CELLS:
+        measure(name, options.device, options.out, options.limit)
+
+
+if __name__ == "__main__":
+    main()
