@@ -339,6 +339,16 @@ def contrastive(outputs, labels):
          InvalidValue, "such as boxes, cannot be audited"),
         (nn.Linear(4, 3), lambda outputs, labels: 3.0, (torch.rand(2, 4), torch.ones(2).long()),
          InvalidValue, "a loss that is a tensor"),
+        (nn.Linear(4, 3), lambda outputs, labels: (outputs.sum(), outputs),
+         (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "got tuple; return the loss"),
+        (nn.Linear(4, 3), lambda outputs, labels: outputs.sum().detach(),
+         (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "detached"),
+        (nn.Linear(4, 3), lambda outputs, labels: (outputs.argmax(1) == labels).sum(),
+         (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "which has no gradient"),
+        (nn.Linear(4, 3), lambda outputs, labels: outputs.sum() * torch.nan,
+         (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "a finite loss"),
+        (nn.LSTM(4, 3), lambda outputs, labels: outputs[0].sum() + outputs[1][0].missing,
+         (torch.rand(2, 2, 4), torch.ones(2).long()), InvalidValue, "the first is taken"),
         (nn.Linear(4, 3), nn.MSELoss(), torch.rand(2, 4), InvalidValue, "a target for each output"),
         ("resnet18", nn.CrossEntropyLoss(), (torch.rand(2, 4), torch.ones(2).long()),
          InvalidValue, "expected a torch.nn.Module, got str"),
@@ -349,7 +359,8 @@ def contrastive(outputs, labels):
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.full((1, 4), torch.nan), torch.tensor([0])),
          InvalidValue, "NaN or infinity"),
     ],
-    ids=["tokens", "spread targets", "shape", "contrastive", "boxes", "float loss", "no labels",
+    ids=["tokens", "spread targets", "shape", "contrastive", "boxes", "float loss", "two losses",
+         "detached loss", "whole loss", "NaN loss", "two outputs", "no labels",
          "a name", "states", "frozen", "NaN"],
 )  # fmt: skip
 def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, error, said):
@@ -384,7 +395,7 @@ def test_a_network_that_leads_no_search_gets_words_instead_of_a_score():
     result = sp.audit_step(Severed(4, 3), nn.CrossEntropyLoss(), batch, threat=known, **CHEAP)
     assert result.worst is None
     assert "does not change with the inputs" in result.refused["inverting_gradients"]
-    assert str(result).startswith("No attack applies to this step.")
+    assert str(result).startswith("No attack applies to this step, for the reasons below.")
 
 
 def test_inside_no_grad_the_audit_is_the_same(photo):

@@ -152,12 +152,51 @@ def test_a_search_recognises_a_photo_behind_convolutions(name, known, photo):
     assert float(result.scores["psnr"]) > 17  # a guess without the update reaches 12
 
 
+def segmenting():
+    return nn.Sequential(nn.Conv2d(3, 8, 5, padding=2), nn.Sigmoid(), nn.Conv2d(8, 2, 5))
+
+
+def detecting(outputs, classes, boxes):
+    """Two heads, whose outputs the network joins."""
+    return functional.cross_entropy(outputs[:, :5], classes) + functional.smooth_l1_loss(
+        outputs[:, 5:], boxes
+    )
+
+
+CLASSES_OF_PIXELS = seeds(1, 8, 8).round().long()
+WITHOUT_CORNER = torch.where(torch.arange(8) < 2, 255, CLASSES_OF_PIXELS)
+DENSE = {
+    "pixels": (segmenting, nn.CrossEntropyLoss(), (CLASSES_OF_PIXELS,)),
+    "pixels to ignore": (segmenting, nn.CrossEntropyLoss(ignore_index=255), (WITHOUT_CORNER,)),
+    "boxes": (lambda: convolutional(9), detecting, (torch.tensor([3]), seeds(1, 4))),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_heads_of_segmentation_and_detection_are_audited_with_known_targets(name, photo):
+    build, loss, targets = DENSE[name]
+    model, others = build(), seeds(12, 3, 12, 12)
+    threat = sp.Threat(knows_labels=True)
+    shared, result = share(model, loss, (photo, *targets), threat=threat, others=others)
+    assert [record.error for record in result.records] == [None]
+    assert not result.difference
+    expected = train(model, loss, photo, targets)
+    assert all(torch.equal(shared[name], expected[name]) for name in expected)
+
+
+def test_classes_of_pixels_that_nobody_knows_are_searched_for(photo):
+    loss, batch = nn.CrossEntropyLoss(), (photo, CLASSES_OF_PIXELS)
+    result = sp.audit_step(segmenting(), loss, batch, **CHEAP)
+    assert [record.error for record in result.records] == [None]
+    ignored = nn.CrossEntropyLoss(ignore_index=255)
+    result = sp.audit_step(segmenting(), ignored, (photo, WITHOUT_CORNER), **CHEAP)
+    assert "Threat(knows_labels=True)" in result.refused["inverting_gradients"]
+
+
 @pytest.mark.slow
 def test_a_segmented_photo_comes_back_if_its_classes_are_known(photo):
-    model = nn.Sequential(nn.Conv2d(3, 8, 5, padding=2), nn.Sigmoid(), nn.Conv2d(8, 2, 5))
+    model = segmenting()
     classes = (photo.mean(1) > 0.4).long()[:, 2:-2, 2:-2]
-    unknown = sp.audit_step(model, nn.CrossEntropyLoss(), (photo, classes), **CHEAP)
-    assert "Threat(knows_labels=True)" in unknown.refused["inverting_gradients"]
     known = sp.audit_step(
         model, nn.CrossEntropyLoss(), (photo, classes), domain=(0, 1), steps=600,
         attacks=["inverting_gradients"], threat=sp.Threat(knows_labels=True),

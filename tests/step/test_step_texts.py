@@ -115,7 +115,7 @@ BAD = {
     ),
     "empty": (lambda t, y: (t[:, :0], y), {}, InvalidValue, "at least one token"),
     "images": (
-        lambda t, y: (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), y), {}, NotApplicable, "by 255",
+        lambda t, y: (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), y), {}, NotApplicable, "as 255",
     ),
     "a range": (lambda t, y: (t, y), {"domain": (0.0, 1.0)}, InvalidValue, "Tokens"),
     "others": (lambda t, y: (t, y), {"others": torch.rand(20, 21)}, InvalidValue, "others as"),

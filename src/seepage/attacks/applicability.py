@@ -171,7 +171,7 @@ def require_searchable(observation: Observation) -> None:
 
 
 def _labels_to_try(observation: Observation) -> Tensor:
-    """The labels as far as they can be had; targets that must be searched for are zero."""
+    """The labels as far as they can be had; targets that must be searched for are one."""
     from seepage.attacks.labels.infer_labels import recover_labels
 
     try:
@@ -180,7 +180,7 @@ def _labels_to_try(observation: Observation) -> Tensor:
         shape = observation.task.target_shape
         if shape is None or observation.batch_size is None:
             raise
-        return next(iter(observation.update)).new_zeros(observation.batch_size, *shape)
+        return next(iter(observation.update)).new_ones(observation.batch_size, *shape)
 
 
 _NOUNS: Mapping[type, str] = {

@@ -63,6 +63,19 @@ class Unreduced:
         return values.flatten(1).sum(1) if self.summed else values.flatten(1).mean(1)
 
 
+def require_loss(value: object) -> Tensor:
+    """Return what a loss returned; raise `InvalidValue` unless it is a tensor of real numbers."""
+    if not isinstance(value, Tensor):
+        raise InvalidValue(
+            f"expected a loss that is a tensor, got {type(value).__name__}; return the loss alone"
+        )
+    if not value.is_floating_point():
+        raise InvalidValue(
+            f"expected a loss in real numbers, got {value.dtype}, which has no gradient"
+        )
+    return value
+
+
 def require_alike(loss: object, outputs: Tensor, targets: Tensor) -> None:
     """Raise `InvalidValue` if torch would spread targets over outputs of another shape."""
     if isinstance(loss, ELEMENTWISE) and outputs.shape != targets.shape:

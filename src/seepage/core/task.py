@@ -16,7 +16,15 @@ from seepage.core.batch import are_probabilities
 from seepage.core.device import differentiable_twice, is_recurrent, upcast
 from seepage.core.digest import content, digest
 from seepage.core.errors import InvalidValue
-from seepage.core.loss import ELEMENTWISE, Loss, TrainingLoss, Unreduced, adapt_loss, move_loss
+from seepage.core.loss import (
+    ELEMENTWISE,
+    Loss,
+    TrainingLoss,
+    Unreduced,
+    adapt_loss,
+    move_loss,
+    require_loss,
+)
 
 if TYPE_CHECKING:
     from seepage.core.batch import Batch
@@ -228,11 +236,12 @@ class Task:
 
     def losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of each example, `(B,)`."""
-        losses = self.loss(self.outputs(parameters, inputs), labels)
+        losses = require_loss(self.loss(self.outputs(parameters, inputs), labels))
         if losses.shape != inputs.shape[:1]:
+            remedy = "use reduction='none'" if losses.ndim < 2 else "average over the other axes"
             raise InvalidValue(
                 f"expected the loss to give one value per example, shape {tuple(inputs.shape[:1])},"
-                f" got {tuple(losses.shape)}; use reduction='none'"
+                f" got {tuple(losses.shape)}; {remedy}"
             )
         return losses
 

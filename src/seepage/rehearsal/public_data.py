@@ -81,7 +81,7 @@ class Rehearses(Protocol):
 
 
 def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:
-    """Draw labels with the probabilities that the network gives them.
+    """Draw labels with the probabilities that the network gives them, one for each place if many.
 
     Targets that are numbers are what the network gives for the input before, with noise: near
     its answers, but none that fits its input.
@@ -92,8 +92,8 @@ def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:
         noise = rng.normal((len(inputs), *task.target_shape), like=outputs)
         alike = outputs.shape[1:] == noise.shape[1:]
         return outputs.roll(1, 0) + noise if alike else noise
-    likely = outputs.double().softmax(-1).cpu()
-    drawn = rng.uniform((len(likely), 1)).double()
+    likely = outputs.double().movedim(1, -1).softmax(-1).cpu()
+    drawn = rng.uniform((*likely.shape[:-1], 1)).double()
     return (likely.cumsum(-1) < drawn).sum(-1).clamp(max=likely.shape[-1] - 1).to(inputs.device)
 
 

@@ -106,6 +106,16 @@ def simulate_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation
     return replace(seen, update=update, labels=labels)
 
 
+def _give_known_targets(seen: Observation, batch: Batch) -> Batch:
+    """Replace targets by known ones if no network predicts such, as labels with weights."""
+    known, task = seen.labels, seen.task
+    if known is None or known.ndim == 1 or task.target_shape is not None:
+        return batch
+    if known.shape[1:] == task.output_shape:
+        return batch
+    return Batch(batch.inputs, known[torch.arange(len(batch)) % len(known)])
+
+
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
     """Updates that the adversary made itself, of people whom it knows.
@@ -125,7 +135,8 @@ class Rehearsal:
         """Draw batches of public inputs, and be the client of each."""
         key, domain = Rng(0).fork("rehearsal"), seen.task.domain
         people = tuple(
-            public.draw(size, seen.task, rng=key.fork("people", i)) for i in range(batches)
+            _give_known_targets(seen, public.draw(size, seen.task, rng=key.fork("people", i)))
+            for i in range(batches)
         )
         updates = (
             simulate_client(seen, batch, rng=key.fork("client", i))

@@ -281,7 +281,7 @@ def _refuse_whole_numbers(inputs: Tensor) -> NotApplicable:
     return NotApplicable(
         f"expected real numbers, or tokens (B, L) for a network that looks them up in an "
         f"nn.Embedding, got {inputs.dtype} of shape {tuple(inputs.shape)}: nobody can search "
-        "between whole numbers; divide images by 255"
+        "between whole numbers; divide images by their largest value, such as 255"
     )
 
 

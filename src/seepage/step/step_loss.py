@@ -12,7 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.errors import InvalidValue, summarise_error
-from seepage.core.loss import ELEMENTWISE, Loss, TrainingLoss, Unreduced, require_alike
+from seepage.core.loss import (
+    ELEMENTWISE,
+    Loss,
+    TrainingLoss,
+    Unreduced,
+    require_alike,
+    require_loss,
+)
 from seepage.core.task import Reduction
 from seepage.step.step_inputs import find_mask
 from seepage.zoo.autoencoder import LossOfInputs
@@ -170,6 +177,8 @@ def read_loss(
         (labels,) = targets
         labels = labels.to(outputs if labels.is_floating_point() else outputs.device)
         require_alike(loss, outputs, labels)
+        if not labels.is_floating_point() and labels.ndim > 1:
+            return _read_place_loss(loss, outputs, labels)
         unreduced, reduction = unreduce_loss(loss, outputs, labels)
         numbers = labels.is_floating_point() and not _reads_classes(loss, outputs)
         return StepLoss(unreduced, reduction, labels, tuple(labels.shape[1:]) if numbers else None)
@@ -202,6 +211,37 @@ def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tens
     return StepLoss(*unreduce_loss(own, outputs, packed), packed, tuple(packed.shape[1:]), own=own)
 
 
+@dataclass(frozen=True)
+class _OfPlaces:
+    """A loss of a class for each place, such as a pixel, given a share of each class instead."""
+
+    loss: AnyLoss
+
+    def __call__(self, outputs: Tensor, shares: Tensor) -> Tensor:
+        """Take the largest share of each place and call the loss."""
+        return self.loss(outputs, shares.argmax(1))
+
+
+def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> StepLoss:
+    """Read a loss with a class for each place of an image or signal, as segmentation has.
+
+    A cross-entropy takes shares of the classes too, `(B, K, ...)`, which can be searched for. Other
+    losses of classes can be simulated for an adversary who knows them.
+    """
+    fits = outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
+    if fits and int(labels.min()) >= 0 and int(labels.max()) < outputs.shape[1]:
+        classes = nn.functional.one_hot(labels, outputs.shape[1])
+        shares, own = classes.movedim(-1, 1).to(outputs), _OfPlaces(loss)
+        try:
+            unreduced, reduction = unreduce_loss(loss, outputs, shares)
+        except InvalidValue:
+            return StepLoss(*unreduce_loss(loss, outputs, labels), labels)
+        value = _call_loss(loss, outputs, labels)[1]
+        if torch.allclose(_call_loss(loss, outputs, shares)[1], value, rtol=_CLOSE):
+            return StepLoss(unreduced, reduction, shares, tuple(shares.shape[1:]), own=own)
+    return StepLoss(*unreduce_loss(loss, outputs, labels), labels)
+
+
 def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:
     """Whether a loss takes one class number for each row of logits."""
     if isinstance(loss, ELEMENTWISE) or outputs.ndim != 2 or outputs.shape[1] < 2:
@@ -228,7 +268,16 @@ def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss,
         >>> unreduce_loss(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
         (Unreduced(loss=CrossEntropyLoss(), summed=True), 'sum')
     """
-    loss, value = _call_loss(loss, outputs, labels)
+    with torch.enable_grad():
+        loss, value = _call_loss(loss, outputs.detach().requires_grad_(), labels)
+    if not value.requires_grad:
+        raise InvalidValue(
+            "expected a loss that can be differentiated by what the network returns, got one that "
+            "is detached from it"
+        )
+    value = value.detach()
+    if not bool(value.isfinite().all()):
+        raise InvalidValue("expected a finite loss of the batch, got NaN or infinity")
     if value.shape == labels.shape[:1] and (len(labels) > 1 or value.ndim == 1):
         return loss, "mean"
     if value.ndim > 1 and value.shape[0] == len(labels):
@@ -273,11 +322,10 @@ def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss,
     except Exception as error:
         raise InvalidValue(
             f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
-            f"but it raised {summarise_error(error)}"
+            f"but it raised {summarise_error(error)}; of a network that returns several tensors "
+            "the first is taken: to train on all of them, join them to one and split it in the loss"
         ) from error
-    if not isinstance(value, Tensor):
-        raise InvalidValue(f"expected a loss that is a tensor, got {type(value).__name__}")
-    return loss, value
+    return loss, require_loss(value)
 
 
 def _list_unreduced(loss: AnyLoss) -> list[Loss]:

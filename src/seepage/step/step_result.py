@@ -155,8 +155,7 @@ class StepAudit:
 
 _MORE = "give more seconds before you rely on what it did not find"
 _NO_ATTACK = (
-    "No attack applies to this step. That is no evidence that nothing leaks: what is trained reads "
-    "mixtures that no closed form here takes apart."
+    "No attack applies to this step, for the reasons below. That is no evidence that nothing leaks."
 )
 
 

@@ -55,7 +55,7 @@ def find_logits(returned: object) -> Tensor:
     if not isinstance(found, Tensor):
         raise InvalidValue(
             "expected a network that returns logits (B, K), alone, first in a tuple or named "
-            f"logits, got {type(returned).__name__}"
+            f"logits, got {type(returned).__name__}; wrap it in one that returns a tensor"
         )
     return found
 
