@@ -124,6 +124,42 @@ def test_sarif_lists_what_leaks_and_points_at_the_spec():
     assert location["artifactLocation"]["uri"] == "spec.toml"
 
 
+# What the schema of SARIF 2.1.0 requires of each object that is written, and what else it allows
+# there of what is written; other properties it refuses.
+SARIF = {
+    "log": ({"version", "runs"}, {"$schema"}),
+    "run": ({"tool"}, {"results", "automationDetails"}),
+    "driver": ({"name"}, {"version", "rules"}),
+    "rule": ({"id"}, {"shortDescription", "defaultConfiguration"}),
+    "result": ({"message"}, {"ruleId", "level", "locations", "partialFingerprints"}),
+}
+
+
+def test_sarif_keeps_to_the_schema():
+    records = [record(40.0, FIRST), record(12.0, defense=PRUNE, data='a {0} "[b](c)"'), BROKEN]
+    log = json.loads(as_sarif("Title / of a run", records, version="0.2.0"))
+    [run] = log["runs"]
+    driver, results = run["tool"]["driver"], run["results"]
+    shown = {"log": [log], "run": [run], "driver": [driver], "rule": driver["rules"]}
+    for name, found in {**shown, "result": results}.items():
+        required, allowed = SARIF[name]
+        for one in found:
+            assert required <= set(one) <= required | allowed, name
+    assert set(run["tool"]) == {"driver"}
+    assert set(run["automationDetails"]) == {"id"}
+    assert len(results) == 3
+    assert len({rule["id"] for rule in driver["rules"]}) == len(driver["rules"])
+    for result in results:
+        assert result["level"] in ("none", "note", "warning", "error")
+        assert set(result["message"]) == {"text"}
+        assert all(isinstance(value, str) for value in result["partialFingerprints"].values())
+        [location] = result["locations"]
+        place = location["physicalLocation"]
+        assert set(place["artifactLocation"]) == {"uri"}
+        assert re.fullmatch(r"[\w./%-]+", place["artifactLocation"]["uri"])
+        assert place["region"] == {"startLine": 1}
+
+
 def test_a_figure_has_a_dot_for_every_person_inside_its_frame():
     drawn = leak_figure(attempts(GRID))
     root = ElementTree.fromstring(drawn.svg())
