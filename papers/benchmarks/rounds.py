@@ -21,7 +21,7 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import record
-from seepage.attacks.exact_batch import exact_rounds
+from seepage.attacks import exact_rounds
 from seepage.core import Observation, Task
 from seepage.core.errors import NotApplicable
 from seepage.data.dataset import Dataset

@@ -4,13 +4,14 @@
 
 A table at scale `small` searches less than its paper. Here one of its cells is attacked at several
 lengths, with everything else as in the table, and by `teacher_forced` as well, which is ours. So it
-shows whether an image that does not come back would have with the paper's effort. Needs
-SEEPAGE_DATA.
+shows whether an image that does not come back would have with the paper's effort. What the record
+has already is not made again; each line tells its commit. Needs SEEPAGE_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import RESULTS, commit, save
 from seepage_papers.place import Place
 from seepage_papers.prepare import prepared
 from seepage_papers.reading import load_table
@@ -41,17 +42,17 @@ def attacks(published: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"as published, {steps} steps", {**published, "steps": steps}
 
 
-def measure(name: str, device: str, out: Path | None, limit: float) -> None:
+def measure(name: str, device: str, out: Path | None) -> None:
     """Attack one cell at every length and keep what there is after each."""
     row, column, people = CELLS[name]
     [cell] = [c for c in load_table(name).cells("small") if c.labels == (row, column)]
     scenario = prepared(cell.scenario, Place(device=device))
     scenario["data"]["people"] = people
-    rows: list[dict[str, Any]] = []
-    ends = time.monotonic() + limit
+    path = (out or RESULTS) / f"search_length-{name}.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.is_file() else []
     for label, attack in attacks(scenario["attacks"]):
-        if time.monotonic() > ends:
-            break
+        if label in {row["attack"] for row in rows}:
+            continue
         spec = {key: value for key, value in scenario.items() if key in SPEC_KEYS}
         began = time.perf_counter()
         wanted = {"metrics": list(METRICS), "controls": False}
@@ -60,21 +61,21 @@ def measure(name: str, device: str, out: Path | None, limit: float) -> None:
             metric: [round(float(v), 3) for r in found.records for v in r.scores[metric]]
             for metric in METRICS
         }
-        rows.append({"attack": label, "seconds": round(time.perf_counter() - began, 1), **scores})
+        seconds = round(time.perf_counter() - began, 1)
+        rows.append({"attack": label, "commit": commit(), "seconds": seconds, **scores})
         print(f"{name} {label}: {fmean(scores['psnr']):.2f} dB {rows[-1]}", flush=True)
         content = {"table": name, "cell": list(cell.labels), "rows": rows}
-        save(f"search_length-{name}", device, content, out)
+        save(path.stem, device, content, out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=[], help=f"of {', '.join(CELLS)}; all if none")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--limit", type=float, default=1e9, help="begin no search after so long")
     parser.add_argument("--out", type=Path, help="folder of the results")
     options = parser.parse_args()
     for name in options.names or CELLS:
-        measure(name, options.device, options.out, options.limit)
+        measure(name, options.device, options.out)
 
 
 if __name__ == "__main__":

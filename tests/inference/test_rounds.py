@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.exact_batch import exact_rounds
+from seepage.attacks import exact_rounds
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.inference import Detection, membership_by_round
 

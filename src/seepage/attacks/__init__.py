@@ -26,6 +26,7 @@ from seepage.attacks.malicious_server.identity_convolutions import identity_conv
 from seepage.attacks.malicious_server.label_flip import label_flip
 from seepage.attacks.malicious_server.planting import first_layer_fc
 from seepage.attacks.malicious_server.robbing_the_fed import robbing_the_fed
+from seepage.attacks.rounds import exact_rounds, stack_rounds
 from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.attacks.tableak import tableak
 from seepage.attacks.text.bag_of_words import bag_of_words
@@ -86,6 +87,7 @@ __all__ = [
     "estimated_features",
     "exact_batch",
     "exact_features",
+    "exact_rounds",
     "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",
@@ -98,6 +100,7 @@ __all__ = [
     "rgap",
     "robbing_the_fed",
     "softmax_features",
+    "stack_rounds",
     "systematic",
     "tableak",
     "teacher_forced",

@@ -2,7 +2,6 @@
 
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.exact_batch import ExactBatch
-from seepage.attacks.exact_batch.exact_rounds import exact_rounds
 from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
 from seepage.attacks.exact_batch.span_factors import (
     determined_probability,
@@ -17,7 +16,6 @@ __all__ = [
     "KernelSampling",
     "SparseDirections",
     "determined_probability",
-    "exact_rounds",
     "sparse_probability",
     "success_probability",
 ]
