@@ -156,10 +156,10 @@ def test_the_share_that_is_not_ruled_out_goes_by_updates():
     prune = (Component("Prune", {"ratio": 0.9}),)
     seen = batches([9.0, 9.0], places=[FOUND] * 8)
     said = " ".join(verdict([*seen, *batches([0.0, 0.0], defense=prune)]).details)
-    assert "with 16 people in 2 updates tested, up to 78% of a population" in said
+    assert "with 16 people in 2 updates tested, up to 78 % of a population" in said
     single = [record([n], [10.0], defense=prune) for n in range(16)]
     said = " ".join(verdict([*seen, *single]).details)
-    assert "with 16 people tested, up to 17% of a population" in said
+    assert "with 16 people tested, up to 17 % of a population" in said
 
 
 def test_the_median_of_a_page_goes_by_updates():

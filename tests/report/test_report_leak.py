@@ -324,8 +324,8 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         "The worst-off person, photos #0, came back at 31.2 dB, first among 99 strangers of the "
         "same label (at least 1 in 1,000); a guess that needs no update reaches 11.0 dB.",
         "People were still identified behind Sign (1 of 3).",
-        "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95% of a "
-        "population may still be (95 % confidence).",
+        "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95 % of "
+        "a population may still be (95 % confidence).",
         "Positive control: without a defense the attack found 1 of 1 people whom the audit had "
         "chosen itself.",
         "Negative control: in guesses made from other updates, 0 of 16 people were found, where "
@@ -667,7 +667,7 @@ def test_a_defense_that_hides_people_and_not_their_labels_is_told_apart():
     assert "Nobody was identified behind Prune 0.99" in told
     assert "the labels of 4 of 4 people came back all the same." in told
     # And without a defense, that nobody was found says little of others.
-    assert "no proof for others: with 4 people tested, up to 53% of a population" in told
+    assert "no proof for others: with 4 people tested, up to 53 % of a population" in told
 
 
 def test_nobody_is_said_to_have_come_back_who_was_not_found():

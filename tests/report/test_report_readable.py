@@ -1,19 +1,23 @@
 """Audits of tables and texts, from the spec to the page."""
 
 import io
+import re
+import tomllib
 from datetime import datetime
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from seepage.audit import load_audit
+import seepage as sp
+from seepage.audit import QUICKSTART, load_audit
 from seepage.cli import app
 from seepage.cli.run_audit import AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
 from seepage.report.leak import Amount
 from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
 from seepage.report.page.people_section import picture
+from seepage.report.verdict import audit_verdict
 
 SPEC = """
 title = "read, not looked at"
@@ -125,6 +129,23 @@ def test_measures_of_several_kinds_are_ordered_by_what_counts_as_recognisable():
     assert most([Amount("psnr", 19.0), Amount("feature_accuracy", 0.8)]).metric != "psnr"
     assert most([Amount("psnr", 60.0), Amount("token_accuracy", 1.0)]).metric == "psnr"
     assert most([]).words() == Amount("token_accuracy", None).words() == "-"
+
+
+def test_a_space_stands_before_every_percent_sign_of_the_quickstart(tmp_path):
+    spec = tomllib.loads(QUICKSTART.read_text(encoding="utf-8"))
+    # The part that is computed is enough; noise that hides everybody adds shares to the verdict.
+    [computed, _] = spec["scenario"]
+    computed["data"], computed["defenses"] = computed["data"][1:], computed["defenses"][::3]
+    computed["defenses"][-1][-1]["std"] = 100.0
+    audit = sp.audit.run({**spec, "scenario": [computed]}, out=tmp_path / "quick")
+    terminal = CliRunner().invoke(app, ["report", str(tmp_path / "quick")]).output
+    page = (tmp_path / "quick" / "report.html").read_text(encoding="utf-8")
+    words = re.sub(r"<(style|script)>.*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
+    judged = audit_verdict(audit)
+    verdict = " ".join([judged.headline, *judged.details])
+    for text in (verdict, terminal, words, audit_markdown(audit)):
+        assert " % " in text
+        assert not re.findall(r"\S*\d%", text)
 
 
 def test_words_are_escaped():

@@ -74,7 +74,8 @@ def select_targets(
 def _draw_people(dataset: Dataset, count: int, seed: int) -> tuple[int, ...]:
     if count > len(dataset):
         raise InvalidValue(
-            f"expected at most the {len(dataset)} people of {dataset.name}, got {count}"
+            f"expected at most the {len(dataset)} people of {dataset.name}, got {count}; attack "
+            "fewer, by people = or --people"
         )
     order = Rng(seed).fork("people").permutation(len(dataset))
     return tuple(order[: max(count, 0)].tolist())
@@ -97,7 +98,7 @@ def _select_target(dataset: Dataset, gallery: Gallery, people: tuple[int, ...]) 
     if len(dataset) < 2 * size:
         raise InvalidValue(
             f"{dataset.name} has {len(dataset)} examples, too few to compare {size} people "
-            "with others; use a smaller batch_size"
+            "with others; use a smaller batch_size, or add inputs of others"
         )
     domain = dataset.domain
     return Target(

@@ -152,7 +152,7 @@ def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
     if dataset.classes == 1 and "classes" not in options and not numbers:
         raise InvalidValue(
             "expected data of two classes or more, got one; add people of another class, give the "
-            "model `classes`, or the data labels = false for an autoencoder"
+            "model classes = 10 (-o classes=10), or the data labels = false for an autoencoder"
         )
     with explain_errors(name):
         task = build(name, options=fitted | options)

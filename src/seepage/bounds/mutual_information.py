@@ -104,7 +104,7 @@ class MutualInformation(LowerBound):
             OTHERS_KNOWN,
             *describe_channel(seen),
             f"the update tells at most {most:.3g} bits of an example, of which {doubt:.2g} stand "
-            f"for the error of sampling ({COVERED:.0%})",
+            f"for the error of sampling ({100 * COVERED:g} %)",
         )
 
     def _sampler(

@@ -158,8 +158,9 @@ def _flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
     renamed = _best_agreement(predicted, batch.labels, task.classes)
     if right <= WRONG and renamed >= RIGHT and len(set(predicted.tolist())) >= 3:
         reason = (
-            f"it is right about {right:.0%} of your examples, and would be about {renamed:.0%} if "
-            "its classes were renamed: rows of the classifier have been permuted"
+            f"it is right about {100 * right:.0f} % of your examples, and would be about "
+            f"{100 * renamed:.0f} % if its classes were renamed: rows of the classifier have been "
+            "permuted"
         )
         yield Finding("flipped labels", "suspicious", "", reason)
 

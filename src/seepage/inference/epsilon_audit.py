@@ -147,7 +147,7 @@ class EpsilonAudit:
                 *[many] * bool(self.trials),
                 f"one run           epsilon >= {self.from_one_run:.2f} with {self.canaries} "
                 f"canaries ({one_run:.2f} if Gaussian)",
-                f"{said} ({self.confidence:.0%} confidence)",
+                f"{said} ({100 * self.confidence:g} % confidence)",
             )
         )
 

@@ -30,7 +30,9 @@ def require_usable(update: Update, task: Task) -> None:
                 f"the entries of the update are {largest:.1g} at most, so that its norm is zero in "
                 "this precision; scale it, or use ReadLogits, which does"
             )
-        raise NotApplicable("the update is zero everywhere, so it gives nothing away")
+        raise NotApplicable(
+            "the update is zero everywhere: nothing was trained, or the defense removed all of it"
+        )
 
 
 def require_continuous(task: Task) -> None:

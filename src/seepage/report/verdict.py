@@ -420,8 +420,8 @@ def _tell_rest(people: People) -> str:
     updates, tested = _count_updates(people), count_noun(len(people), "person", "people")
     shared = f" in {count_noun(updates, 'update')}" if updates < len(people) else ""
     return (
-        f"with {tested}{shared} tested, up to {share_not_ruled_out(updates):.0%} of a population "
-        "may still be (95 % confidence)"
+        f"with {tested}{shared} tested, up to {100 * share_not_ruled_out(updates):.0f} % of a "
+        "population may still be (95 % confidence)"
     )
 
 
