@@ -33,7 +33,7 @@ from seepage.core.errors import SeepageError
 from seepage.data.dataset import Dataset
 from seepage.rehearsal import Auto
 from seepage.rehearsal.auto_attack import EFFORTS
-from seepage.rehearsal.rehearse import Rehearsal
+from seepage.rehearsal.rehearse import Rehearsal, count_steps
 from seepage.search.many import attack_many
 
 FIXED: dict[str, Callable[[int], Attack]] = {
@@ -203,14 +203,13 @@ def run_cell(
     cell.means["auto"] = fmean(judge.score(found))
     race = found[0].trace.race
     cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
-    rungs, each = effort.plan(size)
+    spent = count_steps(race, effort.plan(size)[0])
     cell.notes["rehearsed"] = {t.attack: t.mean for t in race.trials if t.scores}
     if race.forecast is not None:
         kept = [race.forecast.covers(score) for score in judge.score(found)]
         cell.notes["forecast"] = [sum(kept), len(kept)]
     # Steps of the rehearsal, shared by the updates of the cell.
-    spent = sum(r.contenders * r.batches * r.steps for r in rungs) if race.trials else 0
-    steps = cell.notes["steps"] = each + spent // count
+    steps = cell.notes["steps"] = options.steps - spent + spent // count
     keep()
     for name, recipe in FIXED.items():
         attack = InferLabels(recipe(steps))

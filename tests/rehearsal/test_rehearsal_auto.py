@@ -228,12 +228,30 @@ def test_if_the_chosen_attack_fails_on_the_update_the_next_one_is_taken(
 ):
     # It needs statistics of batch normalisation, which this network has not.
     unable, able = Contender("grad_inversion"), SEARCHES[0]
-    race = Race("psnr", (Trial(str(able), 20, (10.0,)),), chosen=(str(unable),))
+    rehearsed = SMALL.plan()[0][0].steps
+    race = Race("psnr", (Trial(str(able), rehearsed, (10.0,)),), chosen=(str(unable),))
     chosen = rehearse.Chosen.of(race, (unable, able))
     assert chosen.spare == (able,)
     monkeypatch.setattr("seepage.rehearsal.auto_attack.rehearse", lambda *_, **__: chosen)
     guess = Auto(SMALL, public)(observe(task, photos.take([0])), rng=sp.rng(1))
-    assert guess.trace.steps == SMALL.steps // 2
+    assert guess.trace.steps == SMALL.steps - rehearsed
+
+
+def test_who_is_clearly_behind_leaves_the_race_and_the_update_gets_the_steps(
+    photos, task, public, monkeypatch
+):
+    stuck = Contender("inverting_gradients", {"tv": 1e-2, "step_size": 1e-9})
+    contenders = (SEARCHES[0], stuck)
+    monkeypatch.setattr(auto_attack, "list_contenders", lambda *_: contenders)
+    effort = Effort(1_920, (2, 2), (1, 1))
+    (first, second), half = effort.plan()
+    guess = Auto(effort, public)(observe(task, photos.take([0])), rng=sp.rng(1))
+    raced = [(trial.attack, trial.steps) for trial in guess.trace.race.trials]
+    assert raced == [
+        *((str(one), first.steps) for one in contenders),
+        (str(SEARCHES[0]), second.steps),
+    ]
+    assert guess.trace.steps == effort.steps - 2 * first.steps - second.steps > half
 
 
 def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(photos, task, public):
@@ -254,12 +272,13 @@ def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(pho
 def test_a_search_that_starts_slowly_gets_into_the_second_round():
     strong = [Contender("inverting_gradients", {"tv": tv}) for tv in (1e-1, 1e-2, (1e-1, 1e-5))]
     weak = [Contender("inverting_gradients", {"tv": tv}) for tv in (1e-4, 1e-6)]
-    kept = rehearse._keep_a_slow_one([*strong, *weak], 2)
-    assert kept == [strong[0], weak[0], *strong[1:], weak[1]]
+    ranked = [*strong, *weak]
+    assert rehearse._keep_a_slow_one(ranked, strong[:2], 2) == [strong[0], weak[0]]
+    assert rehearse._keep_a_slow_one(ranked, strong[:1], 3) == [strong[0], weak[0]]
     # One that is there already needs no place, and the only place belongs to the best.
-    assert rehearse._keep_a_slow_one([*weak, *strong], 2) == [*weak, *strong]
-    assert rehearse._keep_a_slow_one([*strong, *weak], 1) == [*strong, *weak]
-    assert rehearse._keep_a_slow_one(strong, 2) == strong
+    assert rehearse._keep_a_slow_one([*weak, *strong], weak, 2) == weak
+    assert rehearse._keep_a_slow_one(ranked, strong[:1], 1) == strong[:1]
+    assert rehearse._keep_a_slow_one(strong, strong[:2], 2) == strong[:2]
 
 
 @pytest.mark.slow
@@ -396,9 +415,9 @@ def test_all_steps_are_taken_where_they_fit(photos, task, public, clock):
 def test_steps_for_the_update_are_priced_by_what_the_chosen_search_took():
     effort = Effort(1_000, (2, 1), (1, 1))
     chosen = rehearse.Chosen((SEARCHES[0],), Race("psnr"), spent=5.0, each=0.05)
-    assert Auto(effort, seconds=20.0)._fit_search(chosen, 100) == int((19.0 - 5.0) / 0.05)
-    assert Auto(effort, seconds=200.0)._fit_search(chosen, 100) == effort.plan()[1]
-    assert Auto(effort)._fit_search(chosen, 100) == 100
+    assert Auto(effort, seconds=20.0)._fit_search(chosen, 500, 200) == int((19.0 - 5.0) / 0.05)
+    assert Auto(effort, seconds=200.0)._fit_search(chosen, 500, 200) == 1_000 - 200
+    assert Auto(effort)._fit_search(chosen, 500, 200) == 500 - 200
 
 
 def test_closed_forms_are_rehearsed_once_for_the_same_people(photos, task, public, monkeypatch):

@@ -24,7 +24,7 @@ from seepage.core.rng import require_key
 from seepage.rehearsal.combine import combine
 from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
-from seepage.rehearsal.rehearse import Chosen, Rung, rehearse
+from seepage.rehearsal.rehearse import Chosen, Rung, count_steps, rehearse
 from seepage.search.many import attack_many
 from seepage.threats.threat import Threat
 
@@ -43,11 +43,11 @@ class Effort:
     """How hard `auto` tries.
 
     Args:
-        steps: All steps of one attack together, half of them for the rehearsal. A step is one
-            gradient of the network and one step of the search, for a whole batch.
+        steps: All steps of one attack together, at most half of them for the rehearsal. A step is
+            one gradient of the network and one step of the search, for a whole batch.
         contenders: How many race in each round of the rehearsal.
         people: How many people each of them attacks in each round, at least one batch of them.
-        chosen: At most so many of the last round attack the update; they share the other half.
+        chosen: At most so many of the last round attack the update; they share the other steps.
     """
 
     steps: int
@@ -56,7 +56,7 @@ class Effort:
     chosen: int = 2
 
     def plan(self, batch_size: int = 1) -> tuple[tuple[Rung, ...], int]:
-        """The rounds of the rehearsal, and the steps for the update.
+        """The rounds of the rehearsal, and the least steps for the update.
 
         Every round has twice the steps of the one before. If the steps do not suffice, there are
         fewer batches, contenders and rounds: too short a search says nothing about a long one.
@@ -186,10 +186,9 @@ class Auto:
             closed = [Contender(name, searches=False) for name in computed]
             effort = self._fit(seen, searches)
             chosen = self._choose(seen, [*closed, *searches], effort)
-            rungs, planned = effort.plan(seen.batch_size or 1)
-            steps = self._fit_search(chosen, planned)
-            if effort != self.effort or steps < planned:
-                taken = steps + sum(rung.cost for rung in rungs)
+            rehearsed = count_steps(chosen.race, effort.plan(seen.batch_size or 1)[0])
+            steps = self._fit_search(chosen, effort.steps, rehearsed)
+            if (taken := rehearsed + steps) < self.effort.steps:
                 note = f"took {taken} of {self.effort.steps} steps, as many as fit into the time"
                 note = "; ".join(filter(None, (note, chosen.race.note)))
                 chosen = replace(chosen, race=replace(chosen.race, cut=True, note=note))
@@ -213,12 +212,12 @@ class Auto:
             return self.effort
         return self.effort.fit(pace, _PLANNED * self.seconds, seen.batch_size or 1)
 
-    def _fit_search(self, chosen: Chosen, planned: int) -> int:
-        """Steps for the update: as planned, or by what the chosen searches took in rehearsal."""
+    def _fit_search(self, chosen: Chosen, planned: int, rehearsed: int) -> int:
+        """Steps for the update: all that are left, or as many as the time still allows."""
         if self.seconds is None or not chosen.each:
-            return planned
+            return max(1, planned - rehearsed)
         left = max(_PLANNED * self.seconds - chosen.spent, self.seconds / 4)
-        return min(self.effort.plan()[1], max(1, int(left / chosen.each)))
+        return max(1, min(self.effort.steps - rehearsed, int(left / chosen.each)))
 
     def _choose(self, seen: Observation, contenders: Sequence[Contender], effort: Effort) -> Chosen:
         """Rehearse; where that cannot be done, take the closed forms and the first search."""
@@ -367,8 +366,8 @@ def auto(
     Args:
         effort: How hard to try: "quick" takes 3000 steps, "standard" eight times and "thorough"
             eighty times as many, the last for a GPU or a night.
-        budget: Steps in all, half of them for the rehearsal; by default those of the effort. The
-            same budget gives the same result on every machine, up to rounding.
+        budget: Steps in all, at most half of them for the rehearsal; by default those of the
+            effort. The same budget gives the same result on every machine, up to rounding.
         seconds: About how long one update and its rehearsal may take at most. Fewer steps are
             taken if they do not fit, so that the result depends on the machine.
         public: Inputs of the kind that the client has. In an audit, people of the same data set

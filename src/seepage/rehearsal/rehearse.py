@@ -39,6 +39,8 @@ _HIGHEST = 60.0
 _PLATEAU = {"psnr": 0.5, "feature_accuracy": 0.01}
 # Ignoring a defense recovers this much more if the defense only misleads the search.
 _MASKED = {"psnr": 3.0, "feature_accuracy": 0.1}
+# Who is further behind than this after a round leaves the race.
+_CLEARLY_BEHIND = {"psnr": 3.0, "feature_accuracy": 0.15}
 # The deviation of people's scores that is assumed before any is seen, as if from so many people.
 _SPREAD, _SEEN = {"psnr": 3.0, "feature_accuracy": 0.15}, 3
 # Share of the forecast's interval on either side.
@@ -193,7 +195,8 @@ def rehearse(
     """Let contenders race on rehearsed clients, and drop the slower ones after every rung.
 
     From the second rung on, half of what the last doubling of its steps gained is expected once
-    more: a search with a weak prior starts slowly, and gets further with more steps.
+    more: a search with a weak prior starts slowly, and gets further with more steps. Who is clearly
+    behind does not race on, even if there is a place.
 
     The result depends on the network, the client, the threat, the batch size, the public inputs and
     the rungs alone, so that it is computed once for all updates of a kind. With `checkpointing` it
@@ -263,8 +266,13 @@ def _run(
         # Sorting keeps the order of those that are equal.
         ranked = sorted(latest, key=lambda contender: -expected[contender])
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
+        best, limit = expected[ranked[0]], _CLEARLY_BEHIND[rehearsal.metric.name]
+        near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:
-            left = _keep_a_slow_one(left, rungs[1].contenders)
+            # A slow one may be twice as far behind.
+            able = [one for one in left if expected[one] >= best - 2 * limit]
+            near = _keep_a_slow_one(able, near[: rungs[1].contenders], rungs[1].contenders)
+        left = near
         computed = [one for one in computed if latest[one].scores]
     able = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
     team = _choose_team(rehearsal, able, guesses, trials, _doublings(steps, rungs[-1]))
@@ -292,16 +300,23 @@ def _run(
     )
 
 
-def _keep_a_slow_one(ranked: Sequence[Contender], places: int) -> list[Contender]:
+def _keep_a_slow_one(
+    ranked: Sequence[Contender], racing: Sequence[Contender], places: int
+) -> list[Contender]:
     """Give the best search that starts slowly a place in the second round.
 
     Only there its gain is seen: on smooth networks it may end ahead although it begins behind.
     """
     slow = [one for one in ranked if one.starts_slowly][:1]
-    if places < 2 or any(one.starts_slowly for one in ranked[:places]):
-        return list(ranked)
-    others = [one for one in ranked if one not in slow]
-    return [*others[: places - 1], *slow, *others[places - 1 :]]
+    if places < 2 or not slow or any(one.starts_slowly for one in racing):
+        return list(racing)
+    return [*racing[: places - 1], *slow]
+
+
+def count_steps(race: Race, rungs: Sequence[Rung]) -> int:
+    """Steps that a race of these rounds took, one step for each batch."""
+    batches = {rung.steps: rung.batches for rung in rungs}
+    return sum(trial.steps * batches[trial.steps] for trial in race.trials if trial.steps)
 
 
 def _doublings(steps: int, rung: Rung) -> float:
