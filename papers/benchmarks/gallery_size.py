@@ -40,8 +40,7 @@ GALLERIES = (
     ("mnist", "train", 4000, 100),
 )
 KINDS = ("noise 0.5", "closed form", "somebody else")
-# Of a gallery of 10 000 and of a smaller one.
-FEW, PEOPLE = 48, 40
+PEOPLE = 40
 # Deviation of the noise on the update whose closed form is looked at.
 NOISE = 0.2
 
@@ -71,8 +70,8 @@ def measure(job: tuple[int, str]) -> dict[str, Any]:
     data = sp.data.load(name, split=split)
     members = torch.arange(first, first + strangers + 1)
     gallery = Gallery(data.inputs[members], None, data.domain)
-    hits, took, people = 0, [], FEW if strangers > 5000 else PEOPLE
-    for number, person in enumerate(rng.permutation(len(members))[:people].tolist()):
+    hits, took = 0, []
+    for number, person in enumerate(rng.permutation(len(members))[:PEOPLE].tolist()):
         guess = make_guess(kind, data, first + person, rng.fork(number))
         if kind == "somebody else":
             # A stranger who is in the gallery would be first: look for the person without them.
@@ -84,14 +83,14 @@ def measure(job: tuple[int, str]) -> dict[str, Any]:
         [found] = identify(guess, truth, gallery, without=without, size=strangers)
         took.append(time.process_time() - began)
         hits += found.rank == 1
-    low, high = interval(hits, people)
+    low, high = interval(hits, PEOPLE)
     # In kilobytes on Linux and in bytes on macOS.
     unit = 1e9 if sys.platform == "darwin" else 1e6
     row = {
         "data": name,
         "strangers": strangers,
         "guess": kind,
-        "people": people,
+        "people": PEOPLE,
         "first": hits,
         "interval": [low, high],
         "seconds of the first person": took[0],

@@ -32,7 +32,7 @@ CELLS = {
     "003-fig4d": ("ResNet-18", "", 4),
 }
 LENGTHS = (1000, 3000, 10_000)
-METRICS = ("psnr", "ssim", "lpips")
+METRICS = ("psnr", "ssim")
 
 
 def attacks(published: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
