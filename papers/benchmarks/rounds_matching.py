@@ -55,9 +55,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     wanted = parser.parse_args()
     jobs = [(*setting, seed) for setting in SETTINGS for seed in range(SEEDS)]
+    rows: list[dict[str, Any]] = []
     with multiprocessing.get_context("spawn").Pool(wanted.processes) as pool:
-        rows = pool.map(measure, jobs, chunksize=1)
-    save("rounds_matching", "cpu", {"steps": STEPS, "rows": rows}, wanted.out)
+        for row in pool.imap(measure, jobs):
+            rows.append(row)
+            save("rounds_matching", "cpu", {"steps": STEPS, "rows": rows}, wanted.out)
 
 
 if __name__ == "__main__":
