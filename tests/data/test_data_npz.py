@@ -96,6 +96,7 @@ def test_other_arrays_are_answered_with_the_accepted_names(tmp_path, arrays):
         ({"labels": LABELS[:3]}, r"labels \(5,\)"),
         ({"labels": LABELS[:, None]}, r"labels \(5,\)"),
         ({"labels": LABELS * 10**12}, "numbered from 0"),
+        ({"labels": np.zeros((5, 6, 8), int)}, "classes of pixels with sp.audit_step"),
         ({"class_names": np.array(["only"])}, r"labels in 0\.\.0"),
     ],
 )
