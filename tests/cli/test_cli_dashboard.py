@@ -3,14 +3,16 @@
 import os
 import socket
 import threading
+from dataclasses import replace
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
 
+from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli.dashboard_command import _make_handler, find_audits
+from seepage.cli.dashboard_command import _find_begin, _make_handler, find_audits
 from seepage.core.errors import DataNotFound
 
 SPEC = """
@@ -35,7 +37,8 @@ def folder(tmp_path_factory):
         out = folder / "audits" / name
         done = CliRunner().invoke(app, ["audit", str(spec), "--out", str(out), "--quiet"])
         assert done.exit_code == 0, done.output
-        os.utime(out / "spec.toml", (1e9 + 86400 * day,) * 2)
+        # Later copies are not later audits.
+        os.utime(out / "spec.toml", (1e9 - 86400 * day,) * 2)
     (folder / "audits" / "broken").mkdir()
     (folder / "audits" / "broken" / "audit.sqlite").write_bytes(b"no database")
     return folder
@@ -47,11 +50,17 @@ def test_one_page_has_all_audits_in_time_and_says_what_it_could_not_read(folder)
     assert done.output.startswith("2 audits")
     page = (folder / "dashboard.html").read_text(encoding="utf-8")
     assert "new: " in page.partition("</h1>")[0], "the latest is the headline"
-    assert page.index("2001-09-10") < page.index(">old<"), "the latest first"
+    assert page.index(">new<") < page.index(">old<"), "the latest first"
     assert 'href="audits/old/report.html"' in page
     assert "2 of 2, 60.0" in page
     assert "broken: " in page
     assert "data:image" not in page, "no private input"
+
+
+@pytest.mark.parametrize("said", [{}, {"begun": "yesterday"}, {"begun": {}}])
+def test_an_audit_that_does_not_say_when_it_began_is_as_old_as_its_file(folder, said):
+    audit = replace(load_audit(folder / "audits" / "old"), environment=said)
+    assert _find_begin(folder / "audits" / "old", audit).year == 2001
 
 
 def test_a_share_of_zero_is_called_safe_only_if_the_attack_was_strong(folder):

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -393,7 +394,7 @@ def _explain_errors(path: Path) -> Iterator[None]:
 
 
 def environment(device: str) -> dict[str, str | dict[str, str]]:
-    """Versions, platform and device, as plain data."""
+    """Versions, platform, device and the time now, as plain data."""
     on_gpu = device.startswith("cuda")
     processor = torch.cuda.get_device_name() if on_gpu else platform.processor()
     return {
@@ -402,6 +403,7 @@ def environment(device: str) -> dict[str, str | dict[str, str]]:
         "device": device,
         "processor": processor or platform.machine(),
         "packages": {name: _find_version(name) for name in PACKAGES},
+        "begun": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
 
 

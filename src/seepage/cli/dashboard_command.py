@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from seepage.audit.audit_result import load_audit
+from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.database import DATABASE
 from seepage.audit.folder import PAGE, SPEC
 from seepage.cli.report_command import print_line, write
@@ -65,14 +65,21 @@ def make_dashboard(folders: Sequence[Path], link: Callable[[int, Path], str]) ->
         except SeepageError as error:
             unread[str(path)] = str(error)
             continue
-        spec = path / SPEC
-        begun = (spec if spec.is_file() else path / DATABASE).stat().st_mtime
-        when = datetime.fromtimestamp(begun, UTC)
         address = link(number, path) if (path / PAGE).is_file() else ""
-        audits.append(DashboardAudit(path.name, when, result, address))
+        audits.append(DashboardAudit(path.name, _find_begin(path, result), result, address))
     if not audits:
         raise DataNotFound(f"no audit can be read: {next(iter(unread.values()))}")
     return dashboard_page(audits, unread=unread), len(audits)
+
+
+def _find_begin(path: Path, audit: AuditResult) -> datetime:
+    """When an audit was begun: as it says itself, or of older ones, as their file says."""
+    try:
+        return datetime.fromisoformat(str(audit.environment["begun"])).astimezone(UTC)
+    except (KeyError, ValueError, OverflowError):
+        spec = path / SPEC
+        changed = (spec if spec.is_file() else path / DATABASE).stat().st_mtime
+        return datetime.fromtimestamp(changed, UTC)
 
 
 def write_dashboard(folders: Sequence[Path], out: Path | None, console: Console) -> None:

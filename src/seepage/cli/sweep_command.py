@@ -26,11 +26,10 @@ from seepage.report import as_csv, attempts, audit_verdict, strongest
 from seepage.report.leak import count_identified
 from seepage.report.leak_table import start_table
 from seepage.report.page.sweep_page import (
-    COLUMNS,
     SweepPoint,
-    sweep_cells,
     sweep_page,
     sweep_rows,
+    tabulate_sweep,
 )
 from seepage.utility import Training, train
 
@@ -189,8 +188,9 @@ def _train(sweep: Sweep, task: Any, defense: Protection, size: int) -> float | N
 
 def _print_points(knob: str, points: Sequence[SweepPoint], console: Console) -> None:
     table = start_table(f"Leakage against {knob}", None)
-    for column in (knob, *COLUMNS):
+    titles, rows = tabulate_sweep(knob, points)
+    for column in titles:
         table.add_column(column, justify="right", no_wrap=column == knob)
-    for cells in sweep_cells(points):
+    for cells in rows:
         table.add_row(*cells)
     console.print(table)

@@ -290,8 +290,10 @@ def _tell_worst(attempt: Attempt) -> str:
         if attempt.level is not Level.reconstructed and not _is_doubtful(attempt):
             among += f" (at least 1 in {_round_claim(found.one_in_low)})"
     elif found is not None:
-        place = "first" if found.rank == 1 else f"place {found.rank}"
-        among = f", {place} among {found.strangers} strangers{_describe_gallery(found)}"
+        of = f"{found.strangers} strangers{_describe_gallery(found)}"
+        among = f", {'first' if found.rank == 1 else f'place {found.rank}'} among {of}"
+        if attempt.level is Level.reconstructed and found.rank > 1:
+            among = f"; that fits {found.rank - 1} of {of} as well"
     beside = attempt.without_update
     guessed = f"; a guess that needs no update reaches {beside.words()}" if beside.value else ""
     return f"The worst-off person, {data} #{person}, {how}{among}{guessed}."

@@ -143,7 +143,7 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
         "audit": "",
         "begun": "",
         "identified": "number",
-        "worst-off": "number",
+        "worst-off": "number worst",
         "verdict": "",
     }
     caption = "The latest first; people identified by any attack in any setup"

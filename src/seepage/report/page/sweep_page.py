@@ -60,26 +60,29 @@ def sweep_rows(knob: str, points: Sequence[SweepPoint]) -> list[FlatRow]:
     return [{"knob": knob, **asdict(point)} for point in points]
 
 
-def sweep_cells(points: Sequence[SweepPoint]) -> list[list[str]]:
-    """The cells of a table: value, people identified, worst, median, accuracy and epsilon."""
-    return [
-        [
-            f"{point.value:g}",
-            point.leak,
-            _write_score(point.worst, point.unit),
-            _write_score(point.median, point.unit),
-            "-" if point.accuracy is None else f"{100 * point.accuracy:.0f} %",
-            "-" if point.epsilon is None else f"{point.epsilon:.3g}",
-        ]
-        for point in points
-    ]
+def tabulate_sweep(knob: str, points: Sequence[SweepPoint]) -> tuple[list[str], list[list[str]]]:
+    """The titles of a table and its rows, without columns that no point fills."""
+    columns = {
+        knob: [f"{point.value:g}" for point in points],
+        "identified": [point.leak for point in points],
+        "worst-off": [_write_score(point.worst, point.unit) for point in points],
+        "median": [_write_score(point.median, point.unit) for point in points],
+        "accuracy": [
+            _NONE if point.accuracy is None else f"{100 * point.accuracy:.0f} %" for point in points
+        ],
+        "epsilon of one update": [
+            _NONE if point.epsilon is None else f"{point.epsilon:.3g}" for point in points
+        ],
+    }
+    titles = [title for title, cells in columns.items() if set(cells) != {_NONE}]
+    return titles, [list(row) for row in zip(*(columns[title] for title in titles), strict=True)]
+
+
+_NONE = "-"
 
 
 def _write_score(value: float | None, unit: str) -> str:
     return decibels(value) if unit == "dB" or value is None else f"{value:.0f} {unit}"
-
-
-COLUMNS = ("identified", "worst-off", "median", "accuracy", "epsilon of one update")
 
 
 def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verdict) -> str:
@@ -91,16 +94,17 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         points: One for each value, in order.
         judged: The verdict of the audit behind it.
     """
-    header = {knob: "number", **dict.fromkeys(COLUMNS, "number")}
+    titles, rows = tabulate_sweep(knob, points)
     caption = (
         "People identified by any attack, and the best guesses: PSNR, or the share of columns or "
         "words that is right"
     )
-    filled = table(caption, header, sweep_cells(points))
+    filled = table(caption, dict.fromkeys(titles, "number"), rows)
+    trained = " Blue, dashed: the accuracy of the network trained with the same value."
     lead = (
-        "Red: the share of people identified. Blue, dashed: the accuracy of the network trained "
-        "with the same value. A share of zero says that these attacks found nobody; the table says "
-        "if they were strong enough to tell."
+        f"Red: the share of people identified.{trained if 'accuracy' in titles else ''} A share of "
+        "zero says that these attacks found nobody; the table says if they were strong enough to "
+        "tell."
     )
     section = Section(
         "sweep",
