@@ -35,8 +35,8 @@ def _one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tenso
     1 and the gradient 0, so that a candidate behind dead units does not win.
     """
     # Small tensors are joined, which saves kernels; large ones are not worth a copy.
-    limit = _SMALL if sum(t.numel() for t in theirs) > _SMALL_IN_ALL else _SMALL_IN_ALL
-    small = [t.numel() <= limit for t in theirs]
+    cheap = theirs[0].is_cuda and sum(t.numel() for t in theirs) <= _SMALL_IN_ALL
+    small = [cheap or t.numel() <= _SMALL for t in theirs]
     ours, theirs = _join_small(ours, small), _join_small(theirs, small)
     distance: Tensor = _Distance.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
     return distance
@@ -111,7 +111,16 @@ def _combine_pairs(
 
 
 def _norms(vectors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([torch.linalg.vector_norm(t) for t in vectors])
+    return torch.stack([_norm_one(t) for t in vectors])
+
+
+def _norm_one(tensor: Tensor) -> Tensor:
+    """The norm of a tensor; on a CPU a product of vectors takes a third of the time."""
+    if tensor.is_cuda:
+        norm: Tensor = torch.linalg.vector_norm(tensor)
+        return norm
+    entries = tensor.flatten()
+    return torch.dot(entries, entries).sqrt()
 
 
 def _join_small(tensors: Sequence[Tensor], small: Sequence[bool]) -> list[Tensor]:
@@ -129,8 +138,7 @@ def _inverse(norm: Tensor) -> Tensor:
 def _norm(vector: Sequence[Tensor]) -> Tensor:
     """The norm of a list of tensors as one vector, reading each once."""
     if len(vector) == 1:
-        norm: Tensor = torch.linalg.vector_norm(vector[0])
-        return norm
+        return _norm_one(vector[0])
     return _norms(vector).square().sum().sqrt()
 
 
