@@ -94,6 +94,16 @@ def test_a_folder_of_captures_is_one_audit_with_clients_and_rounds_as_axes(place
         assert f'<th scope="row">{ward[:8]}</th>' in section
         assert said in by_ward[ward[:8]][0]
     assert "-" in by_ward[WARDS[2][:8]][1]
+    assert "Each round was attacked alone." in section
+
+
+def test_a_page_of_one_round_does_not_speak_of_several(place):
+    for path in (place / "captures").glob("round-1-*"):
+        path.unlink()
+    assert audit("--capture", "captures").exit_code == 0
+    page = (place / "out" / "report.html").read_text(encoding="utf-8")
+    assert "By client and by round" in page
+    assert "Each round was attacked alone." not in page
 
 
 def test_a_folder_without_captures_of_the_model_is_refused_in_one_sentence(place):

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 # What `seepage audit --capture FOLDER` calls the data behind an update.
 _NAME = re.compile(r"client (?P<client>.+), round (?P<round>\d+)")
+_TOGETHER = (
+    " Each round was attacked alone. Where a client trained on the same data again, its rounds "
+    "tell more together: see stack_rounds."
+)
 
 
 def federation_section(records: Sequence[Record], tried: Sequence[Attempt]) -> Section | None:
@@ -58,7 +62,8 @@ def federation_section(records: Sequence[Record], tried: Sequence[Attempt]) -> S
         f"{len(places)} updates of {len(clients)} clients in {len(rounds)} rounds. Each cell shows "
         "what came back of the worst-off person behind one update. Clients are named by the "
         "beginning of their hash, and a number leads to all results of an update. Without a truth "
-        "it is the residual, and right to 8 bits means that the guess is proved.",
+        "it is the residual, and right to 8 bits means that the guess is proved."
+        + (_TOGETHER if len(places) > len(clients) else ""),
         make_scrollable("Clients and rounds", element("table", {"class": "grid"}, head, *rows)),
     )
 
