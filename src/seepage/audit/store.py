@@ -66,13 +66,13 @@ _IMPLIED_BY: Mapping[str, tuple[str, ...]] = defaultdict(
 _LONGEST = 80
 
 
-def describe_changes(before: Sequence[Planned], now: Sequence[Planned]) -> str:
+def _describe_changes(before: Sequence[Planned], now: Sequence[Planned]) -> str:
     """Name the parts in which two plans differ.
 
     Example:
         >>> mlp = Planned("1", "", {"model": "mlp", "seed": "0"})
         >>> cnn = Planned("2", "", {"model": "cnn", "seed": "0"})
-        >>> describe_changes([mlp], [cnn])
+        >>> _describe_changes([mlp], [cnn])
         "model was 'mlp' and is now 'cnn'"
     """
     names = dict.fromkeys(name for case in (*before, *now) for name in case.identity)
@@ -230,7 +230,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
     def _require_plan(self, wanted: Mapping[str, Planned]) -> None:
         begun = {p.id: p for p in self._database.planned()}
         if begun.keys() != wanted.keys():
-            what = describe_changes(tuple(begun.values()), tuple(wanted.values()))
+            what = _describe_changes(tuple(begun.values()), tuple(wanted.values()))
             raise InvalidValue(
                 f"the audit in {str(self.path)!r} was begun with another spec: {what}; resume it "
                 "with the spec it began with, or choose another --out"

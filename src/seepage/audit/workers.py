@@ -139,7 +139,7 @@ class Pool:
                     late = worker.case
                     worker.kill()
                     if late is not None and self.timeout is not None:
-                        yield fail_case(late, describe_timeout(self.timeout))
+                        yield fail_case(late, _describe_timeout(self.timeout))
         finally:
             for worker in crew:
                 worker.kill()
@@ -170,7 +170,7 @@ class Pool:
         return _Worker(process, ours)
 
 
-def describe_timeout(seconds: float) -> str:
+def _describe_timeout(seconds: float) -> str:
     """Say that a case was ended."""
     return f"it took longer than the timeout of {seconds:g} s"
 
@@ -393,4 +393,4 @@ def _run_task(source: SpecSource, case: str, folder: str, timeout: float | None)
         with _limit_time(timeout):
             return run_case(cases[case]).pack()
     except _TooLong:
-        return fail_case(cases[case], describe_timeout(timeout or 0)).pack()
+        return fail_case(cases[case], _describe_timeout(timeout or 0)).pack()

@@ -83,7 +83,7 @@ def _write_auto(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
     return {"name": "auto", "effort": request.effort, **steps}
 
 
-def federation_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
+def _federation_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
     """Write down an audit of every capture in a folder, each named by its client and round.
 
     Prints which files are left out, and why: files that are no captures, or do not fit the model.
@@ -153,7 +153,7 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     unless `form` insists.
     """
     if request.file.is_dir():
-        return federation_spec(request, device=device, console=console)
+        return _federation_spec(request, device=device, console=console)
     data = _list_data(request)
     held, network = _read_capture(request)
     found = check_applicability(held.captured.observe(read_model(network, held)))

@@ -53,9 +53,9 @@ class NewSpec:
             "data": [self._choose_people(size) for size in self.batch_sizes],
             "models": {"name": self.model},
             "locals": local,
-            "defenses": [[], *([read_part(w) for w in d.split("+")] for d in self.defenses)],
+            "defenses": [[], *([_read_part(w) for w in d.split("+")] for d in self.defenses)],
             "threats": {"knows_labels": self.knows_labels},
-            "attacks": [read_part(written) for written in self.attacks],
+            "attacks": [_read_part(written) for written in self.attacks],
         }
 
     def _choose_people(self, size: int) -> dict[str, Any]:
@@ -71,11 +71,11 @@ class NewSpec:
         return "\n".join(lines) + "\n"
 
 
-def read_part(written: str) -> dict[str, Any]:
+def _read_part(written: str) -> dict[str, Any]:
     """Read a part of a spec as options write it.
 
     Example:
-        >>> read_part("Prune:ratio=0.9"), read_part("Sign")
+        >>> _read_part("Prune:ratio=0.9"), _read_part("Sign")
         ({'name': 'Prune', 'ratio': 0.9}, {'name': 'Sign'})
     """
     name, _, options = written.strip().partition(":")

@@ -15,11 +15,11 @@ _UNSAFE = re.compile(
 )
 
 
-def make_printable(text: str) -> str:
+def _make_printable(text: str) -> str:
     r"""Replace what a terminal would obey instead of showing it.
 
     Example:
-        >>> make_printable("a\x1b[2Jb")
+        >>> _make_printable("a\x1b[2Jb")
         'a?[2Jb'
     """
     return _UNSAFE.sub("?", text)
@@ -33,4 +33,4 @@ class SafeConsole(Console):
     ) -> Iterable[Segment]:
         """Render as always, without control characters in any text."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else make_printable(text), style, control)
+            yield Segment(text if control else _make_printable(text), style, control)

@@ -57,7 +57,7 @@ class AttributeGuess:
             rows: The people's true rows, `(N, D)`.
             domain: Their columns.
         """
-        _, place = find_column(domain, self.column)
+        _, place = _find_column(domain, self.column)
         truth = rows[:, place].argmax(1)
         mode = self.by_marginals.argmax().expand(len(truth))
         guesses = (self.with_update.argmax(1), self.by_model.argmax(1), mode)
@@ -161,7 +161,7 @@ def attributes(
         raise NotApplicable(
             f"attributes are columns of a table, but the inputs of {task.name} are {task.domain!r}"
         )
-    known, place = find_column(task.domain, column)
+    known, place = _find_column(task.domain, column)
     task.check(people)
     if public.labels is None or len(public.inputs) < _LEAST:
         raise InvalidValue(
@@ -188,7 +188,7 @@ def attributes(
     )
 
 
-def find_column(domain: Tabular, name: str) -> tuple[Categorical, slice]:
+def _find_column(domain: Tabular, name: str) -> tuple[Categorical, slice]:
     """A column of categories by name, and its entries in a row."""
     named = dict(zip((c.name for c in domain.columns), domain.columns, strict=True))
     if name not in named:

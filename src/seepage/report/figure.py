@@ -126,7 +126,7 @@ def _write_pdf(part: Stroke | Dot | Caption, height: float) -> str:
             return f"q {_mix(colour)} RG 1 J {2 * radius:g} w {point} m {point} l S Q"
         case Caption((x, y), text, anchor):
             plain = text.replace("\N{GREEK SMALL LETTER SIGMA}", "sigma")
-            shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * measure_text(plain)
+            shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * _measure_text(plain)
             safe = plain.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
             ink = f"{_mix(_INK)} rg"
             return f"BT {ink} /F1 {_SIZE:g} Tf {x - shift:.2f} {height - y:.2f} Td ({safe}) Tj ET"
@@ -136,11 +136,11 @@ def _mix(colour: str) -> str:
     return " ".join(f"{int(colour[i : i + 2], 16) / 255:.3f}" for i in (1, 3, 5))
 
 
-def measure_text(text: str) -> float:
+def _measure_text(text: str) -> float:
     """The width of a text in points.
 
     Example:
-        >>> round(measure_text("dB"), 1)
+        >>> round(_measure_text("dB"), 1)
         9.8
     """
     widths = (_WIDTHS[ord(s) - 32] if 32 <= ord(s) <= 126 else 556 for s in text)
@@ -169,7 +169,7 @@ def leak_figure(tried: Iterable[Attempt], *, width: float | None = None) -> Figu
         return attempt.measured if shares else min(attempt.psnr, SATURATED)
 
     # Where Helvetica is missing, another font is wider.
-    left = 1.2 * max(map(measure_text, labels.values()), default=0.0) + 2 * _GAP
+    left = 1.2 * max(map(_measure_text, labels.values()), default=0.0) + 2 * _GAP
     width = width or (COLUMN if left <= COLUMN / 2 else PAGE)
     right, bottom = width - 2 * _GAP, _TOP + _ROW * max(1, len(groups))
     axis = Axis(0.0, 100.0) if shares else span_axis(map(value_of, everybody))

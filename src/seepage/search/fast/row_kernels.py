@@ -78,7 +78,7 @@ def split_rows(tensor: Tensor, count: int) -> Tensor:
     return tensor.reshape(count, -1, *tensor.shape[1:])
 
 
-def extract_windows(images: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
+def _extract_windows(images: Tensor, kernel: Sequence[int], geometry: Geometry) -> Tensor:
     """Extract the window under every output position, `(N, H' W', k k C)`.
 
     `torch.nn.functional.unfold` does the same with one kernel launch per image.
@@ -108,7 +108,7 @@ def _can_flip(weights: Tensor, geometry: Geometry) -> bool:
     return set(geometry.stride) == {1} and all(d * (k - 1) >= p for k, p, d in axes)
 
 
-def flip_kernels(weights: Tensor, geometry: Geometry) -> tuple[Geometry, Tensor]:
+def _flip_kernels(weights: Tensor, geometry: Geometry) -> tuple[Geometry, Tensor]:
     """The convolution that is the gradient by the inputs: its geometry and `(R, k k O, C)`."""
     axes = zip(weights.shape[3:], geometry.padding, geometry.dilation, strict=True)
     padding = tuple(d * (k - 1) - p for k, p, d in axes)
@@ -176,7 +176,7 @@ def extract_row_windows(
     """Extract the windows that the weight gradient and the convolution share by "products"."""
     if way != "products":
         return None
-    return split_rows(extract_windows(inputs, weights.shape[3:], geometry), len(weights)).flatten(
+    return split_rows(_extract_windows(inputs, weights.shape[3:], geometry), len(weights)).flatten(
         1, 2
     )
 
@@ -221,8 +221,8 @@ def row_input_gradient(
     """Gradient by the inputs `(R B, C, ...)` when each row has its own weight."""
     count = len(weights)
     if way == "products":
-        turned, matrix = flip_kernels(weights, geometry)
-        windows = extract_windows(slopes, weights.shape[3:], turned)
+        turned, matrix = _flip_kernels(weights, geometry)
+        windows = _extract_windows(slopes, weights.shape[3:], turned)
         product = torch.bmm(split_rows(windows, count).flatten(1, 2), matrix)
         return _as_images(product, tuple(inputs.shape[2:]))
     if way == "in_turn":

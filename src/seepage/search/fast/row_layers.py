@@ -94,18 +94,18 @@ class _ConvolutionBackward(torch.autograd.Function):
         return to_slopes, to_inputs, None, None, None
 
 
-def per_channel(values: Tensor, like: Tensor) -> Tensor:
+def _per_channel(values: Tensor, like: Tensor) -> Tensor:
     """`(R, C)` in a form that multiplies `(R, B, C, ...)`; `(C,)` is the same for all rows.
 
     Example:
-        >>> per_channel(torch.zeros(2, 3), torch.zeros(2, 5, 3, 8, 8)).shape
+        >>> _per_channel(torch.zeros(2, 3), torch.zeros(2, 5, 3, 8, 8)).shape
         torch.Size([2, 1, 3, 1, 1])
     """
     lead = values.shape[:-1] if values.ndim > 1 else (1,)
     return values.reshape(*lead, 1, values.shape[-1], *(1,) * (like.ndim - 3))
 
 
-def batchnorm_eval(
+def _batchnorm_eval(
     inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
 ) -> Tensor:
     """(inputs * inverse + offset) * weight + bias, differentiable twice.
@@ -126,9 +126,9 @@ class _AffineForward(torch.autograd.Function):
     def forward(
         ctx: _Context, inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
     ) -> Tensor:
-        scale = per_channel(weight * inverse, inputs)
+        scale = _per_channel(weight * inverse, inputs)
         ctx.save_for_backward(inputs, scale, inverse, offset)
-        shift = per_channel(torch.addcmul(bias, weight, offset), inputs)
+        shift = _per_channel(torch.addcmul(bias, weight, offset), inputs)
         return torch.addcmul(shift, inputs, scale)
 
     @staticmethod
@@ -163,13 +163,13 @@ class _AffineBackward(torch.autograd.Function):
         slopes, inputs, scale, inverse, offset = ctx.saved_tensors
         to_slopes = to_inputs = None
         if on_weight is not None:
-            tilt = per_channel(on_weight * inverse, slopes)
+            tilt = _per_channel(on_weight * inverse, slopes)
             to_inputs = tilt * slopes
             shift = on_weight * offset
             on_bias = shift if on_bias is None else on_bias + shift
-            to_slopes = torch.addcmul(per_channel(on_bias, slopes), tilt, inputs)
+            to_slopes = torch.addcmul(_per_channel(on_bias, slopes), tilt, inputs)
         elif on_bias is not None:
-            to_slopes = per_channel(on_bias, slopes).expand_as(slopes)
+            to_slopes = _per_channel(on_bias, slopes).expand_as(slopes)
         if on_inputs is not None:
             to_slopes = (
                 on_inputs * scale
@@ -225,12 +225,12 @@ class _StandardisedForward(torch.autograd.Function):
         if mean is None or variance is None:
             variance, mean = torch.var_mean(inputs, _other_axes(inputs), correction=0, keepdim=True)
         else:
-            mean, variance = per_channel(mean, inputs), per_channel(variance, inputs)
+            mean, variance = _per_channel(mean, inputs), _per_channel(variance, inputs)
         inverse = torch.rsqrt(variance + eps)
         standard = (inputs - mean) * inverse
-        scale = per_channel(weight, inputs)
+        scale = _per_channel(weight, inputs)
         ctx.save_for_backward(inputs, standard, inverse, scale)
-        return torch.addcmul(per_channel(bias, inputs), standard, scale)
+        return torch.addcmul(_per_channel(bias, inputs), standard, scale)
 
     @staticmethod
     def backward(ctx: _Context, slopes: Tensor) -> _Gradients:
@@ -279,8 +279,8 @@ class _StandardisedBackward(torch.autograd.Function):
         slopes, standard, inverse, scale, mean, along = ctx.saved_tensors
         steep = scale * inverse
         level, tilt = _mean(on_inputs), _mean(on_inputs * standard)
-        lift = per_channel(on_weight, slopes) - steep * tilt
-        drop = steep * level - per_channel(on_bias, slopes)
+        lift = _per_channel(on_weight, slopes) - steep * tilt
+        drop = steep * level - _per_channel(on_bias, slopes)
         to_slopes = _combine(on_inputs, steep, standard, lift, drop)
         if ctx.own:
             # By z, and by d, which scales the first of the three results.
@@ -356,7 +356,7 @@ class _RowConvolution(Replacement):
         if self.bias is None:
             return outputs
         split = split_rows(outputs, len(self.bias))
-        return (split + per_channel(self.bias, split)).flatten(0, 1)
+        return (split + _per_channel(self.bias, split)).flatten(0, 1)
 
 
 class _RowLinear(Replacement):
@@ -392,7 +392,7 @@ class RowBatchNorm(Replacement):
         split = split_rows(inputs, len(self.weight))
         if self.inverse is not None:
             known = cast(Tensor, self.inverse), cast(Tensor, self.offset)
-            return batchnorm_eval(split, self.weight, self.bias, *known).flatten(0, 1)
+            return _batchnorm_eval(split, self.weight, self.bias, *known).flatten(0, 1)
         given = None
         if self.given is not None:
             restarts = len(self.weight) // len(self.given[0])
@@ -413,7 +413,7 @@ class _RowGroupNorm(Replacement):
         """Normalise, then scale and shift each row."""
         plain = nn.functional.group_norm(inputs, self.groups, eps=self.eps)
         split = split_rows(plain, len(self.weight))
-        shift, scale = (per_channel(v, split) for v in (cast(Tensor, self.bias), self.weight))
+        shift, scale = (_per_channel(v, split) for v in (cast(Tensor, self.bias), self.weight))
         return (split * scale + shift).flatten(0, 1)
 
 
