@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 302,
-    "lines": 59_900,
-    "public names": 1_212,
+    "lines": 60_600,
+    "public names": 1_223,
     "single-user modules": 34,
 }
 

@@ -106,7 +106,7 @@ class Jacobian:
 
     @cached_property
     def _forward(self) -> Linear:
-        _load_forward_mode()
+        load_forward_mode()
 
         def push(direction: Tensor) -> Tensor:
             return cast(Tensor, jvp(self.function, (self.at,), (direction,))[1])
@@ -172,7 +172,7 @@ def _count_fitting(like: Tensor) -> int:
 
 
 @cache
-def _load_forward_mode() -> None:
+def load_forward_mode() -> None:
     """Use forward mode once: torch then compiles parts of it, and warns about its own code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

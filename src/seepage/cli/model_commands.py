@@ -127,7 +127,9 @@ def _write_sentences(found: Inspection) -> list[str]:
                 f"a ReLU behind {', '.join(found.metric.forgetful)} hides inputs that are not "
                 "positive; counted ranks take them for known and are upper bounds"
             )
-    if found.first is not None:
+    if found.patches is not None:
+        said.append(found.patches.advice)
+    elif found.first is not None:
         said.append(_write_count(found.first))
     return said
 

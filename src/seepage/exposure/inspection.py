@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -15,7 +16,7 @@ from seepage.attacks.linear_systems.linear_system import LinearSystem, count_cov
 from seepage.core import Rng, Task, cross_entropy
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.token_budget import TokenBudget, token_budget
+from seepage.exposure.token_budget import PatchBudget, TokenBudget, patch_budget, token_budget
 from seepage.probing.activations import ReLU
 from seepage.probing.first_layer import (
     calls,
@@ -324,6 +325,7 @@ class Inspection:
             connected, with a bias, reading the input itself.
         first: The layer that reads the input, or None if it is of another kind.
         texts: What it tells about the tokens of texts; None if inputs are something else.
+        patches: What it tells about the patches of images; None if it is no vision transformer.
     """
 
     model: str
@@ -332,6 +334,7 @@ class Inspection:
     closed_form: str | None
     first: FirstLayerCount | None
     texts: TokenBudget | None = None
+    patches: PatchBudget | None = None
 
 
 def inspection(
@@ -362,7 +365,10 @@ def inspection(
     except NotApplicable as error:
         outside = str(error)
     first = _count_first_layer(task, batches)
-    return Inspection(task.name, metric, outside, input_layer(task), first)
+    patches = None
+    with suppress(NotApplicable):
+        patches = patch_budget(task)
+    return Inspection(task.name, metric, outside, input_layer(task), first, patches=patches)
 
 
 def _count_first_layer(task: Task, batches: Sequence[int]) -> FirstLayerCount | None:

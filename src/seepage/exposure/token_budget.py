@@ -1,9 +1,10 @@
-"""How many tokens of a batch a network gives away, before anything is shared."""
+"""How many tokens or patches of a batch a network gives away, before anything is shared."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seepage.attacks.linear_systems.patch_span import find_patch_readers
 from seepage.attacks.text.readers import Reader, stack_gradients
 from seepage.attacks.text.token_span import list_token_readers
 from seepage.attacks.text.token_table import find_token_table
@@ -90,3 +91,50 @@ def token_budget(task: Task) -> TokenBudget:
         rows, width = stack_gradients(task, reader, Update(task.parameters)).shape
         counted.append(TokenBudget(table, tied, reader, rows, width))
     return max(counted, key=lambda one: one.tokens, default=TokenBudget(table, tied, (), 0, 0))
+
+
+@dataclass(frozen=True)
+class PatchBudget:
+    """What the trained parameters of a vision transformer tell about the patches of a batch.
+
+    Args:
+        layers: Names of the trained layers that read single patches, such as the matrices A of
+            adapters on the first attention.
+        rank: Rows of all their weights together.
+        width: Length of the vectors that they read.
+        patches: Of an image.
+        images: How many images the row space of their gradient has room for.
+    """
+
+    layers: tuple[str, ...]
+    rank: int
+    width: int
+    patches: int
+    images: int
+
+    @property
+    def advice(self) -> str:
+        """What the numbers mean, in one sentence."""
+        named = ", ".join(self.layers)
+        if not self.images:
+            return (
+                f"with {self.rank} rows over {named}, the {self.patches} patches of one image are "
+                "not told apart by a closed form known here; gradients still depend on every "
+                "image, so this is no promise"
+            )
+        return (
+            f"with {self.rank} rows over {named} and {self.patches} patches of an image, batches "
+            f"of up to {self.images} images may leak exactly (april): share updates of larger "
+            "batches, or add noise"
+        )
+
+
+def patch_budget(task: Task) -> PatchBudget:
+    """Count the images that the gradient of a vision transformer has room for.
+
+    Raises:
+        NotApplicable: The network cuts no patches, or trains no layer that reads them.
+    """
+    found = find_patch_readers(task)
+    rows, width = stack_gradients(task, found.first, Update(task.parameters)).shape
+    return PatchBudget(found.first, rows, width, found.count, found.room(task))

@@ -1,7 +1,8 @@
-"""Compute the image that a vision transformer read, from its patch and position embeddings."""
+"""Compute the images that a vision transformer read, from its patch embedding and first layers."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,9 +14,16 @@ from torch import Tensor, nn
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.linear_systems.patch_span import (
+    find_patch_readers,
+    join_patches,
+    list_patch_layers,
+    read_images,
+)
 from seepage.attacks.text.token_table import find_rows
 from seepage.clients.gradient import batch_gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core.device import precision
 from seepage.core.errors import NotApplicable, SeepageError
 from seepage.core.rng import require_key
 from seepage.domains import Image
@@ -48,14 +56,9 @@ def find_patches(task: Task) -> PatchEmbedding:
     Raises:
         NotApplicable: The network cuts no patches, or adds no trained positions to them.
     """
-    layers = {
-        name: module
-        for name, module in task.network.named_modules()
-        if isinstance(module, nn.Conv2d) and _cuts_patches(module, task.domain.shape)
-    }
     inputs = task.move_inputs(task.domain.sample(1, rng=Rng(0).fork("patches")))
     gradient = batch_gradient(task, task.parameters, inputs, task.blank_labels(1))
-    for name in layers:
+    for name in list_patch_layers(task):
         if f"{name}.weight" in task.parameters:
             slopes = _differentiate_outputs(task, name, inputs)
             rows = slopes[0].flatten(1).T
@@ -67,14 +70,6 @@ def find_patches(task: Task) -> PatchEmbedding:
         f"expected {task.name} to cut images into patches by a trained convolution, and to add "
         "trained positions to them, as vision transformers do; use gradient matching"
     )
-
-
-def _cuts_patches(layer: nn.Conv2d, shape: tuple[int, ...]) -> bool:
-    """Whether a convolution reads an image patch by patch, without overlaps or gaps."""
-    size = layer.kernel_size
-    plain = layer.padding in ((0, 0), "valid") and layer.groups == 1 and layer.dilation == (1, 1)
-    fits = len(shape) == 3 and all(side % k == 0 for side, k in zip(shape[1:], size, strict=True))
-    return plain and fits and layer.stride == size and layer.in_channels == shape[0]
 
 
 def _differentiate_outputs(task: Task, layer: str, inputs: Tensor) -> Tensor:
@@ -93,15 +88,23 @@ def _differentiate_outputs(task: Task, layer: str, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class April:
-    """Solve the gradient of the patch embedding for the patches, see `april`."""
+    """Solve for the patches of one image, or search the spans of a batch, see `april`."""
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Compute the image; nothing is random."""
+        """Read the images; chance only says where searches begin."""
         require_key(rng)
         began = time.perf_counter()
+        require_usable(observation.update, observation.task)
+        if (observation.batch_size or 1) == 1:
+            # Positions that are frozen, or too few channels, leave the spans to be tried.
+            with suppress(NotApplicable):
+                return self._solve(observation, began)
+        return self._search(observation, rng, began)
+
+    def _solve(self, observation: Observation, began: float) -> Reconstruction:
+        """One image in closed form."""
         task, tensors = observation.task, observation.update.tensors
-        require_usable(observation.update, task)
-        patches = _require_one_image(observation)
+        patches = find_patches(task)
         weight = tensors[f"{patches.layer}.weight"].double()
         places = tensors[patches.positions].double().reshape(-1, len(weight))
         count = patches.grid[0] * patches.grid[1]
@@ -113,7 +116,7 @@ class April:
                 "told apart: there are more of them than channels, or the update is zero"
             )
         solved = torch.linalg.pinv(slopes.T) @ weight.flatten(1)
-        image = _join_patches(solved, patches.grid, weight.shape[1:])
+        image = join_patches(solved, patches.grid, weight.shape[1:])
         reference = next(iter(observation.update))
         inputs = task.domain.project(task.domain.denormalise(image[None].to(reference)))
         labels = None
@@ -134,44 +137,58 @@ class April:
         )
         return Reconstruction(inputs, labels, trace, certificate)
 
-
-def _join_patches(rows: Tensor, grid: tuple[int, int], shape: torch.Size) -> Tensor:
-    """Put patches `(N, C k k)` together to an image `(C, H, W)`.
-
-    Example:
-        >>> _join_patches(torch.arange(4.0)[:, None], (2, 2), torch.Size((1, 1, 1))).tolist()
-        [[[0.0, 1.0], [2.0, 3.0]]]
-    """
-    channels, height, width = shape
-    parts = rows.reshape(*grid, channels, height, width)
-    return parts.permute(2, 0, 3, 1, 4).reshape(channels, grid[0] * height, grid[1] * width)
-
-
-def _require_one_image(observation: Observation) -> PatchEmbedding:
-    if (observation.batch_size or 1) > 1:
-        raise NotApplicable(
-            f"the positions hold the sum of the slopes of {observation.batch_size} images, which "
-            "no closed form takes apart; it needs a batch of one"
-        )
-    return find_patches(observation.task)
+    def _search(self, observation: Observation, rng: Rng, began: float) -> Reconstruction:
+        """The images of a batch, or of adapters, by the spans of what layers read."""
+        task, domain = observation.task, observation.task.domain
+        classes: list[int] = []
+        with suppress(SeepageError):
+            classes = sorted(set(recover_labels(observation).tolist()))
+        with precision("float32"):
+            found = read_images(
+                task, observation.update, size=observation.batch_size, classes=classes, rng=rng
+            )
+        reference = next(iter(observation.update))
+        inputs = domain.project(domain.denormalise(found.images).to(reference))
+        sure = (torch.arange(len(inputs)) < found.solved).to(reference)
+        confidence = sure[:, None].expand(-1, inputs[0].numel())
+        labels = None
+        certificate = Certificate(math.inf)
+        if len(found.labels) == len(inputs):
+            labels = torch.tensor(found.labels, device=inputs.device)
+            # Nothing says that no other batch lies in the spans, only that this one explains all.
+            certificate = certify_solved(observation, inputs, labels, read=(), alone=False)
+        trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
+        return Reconstruction(inputs, labels, trace, certificate, confidence)
 
 
 def _require_patches(observation: Observation) -> None:
-    _require_one_image(observation)
+    if (observation.batch_size or 1) == 1:
+        with suppress(NotApplicable):
+            find_patches(observation.task)
+            return
+    readers = find_patch_readers(observation.task)
+    readers.require_room(observation.task, observation.batch_size or 1)
 
 
 @applies_to(Image, require=_require_patches)
 def april() -> Attack:
-    """The image of a vision transformer, from the gradients of its patch and position embeddings.
+    """Images of a vision transformer, from the gradients of its patches and first layers.
 
     A patch x_p becomes W x_p + b + e_p. The gradient of the position e_p is the slope d_p at this
     sum, and the gradient of the patch embedding is sum_p d_p x_p^T. So with fewer patches than
-    channels the patches solve a linear system,
+    channels the patches of one image solve a linear system,
 
         dL/dW = D^T X,   X = (D^T)^+ dL/dW
 
     whatever the rest of the network does. Scale and sign of the update cancel, so clipping does not
-    matter. Batches are not taken apart.
+    matter.
+
+    A batch of B images with N patches is read by spans, and so is one image where embeddings are
+    frozen and adapters are trained. The row space of a weight's gradient holds all that the layer
+    read, if that has fewer vectors than the weight has rows and columns. What the first attention
+    reads of a patch is an affine function of it, up to the scale of a norm: that leaves N (B - 1)
+    directions of a patch open. What later layers read of an image finds it among those, by least
+    squares. The fewer directions are open beside the entries of a patch, the better.
 
     Example:
         >>> april()
@@ -179,9 +196,10 @@ def april() -> Attack:
 
     Deviations:
         The paper solves the first attention for its inputs and inverts the embedding; the gradient
-        of the embedding itself gives the patches without either.
+        of the embedding itself gives the patches without either. It takes one image; spans of
+        later layers, as of DAGER, take more.
 
     References:
-        Lu et al., 2022 (lu2022april)
+        Lu et al., 2022 (lu2022april); Petrov et al., 2024 (petrov2024dager)
     """
     return April()

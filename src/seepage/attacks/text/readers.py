@@ -1,8 +1,8 @@
-"""Linear layers that read a vector at every place of a text, and what each of them sees."""
+"""Linear layers that read a vector at every place of an input, and what each of them sees."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -64,7 +64,21 @@ def list_readers(task: Task) -> Readers:
     domain = require_texts(task.domain, needed_by="a reader of texts")
     one, other = task.move_inputs(draw_texts(domain, 2))
     mixed = torch.cat([one[:half], other[half:]])
-    read = run_until(task, torch.stack([one, other, mixed]), None)
+    with torch.no_grad():
+        read = run_until(task, torch.stack([one, other, mixed]))
+    read = {name: seen for name, seen in read.items() if seen.shape[1] == len(one)}
+    found = []
+    for group in group_readers(read):
+        of_one, of_other, of_mixed = read[group[0]]
+        before = torch.allclose(of_mixed[:half], of_one[:half], atol=1e-5)
+        after = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
+        sees: Sees = "token" if before and after else "prefix" if before else "text"
+        found.append(SeenReader(group, sees, of_one))
+    return Readers(tuple(found), one)
+
+
+def group_readers(read: Mapping[str, Tensor]) -> list[Reader]:
+    """Put together layers that read the same."""
     groups: list[list[str]] = []
     for name, seen in read.items():
         group = next((g for g in groups if torch.equal(read[g[0]], seen)), None)
@@ -72,14 +86,7 @@ def list_readers(task: Task) -> Readers:
             groups.append([name])
         else:
             group.append(name)
-    found = []
-    for group in groups:
-        of_one, of_other, of_mixed = read[group[0]]
-        before = torch.allclose(of_mixed[:half], of_one[:half], atol=1e-5)
-        after = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
-        sees: Sees = "token" if before and after else "prefix" if before else "text"
-        found.append(SeenReader(tuple(group), sees, of_one))
-    return Readers(tuple(found), one)
+    return [tuple(group) for group in groups]
 
 
 def list_weights(task: Task, reader: Reader) -> list[str]:
@@ -111,7 +118,8 @@ def _is_linear(module: nn.Module) -> bool:
 
 def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
     """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
-    return torch.cat([run_until(task, p, reader[0])[reader[0]] for p in _split(texts)])
+    with torch.no_grad():
+        return torch.cat([run_until(task, p, reader[:1])[reader[0]] for p in _split(texts)])
 
 
 def _split(texts: Tensor) -> tuple[Tensor, ...]:
@@ -122,21 +130,26 @@ class _SeenEnough(Exception):  # noqa: N818
     """Raised to leave a forward pass whose rest is not needed."""
 
 
-def run_until(task: Task, texts: Tensor, last: str | None) -> dict[str, Tensor]:
-    """Run to one layer and return what it reads, or with None what every linear layer reads."""
+def run_until(task: Task, inputs: Tensor, layers: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """Run to the last of some layers, and return what each reads at every place, `(N, L, d)`.
+
+    Args:
+        task: The network.
+        inputs: Texts `(N, L)`, or images that the network cuts into patches.
+        layers: Names in the order in which they run; None for all trained linear layers.
+    """
 
     def stop(*_: object) -> NoReturn:
         raise _SeenEnough
 
     network = task.network
-    layers = [last] if last is not None else _list_linear(task)
-    with layer_inputs(network, layers) as read:
+    with layer_inputs(network, _list_linear(task) if layers is None else layers) as read:
         # Hooks run in the order in which they were registered.
-        layer = None if last is None else network.get_submodule(last)
-        ending = nullcontext() if layer is None else layer.register_forward_pre_hook(stop)
-        with ending, torch.no_grad(), suppress(_SeenEnough):
-            task.outputs(task.parameters, texts)
-    return {n: t for n, t in read.items() if t.ndim == 3 and t.shape[1] == texts.shape[1]}
+        last = None if layers is None else network.get_submodule(layers[-1])
+        ending = nullcontext() if last is None else last.register_forward_pre_hook(stop)
+        with ending, suppress(_SeenEnough):
+            task.outputs(task.parameters, inputs)
+    return {name: seen for name, seen in read.items() if seen.ndim == 3}
 
 
 def _list_linear(task: Task) -> list[str]:
