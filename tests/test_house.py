@@ -12,7 +12,7 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 302,
+    "files": 303,
     "lines": 60_600,
     "public names": 1_223,
     "single-user modules": 34,

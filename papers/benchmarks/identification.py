@@ -38,7 +38,7 @@ from seepage.data.dataset import Dataset, find_data
 from seepage.data.files import read_arrays
 from seepage.domains.box import Image
 from seepage.scoring.identification import FEWEST, STRANGERS, Gallery, identify, is_identified
-from seepage.scoring.similarity import warp
+from seepage.scoring.picture_views import warp
 
 # The longest first, so that no processor waits for the last one.
 SETS = (

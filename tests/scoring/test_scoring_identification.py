@@ -20,7 +20,7 @@ from seepage.scoring.identification import (
     identify,
     is_identified,
 )
-from seepage.scoring.similarity import Similarity, warp
+from seepage.scoring.picture_views import warp
 
 COUNT = 60
 
@@ -212,13 +212,6 @@ def test_the_extrapolation_of_an_exponential_tail_is_right_within_its_interval(s
     assert extrapolate(-1.0, others) == (1.0, 1.0, 1.0)
 
 
-def test_the_correlation_of_pixels_is_that_of_numpy(people):
-    measures = Similarity(people.inputs)
-    table = measures.compare(measures.show(people.inputs[:2]), measures.embed(people.inputs[:4]))
-    assert torch.allclose(table["pixels"].diagonal(), torch.ones(2), atol=1e-4)
-    assert all((values <= 1 + 1e-4).all() for values in table.values())
-
-
 @pytest.mark.parametrize(("people", "strangers"), [(8, 9), (6, 20)])
 def test_luck_allows_for_people_who_share_a_guess(people, strangers):
     # Similarities to one guess: everybody and all strangers are draws of the same kind.
@@ -265,24 +258,6 @@ def test_vectors_of_numbers_are_recognisable_if_their_values_are_near():
         assert not far.recognisable
         assert not place(table, rows.mean(0, keepdim=True), person).recognisable
     assert not place(table, torch.full((1, 8), math.nan)).recognisable
-
-
-def test_words_are_compared_as_a_plain_count_has_it():
-    lines = sp.data.load("hamlet")
-    public, guess = lines.inputs[:300], lines.inputs[[3, 7]]
-    table = Similarity(public, lines.domain)
-    found = table.compare(table.show(guess), table.embed(public[:5]))["words"]
-
-    def weigh(words):
-        having = sum(bool((text == words[0]).any()) for text in public)
-        return -math.log((having + 1) / (len(public) + 2)) * words[1]
-
-    for g, first in enumerate(guess.tolist()):
-        for c, second in enumerate(public[:5].tolist()):
-            words = {*first, *second}
-            both = sum(weigh((w, min(first.count(w), second.count(w)))) for w in words)
-            either = sum(weigh((w, max(first.count(w), second.count(w)))) for w in words)
-            assert float(found[g, c]) == pytest.approx(both / either, abs=1e-5)
 
 
 def test_first_in_one_of_many_attempts_is_no_more_than_luck_gives():

@@ -18,7 +18,8 @@ from torch import Tensor
 from seepage.core import Batch, Domain, Rng
 from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue
-from seepage.scoring.similarity import Features, Similarity, Table, View
+from seepage.scoring.picture_views import Features, View
+from seepage.scoring.similarity import Similarity, Table
 
 STRANGERS = 100
 # With fewer strangers of the same label, first place would say too little.
