@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
         done = CliRunner().invoke(app, ["audit", str(spec), "--out", str(out), "--quiet"])
         assert done.exit_code == 0, done.output
         # Later copies are not later audits.
-        os.utime(out / "spec.toml", (1e9 - 86400 * day,) * 2)
+        os.utime(out / "audit.sqlite", (1e9 - 86400 * day,) * 2)
     (folder / "audits" / "broken").mkdir()
     (folder / "audits" / "broken" / "audit.sqlite").write_bytes(b"no database")
     return folder

@@ -171,7 +171,7 @@ def test_what_cannot_be_reported_is_one_sentence(audits):
     assert isinstance(nothing.exception, sp.SeepageError)
     many = report(audits / "weak", audits / "weak", audits / "weak")
     assert "expected one audit, or two to compare, got 3" in str(many.exception)
-    unwritable = report(audits / "weak", "--out", audits / "no" / "folder" / "r.html")
+    unwritable = report(audits / "weak", "--out", audits / "weak" / "spec.toml" / "r.html")
     assert isinstance(unwritable.exception, sp.SeepageError)
     assert "cannot write the report" in str(unwritable.exception)
 

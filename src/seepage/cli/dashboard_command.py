@@ -13,7 +13,7 @@ from rich.console import Console
 
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.database import DATABASE
-from seepage.audit.folder import PAGE, SPEC
+from seepage.audit.folder import PAGE
 from seepage.cli.report_command import print_line, write
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
 from seepage.core.whole_file import read_plain
@@ -77,9 +77,7 @@ def _find_begin(path: Path, audit: AuditResult) -> datetime:
     try:
         return datetime.fromisoformat(str(audit.environment["begun"])).astimezone(UTC)
     except (KeyError, ValueError, OverflowError):
-        spec = path / SPEC
-        changed = (spec if spec.is_file() else path / DATABASE).stat().st_mtime
-        return datetime.fromtimestamp(changed, UTC)
+        return datetime.fromtimestamp((path / DATABASE).stat().st_mtime, UTC)
 
 
 def write_dashboard(folders: Sequence[Path], out: Path | None, console: Console) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from seepage import __version__
 from seepage.cli.report_command import print_line, write
-from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.errors import InvalidValue
 from seepage.report.dossier import make_dossier, read_dossier
 from seepage.report.dossier_sources import read_source
 from seepage.report.page.dossier_page import dossier_page
@@ -50,7 +50,6 @@ def write_dossier(
         author=author,
         against=old,
     )
-    _make_folder(out)
     data = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
     for name, content in ((DATA, data), (PAGE, dossier_page(made))):
         write(out / name, content)
@@ -61,12 +60,3 @@ def write_dossier(
         print_line(console, f"Against the last dossier: {made['changes']['headline']}.")
     print_line(console, f"digest: {made['digest']}")
     print_line(console, f"dossier: {out / PAGE} and {out / DATA}")
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnreadableFile(
-            f"cannot make the folder {str(out)!r}: {error.strerror}; choose another --out"
-        ) from error

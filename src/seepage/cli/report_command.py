@@ -118,9 +118,10 @@ def save_page(audit: AuditResult) -> None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, complete or not at all."""
+    """Write a file, complete or not at all, and the folder it is in."""
     data = content if isinstance(content, bytes) else content.encode()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, data, partial=path.with_name(f".{path.name}.partial"))
     except OSError as error:
         raise UnreadableFile(

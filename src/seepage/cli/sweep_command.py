@@ -25,12 +25,7 @@ from seepage.defenses.clip import gaussian_epsilon, noise_multiplier
 from seepage.report import as_csv, attempts, audit_verdict, strongest
 from seepage.report.leak import count_identified
 from seepage.report.leak_table import start_table
-from seepage.report.page.sweep_page import (
-    SweepPoint,
-    sweep_page,
-    sweep_rows,
-    tabulate_sweep,
-)
+from seepage.report.page.sweep_page import SweepPoint, sweep_page, sweep_rows, tabulate_sweep
 from seepage.utility import Training, train
 
 KNOBS = ("noise", "epsilon", "prune", "batch_size")

@@ -65,15 +65,10 @@ class Unreduced:
 
 def require_loss(value: object) -> Tensor:
     """Return what a loss returned; raise `InvalidValue` unless it is a tensor of real numbers."""
-    if not isinstance(value, Tensor):
-        raise InvalidValue(
-            f"expected a loss that is a tensor, got {type(value).__name__}; return the loss alone"
-        )
-    if not value.is_floating_point():
-        raise InvalidValue(
-            f"expected a loss in real numbers, got {value.dtype}, which has no gradient"
-        )
-    return value
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value
+    came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+    raise InvalidValue(f"expected a loss that is a tensor of floats, got {came}; return it alone")
 
 
 def require_alike(loss: object, outputs: Tensor, targets: Tensor) -> None:

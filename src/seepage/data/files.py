@@ -286,18 +286,13 @@ def _read_targets(
     path: Path, labels: NDArray[Any], names_key: str | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Class numbers `(N,)` with their names, or numbers to predict `(N, K)`."""
-    if labels.ndim > 2:
+    if labels.dtype.kind not in "iuf" or labels.ndim not in (1, 2):
         raise InvalidValue(
-            f"expected one class for each input of {path}, or numbers (N, K), got labels "
-            f"{labels.shape}; audit classes of pixels with sp.audit_step"
+            f"expected integer labels, or numbers to predict (N,) or (N, K), in {path}, got "
+            f"{labels.dtype} {labels.shape}; audit classes of pixels with sp.audit_step"
         )
     if labels.dtype.kind in "iu":
         return torch.from_numpy(labels.astype(np.int64)), _name_classes(path, names_key, labels)
-    if labels.dtype.kind != "f" or labels.ndim == 0:
-        raise InvalidValue(
-            f"expected integer labels, or numbers to predict (N,) or (N, K), in {path}, got "
-            f"{labels.dtype} {labels.shape}"
-        )
     targets = torch.from_numpy(labels.astype(np.float32)).reshape(len(labels), -1)
     return targets, tuple(f"target {number}" for number in range(targets.shape[1]))
 

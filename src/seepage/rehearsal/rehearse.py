@@ -111,9 +111,11 @@ def simulate_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation
 def _give_known_targets(seen: Observation, batch: Batch) -> Batch:
     """Replace targets by known ones if no network predicts such, as labels with weights."""
     known, task = seen.labels, seen.task
-    if known is None or known.ndim == 1 or task.target_shape is not None:
-        return batch
-    if known.shape[1:] == task.output_shape:
+    if (
+        known is None
+        or known.ndim == 1
+        or known.shape[1:] in (task.target_shape, task.output_shape)
+    ):
         return batch
     return Batch(batch.inputs, known[torch.arange(len(batch)) % len(known)])
 

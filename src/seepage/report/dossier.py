@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -333,26 +333,8 @@ def _is_whole(dossier: Mapping[str, Any]) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class FindingChange:
-    """How one finding differs from the last dossier; the older or the newer may be missing."""
-
-    test: str
-    subject: str
-    before: Status
-    now: Status
-    results: tuple[str, str] = field(default=("", ""))
-
-    @property
-    def words(self) -> str:
-        """In a word or two: worse, better, no longer run, new, or other numbers."""
-        if self.before is Status.absent:
-            return "new"
-        if self.now is Status.absent:
-            return "no longer run"
-        if self.now is self.before:
-            return "same" if self.results[0] == self.results[1] else "other numbers"
-        return "worse" if self.now.rank < self.before.rank else "better"
+# How a finding may differ from the last dossier, the worst first.
+_CHANGES = ("worse", "no longer run", "new", "other numbers", "better", "same")
 
 
 def _compare(old: Mapping[str, Any], tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -360,21 +342,31 @@ def _compare(old: Mapping[str, Any], tests: Sequence[Mapping[str, Any]]) -> dict
     before, now = ({(t["name"], f["subject"]): f for t in some for f in t["findings"]}
                    for some in (old["tests"], tests))  # fmt: skip
     nothing = {"status": Status.absent, "result": ""}
-    changes = [
-        FindingChange(
-            *key,
-            Status(before.get(key, nothing)["status"]),
-            Status(now.get(key, nothing)["status"]),
-            (before.get(key, nothing)["result"], now.get(key, nothing)["result"]),
-        )
+    rows = [
+        _describe_change(*key, before.get(key, nothing), now.get(key, nothing))
         for key in dict.fromkeys([*now, *before])
     ]
-    order = ("worse", "no longer run", "new", "other numbers", "better", "same")
-    changes.sort(key=lambda change: order.index(change.words))
-    counts = [(sum(c.words == word for c in changes), word) for word in order]
+    rows.sort(key=lambda row: _CHANGES.index(row["change"]))
+    counts = [(sum(row["change"] == word for row in rows), word) for word in _CHANGES]
     said = list_words([f"{number} {word}" for number, word in counts if number])
     return {
         "against": {key: old[key] for key in ("title", "written", "digest")},
-        "headline": f"{count_noun(len(changes), 'finding')}: {said}",
-        "rows": [{**asdict(c), "results": list(c.results), "change": c.words} for c in changes],
+        "headline": f"{count_noun(len(rows), 'finding')}: {said}",
+        "rows": rows,
     }
+
+
+def _describe_change(
+    test: str, subject: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, Any]:
+    """How one finding differs from the last dossier; the older or the newer may be missing."""
+    was, is_now = Status(before["status"]), Status(now["status"])
+    results = [before["result"], now["result"]]
+    if Status.absent in (was, is_now):
+        change = "new" if was is Status.absent else "no longer run"
+    elif was is is_now:
+        change = "same" if results[0] == results[1] else "other numbers"
+    else:
+        change = "worse" if is_now.rank < was.rank else "better"
+    about = {"test": test, "subject": subject, "before": str(was), "now": str(is_now)}
+    return {**about, "results": results, "change": change}

@@ -19,29 +19,29 @@ _CLOSE = 1e-5
 _ITEMS = "num_items_in_batch"
 
 
-def classify(outputs: Tensor, labels: Tensor) -> Tensor:
+def _classify(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of one class for each example, or of several with probabilities."""
     return functional.cross_entropy(upcast(outputs), labels)
 
 
-def classify_places(outputs: Tensor, labels: Tensor) -> Tensor:
+def _classify_places(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of a class for each place of a text, such as of the words behind masks."""
     return functional.cross_entropy(upcast(outputs).flatten(0, 1), labels.flatten())
 
 
-def predict_next(outputs: Tensor, labels: Tensor) -> Tensor:
+def _predict_next(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of the next token at each place; a prompt before the text has no labels."""
     prompt = outputs.shape[1] - labels.shape[1]
     following = functional.pad(labels, (prompt, 1), value=-100)[:, 1:]
     return functional.cross_entropy(upcast(outputs).flatten(0, 1), following.flatten())
 
 
-def regress(outputs: Tensor, labels: Tensor) -> Tensor:
+def _regress(outputs: Tensor, labels: Tensor) -> Tensor:
     """Mean squared error, of one number for each example or of several."""
     return functional.mse_loss(outputs.reshape(labels.shape), labels)
 
 
-def choose_several(outputs: Tensor, labels: Tensor) -> Tensor:
+def _choose_several(outputs: Tensor, labels: Tensor) -> Tensor:
     """Binary cross-entropy of classes of which several may be right."""
     return functional.binary_cross_entropy_with_logits(outputs, labels)
 
@@ -58,7 +58,7 @@ class _Scaled:
         return self.factor * self.loss(outputs, labels)
 
 
-_LOSSES = (classify, predict_next, classify_places, regress, choose_several)
+_LOSSES = (_classify, _predict_next, _classify_places, _regress, _choose_several)
 
 
 def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor], Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -230,15 +231,12 @@ def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> StepLoss
     """
     fits = outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
     if fits and int(labels.min()) >= 0 and int(labels.max()) < outputs.shape[1]:
-        classes = nn.functional.one_hot(labels, outputs.shape[1])
-        shares, own = classes.movedim(-1, 1).to(outputs), _OfPlaces(loss)
-        try:
-            unreduced, reduction = unreduce_loss(loss, outputs, shares)
-        except InvalidValue:
-            return StepLoss(*unreduce_loss(loss, outputs, labels), labels)
-        value = _call_loss(loss, outputs, labels)[1]
-        if torch.allclose(_call_loss(loss, outputs, shares)[1], value, rtol=_CLOSE):
-            return StepLoss(unreduced, reduction, shares, tuple(shares.shape[1:]), own=own)
+        shares = nn.functional.one_hot(labels, outputs.shape[1]).movedim(-1, 1).to(outputs)
+        with suppress(InvalidValue, RuntimeError):
+            value, same = (_call_loss(loss, outputs, t)[1] for t in (labels, shares))
+            if torch.allclose(value, same, rtol=_CLOSE):
+                unreduced = unreduce_loss(loss, outputs, shares)
+                return StepLoss(*unreduced, shares, tuple(shares.shape[1:]), own=_OfPlaces(loss))
     return StepLoss(*unreduce_loss(loss, outputs, labels), labels)
 
 

@@ -143,9 +143,8 @@ def document(
         element("style", None, Markup(_file("style.css"))),
     )
     links = [element("li", None, element("a", {"href": f"#{s.name}"}, s.title)) for s in sections]
-    contents = element("nav", {"aria-label": "Contents"}, element("ul", None, *links))
-    # One section needs no list of sections.
-    contents = contents if len(sections) > 1 else Markup("")
+    listed = element("nav", {"aria-label": "Contents"}, element("ul", None, *links))
+    contents = listed if len(sections) > 1 else None
     warning = "This page contains private inputs: treat it as you treat the data."
     body = element(
         "body",

@@ -1,4 +1,4 @@
-"""One knob, several values: what leaks beside what it costs, as a page and as rows."""
+"""One knob, several values: what leaks beside what it costs, as a page and as a table."""
 
 from __future__ import annotations
 
@@ -68,17 +68,14 @@ def tabulate_sweep(knob: str, points: Sequence[SweepPoint]) -> tuple[list[str], 
         "worst-off": [_write_score(point.worst, point.unit) for point in points],
         "median": [_write_score(point.median, point.unit) for point in points],
         "accuracy": [
-            _NONE if point.accuracy is None else f"{100 * point.accuracy:.0f} %" for point in points
+            "-" if point.accuracy is None else f"{100 * point.accuracy:.0f} %" for point in points
         ],
         "epsilon of one update": [
-            _NONE if point.epsilon is None else f"{point.epsilon:.3g}" for point in points
+            "-" if point.epsilon is None else f"{point.epsilon:.3g}" for point in points
         ],
     }
-    titles = [title for title, cells in columns.items() if set(cells) != {_NONE}]
+    titles = [title for title, cells in columns.items() if set(cells) != {"-"}]
     return titles, [list(row) for row in zip(*(columns[title] for title in titles), strict=True)]
-
-
-_NONE = "-"
 
 
 def _write_score(value: float | None, unit: str) -> str:
