@@ -13,6 +13,9 @@ _LOW, _MIDDLE = 0.25, 0.5
 _EDGE = 1.05
 # With fewer rows, noise cannot be told from signals.
 _FEWEST = 8
+# Rows above this probability are taken for noise, their entries are mixed so many times, and mixed
+# rows calibrate at this rate.
+_QUIET, _MIXED, _RARE = 1e-3, 8, 1e-3
 # Rounds in which the share of rows that hold noise alone is estimated.
 _ROUNDS = 3
 
@@ -28,8 +31,8 @@ def noise_probabilities(rows: Tensor) -> Tensor:
 
     The size of noise is taken to be a multiple of a chi-squared variable, as the absolute sum of
     Laplace noise is. Its scale and its degrees of freedom are fitted to the lower quartile and the
-    median of all sizes. For normal noise, also if it differs between columns, the probability is
-    not too small; for Laplace noise it is by several times in the far tail.
+    median of all sizes. The energy has heavier tails than that if the noise has, as Laplace noise:
+    it is calibrated on rows whose entries come from different rows, column by column.
 
     Args:
         rows: `(V, d)`.
@@ -53,14 +56,32 @@ def noise_probabilities(rows: Tensor) -> Tensor:
     # The absolute sum of normal noise has a spread as if of 3.5 degrees of freedom for each entry.
     tested = [_test_sizes(wide.abs().sum(1), freedom=4 * width)]
     values, vectors = torch.linalg.eigh(wide.T @ wide)
-    noise = float(energy.median()) / width
+    quiet = wide[tested[0] > _QUIET]
+    # Laplace noise has a median below its mean, so the median would take noise for directions.
+    noise = float(quiet.square().mean())
     edge = _EDGE * noise * (math.sqrt(count) + math.sqrt(width)) ** 2
     shared = vectors[:, values > edge]
     if 0 < shared.shape[1] < width:
-        along = (wide @ shared).square().sum(1)
-        tested.append(_test_sizes(along, freedom=shared.shape[1]))
+        along = [(part @ shared).square().sum(1) for part in (wide, _mix_entries(quiet))]
+        tested.append(_calibrate(*(_test_sizes(size, freedom=shared.shape[1]) for size in along)))
     lowest: Tensor = torch.stack(tested).amin(0)
     return (len(tested) * lowest).clamp(max=1.0)
+
+
+def _mix_entries(rows: Tensor) -> Tensor:
+    """Rows with an entry of another row in each column: noise alone, as the columns have it."""
+    count, width = rows.shape
+    at = torch.arange(count, device=rows.device)[:, None]
+    steps = torch.arange(width, device=rows.device)
+    return torch.cat([rows[(at + steps * by) % count, steps] for by in range(1, _MIXED + 1)])
+
+
+def _calibrate(tail: Tensor, noise: Tensor) -> Tensor:
+    """Raise probabilities to the power that gives noise the rate `_RARE` which it claims."""
+    claimed = float(noise.sort().values[int(_RARE * len(noise))])
+    if not 0 < claimed < _RARE:
+        return tail
+    return tail ** (math.log(_RARE) / math.log(claimed))
 
 
 def _test_sizes(sizes: Tensor, *, freedom: int) -> Tensor:
