@@ -72,6 +72,7 @@ def test_truth_and_guess_are_kept_in_words(audit):
 def test_the_page_shows_words_and_marks_those_that_are_wrong(audit):
     page = (audit.path / "report.html").read_text(encoding="utf-8")
     assert "<span>francisco</span>" in page
+    assert "right in every token" in page
     assert '<th scope="row">party</th><td class="faint">weak Republican</td>' in page
     assert "<mark>" in page
     assert "<polyline" not in page.partition('id="people"')[2].partition("<section")[0]

@@ -24,6 +24,7 @@ from seepage.report.leak import (
     group_by_setup,
     residual_of,
     strongest,
+    tell_proof,
     unscored,
 )
 from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
@@ -58,7 +59,7 @@ def _unscored_headline(record: Record, *, noun: str) -> str:
     if residual_of(record) > EXPLAINED:
         return f"No guess explains the update of {people}, and there is no truth to compare with"
     if certificate.get("unique"):
-        return f"The {noun} of {people} came back, proved right to 8 bits"
+        return f"The {noun} of {people} came back, proved {tell_proof(certificate)}"
     return f"What came back explains the update of {people}; others might as well"
 
 
@@ -67,13 +68,18 @@ def _tell_updates(records: Sequence[Record], *, noun: str) -> str:
     guesses = unscored(records)
     updates = count_noun(len({record.data for record in guesses}), "update")
     explained = {record.data for record in guesses if residual_of(record) <= EXPLAINED}
-    proved = {r.data for r in guesses if r.data in explained and (r.certificate or {})["unique"]}
+    proofs = {
+        r.data: tell_proof(r.certificate)
+        for r in guesses
+        if r.data in explained and r.certificate and r.certificate["unique"]
+    }
     if not explained:
         return f"No guess explains any of {updates}, and there is no truth to compare with"
-    if not proved:
+    if not proofs:
         return f"What came back explains {len(explained)} of {updates}; others might as well"
-    more = f"; a guess explains {len(explained)}" if len(explained) > len(proved) else ""
-    return f"The {noun} of {len(proved)} of {updates} came back, proved right to 8 bits{more}"
+    more = f"; a guess explains {len(explained)}" if len(explained) > len(proofs) else ""
+    said = list_words(sorted(set(proofs.values())))
+    return f"The {noun} of {len(proofs)} of {updates} came back, proved {said}{more}"
 
 
 def _unscored_details(record: Record) -> tuple[str, ...]:

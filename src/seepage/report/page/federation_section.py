@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from seepage.report.leak import Attempt, residual_of, strength, unscored
+from seepage.report.leak import Attempt, residual_of, strength, tell_proof, unscored
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -62,7 +62,7 @@ def federation_section(records: Sequence[Record], tried: Sequence[Attempt]) -> S
         f"{len(places)} updates of {len(clients)} clients in {len(rounds)} rounds. Each cell shows "
         "what came back of the worst-off person behind one update. Clients are named by the "
         "beginning of their hash, and a number leads to all results of an update. Without a truth "
-        "it is the residual, and right to 8 bits means that the guess is proved."
+        "it is the residual; a guess that is right to 8 bits, or in every token, is proved."
         + (_TOGETHER if len(places) > len(clients) else ""),
         make_scrollable("Clients and rounds", element("table", {"class": "grid"}, head, *rows)),
     )
@@ -78,8 +78,8 @@ def _draw_cell(data: str | None, records: Sequence[Record], tried: Sequence[Atte
     blind = sorted(unscored(r for r in records if r.data == data), key=residual_of)
     if not blind:
         return element("td", None, filter_link("failed", words=data))
-    proved = any(record.certificate and record.certificate["unique"] for record in blind)
-    said = "right to 8 bits" if proved else "no truth"
-    style = {"class": "badge leak" if proved else "badge trace"}
+    proofs = [r.certificate for r in blind if r.certificate and r.certificate["unique"]]
+    said = tell_proof(proofs[0]) if proofs else "no truth"
+    style = {"class": "badge leak" if proofs else "badge trace"}
     left = filter_link(f"residual {residual_of(blind[0]):.0e}", words=data)
     return element("td", None, element("span", style, said), " ", left)

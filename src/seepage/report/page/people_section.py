@@ -26,6 +26,7 @@ from seepage.report.leak import (
     residual_of,
     strength,
     strongest,
+    tell_proof,
     unscored,
 )
 from seepage.report.page.document import (
@@ -116,7 +117,8 @@ def unscored_section(
         "What came back, with no truth to compare it with",
         "Every guess as the attack left it, the one that explains the update best first. The "
         "residual is the relative difference between the update recomputed at the guess and the "
-        "one that was seen. Right to 8 bits: the error is proved to be below half a step.",
+        "one that was seen. Right to 8 bits: the error is proved to be below half a step. Right in "
+        "every token: no other text explains the update.",
         join_markup(*(_draw_unscored(record, guess(record)) for record in blind)),
     )
 
@@ -210,7 +212,7 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     """
     if certificate.get("certain") and not certificate["unique"]:
         return f"{certificate['certain']} different words proved"
-    proof = ", right to 8 bits" if certificate["unique"] else ""
+    proof = f", {tell_proof(certificate)}" if certificate["unique"] else ""
     return f"residual {certificate['residual']:.0e}{proof}"
 
 
