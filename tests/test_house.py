@@ -14,7 +14,7 @@ PACKAGE = Path(seepage.__file__).parent
 REACHED = {
     "files": 303,
     "lines": 60_600,
-    "public names": 1_223,
+    "public names": 1_212,
     "single-user modules": 34,
 }
 

@@ -305,14 +305,12 @@ def read_images(
                 f"no image of which every place lies in the spans was found from {_STARTS} starts; "
                 "use gradient matching"
             )
-        last = len(images) == size
-        reader = None if last else later[0].reader
-        told = None
+        last, told = len(images) == size, None
         if len(labels) < len(images):
+            reader = None if last else later[0].reader
             told = _tell_label(task, rest, images[-1], reader, classes)
         if told is not None:
-            labels.append(told[0])
-            rest = told[1]
+            labels, rest = [*labels, told[0]], told[1]
         if last or told is None:
             break
     rough = hull.image(readers, _aim(readers, hull, rest, _ROUGH[0]).flatten())
