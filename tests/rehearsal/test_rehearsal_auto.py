@@ -260,8 +260,11 @@ def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(pho
     noise = sp.rng(5).normal(truth.inputs.shape, like=truth.inputs)
     near = [sp.Reconstruction(truth.inputs + sign * 0.1 * noise) for sign in (1, -1)]
     by_name = {str(one): [guess] for one, guess in zip(SEARCHES, near, strict=True)}
-    team = rehearse._choose_team(rehearsal, SEARCHES, by_name, (), 3.0)
+    level = tuple(Trial(str(SEARCHES[0]), steps, (20.0,)) for steps in (20, 40))
+    team = rehearse._choose_team(rehearsal, SEARCHES, by_name, level, 3.0)
     assert (team.size, team.rule, team.doublings) == (2, "mean", 2.0)
+    # One round does not tell what the steps are worth.
+    assert rehearse._choose_team(rehearsal, SEARCHES, by_name, level[:1], 3.0).size == 1
     # A search that gains much with every doubling needs the steps for itself.
     trials = tuple(
         Trial(str(SEARCHES[0]), steps, (score,)) for steps, score in ((20, 0), (40, 200))

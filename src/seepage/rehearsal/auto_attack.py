@@ -81,7 +81,8 @@ class Effort:
         rungs, steps = self.plan(batch_size)
         # Two more tell the pace.
         searches = 3 + sum(rung.contenders * rung.batches for rung in rungs)
-        needed = searches * pace.start + (steps + sum(rung.cost for rung in rungs)) * pace.each
+        steps += sum(rung.contenders * rung.batches * rung.steps for rung in rungs)
+        needed = searches * pace.start + steps * pace.each
         if needed <= seconds or self.steps == 1:
             return self
         share = min(0.98, seconds / needed)

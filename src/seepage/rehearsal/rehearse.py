@@ -55,11 +55,6 @@ class Rung:
     batches: int
     steps: int
 
-    @property
-    def cost(self) -> int:
-        """Steps of all of them together."""
-        return self.contenders * self.batches * self.steps
-
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
@@ -364,11 +359,16 @@ def _choose_team(
 
     Where nothing comes back clearly, the mean of several guesses is nearer than each of them. But
     they share the steps, and half of what a doubling of the steps gains is lost with each halving.
+    What that is a single round does not tell, so searches do not share then.
     """
+    rounds = {trial.steps for trial in trials if trial.steps}
     gain = max(0.0, _measure_gain(str(ranked[0]), trials)) / 2
     best, highest = _Team(1, "first", (), doublings), -math.inf
     for size in range(1, len(ranked) + 1):
-        shared = doublings - math.log2(max(1, sum(one.searches for one in ranked[:size])))
+        searches = sum(one.searches for one in ranked[:size])
+        if searches > 1 and len(rounds) < 2:
+            break
+        shared = doublings - math.log2(max(1, searches))
         columns = list(zip(*(guesses.get(str(one), ()) for one in ranked[:size]), strict=False))
         for rule in ("residual", "mean") if size > 1 else ("first",):
             pairs = zip(rehearsal.seen, columns, strict=False)
