@@ -36,7 +36,7 @@ _INSIDE = 1e-3
 # Layers above the first attention that are looked at, and those that check images, at most.
 _TRIED, _LATER = 8, 3
 # Steps of a search, searches for an image, and unknowns of one at most.
-_STEPS, _STARTS, _MOST = 25, 16, 1_024
+_STEPS, _STARTS, _MOST = 25, 6, 256
 # What an image that was taken off leaves behind, as a share of the largest singular value, and how
 # much small patches count.
 _ROUGH, _RIDGE = (1e-5, 1e-4, 1e-3), 1e-2
