@@ -38,7 +38,7 @@ TOLD = {
     NOISE: "are within noise",
     NO_PREMISE: "lack their premise",
     BEATEN: "are beaten",
-    NOT_RUN: "were not run",
+    NOT_RUN: "not run",
 }
 
 OPENING = """# Results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seepage.attacks.linear_systems.patch_span import find_patch_readers
+from seepage.attacks.linear_systems.patch_readers import find_patch_readers
 from seepage.attacks.text.readers import Reader, stack_gradients
 from seepage.attacks.text.token_span import list_token_readers
 from seepage.attacks.text.token_table import find_token_table

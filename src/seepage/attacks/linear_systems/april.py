@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
-from seepage.attacks.linear_systems.patch_span import (
+from seepage.attacks.linear_systems.patch_readers import (
     find_patch_readers,
     join_patches,
     list_patch_layers,
-    read_images,
 )
+from seepage.attacks.linear_systems.patch_span import read_images
 from seepage.attacks.text.token_table import find_rows
 from seepage.clients.gradient import batch_gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace

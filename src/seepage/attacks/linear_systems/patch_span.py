@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import jvp, vmap
 
 from seepage.attacks.jacobian import load_forward_mode
+from seepage.attacks.linear_systems.patch_readers import (
+    INSIDE,
+    RANK,
+    PatchReaders,
+    find_patch_readers,
+)
 from seepage.attacks.text.readers import (
     Reader,
     SpanCheck,
     find_span,
-    group_readers,
     run_until,
     stack_gradients,
 )
@@ -24,17 +28,12 @@ from seepage.core import Rng, Task, Update
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
 from seepage.numerics.least_squares import least_squares
-from seepage.numerics.row_span import row_span, share_outside, split_span
-from seepage.probing.hooks import layer_inputs
+from seepage.numerics.row_span import row_span, split_span
 
-# Singular values of gradients above this share of the largest are no rounding.
-_RANK = 1e-6
 # What the first layer read fixes directions of a patch down to this share of the largest.
 _FIXED = 1e-2
-# An image lies in the spans if no place of it lies further outside.
-_INSIDE = 1e-3
-# Layers above the first attention that are looked at, and those that check images, at most.
-_TRIED, _LATER = 8, 3
+# Later layers that check images, at most.
+_LATER = 3
 # Steps of a search, searches for an image, and unknowns of one at most.
 _STEPS, _STARTS, _MOST = 25, 6, 256
 # What an image that was taken off leaves behind, as a share of the largest singular value, and how
@@ -48,202 +47,6 @@ _FLAT = 1e-4
 _TOGETHER = 32
 # By how much scales of an image may differ that was told from the others.
 _AGREE = 0.03
-
-
-@dataclass(frozen=True, eq=False)
-class PatchReaders:
-    """What the layers of a vision transformer read.
-
-    The first ones read s (matrix x_p + places_p) + shift of patch p, where s is one over the
-    standard deviation that the norm divides by, or 1.
-
-    Args:
-        first: Layers that read a function of one patch and its place, as the first attention does.
-        later: Layers above that read the whole image at every place.
-        embedding: Name of the convolution that cuts the patches.
-        matrix: `(d, P)`, for patches of P normalised entries.
-        places: `(N, d)`.
-        shift: `(d,)`.
-        grid: Patches in a column and in a row.
-        patch: Shape of a patch.
-        others: Places that are no patches, such as that of the class.
-    """
-
-    first: Reader
-    later: tuple[Reader, ...]
-    embedding: str
-    matrix: Tensor
-    places: Tensor
-    shift: Tensor
-    grid: tuple[int, int]
-    patch: tuple[int, ...]
-    others: int
-
-    @property
-    def count(self) -> int:
-        """The number N of patches."""
-        return math.prod(self.grid)
-
-    def room(self, task: Task) -> int:
-        """How many images the gradient of the first layers has rows and columns for.
-
-        None if the embedding is frozen and has fewer channels than a patch has entries.
-        """
-        rows, width = stack_gradients(task, self.first, Update(task.parameters)).shape
-        trained = f"{self.embedding}.weight" in task.parameters
-        if not trained and int(torch.linalg.matrix_rank(self.matrix)) < self.matrix.shape[1]:
-            return 0
-        return max(0, (min(rows, width) - 1 - self.others) // self.count)
-
-    def require_room(self, task: Task, size: int) -> None:
-        """Raise `NotApplicable` if the first layers cannot hold so many images."""
-        rows, width = stack_gradients(task, self.first, Update(task.parameters)).shape
-        if size > self.room(task):
-            raise NotApplicable(
-                f"the gradient of {', '.join(self.first)} has {rows} rows and {width} columns, too "
-                f"few for {size} x {self.count} patches of {self.matrix.shape[1]} entries; use "
-                "gradient matching"
-            )
-
-    def join(self, rows: Tensor) -> Tensor:
-        """Put patches `(N, P)` together to an image `(C, H, W)`."""
-        return join_patches(rows, self.grid, self.patch)
-
-
-def join_patches(rows: Tensor, grid: tuple[int, int], patch: Sequence[int]) -> Tensor:
-    """Put patches `(N, P)` of shape `(C, k, k)` together to an image `(C, H, W)`.
-
-    Example:
-        >>> join_patches(torch.arange(4.0)[:, None], (2, 2), (1, 1, 1)).tolist()
-        [[[0.0, 1.0], [2.0, 3.0]]]
-    """
-    channels, height, width = patch
-    parts = rows.reshape(*grid, channels, height, width)
-    return parts.permute(2, 0, 3, 1, 4).reshape(channels, grid[0] * height, grid[1] * width)
-
-
-def _cut_patches(images: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Cut images `(B, C, H, W)` into patches `(B, N, P)`.
-
-    Example:
-        >>> _cut_patches(torch.arange(4.0).reshape(1, 1, 2, 2), (2, 2)).tolist()
-        [[[0.0], [1.0], [2.0], [3.0]]]
-    """
-    count, channels, height, width = images.shape
-    shape = (count, channels, grid[0], height // grid[0], grid[1], width // grid[1])
-    return images.reshape(shape).permute(0, 2, 4, 1, 3, 5).reshape(count, math.prod(grid), -1)
-
-
-def list_patch_layers(task: Task) -> dict[str, nn.Conv2d]:
-    """Convolutions that read an image patch by patch, without overlaps or gaps."""
-    return {
-        name: module
-        for name, module in task.network.named_modules()
-        if isinstance(module, nn.Conv2d) and _cuts_patches(module, task.domain.shape)
-    }
-
-
-def _cuts_patches(layer: nn.Conv2d, shape: tuple[int, ...]) -> bool:
-    size = layer.kernel_size
-    plain = layer.padding in ((0, 0), "valid") and layer.groups == 1 and layer.dilation == (1, 1)
-    fits = len(shape) == 3 and all(side % k == 0 for side, k in zip(shape[1:], size, strict=True))
-    return plain and fits and layer.stride == size and layer.in_channels == shape[0]
-
-
-def find_patch_readers(task: Task) -> PatchReaders:
-    """Find what reads single patches and whole images, by running the network on random images.
-
-    Raises:
-        NotApplicable: No trained linear layer reads an affine function of one patch, up to a norm.
-    """
-    exact = task.to(dtype=torch.float64)
-    for name, layer in list_patch_layers(exact).items():
-        height, width = layer.kernel_size
-        grid = (task.domain.shape[1] // height, task.domain.shape[2] // width)
-        found = _try_patch_layer(exact, name, layer, grid)
-        if found is not None:
-            return found
-    raise NotApplicable(
-        f"expected {task.name} to cut images into patches by a convolution, and to train an "
-        "attention that reads one patch at each place, as vision transformers do; use gradient "
-        "matching"
-    )
-
-
-def _try_patch_layer(
-    task: Task, name: str, layer: nn.Conv2d, grid: tuple[int, int]
-) -> PatchReaders | None:
-    count = math.prod(grid)
-    shape = (layer.in_channels, *layer.kernel_size)
-    one, other = (
-        task.domain.normalise(task.domain.sample(2, rng=Rng(0).fork("patches")).double())
-        .to(layer.weight.device)
-        .unbind()
-    )
-    rows = _cut_patches(torch.stack([one, other]), grid)
-    mixed = torch.cat([rows[0, : count // 2], rows[1, count // 2 :]])
-    images = torch.stack([one, other, join_patches(mixed, grid, shape), torch.zeros_like(one)])
-    norms = {n: m for n, m in task.network.named_modules() if isinstance(m, nn.LayerNorm)}
-    with torch.no_grad(), layer_inputs(task.network, list(norms)) as before:
-        read = run_until(task, task.domain.denormalise(images))
-        read = {n: seen for n, seen in read.items() if seen.shape[1] >= count}
-        single: list[Reader] = []
-        later: list[Reader] = []
-        for group in group_readers(read):
-            seen = read[group[0]]
-            alike = _sees_patches(seen[:, (seen[0] != seen[1]).any(-1)], count)
-            (single if alike else later).append(group)
-        if not single:
-            return None
-        seen = read[single[0][0]]
-        at = (seen[0] != seen[1]).any(-1)
-        shift, scale = torch.zeros_like(seen[0, 0]), None
-        for key, given in before.items():
-            norm = norms[key]
-            if given.shape == seen.shape and torch.allclose(norm(given), seen):
-                seen, scale = given, norm.weight.detach()
-                shift = shift if norm.bias is None else norm.bias.detach()
-                break
-    matrix, places = layer.weight.flatten(1).detach(), seen[3, at]
-    if not torch.allclose(rows[0] @ matrix.T + places, seen[0, at], atol=1e-6):
-        return None
-    if scale is not None:
-        matrix = scale[:, None] * (matrix - matrix.mean(0))
-        places = scale * (places - places.mean(1, keepdim=True))
-    others = seen.shape[1] - count
-    found = PatchReaders(single[0], (), name, matrix, places, shift, grid, shape, others)
-    return _keep_spanning(task, found, later, images[0], read)
-
-
-def _sees_patches(seen: Tensor, count: int) -> bool:
-    """Whether what was read of one, another and a mixed image depends on one patch a place."""
-    half = count // 2
-    return (
-        seen.shape[1] == count
-        and torch.allclose(seen[2, :half], seen[0, :half])
-        and torch.allclose(seen[2, half:], seen[1, half:])
-    )
-
-
-def _keep_spanning(
-    task: Task, found: PatchReaders, later: Sequence[Reader], image: Tensor, read: dict[str, Tensor]
-) -> PatchReaders:
-    """Keep later layers as wide as the first, whose gradient spans what they read of an image.
-
-    Above the last attention only the place of the class may count. The wide layers inside a block
-    span enough as well, but a search by them ends in the wrong place more often.
-    """
-    inputs = task.domain.denormalise(image[None])
-    gradient = Update(batch_gradient(task, task.parameters, inputs, task.blank_labels(1)))
-    kept = []
-    for group in later[:_TRIED]:
-        stacked = stack_gradients(task, group, gradient)
-        if bool(stacked.any()):
-            basis = row_span(stacked, tolerance=_RANK**2)
-            inside = share_outside(basis, read[group[0]][0]) < _INSIDE
-            if len(basis) < stacked.shape[1] == len(found.matrix) and bool(inside.all()):
-                kept.append(group)
-    return replace(found, later=tuple(kept))
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,8 +140,8 @@ def _find_spans(
             reader,
             even,
             places=None if size is None else size * (count + readers.others),
-            rank_tolerance=_RANK,
-            tolerance=_INSIDE,
+            rank_tolerance=RANK,
+            tolerance=INSIDE,
         )
         for reader in (readers.first, *readers.later)
     ]
@@ -384,10 +187,10 @@ def _find_hull(readers: PatchReaders, span: SpanCheck, update: Update) -> _Hull:
     patches = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
     embedding = update.tensors.get(f"{readers.embedding}.weight")
     if embedding is not None and bool(embedding.any()):
-        rows, _ = split_span(embedding.flatten(1), tolerance=_RANK)
+        rows, _ = split_span(embedding.flatten(1), tolerance=RANK)
         patches = rows if len(rows) < min(embedding.flatten(1).shape) else patches
     held = torch.cat([span.basis, readers.shift[None]]) if readers.shift.any() else span.basis
-    held = row_span(held, tolerance=_RANK)
+    held = row_span(held, tolerance=RANK)
     outside = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device) - held.T @ held
     system = outside @ matrix @ patches.T
     fixed = row_span(system, tolerance=_FIXED)
@@ -435,7 +238,7 @@ class _OutsideSpans:
 
 def _require_search(readers: PatchReaders, hull: _Hull, checks: Sequence[SpanCheck]) -> None:
     seen = torch.linalg.svdvals(readers.matrix @ hull.directions.T)
-    if len(seen) < len(hull.directions) or not bool(seen[-1] > _RANK * seen[0]):
+    if len(seen) < len(hull.directions) or not bool(seen[-1] > RANK * seen[0]):
         raise NotApplicable(
             f"the {len(readers.matrix)} channels of {readers.embedding} tell not all of the "
             f"{readers.matrix.shape[1]} entries of a patch, and its gradient does not tell the "
@@ -501,7 +304,7 @@ def _search_image(
         found, _ = least_squares(outside, start.flatten(), steps=_STEPS)
         worst = max(float(part.norm(dim=-1).max()) for part in outside.shares(found))
         report(number + 1, _STARTS, worst)
-        if worst < _INSIDE:
+        if worst < INSIDE:
             slopes = torch.linalg.svdvals(outside.derivative(found))
             if not bool(slopes[-1] > _FLAT * slopes[0]):
                 raise NotApplicable(
@@ -534,7 +337,7 @@ def _tell_label(
         else:
             observed, made = (stack_gradients(task, reader, one) for one in (update, own))
             left, values, right = torch.linalg.svd(observed, full_matrices=False)
-            kept = len(split_span(observed, tolerance=_RANK)[0])
+            kept = len(split_span(observed, tolerance=RANK)[0])
             core = (left[:, :kept].T @ made @ right[:kept].T) / values[:kept, None]
             found = torch.linalg.eigvals(core)
             count = len(run_until(task, inputs, reader[:1])[reader[0]][0])
