@@ -124,8 +124,8 @@ class PatchBudget:
             )
         return (
             f"with {self.rank} rows over {named} and {self.patches} patches of an image, batches "
-            f"of up to {self.images} images may leak exactly (april): share updates of larger "
-            "batches, or add noise"
+            f"of up to {self.images} images may leak exactly (april); this says nothing of what "
+            "searches bring back from larger ones"
         )
 
 
