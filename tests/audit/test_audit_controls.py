@@ -9,6 +9,7 @@ import seepage as sp
 from seepage.audit import Audit, find_breaches, select_targets
 from seepage.audit.record import join_controls
 from seepage.core import Reconstruction
+from seepage.core.construct import Component
 from seepage.core.race import Race, Trial
 from seepage.data.dataset import Dataset
 from seepage.domains.box import Signal
@@ -179,6 +180,18 @@ def test_a_canary_that_a_closed_form_found_says_nothing_about_a_search(noisy):
         found = levels(with_race(noisy, defended=told, steps=320))
         [hidden] = [shown for defense, shown in found.items() if "10" in defense]
         assert hidden == {expected}
+
+
+def test_a_closed_form_that_cannot_read_the_update_says_nothing_about_a_search(noisy):
+    race = Race("psnr", (Trial("analytic_fc", 0, (5.0,)),), ("systematic", "analytic_fc"))
+    signed = [
+        replace(record, defense=(Component("Sign", {}),) if record.defense else ())
+        for record in with_race(noisy, defended=race, steps=320)
+    ]
+    behind = [record for record in join_controls(signed) if record.defense]
+    assert {attempt.level for attempt in attempts(behind)} == {Level.inconclusive}
+    [told] = [line for line in verdict(behind).details if "Positive control" in line]
+    assert "a closed form found 3 of 3 people" in told
 
 
 def test_a_search_without_rehearsal_or_that_still_gained_hides_nobody(noisy):

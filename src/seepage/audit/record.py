@@ -60,17 +60,19 @@ class Control:
             how many luck would find.
         labels: For each canary behind the same defense, the chance to guess its label, and whether
             the attack had it right.
+        relevant: Whether what found canaries without the defense can read the update behind it.
     """
 
     bare: tuple[int, int, float] | None = None
     defended: tuple[int, int, float] | None = None
     negative: tuple[int, int, float] = (0, 0, 0.0)
     labels: tuple[tuple[float, bool], ...] = ()
+    relevant: bool = True
 
     @property
     def able(self) -> bool:
         """Whether the attack finds most canaries without the defense, and not by luck."""
-        if self.bare is None:
+        if self.bare is None or not self.relevant:
             return False
         hits, trials, chance = self.bare
         return 2 * hits > trials and compute_luck(hits, trials, chance) <= 0.1
@@ -234,7 +236,8 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     if not controls:
         return None
     canaries = [c for c in controls if c.control_kind == "canary"]
-    bare = [c for c in canaries if not c.defense and _speaks_for(c, record)]
+    bare = [c for c in canaries if not c.defense]
+    relevant = [c for c in bare if _speaks_for(c, record)]
     same = [c for c in canaries if c.defense == record.defense and c.defense]
     tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
     hits = sum(one.singled_out for one in tried)
@@ -246,19 +249,27 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
         for right in c.scores.get("label_accuracy", ())
         if right is not None
     )
-    return Control(_count(bare), _count(same), (hits, len(tried), luck), labels)
+    negative = hits, len(tried), luck
+    silent = bool(bare) and not relevant
+    return Control(_count(relevant or bare), _count(same), negative, labels, not silent)
 
 
 def _speaks_for(control: Record, record: Record) -> bool:
-    """Whether what found a canary was tried on this update too.
+    """Whether what found a canary was tried on this update too, and can read it.
 
-    Behind a defense a closed form may not apply. What is left then is a search, and a canary that
-    the closed form found does not show that the search is strong.
+    Behind a defense a closed form may not apply, or compute from numbers that are no gradient any
+    more. What is left then is a search, and a canary that the closed form found does not show that
+    the search is strong.
     """
     if control.race is None or record.race is None or control.race.trials:
         return True
     tried = {*record.race.chosen, *(trial.attack for trial in record.race.trials)}
-    return bool(tried & {*control.race.chosen})
+    readable = {link.name for link in record.defense} <= _READABLE
+    return readable and bool(tried & {*control.race.chosen})
+
+
+# Behind these the update is still a multiple of a gradient, but for noise.
+_READABLE = {"AddGaussian", "AddLaplace", "Clip", "ClipEach", "Mean"}
 
 
 def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:

@@ -354,14 +354,18 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     able = [c for c in controls if c.able]
     counts = [control.bare for control in able or controls if control.bare is not None]
     canaries = "people whom the audit had chosen itself"
-    if counts:
+    works = any(attempt.level.identified for attempt in tried)
+    besides = "though it found others" if works else "not even without a defense"
+    first = f"Positive control: {canaries} were not found, {besides}."
+    if able or not any(control.relevant for control in controls):
         found_of, tried_on, _ = min(counts, key=lambda count: (count[1], count[0]))
-        canaries = f"{found_of} of {tried_on} {canaries}" if able else canaries
-    first = f"Positive control: without a defense the attack found {canaries}."
-    if not able:
-        works = any(attempt.level.identified for attempt in tried)
-        besides = "though it found others" if works else "not even without a defense"
-        first = f"Positive control: {canaries} were not found, {besides}."
+        how = "the attack" if able else "a closed form"
+        first = (
+            f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
+        )
+        first += "." if able else ", which says nothing of the search behind the defense."
+    if not counts:
+        first = "Positive control: it gave no result."
     hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
     if not tested:
         return [first]
