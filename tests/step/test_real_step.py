@@ -223,7 +223,7 @@ def test_gradients_of_another_step_are_said_to_be_so_and_nobody_is_called_safe()
     assert same_bits(seen, sent)
     first, second, *_ = str(result).splitlines()
     assert first.startswith("Not exactly your step: the gradients are not those of this network")
-    assert second.startswith("Inconclusive: the update is not what the adversary simulates")
+    assert second.startswith("Inconclusive: what was simulated is not the step")
 
 
 def test_names_of_wrapped_networks_are_understood():
@@ -271,6 +271,20 @@ def test_dropout_is_left_out_and_that_is_said_first():
     assert same_bits(seen, gradients(model))
     calm, _ = audit(model, batch())
     assert calm.difference == ""
+
+
+def test_dropout_can_show_people_alone_so_a_batch_without_it_reassures_nobody():
+    model = nn.Sequential(*list(dense())[:2], nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(32, 5))
+    data = batch()
+    loss(model.train()(data[0]), data[1]).backward()
+    alone = model[1].weight.grad / model[1].bias.grad[:, None]
+    apart = (alone[:, None] - data[0].flatten(1)).abs().amax(-1).nan_to_num(1.0)
+    assert apart.amin(0).max() < 1e-4
+    result, _ = audit(model, data)
+    assert all(record.effort["foreign"] for record in result.records)
+    assert any("may give away more" in note for note in result.notes)
+    single, _ = audit(model, (data[0][:1], data[1][:1]))
+    assert not any("foreign" in record.effort for record in single.records)
 
 
 def test_what_cannot_be_run_on_a_copy_is_said_first():

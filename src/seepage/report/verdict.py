@@ -240,7 +240,7 @@ def _excuse(people: People) -> str:
     if places and not any(place.fair for place in places):
         return "there were too few strangers of the kind to compare with"
     if any(a.record.effort.get("foreign") for a in unclear):
-        return "the update is not what the adversary simulates for this batch"
+        return "what was simulated is not the step of the training loop"
     if not controlled:
         return "no control was run, so the attacks may be too weak"
     if any(control.able for control in controlled):

@@ -48,7 +48,8 @@ class RealStep:
             have the same bits, or take their place.
         difference: Why the audited gradient is not that of the loop, in words; empty if it is.
         note: How far the simulation is from it, in words; empty if only by rounding.
-        foreign: Whether the simulation is so far off that a failed attack means nothing.
+        foreign: Whether the simulation is so far off that a failed attack means nothing, or what
+            it leaves out may tell the people of a batch apart, as dropout does.
     """
 
     gradients: Gradients | None = None
@@ -120,8 +121,8 @@ class TrainingLoop:
                 difference="the step could not be compared with that of a training loop, which "
                 f"raised {summarise_error(error)} on a copy of the network"
             )
-        left_out = [_describe_unseen(self.model)]
-        if not _same(sent, quiet):
+        left_out, drawn = [_describe_unseen(self.model)], not _same(sent, quiet)
+        if drawn:
             left_out.append(
                 "what the network draws at random in training is left out, which changes the "
                 f"gradient by {_percent(_distance(sent, quiet))} of its norm"
@@ -130,10 +131,11 @@ class TrainingLoop:
         if audited is not None and not self.client.chain.only_changes_update:
             left_out.append(_state_defense(self.client, distance))
             audited = None
-        told = "; ".join(filter(None, left_out))
+        told, foreign = "; ".join(filter(None, left_out)), drawn and len(self.batch) > 1
         if audited is None:
-            return RealStep(difference=told)
-        return RealStep(audited, told, _note(distance, self.autocast), distance > _FOREIGN)
+            return RealStep(difference=told, foreign=foreign)
+        foreign |= distance > _FOREIGN
+        return RealStep(audited, told, _note(distance, self.autocast), foreign)
 
     def accept(self, given: object) -> RealStep:
         """Take gradients that the loop computed itself, and say if they are of another step.

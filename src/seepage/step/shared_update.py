@@ -66,25 +66,19 @@ def _find_plain_rate(optimizer: Optimizer) -> float | None:
 
 def describe_random_layers(model: nn.Module) -> str | None:
     """Say which layers draw at random while training; the audit leaves them out."""
-    drawing = [
-        type(module).__name__
-        for module in model.modules()
-        if module.training and "drop" in type(module).__name__.lower() and _drops(module)
-    ]
-    if not drawing:
+    training = {type(m).__name__ for m in model.modules() if m.training and _drops(m)}
+    if not (kinds := sorted(name for name in training if "drop" in name.lower())):
         return None
-    kinds = ", ".join(sorted(set(drawing)))
     return (
-        f"{kinds} is left out, as if the adversary knew what it dropped: a step with it gives away "
-        "this much at most"
+        f"{', '.join(kinds)} is left out; of a batch, a step with it may give away more, since a "
+        "unit that is dropped for all people but one shows that one alone"
     )
 
 
 def describe_precision(model: nn.Module) -> str | None:
     """Say if the step is computed below float32, since its rounding hides digits."""
     dtypes = {p.dtype for p in model.parameters() if p.requires_grad}
-    narrow = sorted(str(d).removeprefix("torch.") for d in dtypes if d.itemsize < 4)
-    if not narrow:
+    if not (narrow := sorted(str(d).removeprefix("torch.") for d in dtypes if d.itemsize < 4)):
         return None
     return (
         f"the step is computed in {' and '.join(narrow)}, as in training; the adversary reads its "
