@@ -60,6 +60,8 @@ def test_every_attack_tells_its_options_its_cost_and_its_paper(name):
 def test_defaults_are_written_as_a_spec_writes_them():
     said = seepage("list", "attacks", "dlg").output
     assert ["restarts     1 " in said, "line_search  true" in said] == [True, True]
+    assert "as torch counts them" in seepage("list", "attacks", "idlg").output
+    assert "Of the weights" in seepage("list", "models", "resnet56").output
     assert "needs: the labels" in seepage("list", "attacks", "inverting_gradients").output
     assert "needs: a malicious server" in seepage("list", "attacks", "robbing_the_fed").output
     assert "ratio  needed" in seepage("list", "defenses", "Prune").output

@@ -135,8 +135,10 @@ MIXED = [*range(200), "about 30"]
         (["age", "name"], [[i, f"P{i}"] for i in range(99)], "2 to 50 classes, got 99"),
         (["age", "ill"], [[1, 0]], "two rows or more"),
         (["name", "ill"], [[f"P{i}", i % 2] for i in range(99)], "numbers or categories"),
+        (["age", "ill"], [[10.0 ** (100 * i), i % 2] for i in range(4)], r"numbers up to 1e\+30"),
     ],
-    ids=["mixed", "ragged", "twice", "no label", "names as label", "one row", "names alone"],
+    ids=["mixed", "ragged", "twice", "no label", "names as label", "one row", "names alone",
+         "too large"],
 )  # fmt: skip
 def test_an_odd_table_is_refused_in_one_sentence(header, rows, said, written):
     with pytest.raises(InvalidValue, match=said) as caught:

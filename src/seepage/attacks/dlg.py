@@ -118,12 +118,7 @@ def idlg(
 ) -> Attack:
     """Improved deep leakage: the label is read off the head, then DLG searches the input.
 
-    Args:
-        setting: "paper" takes its 300 iterations; the default is 100.
-        iterations: Iterations of L-BFGS as torch counts them, 20 steps each.
-        restarts: Random starts, of which the one with the lowest objective is kept.
-        line_search: Whether L-BFGS searches along its directions.
-        engine: How it is computed.
+    Arguments as for `dlg`.
 
     References:
         Zhao et al., 2020 (zhao2020idlg)

@@ -98,6 +98,8 @@ def describe_part(kind: str, name: str, console: Console) -> None:
     """Print all about one part: what it is, its options, what it needs and costs, its paper."""
     part: Any = find_part(_ONE[kind], name, _PARTS[kind])
     text = _split_docstring(inspect.getdoc(part) or "")
+    if like := re.search(r"^Arguments as for `(\w+)`", inspect.getdoc(part) or "", flags=re.M):
+        text |= {"Args": _split_docstring(inspect.getdoc(_PARTS[kind][like[1]]) or "")["Args"]}
     first = _read_catalogue(kind).get(name, text[""]) if kind in _DESCRIBED else text[""]
     print_line(console, f"{name}: {first}", style="bold")
     options = [] if kind in ("data", "metrics") else _list_options(part, text.get("Args", ""))

@@ -41,6 +41,8 @@ MOST_CATEGORIES = 50
 MOST_CLASSES = 20
 MOST_COLUMNS = 2_000
 _LONGEST_LINE = 2**24
+# Well below the largest number of single precision, in which networks compute.
+_LARGEST_NUMBER = 1e30
 # What people write where a value is missing.
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 # Names of a column to be predicted; without one it is the last.
@@ -326,8 +328,12 @@ def _read_numbers(name: str, key: str, cells: Sequence[str]) -> Tensor:
             f"expected numbers in column {key!r} of {name}, got something else in {wrong} of "
             f"{len(cells)} rows; correct them, or declare the column a category"
         )
-    if np.isnan(values).all():
-        raise InvalidValue(f"expected a number in column {key!r} of {name}, got none")
+    if np.isnan(values).all() or np.nanmax(np.abs(values)) > _LARGEST_NUMBER:
+        got = "none" if np.isnan(values).all() else "larger ones"
+        raise InvalidValue(
+            f"expected numbers up to {_LARGEST_NUMBER:g} in column {key!r} of {name}, got {got}; "
+            "leave the column out in a .columns.toml file"
+        )
     return torch.from_numpy(values)
 
 

@@ -285,7 +285,8 @@ def resnet18(
     Args:
         stem: "cifar" starts with a 3x3 convolution, "imagenet" with 7x7 of stride 2 and a
             3x3 max pooling of stride 2.
-        width: Channels of the first stage; 8 times as many features reach the head.
+        width: Channels of the first stage; 8 times as many features reach the head, and 32 times
+            as many in ResNet-50 and ResNet-152.
         classes: Number of outputs.
         domain: The space of the images.
         seed: Of the weights: He's normal distribution for convolutions, PyTorch's default for
@@ -312,7 +313,7 @@ def resnet50(
 ) -> Task:
     """ResNet-50: bottleneck blocks 3, 4, 6, 3 on a stem for small or for large images.
 
-    Arguments as for `resnet18`; 32 times the width reaches the head.
+    Arguments as for `resnet18`.
 
     Deviations:
         The 3x3 convolution of a block has the stride, as in torchvision, not the first 1x1.
