@@ -192,6 +192,10 @@ def test_a_closed_form_that_cannot_read_the_update_says_nothing_about_a_search(n
     assert {attempt.level for attempt in attempts(behind)} == {Level.inconclusive}
     [told] = [line for line in verdict(behind).details if "Positive control" in line]
     assert "a closed form found 3 of 3 people" in told
+    closed = Component("analytic_fc", {})
+    named = [replace(record, race=None, attack=closed) for record in signed]
+    found = attempts([record for record in join_controls(named) if record.defense])
+    assert {attempt.level for attempt in found} == {Level.inconclusive}
 
 
 def test_a_search_without_rehearsal_or_that_still_gained_hides_nobody(noisy):

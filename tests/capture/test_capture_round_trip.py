@@ -163,7 +163,9 @@ def test_names_of_wrappers_and_whole_state_dicts_fit(batch):
 def test_a_network_that_does_not_fit_is_named_with_what_does_not(task):
     gradient = {n: torch.ones_like(p) for n, p in task.parameters.items()}
     short = dict(list(gradient.items())[1:])
-    with pytest.raises(InvalidValue, match=r"update of this capture do not fit lenet.*is missing"):
+    with pytest.raises(
+        InvalidValue, match=r"capture does not fit lenet.*: in the update, .*is missing"
+    ):
         captured(short, "gradient", task).observation(task)
     with pytest.raises(InvalidValue, match=r"stranger is not in it"):
         captured({**gradient, "stranger": torch.ones(1)}, "gradient", task).observation(task)

@@ -17,7 +17,7 @@ from seepage.audit.audit_result import AuditResult, load_audit, read_about
 from seepage.audit.choices import IDENTIFIED, Breach, Gate
 from seepage.audit.database import DATABASE
 from seepage.audit.folder import CHECKPOINTS, SPEC
-from seepage.audit.record import Outcome, Record
+from seepage.audit.record import Record
 from seepage.audit.run_case import AnyCase, Executor, fail_case, serial, side_by_side
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource, write_toml
@@ -301,10 +301,6 @@ def _choose_executor(
     return side_by_side if on_gpu else serial
 
 
-def _give_up(case: AnyCase) -> Outcome:
-    return fail_case(case, f"it ended the process {TRIES} times")
-
-
 def _find_device(cases: Sequence[AnyCase]) -> str:
     if not cases:
         return "cpu"
@@ -333,7 +329,9 @@ def _run_missing(
         begun = {case for case, times in store.begun().items() if times >= TRIES}
         suspects = [case for case in missing if case.id in begun]
         others = [case for case in missing if case.id not in begun]
-        last = alone(suspects, progress.started) if alone else map(_give_up, suspects)
+        why = f"it ended the process {TRIES} times"
+        given_up = (fail_case(case, why) for case in suspects)
+        last = alone(suspects, progress.started) if alone else given_up
         try:
             for outcome in chain(executor(others, started), last):
                 store.add(by_id[outcome.record.case], outcome)

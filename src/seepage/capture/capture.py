@@ -220,7 +220,7 @@ def _require_match(
     if problems:
         more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise InvalidValue(
-            f"{what} of this capture do not fit {task.name}: {'; '.join(problems[:3])}{more}; "
+            f"this capture does not fit {task.name}: in {what}, {'; '.join(problems[:3])}{more}; "
             "build the network that was trained"
         )
 

@@ -338,15 +338,14 @@ def _read_numbers(name: str, key: str, cells: Sequence[str]) -> Tensor:
 
 
 def _read_mapping(source: Mapping[str, Sequence[object]]) -> _RawTable:
-    cells = {str(key): [_write(value) for value in column] for key, column in source.items()}
+    cells = {
+        str(key): ["" if value is None else str(value).strip() for value in column]
+        for key, column in source.items()
+    }
     sizes = {len(column) for column in cells.values()}
     if len(sizes) > 1:
         raise InvalidValue(f"expected columns of one length, got {sorted(sizes)}")
     return _RawTable(cells, max(sizes, default=0))
-
-
-def _write(value: object) -> str:
-    return "" if value is None else str(value).strip()
 
 
 def _read_file(path: Path) -> _RawTable:

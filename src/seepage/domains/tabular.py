@@ -153,7 +153,11 @@ class Tabular:
 
     def project(self, inputs: Tensor) -> Tensor:
         """Clamp the numbers, and choose the category with the largest entry."""
-        return self.by_category(inputs, _choose_category).clamp(0, 1)
+
+        def choose(entries: Tensor) -> Tensor:
+            return torch.zeros_like(entries).scatter(-1, entries.argmax(-1, keepdim=True), 1)
+
+        return self.by_category(inputs, choose).clamp(0, 1)
 
     def sample(self, size: int, *, rng: Rng) -> Tensor:
         """Draw numbers and categories uniformly, `(size, D)`."""
@@ -191,10 +195,6 @@ class Tabular:
             for c in self.columns
         )
         return f"Tabular({', '.join(said)})"
-
-
-def _choose_category(entries: Tensor) -> Tensor:
-    return torch.zeros_like(entries).scatter(-1, entries.argmax(-1, keepdim=True), 1)
 
 
 @lru_cache(maxsize=64)

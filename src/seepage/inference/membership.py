@@ -227,10 +227,6 @@ def _leave_out(public: PublicData, candidates: Batch | Tensor) -> tuple[PublicDa
     return replace(public, inputs=public.inputs[keep], labels=labels), dropped
 
 
-def _unlabelled(inputs: Tensor) -> Batch:
-    return Batch(inputs, torch.zeros(len(inputs), dtype=torch.long))
-
-
 @dataclass(frozen=True, eq=False)
 class _RoundTests:
     """Scores of every round by its best statistic, to be added up over some of them.
@@ -266,7 +262,8 @@ class _RoundTests:
             )
         prepared = PublicPeople.of(public, rounds, labelled=not isinstance(candidates, Tensor))
         tests = [prepared.rehearse(seen, number) for number, seen in enumerate(rounds)]
-        known = candidates if isinstance(candidates, Batch) else _unlabelled(candidates)
+        if isinstance(known := candidates, Tensor):
+            known = Batch(known, torch.zeros(len(known), dtype=torch.long))
         left_out = [f"{dropped} public inputs are candidates and were left out"] * bool(dropped)
         return cls(
             rounds,

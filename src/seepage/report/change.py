@@ -169,7 +169,7 @@ def _pair(
 ) -> Iterator[tuple[tuple[Defense, Defense], People, People]]:
     """Defenses of two audits that are compared, with the people behind each."""
     left, right = list(old), list(new)
-    rules: tuple[Callable[[Defense], object], ...] = (tuple, _list_kinds)
+    rules: tuple[Callable[[Defense], object], ...] = (tuple, lambda d: [link.name for link in d])
     for rule in rules:
         for first in tuple(left):
             second = next((d for d in right if rule(d) == rule(first)), None)
@@ -184,10 +184,6 @@ def _pair(
         yield (defense, defense), old[defense], {}
     for defense in right:
         yield (defense, defense), {}, new[defense]
-
-
-def _list_kinds(defense: Defense) -> list[str]:
-    return [link.name for link in defense]
 
 
 @dataclass(frozen=True, eq=False)

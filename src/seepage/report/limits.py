@@ -73,6 +73,7 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
     """How often any attack could identify somebody, where a limit says anything."""
     found: dict[Setup, Limit] = {}
     unlimited: dict[Setup, None] = {}
+    noises = {"AddGaussian", "AddLaplace"}
     for attempt in tried:
         place, setup = attempt.identification, Setup.of(attempt.record)
         if place is None or not place.fair:
@@ -80,7 +81,7 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
         limit = find_limit(attempt.record, place.strangers)
         if limit is not None and limit.chance > found.get(setup, limit).chance - 1e-12:
             found[setup] = limit
-        elif limit is None and _is_noisy(attempt.record.defense):
+        elif limit is None and noises & {link.name for link in attempt.record.defense}:
             unlimited[setup] = None
     labels = label_setups(Setup.of(attempt.record) for attempt in tried)
     told = [
@@ -134,7 +135,3 @@ def find_beaten(tried: Sequence[Attempt]) -> list[str]:
                 "the defense does not do what it says, or the attack has a bug."
             )
     return alarms
-
-
-def _is_noisy(defense: Sequence[Component]) -> bool:
-    return any(link.name in ("AddGaussian", "AddLaplace") for link in defense)

@@ -363,7 +363,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
         first = (
             f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
         )
-        first += "." if able else ", which says nothing of the search behind the defense."
+        first += "." if able else ", but behind the defense it has no gradient to read."
     if not counts:
         first = "Positive control: it gave no result."
     hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))

@@ -254,7 +254,8 @@ def audit_step(
         prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
         private, task, client = prepared.private, prepared.task, prepared.client
         notes, own_loss = prepared.notes, prepared.own_loss
-        known = threat or Threat(batchnorm="unknown" if _normalises_by_batch(model) else "running")
+        by_batch = any(layer.training for layer in batchnorm_layers(model).values())
+        known = threat or Threat(batchnorm="unknown" if by_batch else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
         who = _people_of(task, private, others, labels_of_others)
@@ -399,11 +400,6 @@ def _compute_outputs(
         ) from error
     finally:
         own.train(was_training)
-
-
-def _normalises_by_batch(model: nn.Module) -> bool:
-    """Whether batch normalisation of this step is by the batch itself."""
-    return any(layer.training for layer in batchnorm_layers(model).values())
 
 
 def _move(who: Target, task: Task) -> Batch:

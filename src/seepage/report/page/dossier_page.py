@@ -43,7 +43,7 @@ def dossier_page(dossier: Plain) -> str:
         _adversary_section(numbers),
         _system_section(dossier["sources"]),
         _limit_section(dossier["limits"]),
-        _word_section(),
+        Section("words", "Words", "As they are used in this document.", _facts(_WORDS)),
         _origin_section(dossier),
     ]
     return document(
@@ -225,10 +225,6 @@ _WORDS = {
     "interval": "where the true share lies with the stated confidence; wide if few were tested",
     "epsilon": "the promise of differential privacy: the smaller, the less one person can matter",
 }
-
-
-def _word_section() -> Section:
-    return Section("words", "Words", "As they are used in this document.", _facts(_WORDS))
 
 
 _WORSE = {"worse": "worse", "no longer run": "worse", "better": "better"}
