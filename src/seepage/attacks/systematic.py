@@ -27,7 +27,7 @@ from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
-from seepage.numerics.schedules import CosineDecay, Schedule, StepDecay
+from seepage.numerics.schedules import CosineDecay, StepDecay
 from seepage.probing.usable_update import require_usable
 from seepage.search.engine import Engine
 from seepage.search.feature_matching import FeatureMatching
@@ -36,7 +36,6 @@ from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
 from seepage.search.priors import BatchNormStatistics, weigh_variation
 from seepage.search.search import Search, pick_setting
-from seepage.search.term import Term
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,20 +210,10 @@ _ENGINE = Engine()
 _RECOVERIES = exact_features(), softmax_features(), estimated_features()
 
 
-def _build_search(
-    terms: tuple[Term, ...],
-    schedule: Schedule,
-    *,
-    prior: PriorNetwork | None,
-    step_size: float | None,
-    steps: int,
-    restarts: int,
-) -> Search:
+def _make_adam(prior: PriorNetwork | None, step_size: float | None, signed: bool) -> Adam:
+    """Steps on pixels, or small ones on the weights of a prior network."""
     size = step_size if step_size is not None else (0.1 if prior is None else 1e-3)
-    optimiser = Adam(step_size=size, sign="hard" if prior is None else "none")
-    return Search(
-        terms=terms, optimiser=optimiser, schedule=schedule, steps=steps, restarts=restarts
-    )
+    return Adam(step_size=size, sign="hard" if signed and prior is None else "none")
 
 
 _SETTINGS = {"paper": 10_000}
@@ -245,6 +234,7 @@ def systematic(
     steps: int | None = None,
     restarts: int = 1,
     step_size: float | None = None,
+    signed: bool = True,
     engine: Engine = _ENGINE,
 ) -> Attack:
     """Reweighted cosines with total variation, batch statistics and recovered features.
@@ -272,8 +262,9 @@ def systematic(
             one.
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
-        step_size: Of Adam. The default is 0.1 on the sign of the gradient of pixels, and 0.001 on
-            the weights of a prior network.
+        step_size: Of Adam. The default is 0.1 on pixels, and 0.001 on the weights of a prior
+            network.
+        signed: Whether Adam sees only the sign of the gradient of pixels.
         engine: How it is computed.
 
     Example:
@@ -295,14 +286,17 @@ def systematic(
     """
     if steps is None:
         steps = pick_setting(setting, _SETTINGS, default=1_000)
-    terms = (
-        LayerwiseCosine(weighting=weighting, normalised=normalised),
-        weigh_variation(tv, steps=steps),
-        BatchNormStatistics(weight=batchnorm, first_layer=first_layer),
-    )
     return Systematic(
-        search=_build_search(
-            terms, StepDecay(), prior=prior, step_size=step_size, steps=steps, restarts=restarts
+        search=Search(
+            terms=(
+                LayerwiseCosine(weighting=weighting, normalised=normalised),
+                weigh_variation(tv, steps=steps),
+                BatchNormStatistics(weight=batchnorm, first_layer=first_layer),
+            ),
+            optimiser=_make_adam(prior, step_size, signed),
+            schedule=StepDecay(),
+            steps=steps,
+            restarts=restarts,
         ),
         engine=engine,
         features=features,
@@ -323,6 +317,7 @@ def teacher_forced(
     steps: int = 1_000,
     restarts: int = 1,
     step_size: float | None = None,
+    signed: bool = True,
     engine: Engine = _ENGINE,
 ) -> Attack:
     """`systematic`, but known quantities replace simulated ones.
@@ -354,6 +349,7 @@ def teacher_forced(
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
         step_size: Of Adam, as for `systematic`.
+        signed: Likewise.
         engine: How it is computed.
 
     Example:
@@ -368,12 +364,15 @@ def teacher_forced(
     References:
         Liu et al., 2024, Eq. 4 (liu2024systematic), for the objective it starts from
     """
-    terms = LayerwiseCosine(weighting=weighting), weigh_variation(tv, steps=steps)
-    search = _build_search(
-        terms, CosineDecay(), prior=prior, step_size=step_size, steps=steps, restarts=restarts
-    )
     return Systematic(
-        search=replace(search, given_statistics=True),
+        search=Search(
+            terms=(LayerwiseCosine(weighting=weighting), weigh_variation(tv, steps=steps)),
+            optimiser=_make_adam(prior, step_size, signed),
+            schedule=CosineDecay(),
+            steps=steps,
+            restarts=restarts,
+            given_statistics=True,
+        ),
         engine=engine,
         features=features if features is not None else Fallback(_RECOVERIES),
         feature_weight=feature_weight,

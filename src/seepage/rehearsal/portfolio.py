@@ -158,19 +158,20 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
     falling = {"tv": _FALLING_DEFENDED if _is_defended(seen) else _FALLING}
+    # The gradient itself gets further than its sign, unless a defense changed it.
+    plain = {} if _is_defended(seen) else {"signed": False}
     one_person = seen.batch_size == 1
     # Of several people at once less comes back, and a prior must replace more.
     early, late = ({"tv": 1e-4}, {"tv": 1e-2}) if one_person else ({"tv": 1e-2}, {"tv": 1e-4})
-    yield Contender("systematic", falling)
-    yield Contender("teacher_forced", {**falling, "weighting": "entries"})
-    yield Contender(search, falling, read_logits=one_person)
+    yield Contender("systematic", {**falling, **plain})
+    yield Contender("teacher_forced", {"weighting": "entries", **plain})
+    yield Contender(search, falling if one_person else {**falling, **plain}, read_logits=one_person)
     yield Contender(search, early)
-    yield Contender("teacher_forced", {"weighting": "entries"})
+    yield Contender("teacher_forced", {**falling, "weighting": "entries", **plain})
     yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
     if one_person:
         yield Contender(search, falling)
-    else:
-        yield Contender("teacher_forced", {"tv": 1e-1})
+    yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic")
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
@@ -186,8 +187,6 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     yield Contender("teacher_forced", {"tv": 3e-3, "weighting": "entries"})
     yield Contender("systematic", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-6})
-    if one_person:
-        yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-2, "layerwise": 2.5})
     yield Contender(search, {"tv": 1e-2, "step_size": 0.03})
     yield Contender("systematic", {"step_size": 0.03})

@@ -239,6 +239,7 @@ def _run(
     guesses: dict[str, list[Reconstruction]] = {}
     # Of the searches, by round.
     seconds: list[dict[Contender, float]] = []
+    metric = rehearsal.metric.name
     computed = [contender for contender in contenders if not contender.searches]
     left = [contender for contender in contenders if contender.searches]
     latest: dict[Contender, Trial] = {}
@@ -260,10 +261,12 @@ def _run(
             one: trial.mean + more * _measure_gain(str(one), trials)
             for one, trial in latest.items()
         }
-        # Sorting keeps the order of those that are equal.
-        ranked = sorted(latest, key=lambda contender: -expected[contender])
+        best, limit = max(expected.values()), _CLEARLY_BEHIND[metric]
+        # After one round nobody knows who still gains, so the order of the portfolio decides among
+        # those that are as good as the best; sorting keeps it.
+        level = best - _PLATEAU[metric] if rung is rungs[0] else best
+        ranked = sorted(latest, key=lambda contender: -min(expected[contender], level))
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
-        best, limit = expected[ranked[0]], _CLEARLY_BEHIND[rehearsal.metric.name]
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:
             # A slow one may be twice as far behind.
@@ -273,7 +276,6 @@ def _run(
         computed = [one for one in computed if latest[one].scores]
     able = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
     team = _choose_team(rehearsal, able, guesses, trials, _doublings(steps, rungs[-1]))
-    metric = rehearsal.metric.name
     left, scores = able[: team.size], team.scores
     gain = max(0.0, _measure_gain(str(left[0]), trials))
     more = gain * max(0.0, team.doublings)
