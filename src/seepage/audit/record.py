@@ -273,8 +273,8 @@ def _speaks_for(control: Record, record: Record) -> bool:
 
 
 _CLOSED_FORMS = {"analytic_fc", "april", "exact_batch", "rgap"}
-# Behind these the update is still a multiple of a gradient, but for noise.
-_READABLE = {"AddGaussian", "AddLaplace", "Clip", "ClipEach", "Mean"}
+# Behind these the update is still a multiple of a gradient, but for noise or rounding.
+_READABLE = {"AddGaussian", "AddLaplace", "Clip", "ClipEach", "Mean", "Quantize"}
 
 
 def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:

@@ -357,15 +357,15 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     works = any(attempt.level.identified for attempt in tried)
     besides = "though it found others" if works else "not even without a defense"
     first = f"Positive control: {canaries} were not found, {besides}."
-    if able or not any(control.relevant for control in controls):
+    if not counts:
+        first = "Positive control: it gave no result."
+    elif able or not any(control.relevant for control in controls):
         found_of, tried_on, _ = min(counts, key=lambda count: (count[1], count[0]))
         how = "the attack" if able else "a closed form"
         first = (
             f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
         )
-        first += "." if able else ", but behind the defense it has no gradient to read."
-    if not counts:
-        first = "Positive control: it gave no result."
+        first += "." if able or works else ", but behind the defense it has no gradient to read."
     hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
     if not tested:
         return [first]
