@@ -358,10 +358,14 @@ def contrastive(outputs, labels):
          (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "no trainable parameter"),
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.full((1, 4), torch.nan), torch.tensor([0])),
          InvalidValue, "NaN or infinity"),
+        (nn.Linear(4, 3), nn.CrossEntropyLoss(), (np.ones((2, 4), "f4"), np.ones(2)),
+         InvalidValue, r"all of them tensors, got \(ndarray, ndarray\)"),
+        (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.eye(4).to_sparse(), torch.ones(4).long()),
+         InvalidValue, "dense tensor of real numbers, got torch.sparse_coo"),
     ],
     ids=["tokens", "spread targets", "shape", "contrastive", "boxes", "float loss", "two losses",
          "detached loss", "whole loss", "NaN loss", "two outputs", "no labels",
-         "a name", "states", "frozen", "NaN"],
+         "a name", "states", "frozen", "NaN", "arrays", "sparse"],
 )  # fmt: skip
 def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, error, said):
     with pytest.raises(error, match=said):
@@ -372,6 +376,10 @@ def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, erro
     ("option", "said"),
     [
         ({"defense": "Prune"}, "expected a defense such as"),
+        ({"defense": sp.Prune}, "expected a defense such as"),
+        ({"others": torch.rand(8, 2)}, r"like those of the batch, \(4,\) each .*, got \(8, 2\)"),
+        ({"others": torch.full((4, 4), torch.nan), "domain": (0, 1)}, "with NaN or infinity"),
+        ({"public": torch.rand(8, 2)}, "expected others and public inputs like those"),
         ({"threat": "strongest"}, "expected a threat such as"),
         ({"domain": sp.domains.Image((1, 2, 3))}, r"of shape \(4,\), got one of \(1, 2, 3\)"),
     ],
@@ -380,6 +388,14 @@ def test_options_of_another_kind_are_refused_in_one_sentence(option, said):
     batch = torch.rand(2, 4), torch.tensor([0, 2])
     with pytest.raises(InvalidValue, match=said):
         sp.audit_step(nn.Linear(4, 3), nn.CrossEntropyLoss(), batch, **option, **CHEAP)
+
+
+def test_one_attack_may_be_named_without_a_list():
+    batch = torch.rand(1, 4), torch.tensor([2])
+    found = sp.audit_step(
+        nn.Linear(4, 3), nn.CrossEntropyLoss(), batch, attacks="analytic_fc", **CHEAP
+    )
+    assert [record.attack.name for record in found.records] == ["analytic_fc"]
 
 
 class Severed(nn.Linear):

@@ -164,7 +164,7 @@ Mean() before it gives aggregate ones; per-example links come first, then Mean()
 
 
 def _require_defense(link: object) -> None:
-    if not isinstance(link, InputDefense | Defense | Aggregation):
+    if isinstance(link, type) or not isinstance(link, InputDefense | Defense | Aggregation):
         raise InvalidValue(f"expected a defense such as Prune(0.9), got {link!r}")
 
 

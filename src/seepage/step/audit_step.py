@@ -107,7 +107,7 @@ def _people_of(task: Task, private: Batch, others: Tensor | None, labels: Tensor
     if others is None:
         pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
     else:
-        pool = as_public(others).reshape(-1, *shape)
+        pool = as_public(others, shape)
     if len(pool) < len(private):
         raise InvalidValue(
             f"expected others to be at least as many as the batch, got {len(pool)} for "
@@ -310,7 +310,7 @@ def audit_step(
 def _shape_public(public: PublicData | None, task: Task) -> PublicData | None:
     if public is None:
         return None
-    return replace(public, inputs=public.inputs.reshape(-1, *task.domain.shape))
+    return replace(public, inputs=as_public(public.inputs, task.domain.shape))
 
 
 @dataclass(frozen=True, eq=False)

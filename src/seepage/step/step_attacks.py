@@ -70,6 +70,7 @@ def list_attacks(
         ranges: That inputs may lie in.
     """
     if asked is not None:
+        asked = [asked] if isinstance(asked, str) else asked
         return [_read(one, found, steps or _STEPS, ranges) for one in asked]
     if effort not in EFFORTS:
         raise UnknownName("effort", effort, EFFORTS)
@@ -130,16 +131,21 @@ def read_public(
         taken: How many of the last ones serve as a control.
     """
     if public is not None:
-        return PublicData(as_public(public)) if isinstance(public, Tensor) else public
+        return PublicData(public) if isinstance(public, Tensor) else public
     if others is None or len(others) <= taken:
         return None
-    return PublicData(as_public(others[: len(others) - taken]))
+    return PublicData(others[: len(others) - taken])
 
 
-def as_public(inputs: Tensor) -> Tensor:
-    """Inputs of other people on the CPU, in float32; tokens stay whole numbers."""
+def as_public(inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Inputs of other people on the CPU, in float32 and this shape; tokens stay whole numbers."""
     kept = inputs.detach().cpu()
-    return kept.float() if kept.is_floating_point() else kept
+    if kept.shape[1:].numel() != math.prod(shape) or not bool(kept.isfinite().all()):
+        raise InvalidValue(
+            f"expected others and public inputs like those of the batch, {shape} each and finite, "
+            f"got {tuple(kept.shape)}{'' if kept.isfinite().all() else ' with NaN or infinity'}"
+        )
+    return (kept.float() if kept.is_floating_point() else kept).reshape(-1, *shape)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def read_batch(batch: object) -> tuple[Tensor, tuple[Tensor, ...]]:
             parts = tuple(batch)
         case _:
             parts = (None,)
-    parts = parts[:1] if parts[1:] == (None,) else parts
+    parts = parts[:1] if len(parts) == 2 and parts[1] is None else parts
     tensors = [part for part in parts if isinstance(part, Tensor)]
     if len(tensors) < len(parts):
         raise InvalidValue(
@@ -48,7 +48,7 @@ def read_batch(batch: object) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 def _describe_parts(batch: object, parts: tuple[object, ...]) -> str:
-    if parts == (None,):
+    if parts[0] is None and len(parts) == 1:
         return type(batch).__name__
     return f"({', '.join(type(part).__name__ for part in parts)})"
 
@@ -57,6 +57,9 @@ def check_batch(inputs: Tensor, targets: tuple[Tensor, ...]) -> tuple[Tensor, tu
     """Return the batch as attacks can read it, or raise with the reason why they cannot."""
     if inputs.ndim < 2 or not len(inputs):
         raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got {tuple(inputs.shape)}")
+    if inputs.layout is not torch.strided or inputs.is_complex():
+        kind = f"{inputs.layout}, {inputs.dtype}"
+        raise InvalidValue(f"expected inputs in a dense tensor of real numbers, got {kind}")
     for target in targets:
         if target.ndim == 0 or len(target) != len(inputs):
             raise InvalidValue(
