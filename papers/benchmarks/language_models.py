@@ -12,7 +12,7 @@ trained for two steps on other texts first, so that both their matrices count.
 Each row has the budget, the different tokens that the network read, and what `token_span`, `dager`
 and `bag_of_words` name of them: right ones, and wrong ones of the whole vocabulary. A decoder never
 reads the last token of a text, it only predicts it; so `all_but_last` counts texts as well that are
-exact up to there.
+exact up to there. The same command goes on where it was ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import continue_rows, save
 from seepage.zoo.lora import adapt
 
 SHORTEST, LONGEST, STEPS, RATE = 6, 24, 2, 1e-3
@@ -136,11 +136,14 @@ def main() -> None:
     parser.add_argument("--name", default="language_model", help="of the result")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
+    rows = continue_rows(options.name, "cpu", options.out)
     for kind in options.kinds:
+        done = {row["texts"] for row in rows if row["tuning"] == kind}
+        if done >= set(options.sizes):
+            continue
         model, tokenizer = load_model(options.folder)
         model = tune(model, kind, tokenizer)
-        for people in options.sizes:
+        for people in (size for size in options.sizes if size not in done):
             batch = label(model, read_texts(tokenizer, people, start=options.start))
             said = batch["input_ids"][find_read(model, batch)].tolist()
             row: dict[str, object] = {"tuning": kind, "texts": people, "tokens": len(said)}

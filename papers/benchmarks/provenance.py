@@ -65,6 +65,16 @@ def save(name: str, device: str, content: dict[str, object], out: Path | None = 
     return path
 
 
+def continue_rows(name: str, device: str, out: Path | None = None) -> list[dict[str, object]]:
+    """Rows of the same command at the same commit, if it was ended before its last one."""
+    path = (out or RESULTS) / f"{name}.json"
+    if not path.exists():
+        return []
+    before, now = json.loads(path.read_text(encoding="utf-8")), origin(device, name)
+    same = all(before[part] == now[part] for part in ("command", "commit"))
+    return list(before["rows"]) if same else []
+
+
 def record(name: str, purpose: str | None, measure: Callable[[int], dict[str, object]]) -> None:
     """Be the command of a benchmark on one core: measure with the seed that it is given, and save.
 

@@ -12,7 +12,8 @@ whose base is frozen.
 
 reads whole texts by `dager`: off gradients and five local steps, in float32 and bfloat16, with and
 without the labels. The tokens of a batch must be fewer than the network is wide, so larger batches
-are read by wider networks. `bag_of_words` names the words of the same updates.
+are read by wider networks. `bag_of_words` names the words of the same updates. The same command
+goes on where it was ended.
 
     python -m benchmarks.text_tokens --peer [--steps N] [--sizes 1 4]
 
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 
 import seepage as sp
 from benchmarks.peer import reconstruct_texts
-from benchmarks.provenance import save
+from benchmarks.provenance import continue_rows, save
 from seepage.core import Protection, Task
 from seepage.core.errors import NotApplicable
 from seepage.domains import Tokens
@@ -38,8 +39,9 @@ from seepage.report.intervals import share_interval
 
 WIDTH, CLASSES, RATE = 64, 2, 1e-3
 SIZES = (1, 4, 16, 64)
-# Networks that have room for all tokens of so many texts.
+# Networks that have room for all tokens of so many texts; decoders read padding as well.
 WIDTHS = {1: 64, 4: 64, 16: 256, 64: 768}
+WIDEST = 1_024
 RANKS = (4, 16, 32)
 CLIENTS = 10
 
@@ -156,9 +158,10 @@ def measure_texts(
     right: list[float] = []
     sure, seconds, tokens, named = [], [], [], []
     refused = ""
+    width = WIDEST if kind == "decoder" and people == SIZES[-1] else WIDTHS[people]
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         domain, batch = mixed_texts(people, seed)
-        task = network(kind, domain, seed, width=WIDTHS[people])
+        task = network(kind, domain, seed, width=width)
         task = task.to(device=options.device, dtype=dtype)
         threat = sp.Threat(knows_labels=labels)
         seen = threat.observe(sp.Client(local), task, batch, rng=sp.rng(seed))
@@ -178,7 +181,7 @@ def measure_texts(
         right += scores["token_accuracy"].tolist()
         sure.append(0.0 if guess.confidence is None else float(guess.confidence.mean()))
     return {
-        "width": WIDTHS[people],
+        "width": width,
         "tokens": tokens,
         "exact_texts": round(sum(exact) / len(exact), 4),
         "words_in_place": round(sum(right) / len(right), 4),
@@ -190,7 +193,7 @@ def measure_texts(
 
 
 def run_texts(options: argparse.Namespace) -> None:
-    rows: list[dict[str, object]] = []
+    rows = continue_rows(options.name, options.device, options.out)
     shared = {"gradient": sp.Gradient(), "5 local steps": sp.FedAvg(lr=0.01, steps=5)}
     for people, kind in ((p, k) for p in options.sizes for k in options.networks):
         for what, dtype, labels in (
@@ -202,6 +205,8 @@ def run_texts(options: argparse.Namespace) -> None:
         ):
             row = {"network": kind, "people": people, "shared": what}
             row |= {"precision": str(dtype).removeprefix("torch."), "labels": labels}
+            if any(row.items() <= done.items() for done in rows):
+                continue
             rows.append(row | measure_texts(kind, people, shared[what], labels, options, dtype))
             print(rows[-1], flush=True)
             save(options.name, options.device, {"rows": rows}, options.out)

@@ -22,6 +22,7 @@ from seepage.attacks.text.readers import (
     measure_tokens,
     run_reader,
     stack_gradients,
+    takes_prefixes,
 )
 from seepage.attacks.text.text_labels import find_labels, find_last_words
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
@@ -35,6 +36,8 @@ from seepage.numerics.row_span import row_span, share_outside
 
 # Layers above the first attention that check texts, at most: two blocks or so.
 _LATER = 8
+# Where there are too many texts to try: prefixes that rank the tokens, and tokens that stay.
+_PREFIXES, _TOKENS = 6, 16
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ def find_readers(task: Task, *, tolerance: float) -> TextReaders:
         gradient = stack_gradients(task, reader.layers, probe)
         if len(spanning["prefix"] + spanning["text"]) == _LATER or not bool(gradient.any()):
             continue
-        basis = row_span(gradient, tolerance=tolerance)
+        # One text has few directions, which as many random mixtures of rows span.
+        mixed = Rng(0).normal((min(2 * len(found.text), len(gradient)), len(gradient)))
+        basis = row_span(mixed.to(gradient) @ gradient, tolerance=tolerance)
         inside = share_outside(basis, reader.read) < 1e-2
         # A span of everything that could be read tells nothing.
         if len(basis) < gradient.shape[1] and bool(inside[:-1].all()):
@@ -114,7 +119,7 @@ class _Dager:
 
     rank_tolerance: float = 1e-6
     tolerance: float = 0.05
-    at_most: int = 4_096
+    at_most: int = 8_192
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -144,7 +149,13 @@ class _Dager:
         if readers.both_ways:
             limit = min(limit, CERTAIN)
             found, outside, complete = assemble_texts(
-                task, rest[0], candidates, size=size, tolerance=self.tolerance, rng=rng
+                task,
+                rest,
+                candidates,
+                size=size,
+                tolerance=self.tolerance,
+                at_most=2 * self.at_most,
+                rng=rng,
             )
         else:
             grown = candidates if readers.reads_last else candidates[:-1]
@@ -239,36 +250,66 @@ class _Dager:
             The texts `(N, L)`, the nearest first; how far outside each lies at its worst `(N,)`;
             and whether every text that lies inside is among them.
         """
-        texts = candidates[0].new_zeros(1, task.domain.shape[0])
-        worst = texts.new_zeros(1, dtype=torch.float64)
+        padding = task.domain.padding if isinstance(task.domain, Tokens) else None
+        live = candidates[0].new_full((1, task.domain.shape[0]), padding or 0)
+        worst = live.new_zeros(1, dtype=torch.float64)
+        ended, ended_worst = live[:0], worst[:0]
         complete = max(map(len, candidates)) < self.at_most
         tolerance = max(check.tolerance for check in checks)
-        padding = task.domain.padding if isinstance(task.domain, Tokens) else None
+        short = takes_prefixes(task, checks[-1].reader)
         for position, tokens in enumerate(candidates):
             if padding is not None:
                 tokens = tokens[tokens != padding]
-                tokens = torch.cat([tokens, tokens.new_full((int(position > 0),), padding)])
-            outside = worst.repeat_interleave(len(tokens))
-            texts = texts.repeat_interleave(len(tokens), 0)
-            texts[:, position] = tokens.repeat(len(worst))
-            ended = texts[:, position] == padding if padding is not None else outside < 0
-            if padding is not None and position:
-                going = ended | (texts[:, position - 1] != padding)
-                texts, outside, ended = texts[going], outside[going], ended[going]
+                if position:
+                    ended, ended_worst = torch.cat([ended, live]), torch.cat([ended_worst, worst])
+            if len(live) * len(tokens) > self.at_most:
+                complete = False
+                live = live[: self.at_most // max(at_least, _TOKENS)]
+                tokens = self._find_likeliest(task, checks, live, tokens, position, short=short)
+            worst = worst[: len(live)].repeat_interleave(len(tokens))
+            live = _extend(live, tokens, position)
             for check in checks:
-                measured = check.measure(task, texts)[:, position]
-                outside = torch.where(ended, outside, torch.maximum(outside, measured))
-                kept = self._select_nearest(outside, at_least, tolerance)
-                texts, outside, ended = texts[kept], outside[kept], ended[kept]
-                complete = complete and len(kept) < self.at_most
-            worst = outside
+                worst = torch.maximum(worst, check.measure_last(task, live, position, short=short))
+                kept = self._select_nearest(torch.cat([worst, ended_worst]), at_least, tolerance)
+                stopped = kept[kept >= len(worst)] - len(worst)
+                ended, ended_worst = ended[stopped], ended_worst[stopped]
+                kept = kept[kept < len(worst)]
+                live, worst = live[kept], worst[kept]
+            if not len(live):
+                break
             report(position + 1, len(candidates), float(worst.max()))
-        return texts[:, : len(candidates)], worst, complete
+        worst = torch.cat([worst, ended_worst])
+        order = worst.argsort(stable=True)
+        return torch.cat([live, ended])[order, : len(candidates)], worst[order], complete
+
+    def _find_likeliest(
+        self,
+        task: Task,
+        checks: Sequence[SpanCheck],
+        live: Tensor,
+        tokens: Tensor,
+        position: int,
+        *,
+        short: bool,
+    ) -> Tensor:
+        """The tokens that lie nearest after some of the prefixes, as many as may be tried."""
+        check = max(checks, key=lambda one: one.basis.shape[1] - len(one.basis))
+        texts = _extend(live[:_PREFIXES], tokens, position)
+        outside = check.measure_last(task, texts, position, short=short)
+        nearest = outside.reshape(-1, len(tokens)).mean(0).argsort(stable=True)
+        return tokens[nearest[: max(1, self.at_most // len(live))]]
 
     def _select_nearest(self, outside: Tensor, at_least: int, tolerance: float) -> Tensor:
         """Return indices of those inside, nearest first; with noise, of the `at_least` nearest."""
         count = int((outside < tolerance).sum())
         return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
+
+
+def _extend(texts: Tensor, tokens: Tensor, position: int) -> Tensor:
+    """Texts `(N M, L)` with each of M tokens at a position of each of N texts."""
+    grown = texts.repeat_interleave(len(tokens), 0)
+    grown[:, position] = tokens.repeat(len(texts))
+    return grown
 
 
 def _order_texts(
@@ -311,14 +352,15 @@ def _require_readers(observation: Observation) -> None:
 
 
 @applies_to(Tokens, require=_require_readers)
-def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 4_096) -> Attack:
-    """Exact texts of a decoder: tokens and prefixes that lie in the spans of its gradients.
+def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 8_192) -> Attack:
+    """Exact texts of a transformer: tokens and texts that lie in the spans of its gradients.
 
     Args:
         rank_tolerance: Singular values below this share of the largest are rounding.
         tolerance: Largest share of a vector outside a span that counts as inside; less where the
             span is clear.
-        at_most: Prefixes kept at each position.
+        at_most: Texts tried at each position of a decoder; of an encoder, half of those tried in
+            all. Where there are more, the likeliest are tried, and what came of it is returned.
 
     Example:
         >>> dager(tolerance=0.01).tolerance

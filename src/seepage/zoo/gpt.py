@@ -34,7 +34,8 @@ class Attention(nn.Module):
             for projection in (self.query, self.key, self.value)
         )
         scores = query @ key.mT / math.sqrt(query.shape[-1])
-        weights = scores.masked_fill(self.later, -torch.inf).softmax(-1)
+        later = self.later[: features.shape[1], : features.shape[1]]
+        weights = scores.masked_fill(later, -torch.inf).softmax(-1)
         mixed: Tensor = self.out((weights @ value).transpose(1, 2).flatten(2))
         return mixed
 
@@ -77,7 +78,7 @@ class _GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Class logits `(B, K)` of token sequences `(B, L)`."""
-        features = self.tokens(tokens) + self.positions.weight
+        features = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         for block in self.blocks:
             features = block(features)
         logits: Tensor = self.head(self.norm(features[:, -1]))

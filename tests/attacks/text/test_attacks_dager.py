@@ -183,3 +183,32 @@ def test_texts_of_several_lengths_come_back_with_their_padding():
     guess = sp.attacks.dager()(seen, rng=sp.rng(1))
     assert sp.score(guess, padded, domain=domain)["exact"].tolist() == [1.0] * 3
     assert bool((guess.confidence == 1).all())
+
+
+def test_an_attack_that_may_try_few_texts_ends_and_claims_no_uniqueness():
+    seen, _ = observed(4, start=60)
+    guess = sp.attacks.dager(at_most=40)(seen, rng=sp.rng(1))
+    assert guess.inputs.shape == (4, 12)
+    assert guess.certificate.unique is None
+
+
+class Encoder(nn.Module):
+    """One block that reads both ways, and a head on the mean."""
+
+    def __init__(self, domain, width):
+        super().__init__()
+        self.tokens = nn.Embedding(domain.vocabulary, width)
+        self.positions = nn.Embedding(domain.length, width)
+        self.block = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, tokens):
+        return self.head(self.block(self.tokens(tokens) + self.positions.weight).mean(1))
+
+
+def test_texts_of_an_encoder_are_put_together():
+    torch.manual_seed(0)
+    task = sp.Task(Encoder(HAMLET.domain, 128), sp.cross_entropy, HAMLET.domain)
+    seen, batch = observed(6, start=80, task=task)
+    guess = sp.attacks.dager()(seen, rng=sp.rng(1))
+    assert sp.score(guess, batch)["exact"].tolist() == [1.0] * 6

@@ -126,6 +126,25 @@ def _split(texts: Tensor) -> tuple[Tensor, ...]:
     return torch.split(texts, max(1, _TOGETHER // texts.shape[1]))
 
 
+def takes_prefixes(task: Task, reader: Reader, length: int | None = None) -> bool:
+    """Whether the beginning of a text is read alone as it is within the text.
+
+    Args:
+        task: The network.
+        reader: What reads.
+        length: Of the beginning; half of a text by default.
+    """
+    domain = require_texts(task.domain, needed_by="a reader of texts")
+    text = task.move_inputs(draw_texts(domain, 1))
+    length = length or max(1, domain.length // 2)
+    whole = run_reader(task, reader, text)[:, :length]
+    # Networks of one length do not take a shorter text.
+    with suppress(RuntimeError, IndexError, ValueError):
+        alone = run_reader(task, reader, text[:, :length])
+        return alone.shape == whole.shape and torch.allclose(alone, whole, atol=1e-5)
+    return False
+
+
 class _SeenEnough(Exception):  # noqa: N818
     """Raised to leave a forward pass whose rest is not needed."""
 
@@ -170,10 +189,7 @@ def measure_tokens(task: Task, reader: Reader, bases: Sequence[Tensor]) -> Tenso
     texts = task.move_inputs(torch.arange(domain.vocabulary))[:, None].expand(-1, domain.length)
     first = run_reader(task, reader, texts[:1])
     if torch.allclose(first[:, :1].expand_as(first), first, atol=1e-6):
-        # Networks of one length do not take a shorter text.
-        with suppress(RuntimeError, IndexError, ValueError):
-            if torch.allclose(run_reader(task, reader, texts[:1, :1]), first[:, :1], atol=1e-6):
-                texts = texts[:, :1]
+        texts = texts[:, :1] if takes_prefixes(task, reader, 1) else texts
         first = first[:, :1]
     measured = []
     for part in _split(texts):
@@ -200,11 +216,43 @@ class SpanCheck:
     clear: bool = True
     whole: bool = True
 
-    def measure(self, task: Task, texts: Tensor) -> Tensor:
-        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
+    def measure(self, task: Task, texts: Tensor, *, rough: bool = False) -> Tensor:
+        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`.
+
+        Roughly is faster, and told from zero only above 1e-3 or so.
+        """
+        share = _share_roughly if rough else share_outside
         return torch.cat(
-            [share_outside(self.basis, run_reader(task, self.reader, p)) for p in _split(texts)]
+            [share(self.basis, run_reader(task, self.reader, p)) for p in _split(texts)]
         )
+
+    def measure_last(self, task: Task, texts: Tensor, position: int, *, short: bool) -> Tensor:
+        """Return how far outside texts lie at a position, `(N,)`; `short` if the rest is left out.
+
+        For networks in which a position does not depend on later ones, see `takes_prefixes`.
+        """
+        rows = texts[:, : position + 1] if short else texts
+        return torch.cat(
+            [
+                share_outside(self.basis, run_reader(task, self.reader, p)[:, position])
+                for p in _split(rows)
+            ]
+        )
+
+    def find_outside(self, task: Task, texts: Tensor) -> Tensor:
+        """Return what lies outside the span at every position, `(N, L, d)`, of unit vectors."""
+        found = []
+        for rows in _split(texts):
+            read = run_reader(task, self.reader, rows).double()
+            read = read / read.norm(dim=-1, keepdim=True)
+            found.append((read - read @ self.basis.T @ self.basis).float())
+        return torch.cat(found)
+
+
+def _share_roughly(basis: Tensor, vectors: Tensor) -> Tensor:
+    single = vectors.float()
+    inside = (single @ basis.T.float()).square().sum(-1) / single.square().sum(-1)
+    return (1 - inside).clamp_min(0).sqrt()
 
 
 def find_span(
