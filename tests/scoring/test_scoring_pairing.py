@@ -51,6 +51,14 @@ def test_one_good_guess_repeated_leaks_one_person_only():
     assert scores["psnr"].isinf().tolist() == [False, False, True, False]
 
 
+@pytest.mark.parametrize("off", [0.0, 0.1])
+def test_people_with_equal_inputs_are_told_apart_by_their_labels(off):
+    row = torch.rand(1, 6, generator=torch.Generator().manual_seed(0))
+    guess = Reconstruction(row.repeat(3, 1) + off, torch.tensor([5, 3, 4]))
+    paired = pair(guess, Batch(row.repeat(3, 1), torch.tensor([3, 4, 5])))
+    assert paired.assignment == (1, 2, 0)
+
+
 def test_people_without_a_guess_get_mid_grey_and_no_credit():
     batch = people(3)
     paired = pair(Reconstruction(batch.inputs[[2]], torch.tensor([2])), batch)

@@ -81,14 +81,13 @@ def make_pivot(found: Sequence[Row]) -> Pivot:
         key = tuple(cells[number] for cells in shown.values())
         table.setdefault(key, {})[labels[row.defense]] = _make_cell(row)
     names = tuple(labels[defense] for defense in ordered)
-    rows = sorted(table.items(), key=lambda item: [_natural(word) for word in item[0]])
+    rows = sorted(
+        table.items(),
+        key=lambda item: [(int(w), "") if w.isdecimal() else (-1, w) for w in item[0]],
+    )
     return Pivot(
         tuple(shown), names, tuple((key, tuple(map(cells.get, names))) for key, cells in rows)
     )
-
-
-def _natural(word: str) -> tuple[int, str]:
-    return (int(word), "") if word.isdecimal() else (-1, word)
 
 
 def _make_cell(row: Row) -> PivotCell:

@@ -13,6 +13,8 @@ from seepage.scoring.entrywise import subtract_truth
 
 # Squares of a diverged guess overflow, and the assignment refuses infinite costs.
 _LARGEST_COST = 1e300
+# Share of the largest cost that a wrong label adds: too little to matter where inputs differ.
+_TIE = 1e-13
 
 
 def pair(
@@ -30,8 +32,9 @@ def pair(
 
         min over injective a of  sum_i mean_j (guess[a(i)]_j - truth[i]_j)^2
 
-    solved exactly in float64. Two people never share a guess: a many-to-one match would count a
-    single recovered image as a leak of everybody who resembles it.
+    solved exactly in float64; people with equal inputs get the guesses with their labels. Two
+    people never share a guess: a many-to-one match would count a single recovered image as a leak
+    of everybody who resembles it.
 
     People left over when there are fewer guesses than people get a guess of mid-grey and the
     assignment -1; guesses left over are dropped. An attack that diverged must not bring down the
@@ -67,7 +70,7 @@ def pair(
     whole = not truth.is_floating_point()
     grey = -1 if whole else low + peak / 2
     guesses = torch.where(torch.isfinite(guesses), guesses, grey)
-    assignment = _assign(guesses, truth)
+    assignment = _assign(guesses, truth, guess.labels, batch.labels)
     return Paired(
         truth=truth,
         guess=_pick(guesses, assignment, missing=grey),
@@ -100,8 +103,10 @@ def align_tensors(guess: Reconstruction, batch: Batch) -> tuple[Tensor, Tensor]:
     return guesses.to(truth.device, dtype), truth.to(dtype)
 
 
-def _assign(guesses: Tensor, truth: Tensor) -> tuple[int, ...]:
-    """For each person the index of a guess, or -1."""
+def _assign(
+    guesses: Tensor, truth: Tensor, guessed: Tensor | None, labels: Tensor
+) -> tuple[int, ...]:
+    """For each person the index of a guess, or -1; of equal inputs the label decides."""
     from scipy.optimize import linear_sum_assignment
 
     near_guesses, near_truth = guesses.cpu(), truth.cpu()
@@ -112,6 +117,8 @@ def _assign(guesses: Tensor, truth: Tensor) -> tuple[int, ...]:
     # expanded square |g|^2 - 2gt + |t|^2 is not exactly zero at the truth.
     rows = [subtract_truth(g, near_truth).square().flatten(1).mean(1) for g in near_guesses]
     costs = torch.stack(rows).clamp(max=_LARGEST_COST)
+    if guessed is not None and guessed.ndim == labels.ndim == 1:
+        costs += _TIE * costs.max().clamp(min=_TIE) * (guessed.cpu()[:, None] != labels.cpu())
     for index, person in zip(*linear_sum_assignment(costs.numpy()), strict=True):
         assignment[int(person)] = int(index)
     return tuple(assignment)

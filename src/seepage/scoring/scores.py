@@ -206,7 +206,10 @@ class Scores:
         """A table, worst-off person first (by PSNR where it was evaluated)."""
         rows = self.rows()
         order = self.ranking("psnr" if "psnr" in self else self.metrics[0].name)
-        cells = [[str(i), *(_format_cell(value) for value in rows[i].values())] for i in order]
+        cells = [
+            [str(i), *("-" if math.isnan(v) else f"{v:.4g}" for v in rows[i].values())]
+            for i in order
+        ]
         return _format_table([["person", *self.keys()], *cells])
 
 
@@ -251,10 +254,6 @@ def _evaluate(metric: Metric, paired: Paired) -> Tensor:
             f"{tuple(values.shape)}; do not reduce over the batch"
         )
     return values
-
-
-def _format_cell(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4g}"
 
 
 def _format_table(rows: list[list[str]]) -> str:

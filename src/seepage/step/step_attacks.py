@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from seepage.attacks.applicability import Applicability, ApplicableAttack
+from seepage.attacks.applicability import Applicability
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, Observation, Reconstruction, Rng
@@ -102,7 +102,7 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
         if asked not in ALL_ATTACKS:
             raise UnknownName("attack", asked, ALL_ATTACKS)
         return StepAttack(Component(asked, {}), ALL_ATTACKS[asked]())
-    counter = _find_counter(option)
+    counter = next((name for name in ("steps", "iterations") if name in option.options), None)
     if counter is not None:
         counted = steps if counter == "steps" else max(1, steps // 20)
         option = replace(option, options={**option.options, counter: counted})
@@ -113,11 +113,6 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
         attack = InferLabels(attack) if option.infer_labels else attack
     infers = {"infer_labels": True} if option.infer_labels else {}
     return StepAttack(Component(asked, {**option.options, **infers}), attack)
-
-
-def _find_counter(option: ApplicableAttack) -> str | None:
-    """Return the option that counts the steps of an attack; None if it does not search."""
-    return next((name for name in ("steps", "iterations") if name in option.options), None)
 
 
 def read_public(

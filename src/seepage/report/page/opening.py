@@ -75,8 +75,8 @@ MEANINGS = {
     Level.partly: "the label, some columns or some words came back",
     Level.not_shown: "not identified, by an attack that finds a person chosen by the audit "
     "without the defense",
-    Level.inconclusive: "not identified, and the attack may have been too weak or too short, or the "
-    "strangers too few to tell",
+    Level.inconclusive: "not identified, and the attack may have been too weak or too short, or "
+    "the strangers too few to tell",
 }
 
 
