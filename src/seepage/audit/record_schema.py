@@ -140,10 +140,6 @@ _PROOF: Mapping[str, Check] = {
 _PROOF_OF_TOKENS = _table(**_PROOF, certain=_is_count)
 
 
-def _is_certificate(value: object) -> bool:
-    return _table(**_PROOF)(value) or _PROOF_OF_TOKENS(value)
-
-
 _RACE = _table(
     metric=_one_of("", "psnr", "feature_accuracy"),
     trials=_list_of(
@@ -175,7 +171,7 @@ _FIELDS: Mapping[str, Check] = {
     "seed": lambda value: type(value) is int and abs(value) < _LARGEST,
     "scores": _SCORES,
     "baselines": _mapping_of(_SCORES),
-    "certificate": _or_none(_is_certificate),
+    "certificate": _or_none(lambda value: _table(**_PROOF)(value) or _PROOF_OF_TOKENS(value)),
     "effort": lambda value: (
         _mapping_of(_is_plain)(value)
         and all(check(value[name]) for name, check in _EFFORT.items() if name in value)

@@ -42,9 +42,11 @@ def bound_from_trials(inside: Tensor, outside: Tensor, *, delta: float, error: f
     References:
         Jagielski et al., 2020 (jagielski2020auditing); Clopper and Pearson, 1934 (clopper1934use)
     """
-    return _best_threshold(
-        inside, outside, error, lambda tpr, fpr: _log_ratio(tpr, fpr, delta=delta)
-    )
+
+    def compare(tpr: float, fpr: float) -> float:
+        return math.log((tpr - delta) / fpr) if tpr > delta and fpr > 0 else 0.0
+
+    return _best_threshold(inside, outside, error, compare)
 
 
 def bound_gaussian_from_trials(
@@ -117,10 +119,6 @@ def _limits(
         )
     hits, alarms = int((outside <= threshold).sum()), int((inside <= threshold).sum())
     return lower_limit(hits, len(outside), error / 2), upper_limit(alarms, len(inside), error / 2)
-
-
-def _log_ratio(tpr: float, fpr: float, *, delta: float) -> float:
-    return math.log((tpr - delta) / fpr) if tpr > delta and fpr > 0 else 0.0
 
 
 def bound_from_one_run(scores: Tensor, is_in: Tensor, *, delta: float, error: float) -> float:

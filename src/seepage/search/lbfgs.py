@@ -204,7 +204,8 @@ class LBFGS:
         at = _Evaluation(points, values.unsqueeze(1), gradients, finite, moment.same)
         accept = _accept_if_lower if self.line_search else _accept_finite
         memory, curvature = accept(at, memory, curvature)
-        length = torch.where(memory.moves == 1, _first_length(memory.gradient), 1)
+        first = (1 / memory.gradient.abs().sum(1, keepdim=True)).clamp_max(1)
+        length = torch.where(memory.moves == 1, first, 1)
         pace = moment.scale * self.step_size * memory.pace * length
         direction = curvature.direction(memory.gradient)
         moved = memory.point + pace * direction
@@ -257,7 +258,3 @@ def _accept_if_lower(
         moves=torch.where(stuck, 1, memory.moves + moved),
     )
     return memory, curvature.forget(stuck)
-
-
-def _first_length(gradients: Tensor) -> Tensor:
-    return (1 / gradients.abs().sum(1, keepdim=True)).clamp_max(1)

@@ -293,15 +293,12 @@ def _describe_unseen(model: nn.Module) -> str:
         unseen.append("the step is computed without torch.compile, which rounds differently")
     if any(p._post_accumulate_grad_hooks for p in model.parameters()):
         unseen.append("hooks that run after a gradient is accumulated are left out")
-    distributed = nn.parallel.DistributedDataParallel
-    if any(isinstance(m, distributed) for m in model.modules()) and _count_processes() > 1:
+    wrapped = any(isinstance(m, nn.parallel.DistributedDataParallel) for m in model.modules())
+    together = torch.distributed
+    if wrapped and together.is_initialized() and together.get_world_size() > 1:
         unseen.append("the gradient is that of this process, before it is averaged with others")
     advice = "; give gradients= to audit your own"
     return " and ".join(unseen) + advice if unseen else ""
-
-
-def _count_processes() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 def _read_gradients(given: object, model: nn.Module) -> list[Tensor]:

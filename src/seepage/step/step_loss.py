@@ -285,7 +285,8 @@ def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss,
             f"expected a loss of one number, or one per example ({len(labels)},), got "
             f"{tuple(value.shape)}"
         )
-    options = [one for one in _list_unreduced(loss) if _fits(one, outputs, labels)]
+    found = _list_unreduced(loss)
+    options = [one for one in found if one(outputs, labels).shape == labels.shape[:1]]
     for alone in options:
         losses = alone(outputs, labels)
         if torch.allclose(losses.mean(), value.reshape(()), rtol=_CLOSE, atol=1e-7):
@@ -302,10 +303,6 @@ def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss,
         "examples together in another way, such as a contrastive loss; leave that part out of the "
         "audit"
     )
-
-
-def _fits(alone: Loss, outputs: Tensor, labels: Tensor) -> bool:
-    return alone(outputs, labels).shape == labels.shape[:1]
 
 
 def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss, Tensor]:

@@ -46,10 +46,6 @@ class LowRank(nn.Module):
         return outputs
 
 
-def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-
-
 def _count_features(layer: nn.Module) -> tuple[int, int]:
     """Inputs and outputs; GPT-2 of transformers keeps its weights the other way round."""
     assert isinstance(layer.weight, Tensor)
@@ -104,7 +100,8 @@ def adapt(
     require_int("rank", rank)
     device = next(model.parameters()).device
     model.requires_grad_(False)
-    linear = {n: m for n, m in model.named_modules() if _is_linear(m)}
+    named = model.named_modules()
+    linear = {n: m for n, m in named if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"}
     chosen = [name for name in linear if name.rsplit(".", 1)[-1] in targets]
     if not chosen:
         raise InvalidValue(
