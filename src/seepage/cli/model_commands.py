@@ -203,7 +203,10 @@ def _print_judgement(verdict: VettingVerdict, console: Console) -> None:
         line.append(found.reason, style="default")
         console.print(line, highlight=False)
     if not verdict.alarms:
-        console.print("nothing in the weights suggests that the server wants to read the update")
+        said = (
+            "no sign of manipulation; trap weights and weights optimised to leak have none of these"
+        )
+        console.print(said)
     console.print(f"looked for {list_words(verdict.checks)}", style="dim", highlight=False)
     left = [name for name in ON_DATA if name not in verdict.checks]
     if left:
