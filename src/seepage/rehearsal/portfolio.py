@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -84,10 +85,15 @@ class Contender:
     searches: bool = True
 
     @property
+    def variation(self) -> float:
+        """The total variation's weight at the end of the search; infinite if it has its own."""
+        weight = self.options.get("tv", math.inf)
+        return float(weight[-1] if isinstance(weight, tuple) else weight)  # type: ignore[arg-type]
+
+    @property
     def starts_slowly(self) -> bool:
         """Whether its prior is so weak that a short search says little about a long one."""
-        variation = self.options.get("tv")
-        return isinstance(variation, float) and 0 < variation <= _WEAK
+        return 0 < self.variation <= _WEAK and not isinstance(self.options["tv"], tuple)
 
     def __str__(self) -> str:
         """The recipe with its settings, in a line of a table."""

@@ -262,10 +262,12 @@ def _run(
             for one, trial in latest.items()
         }
         best, limit = max(expected.values()), _CLEARLY_BEHIND[metric]
-        # After one round nobody knows who still gains, so the order of the portfolio decides among
-        # those that are as good as the best; sorting keeps it.
+        # After one round nobody knows who still gains. Of those that are as good as the best, what
+        # is computed comes first, then the weaker prior, which gets further with more steps.
         level = best - _PLATEAU[metric] if rung is rungs[0] else best
-        ranked = sorted(latest, key=lambda contender: -min(expected[contender], level))
+        ranked = sorted(
+            latest, key=lambda one: (-min(expected[one], level), one.searches and one.variation)
+        )
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:

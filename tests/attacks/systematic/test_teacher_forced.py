@@ -217,3 +217,9 @@ def test_doubtful_features_are_matched_and_not_given(task, pictures):
     assert lower is seen
     with pytest.raises(InvalidValue, match="given >= 0"):
         teacher_forced(given=-1.0)
+
+
+@pytest.mark.parametrize("recipe", [systematic, teacher_forced])
+def test_adam_can_see_the_gradient_itself(recipe):
+    assert recipe().search.optimiser.sign == "hard"
+    assert recipe(signed=False).search.optimiser.sign == "none"
