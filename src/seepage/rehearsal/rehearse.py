@@ -265,9 +265,8 @@ def _run(
         # After one round nobody knows who still gains. Of those that are as good as the best, what
         # is computed comes first, then the weaker prior, which gets further with more steps.
         level = best - _PLATEAU[metric] if rung is rungs[0] else best
-        ranked = sorted(
-            latest, key=lambda one: (-min(expected[one], level), one.searches and one.variation)
-        )
+        keys = {one: (-min(expected[one], level), one.searches and one.variation) for one in latest}
+        ranked = sorted(latest, key=keys.__getitem__)
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:
@@ -280,13 +279,12 @@ def _run(
     team = _choose_team(rehearsal, able, guesses, trials, _doublings(steps, rungs[-1]))
     left, scores = able[: team.size], team.scores
     gain = max(0.0, _measure_gain(str(left[0]), trials))
-    more = gain * max(0.0, team.doublings)
     race = Race(
         metric=metric,
         trials=tuple(trials),
         chosen=tuple(map(str, left)),
         rule=team.rule,
-        forecast=make_forecast(scores, metric, gain=more) if scores else None,
+        forecast=make_forecast(scores, metric, gain=gain * team.doublings) if scores else None,
         rising=gain > _PLATEAU[metric],
         masked=_is_masked(trials, contenders, metric),
         made_up=made_up,
@@ -379,7 +377,7 @@ def _choose_team(
             scores = rehearsal.score([combine(rule, seen, each) for seen, each in pairs])
             expected = fmean(scores) + gain * shared if scores else -math.inf
             if expected > highest:
-                best, highest = _Team(size, rule, scores, shared), expected
+                best, highest = _Team(size, rule, scores, max(0.0, shared)), expected
     return best
 
 
