@@ -322,8 +322,8 @@ class Inspection:
         metric: The rank metric, or None if it is not defined.
         outside: Why it is not defined; empty if it is.
         closed_form: Name of a layer that gives away the input of one example in closed form: fully
-            connected, with a bias, reading the input itself.
-        first: The layer that reads the input, or None if it is of another kind.
+            connected, with a bias, trained, and reading the input itself.
+        first: The trained layer that reads the input, or None if it is of another kind.
         texts: What it tells about the tokens of texts; None if inputs are something else.
         patches: What it tells about the patches of images; None if it is no vision transformer.
     """
@@ -368,15 +368,20 @@ def inspection(
     patches = None
     with suppress(NotApplicable):
         patches = patch_budget(task)
-    return Inspection(task.name, metric, outside, input_layer(task), first, patches=patches)
+    layer = input_layer(task)
+    # A frozen layer leaves no gradient in the update.
+    trained = {f"{layer}.weight", f"{layer}.bias"} <= task.parameters.keys()
+    closed_form = layer if trained else None
+    return Inspection(task.name, metric, outside, closed_form, first, patches=patches)
 
 
 def _count_first_layer(task: Task, batches: Sequence[int]) -> FirstLayerCount | None:
-    name = next(iter(input_readers(task)), None)
-    if name is not None:
-        return _count_linear(task, name, batches)
+    readers = [name for name in input_readers(task) if f"{name}.weight" in task.parameters]
+    if readers:
+        return _count_linear(task, readers[0], batches)
     name = convolutional_reader(task)
-    return None if name is None else _count_convolution(task, name, batches)
+    trained = f"{name}.weight" in task.parameters
+    return _count_convolution(task, name, batches) if name and trained else None
 
 
 def _count_linear(task: Task, name: str, batches: Sequence[int]) -> FirstLayerCount:

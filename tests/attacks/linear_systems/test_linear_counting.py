@@ -101,3 +101,13 @@ def test_a_first_layer_of_another_kind_is_counted_by_nobody():
     assert found.first is None
     assert found.closed_form is None
     assert found.metric is None
+
+
+@pytest.mark.parametrize("first", [(nn.Flatten(), nn.Linear(12, 8)), (nn.Conv1d(1, 8, 12),)])
+def test_a_frozen_first_layer_gives_nothing_away_in_closed_form(first):
+    model = nn.Sequential(*first, nn.Flatten(), nn.ReLU(), nn.Linear(8, 3))
+    task = sp.Task(model, sp.cross_entropy, Signal((1, 12)))
+    assert inspection(task).first is not None
+    first[-1].requires_grad_(False)
+    found = inspection(sp.Task(model, sp.cross_entropy, Signal((1, 12))))
+    assert (found.first, found.closed_form) == (None, None)
