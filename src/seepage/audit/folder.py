@@ -64,7 +64,9 @@ def require_plain(path: Path) -> None:
                     f"{str(path / name)!r} is a hard link, so another file would change with it; "
                     "copy the folder and use the copy"
                 )
-    _require_single(path / _JOURNAL)
+    journal = path / _JOURNAL
+    if journal.is_file() and read_plain(journal).endswith(_NAMES_ANOTHER):
+        raise InvalidValue(f"{str(journal)!r} names another file, as none of an audit; remove it")
 
 
 def _require_own(place: Path) -> None:
@@ -79,11 +81,6 @@ def _require_own(place: Path) -> None:
             f"expected what an audit wrote at {str(place)!r}, got {what}; remove it, or choose "
             "another --out"
         )
-
-
-def _require_single(journal: Path) -> None:
-    if journal.is_file() and read_plain(journal).endswith(_NAMES_ANOTHER):
-        raise InvalidValue(f"{str(journal)!r} names another file, as none of an audit; remove it")
 
 
 class DirectoryLock:

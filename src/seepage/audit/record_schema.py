@@ -53,11 +53,9 @@ def _is_number(value: object) -> bool:
     """Whether this is a number, or an infinity as records write it."""
     if isinstance(value, str):
         return value in _INFINITIES
-    return type(value) in (int, float) and abs(value) < math.inf and _is_small(value)  # type: ignore[arg-type]
-
-
-def _is_small(value: object) -> bool:
-    return not isinstance(value, int) or abs(value) < _LARGEST
+    if type(value) is int:
+        return abs(value) < _LARGEST
+    return type(value) is float and abs(value) < math.inf
 
 
 def _is_count(value: object) -> bool:

@@ -294,7 +294,9 @@ def _tell_worst(attempt: Attempt) -> str:
     if found is not None and found.singled_out and attempt.level.identified:
         among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
         if attempt.level is not Level.reconstructed and not _is_doubtful(attempt):
-            among += f" (at least 1 in {_round_claim(found.one_in_low)})"
+            low = found.one_in_low
+            claim = f"{float(f'{low:.1g}'):,.0f}" if low < 1e9 else "a billion"
+            among += f" (at least 1 in {claim})"
     elif found is not None:
         of = f"{found.strangers} strangers{_describe_gallery(found)}"
         among = f", {'first' if found.rank == 1 else f'place {found.rank}'} among {of}"
@@ -312,10 +314,6 @@ def _describe_gallery(found: Identification) -> str:
         "few of the label": ", too few of whom share the label",
         "synthetic": " made up for the comparison, since no others were given",
     }[found.gallery]
-
-
-def _round_claim(value: float) -> str:
-    return f"{float(f'{value:.1g}'):,.0f}" if value < 1e9 else "a billion"
 
 
 def count_labels(people: People) -> int:

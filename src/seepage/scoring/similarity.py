@@ -188,11 +188,6 @@ def _measure_windows(values: Tensor, height: int, width: int) -> Tensor:
     return lengths.to(values)
 
 
-def _compare_samples(guesses: Tensor, candidates: Tensor) -> Tensor:
-    """Absolute correlation of a signal as it is: the best there is against normal noise."""
-    return (_unit(guesses) @ _unit(candidates).T).abs()
-
-
 def _compare_structure(guesses: Tensor, candidates: Tensor) -> Tensor:
     """Mean absolute correlation of patches: the structure term of SSIM, whatever the contrast."""
     first, second = guesses.flatten(1), candidates.flatten(1)
@@ -209,7 +204,8 @@ def _compare_edges(guesses: Tensor, candidates: Tensor) -> Tensor:
 
 _MEASURES: Mapping[str, _Measure] = {
     **dict.fromkeys(("pixels", "coarse pixels", "coarsest pixels"), _correlate),
-    "samples": _compare_samples,
+    # Of a signal as it is: the best there is against normal noise.
+    "samples": lambda guesses, candidates: (_unit(guesses) @ _unit(candidates).T).abs(),
     "shifted samples": _correlate,
     "structure": _compare_structure,
     "edges": _compare_edges,

@@ -94,7 +94,8 @@ class TrainingLoop:
             for layer in normalising:
                 layer.train()
         inputs = self.task.domain.normalise(self.batch.inputs).reshape(-1, *self.shape)
-        with torch.random.fork_rng(devices=_list_gpus(model)), self.autocast:
+        gpus = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
+        with torch.random.fork_rng(devices=gpus), self.autocast:
             outputs = model(inputs)
             # Without labels the inputs are the targets.
             targets = self.batch.labels if self.batch.labels.numel() else inputs
@@ -378,7 +379,3 @@ def _state_defense(client: Client, distance: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %"
-
-
-def _list_gpus(model: nn.Module) -> list[int]:
-    return sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
