@@ -164,12 +164,13 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
     falling = {"tv": _FALLING_DEFENDED if _is_defended(seen) else _FALLING}
-    # The gradient itself gets further than its sign, unless a defense changed it.
+    # The gradient itself gets further than its sign, unless a defense changed it; with one person
+    # that is so of smooth networks alone.
     plain = {} if _is_defended(seen) else {"signed": False}
     one_person = seen.batch_size == 1
     # Of several people at once less comes back, and a prior must replace more.
     early, late = ({"tv": 1e-4}, {"tv": 1e-2}) if one_person else ({"tv": 1e-2}, {"tv": 1e-4})
-    yield Contender("systematic", {**falling, **plain})
+    yield Contender("systematic", falling if one_person else {**falling, **plain})
     yield Contender("teacher_forced", {"weighting": "entries", **plain})
     yield Contender(search, falling if one_person else {**falling, **plain}, read_logits=one_person)
     yield Contender(search, early)
