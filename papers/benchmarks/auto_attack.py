@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 import seepage as sp
@@ -245,16 +246,6 @@ def keep(cells: list[Cell], options: argparse.Namespace) -> None:
     save("auto_attack", options.device, {"cells": [vars(c) for c in cells]}, options.out)
 
 
-# What a recipe is called in a race.
-RACED = {
-    "inverting, tv 1e-4": "inverting_gradients(tv=0.0001)",
-    "inverting, tv 1e-2": "inverting_gradients(tv=0.01)",
-    "inverting, layers 2.5": "inverting_gradients(tv=0.0001, layerwise=2.5)",
-    "teacher forced": "teacher_forced",
-    "systematic": "systematic",
-}
-
-
 def merge(files: list[Path], out: Path) -> None:
     """Put the whole cells of several runs into one record, and print its table and counts."""
     runs = [json.loads(file.read_text()) for file in files]
@@ -264,6 +255,8 @@ def merge(files: list[Path], out: Path) -> None:
         for cell in run["cells"]
         if "auto" in cell["means"] and len(cell["means"]) > len(FIXED)
     ]
+    # A name may be part of another's, so that a cell was run twice.
+    cells = list({(c["network"], c["batch_size"], c["client"]): c for c in cells}.values())
     cells.sort(key=lambda cell: (cell["network"], cell["batch_size"], cell["client"]))
     command = "python -m benchmarks.auto_attack, cell by cell"
     machine = {**runs[0]["machine"], "load": "several at once"}
@@ -271,12 +264,12 @@ def merge(files: list[Path], out: Path) -> None:
     (out / "auto_attack.json").write_text(json.dumps(record, indent=1) + "\n")
     behind = [_print_row(cell) for cell in cells]
     kept = [cell["notes"]["forecast"] for cell in cells if "forecast" in cell["notes"]]
-    orders = [_compare_orders(cell) for cell in cells]
+    both = [pair for cell in cells if (pair := _find_rehearsed(cell)) is not None]
     print(
         f"{sum(d > 0 for d in behind)} of {len(cells)} above, "
         f"{sum(d >= -0.5 for d in behind)} within 0.5 or above; forecasts kept for "
-        f"{sum(k for k, _ in kept)} of {sum(n for _, n in kept)} people; pairs of recipes in the "
-        f"same order {sum(a for a, _ in orders)} of {sum(n for _, n in orders)}"
+        f"{sum(k for k, _ in kept)} of {sum(n for _, n in kept)} people; rank correlation of what "
+        f"the rehearsal had and what came, over {len(both)} cells: {_correlate(both):.2f}"
     )
 
 
@@ -293,15 +286,16 @@ def _print_row(cell: dict[str, Any]) -> float:
     return ahead
 
 
-def _compare_orders(cell: dict[str, Any]) -> tuple[int, int]:
-    """How many pairs of recipes were ordered in the rehearsal as on the people, of how many."""
-    raced = {
-        name.removesuffix(", adapted"): mean
-        for name, mean in cell["notes"].get("rehearsed", {}).items()
-    }
-    both = [(raced[RACED[n]], m) for n, m in cell["means"].items() if RACED.get(n) in raced]
-    pairs = [(a, b) for i, a in enumerate(both) for b in both[:i] if abs(a[1] - b[1]) > 0.5]
-    return sum((a[0] > b[0]) == (a[1] > b[1]) for a, b in pairs), len(pairs)
+def _find_rehearsed(cell: dict[str, Any]) -> tuple[float, float] | None:
+    """What the chosen search brought back in the rehearsal, and `auto` of the people."""
+    raced = cell["notes"].get("rehearsed", {}).get(cell["notes"]["chosen"][0])
+    return None if raced is None else (raced, cell["means"]["auto"])
+
+
+def _correlate(pairs: list[tuple[float, float]]) -> float:
+    """Spearman's rank correlation."""
+    found: float = spearmanr(*zip(*pairs, strict=True)).statistic
+    return found
 
 
 def main() -> None:
