@@ -335,7 +335,12 @@ def test_behind_a_defense_leaders_are_tried_in_all_three_ways(photos, task):
     [
         ({"effort": "heroic"}, UnknownName, "unknown effort 'heroic'"),
         ({"seconds": 0.0}, InvalidValue, "expected seconds > 0, got 0.0"),
-        ({"budget": 0}, InvalidValue, "expected budget >= 1 steps, got 0"),
+        ({"effort": None}, UnknownName, "unknown effort 'None'"),
+        ({"seconds": "3"}, InvalidValue, "expected seconds > 0, got '3'"),
+        ({"budget": 0}, InvalidValue, "expected budget >= 1 whole steps, got 0"),
+        ({"budget": 2.5}, InvalidValue, "whole steps, got 2.5"),
+        ({"budget": "700"}, InvalidValue, "whole steps, got '700'"),
+        ({"public": [[0.5]]}, InvalidValue, "a tensor or PublicData, got a list"),
         ({"public": torch.zeros(0, 3, 8, 8)}, InvalidValue, "at least one public input"),
     ],
 )

@@ -384,16 +384,19 @@ def auto(
     References:
         Croce and Hein, 2020 (croce2020reliable), who do the same for adversarial examples
     """
-    if effort not in EFFORTS:
-        raise UnknownName("effort", effort, EFFORTS)
+    if str(effort) not in EFFORTS:
+        raise UnknownName("effort", str(effort), EFFORTS)
     chosen = EFFORTS[effort]
     if budget is not None:
-        if budget < 1:
-            raise InvalidValue(f"expected budget >= 1 steps, got {budget!r}")
+        if type(budget) is not int or budget < 1:
+            raise InvalidValue(f"expected budget >= 1 whole steps, got {budget!r}")
         chosen = replace(chosen, steps=budget)
-    if seconds is not None and not seconds > 0:
+    if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
         raise InvalidValue(f"expected seconds > 0, got {seconds!r}")
     held = PublicData(public) if isinstance(public, Tensor) else public
+    if not isinstance(held, PublicData | None):
+        kind = type(public).__name__
+        raise InvalidValue(f"expected public to be a tensor or PublicData, got a {kind}")
     return Auto(chosen, held, seconds)
 
 
