@@ -4,10 +4,10 @@
 
 `april` reads them: one image in closed form, batches and adapters by the spans of what layers read.
 Needs CIFAR-10 in SEEPAGE_DATA. The images begin at --first; those of the tests, which settings of
-the attack were chosen on, are numbers 10 to 17. The transformer of Hugging Face has three blocks of width
-64, as in the tests, or 128, and random weights; adapters of rank 32 stand beside query, key and
-value, all else but the head is frozen. Each row has all seeds, each with a network and images of
-its own. The same command goes on where it was ended.
+the attack were chosen on, are numbers 10 to 17. The transformer of Hugging Face has three blocks of
+width 64, as in the tests, or 128, and random weights; adapters of rank 32 stand beside query, key
+and value, all else but the head is frozen. Each row has all seeds, each with a network and images
+of its own. The same command goes on where it was ended.
 """
 
 from __future__ import annotations
