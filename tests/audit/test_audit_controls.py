@@ -12,6 +12,7 @@ from seepage.core import Reconstruction
 from seepage.core.construct import Component
 from seepage.core.race import Race, Trial
 from seepage.data.dataset import Dataset
+from seepage.defenses.chain import OnAggregate
 from seepage.domains.box import Signal
 from seepage.report import Level, attempts, strongest, verdict
 from seepage.report.leak import group_by_setup
@@ -327,3 +328,23 @@ def test_where_an_attack_finds_whoever_is_looked_for_the_headline_says_so(signal
     assert "this cannot be trusted: the attacks also find people who are not" in told.headline
     assert f"{hits} of {tested} people were found" in " ".join(told.details)
     assert "at least 1 in" not in " ".join(told.details)
+
+
+@dataclass(frozen=True, repr=False)
+class Flipped(OnAggregate):
+    """Shares the rows of every tensor in another order than it says."""
+
+    honest: bool
+
+    def __call__(self, update, *, rng):
+        del rng
+        return update.map(lambda tensor: tensor.flip(0))
+
+    def expected(self, update):
+        return self(update, rng=None) if self.honest else update
+
+
+def test_a_defense_that_no_attack_can_simulate_hides_nobody(digits):
+    found = run(digits, sp.attacks.analytic_fc(), Flipped(True), Flipped(False), people=1)
+    said = [record.error or "" for record in found if record.defense and not record.control_kind]
+    assert ["unlike the one that its `expected` gives" in error for error in said] == [False, True]

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
+
 from seepage import __version__
 from seepage.audit.record import Defense
 from seepage.audit.targets import Target
 from seepage.bounds.bound import Bound
 from seepage.clients.client import Client
-from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task
+from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task, Update
 from seepage.core.construct import Component
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
@@ -26,6 +28,21 @@ ControlKind = Literal["canary", "noise"]
 def describe_defense(client: Client) -> Defense:
     """Describe the client's defense as values, link by link."""
     return tuple(map(Component.of, client.chain.links))
+
+
+def _require_simulated(client: Client, task: Task) -> None:
+    """Raise if a user's defense does something else than it tells who simulates the client."""
+    for link in client.chain.update_defenses:
+        if link.consumes == "aggregate" and not type(link).__module__.startswith("seepage."):
+            drawn = {n: Rng(0).fork(n).normal(p.shape, like=p) for n, p in task.parameters.items()}
+            sent, again = (link(Update(drawn), rng=Rng(i)).flat().detach() for i in range(2))
+            told = link.expected(Update(drawn)).flat().detach()
+            # Signs and the largest hundredth of the entries are more alike than that.
+            if torch.equal(sent, again) and told @ sent < 0.1 * told.norm() * sent.norm():
+                raise InvalidValue(
+                    f"{link!r} draws nothing, but shares an update unlike the one that its "
+                    "`expected` gives, so no attack can simulate it; see testing.check_defense"
+                )
 
 
 def client_key(seed: int, client: Client, target: Target) -> Rng:
@@ -171,6 +188,7 @@ class Case(_GridCell):
     def observe(self) -> Observation:
         """What the adversary sees: the captured update, or one that the client computes now."""
         captured = self.target.captured
+        _require_simulated(self.client, self.task)
         if captured is not None:
             known = self.client.defense if self.threat.knows_defense else None
             return captured.observe(self.task, defense=known)

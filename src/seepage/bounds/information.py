@@ -274,18 +274,15 @@ class _OperationTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = str(func.overloadpacket).removeprefix("aten.")
             if name in ("relu", "relu_", "leaky_relu"):
                 self.at_kink |= bool((args[0] == 0).any())
-            if not (name in _CONTINUOUS or (name == "elu_backward" and _is_smooth_elu(args))):
+            # Both sides of an ELU have the same slope at zero; those of a SELU have not.
+            elu = name == "elu_backward" and math.isclose(args[1] * args[3], 1.0)
+            if not (name in _CONTINUOUS or elu):
                 self.jumps[_COMMON_NAMES.get(name, name)] = None
         return result
 
 
 def _list_tensors(tree: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def _is_smooth_elu(args: Sequence[Any]) -> bool:
-    """Whether both sides of an ELU have the same slope at zero; those of a SELU have not."""
-    return math.isclose(args[1] * args[3], 1.0)
 
 
 def _trace(seen: Channel, task: Task, batch: Batch) -> _OperationTrace:

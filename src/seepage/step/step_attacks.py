@@ -161,7 +161,7 @@ class TryRanges:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Search in each range."""
         require_key(rng)
-        found = [self._search(observation, bounds, rng) for bounds in self.ranges]
+        found = [self.attack(_narrow(observation, ends), rng=rng) for ends in self.ranges]
         best = min(found, key=lambda guess: min(guess.trace.finals, default=math.inf))
         effort = replace(
             best.trace,
@@ -170,11 +170,6 @@ class TryRanges:
             seconds=sum(guess.trace.seconds for guess in found),
         )
         return replace(best, trace=effort)
-
-    def _search(
-        self, observation: Observation, bounds: tuple[float, float], rng: Rng
-    ) -> Reconstruction:
-        return self.attack(_narrow(observation, bounds), rng=rng)
 
 
 def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:

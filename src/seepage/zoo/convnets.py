@@ -212,11 +212,7 @@ def mnist_convnet(
     Output channels, in multiples of the width D: 1, 1, pool, 2, 2, pool, then 4 D hidden units;
     ReLU after every layer but the last, max pooling of width 2.
 
-    Args:
-        width: Channels D of the first convolution.
-        classes: Number of outputs.
-        domain: The space of the images.
-        seed: Of the weights, which have PyTorch's default distribution.
+    Arguments as for `convnet`.
 
     Example:
         >>> mnist_convnet(width=8).parameters["hidden.weight"].shape  # 16 x 7 x 7 features

@@ -113,7 +113,9 @@ def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
     size = len(inputs) * math.prod(task.output_shape)
     if shape is None or shape != task.output_shape or size > _MOST_NUMBERS:
         return None
-    linear = observation.simulate.with_task(replace(task, loss=_product, target_shape=shape))
+    # A loss with given slopes.
+    sloped = replace(task, loss=lambda o, t: (o * t).flatten(1).sum(1), target_shape=shape)
+    linear = observation.simulate.with_task(sloped)
     units = torch.eye(size, device=inputs.device).reshape(size, len(inputs), *shape).to(inputs)
     columns = torch.stack([linear(inputs, one).flat().detach().double() for one in units], dim=1)
     wanted = observation.update.flat().double()
@@ -125,11 +127,6 @@ def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
     targets = _invert_slopes(task, outputs, solved.reshape(outputs.shape)).to(inputs)
     off = (observation.simulate(inputs, targets).flat().detach().double() - wanted).norm()
     return targets if bool(off <= _EXPLAINED * wanted.norm()) else None
-
-
-def _product(outputs: Tensor, slopes: Tensor) -> Tensor:
-    """A loss with given slopes."""
-    return (outputs * slopes).flatten(1).sum(1)
 
 
 def _read_head(observation: Observation, head: Head) -> tuple[Tensor, Tensor]:
