@@ -17,6 +17,7 @@ from seepage.attacks.text.readers import (
     Reader,
     SpanCheck,
     find_span,
+    find_widest,
     list_readers,
     list_weights,
     measure_tokens,
@@ -293,7 +294,7 @@ class _Dager:
         short: bool,
     ) -> Tensor:
         """The tokens that lie nearest after some of the prefixes, as many as may be tried."""
-        check = max(checks, key=lambda one: one.basis.shape[1] - len(one.basis))
+        check = find_widest(checks)
         texts = _extend(live[:_PREFIXES], tokens, position)
         outside = check.measure_last(task, texts, position, short=short)
         nearest = outside.reshape(-1, len(tokens)).mean(0).argsort(stable=True)

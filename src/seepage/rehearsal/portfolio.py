@@ -164,8 +164,7 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
     falling = {"tv": _FALLING_DEFENDED if _is_defended(seen) else _FALLING}
-    # The gradient itself gets further than its sign, unless a defense changed it; with one person
-    # that is so of smooth networks alone.
+    # The gradient itself often gets further than its sign, unless a defense changed it.
     plain = {} if _is_defended(seen) else {"signed": False}
     one_person = seen.batch_size == 1
     # Of several people at once less comes back, and a prior must replace more.

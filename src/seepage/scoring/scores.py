@@ -133,14 +133,11 @@ def applicable(paired: Paired) -> tuple[Metric, ...]:
 
 def _fits(name: str, paired: Paired) -> bool:
     try:
-        _CHECKS.get(name, _accept_all)(paired)
+        if name in _CHECKS:
+            _CHECKS[name](paired)
     except (NotApplicable, MissingExtra):
         return False
     return True
-
-
-def _accept_all(_paired: Paired) -> None:
-    """Fit everything."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.text.readers import SpanCheck
+from seepage.attacks.text.readers import SpanCheck, find_widest
 from seepage.attacks.text.token_table import UNKNOWN
 from seepage.core import Rng, Task
 from seepage.core.progress import report
@@ -53,8 +53,7 @@ def assemble_texts(
 
     Args:
         task: The network.
-        checks: What reads whole texts, and the spans of their gradients. The one that leaves most
-            directions outside is used.
+        checks: What reads whole texts, and the spans of their gradients; the widest is used.
         candidates: Tokens that may stand at each position, the likeliest first.
         size: How many texts there are, if known; no more tokens than that stand at a position.
         tolerance: Largest share outside that counts as inside.
@@ -69,7 +68,7 @@ def assemble_texts(
     domain = task.domain
     assert isinstance(domain, Tokens)
     options = [[t for t in row.tolist() if t != domain.padding] for row in candidates]
-    check = max(checks, key=lambda one: one.basis.shape[1] - len(one.basis))
+    check = find_widest(checks)
     search = _Search(task, check, domain, options, at_most)
     wanted = size or max(map(len, options))
     texts = _list_all(options, domain, at_most=min(_MOST, at_most))

@@ -91,11 +91,9 @@ def group_readers(read: Mapping[str, Tensor]) -> list[Reader]:
 
 def list_weights(task: Task, reader: Reader) -> list[str]:
     """Names of the weights of layers that read the same."""
-    attends = [isinstance(task.network.get_submodule(n), nn.MultiheadAttention) for n in reader]
-    return [
-        f"{layer}.{'in_proj_weight' if attention else 'weight'}"
-        for layer, attention in zip(reader, attends, strict=True)
-    ]
+    joint = nn.MultiheadAttention
+    found = ((layer, task.network.get_submodule(layer)) for layer in reader)
+    return [f"{n}.{'in_proj_weight' if isinstance(m, joint) else 'weight'}" for n, m in found]
 
 
 def stack_gradients(task: Task, reader: Reader, update: Update) -> Tensor:
@@ -247,6 +245,14 @@ class SpanCheck:
             read = read / read.norm(dim=-1, keepdim=True)
             found.append((read - read @ self.basis.T @ self.basis).float())
         return torch.cat(found)
+
+
+def find_widest(checks: Sequence[SpanCheck]) -> SpanCheck:
+    """The check that leaves most directions outside, of those that every position reaches."""
+    # Of a loss at some positions the last layers hear of those alone, and their spans are small.
+    most = max(len(one.basis) for one in checks)
+    reached = [one for one in checks if len(one.basis) >= 0.9 * most]
+    return max(reached, key=lambda one: one.basis.shape[1] - len(one.basis))
 
 
 def _share_roughly(basis: Tensor, vectors: Tensor) -> Tensor:
