@@ -83,7 +83,7 @@ def test_the_page_opens_from_disk_without_error_or_request(page):
     assert sum(url.startswith("file:") for url in page.requests) == 1
     assert page.run("document.querySelector('h1').innerText") == (
         "Inconclusive without a defense: no control was run, so the attacks may be too weak "
-        "(2 people attacked)."
+        "(2\N{NO-BREAK SPACE}people attacked)."
     )
     sections = page.run("[...document.querySelectorAll('main > section')].map(s => s.id)")
     assert sections == ["assumptions", "people", "defenses", "convergence", "records", "rerun"]

@@ -111,13 +111,14 @@ def _control_section(records: Sequence[Record]) -> Section | None:
     }
     if not found:
         return None
+    networks = short_names(model for _, model, _, _ in found)
     short = short_names(attack for _, _, attack, _ in found)
     labels = label_setups(setup for *_, setup in found)
     rows = [
         [
             short[attack],
             data,
-            model,
+            networks[model],
             labels[setup],
             _share(control.bare),
             _share(control.defended),
@@ -127,14 +128,14 @@ def _control_section(records: Sequence[Record]) -> Section | None:
         for (data, model, attack, setup), control in found.items()
     ]
     header = dict.fromkeys(("attack", "data", "network", "defense"), "")
-    counted = ("without defense", "with defense", "where they are not", "strong enough")
+    counted = ("without defense", "with defense", "in other updates", "strong enough")
     return Section(
         "canaries",
         "Would the attacks have found anybody?",
         "Each attack also ran on canaries, people whom the audit chose itself. An attack is strong "
-        "enough to tell if it finds them without the defense. The last count is of people who "
-        "were looked for in guesses that have no part of them, made from other updates and from "
-        "noise, beside what luck finds.",
+        "enough to tell if it finds them without the defense. The last count looks for people "
+        "in guesses made from other updates and from noise, which cannot contain them, beside "
+        "what luck finds.",
         make_scrollable(
             "Controls",
             table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from seepage.audit.record import Record
@@ -29,7 +30,7 @@ def opening(
         "header",
         {"class": f"opening {level_class(judged.level)}"},
         element("p", {"class": "eyebrow"}, title),
-        element("h1", None, judged.headline, "."),
+        element("h1", None, _keep_counts(judged.headline), "."),
         *(element("p", {"class": "alarm", "role": "alert"}, alarm) for alarm in judged.alarms),
         element(
             "div",
@@ -37,13 +38,18 @@ def opening(
             element(
                 "div",
                 None,
-                *(element("p", {"class": "detail"}, sentence) for sentence in judged.details),
+                *(element("p", {"class": "detail"}, _keep_counts(said)) for said in judged.details),
                 None if missing is None else element("p", {"class": "warning"}, missing),
                 None if private is None else element("p", {"class": "detail"}, private),
             ),
             None if pictures is None else element("div", {"class": "figures"}, pictures),
         ),
     )
+
+
+def _keep_counts(text: str) -> str:
+    """Keep a number and the word it counts on one line."""
+    return re.sub(r"(?<=\d) (?=\w)|(?<=\bof) (?=\d)", "\N{NO-BREAK SPACE}", text)
 
 
 _LIMIT = "If nothing was found, it was not found with this effort."

@@ -354,7 +354,7 @@ def _draw_line(heights: Tensor, kind: str | None) -> Markup:
 WRITTEN = 200
 # Columns that are shown only if they vary, by the field of a record.
 VARYING = {"network": "model", "client": "local", "adversary": "threat", "drawn": "sampling"}
-TEXTS = frozenset({"person", "defense", "attack", "reading", *VARYING})
+TEXTS = frozenset({"person", "defense", "attack", "verdict", *VARYING})
 
 
 def record_section(records: Sequence[Record]) -> Section:
@@ -383,7 +383,7 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     # The measure of the kind of input comes first.
     first = dict.fromkeys([*(headline(r.scores) for r in records if r.scores), "psnr"])
     metrics = list(first | dict.fromkeys(name for r in records for name in r.scores))
-    columns = ["person", "defense", "attack", "batch size", *varying, "reading", *metrics]
+    columns = ["person", "defense", "attack", "batch size", *varying, "verdict", *metrics]
     columns += ["without update", "residual", "steps", "restarts", "seconds", "seed"]
 
     def row(who: str, record: Record, *cells: str) -> list[str]:
