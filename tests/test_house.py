@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 304,
-    "lines": 60_790,
-    "public names": 1_212,
+    "lines": 60_628,
+    "public names": 1_210,
     "single-user modules": 35,
 }
 

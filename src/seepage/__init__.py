@@ -169,5 +169,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the public names, imported or not."""
     return [*__all__, "__version__"]

@@ -60,7 +60,6 @@ class PriorNetwork:
     features: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
         object.__setattr__(self, "multipliers", tuple(self.multipliers))
         if self.width < 1 or not self.multipliers or min(self.multipliers) < 1:
             raise InvalidValue(

@@ -11,7 +11,7 @@ from torch import Tensor
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, require_at_least
 from seepage.core.protocols import needs_labels
 from seepage.core.rng import require_key
 from seepage.search.matching import GradientMatching
@@ -79,9 +79,7 @@ class EpochAgnostic:
     weight: float = field(default=1e-2, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the weight."""
-        if not self.weight >= 0:
-            raise InvalidValue(f"expected weight >= 0, got {self.weight!r}")
+        require_at_least(0, weight=self.weight)
 
     @property
     def needs_labels(self) -> bool:
@@ -174,7 +172,6 @@ class SurrogateModel:
     positions: tuple[float, ...] = field(default=(0.0, 0.5), kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the positions."""
         if not self.positions or not all(0 <= a <= 1 for a in self.positions):
             raise InvalidValue(f"expected positions in [0, 1], got {self.positions!r}")
 

@@ -24,7 +24,13 @@ from seepage.attacks.feature_recovery.softmax_features import softmax_features
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels.read_logits import inner_product
 from seepage.core import Attack, Observation, Reconstruction, Rng
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
+from seepage.core.errors import (
+    InvalidValue,
+    MissingKnowledge,
+    NotApplicable,
+    SeepageError,
+    require_at_least,
+)
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
 from seepage.numerics.schedules import CosineDecay, StepDecay
@@ -61,7 +67,6 @@ class Systematic:
     given: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the weights and the recovery method."""
         if self.features is not None and not isinstance(self.features, FeatureRecovery):
             raise InvalidValue(
                 f"expected features to be a FeatureRecovery, such as exact_features(), or None, "
@@ -69,8 +74,7 @@ class Systematic:
             )
         if not 0 <= self.feature_weight < float("inf"):
             raise InvalidValue(f"expected a feature weight >= 0, got {self.feature_weight!r}")
-        if self.given is not None and not self.given >= 0:
-            raise InvalidValue(f"expected given >= 0 or None, got {self.given!r}")
+        require_at_least(0, given=self.given)
 
     @property
     def needs_labels(self) -> bool:

@@ -218,7 +218,6 @@ class Case(_GridCell):
         return tuple(map(repr, (*network, client, self.threat, *attack, size, capture)))
 
     def __str__(self) -> str:
-        """One line for progress."""
         behind = f" behind {self.client.defense}" if self.client.chain.links else ""
         control = f"{self.control} control: " if self.control else ""
         return f"{control}{self.attack_name} on {self._examples}{behind}"
@@ -261,5 +260,4 @@ class BoundCase(_GridCell):
         return (self.id,)
 
     def __str__(self) -> str:
-        """One line for progress."""
         return f"bound {self.name} for {self._examples} behind {self.client.defense}"

@@ -196,7 +196,6 @@ class Gate:
         return cls(metric, threshold)
 
     def __str__(self) -> str:
-        """METRIC=VALUE."""
         return f"{self.metric}={self.threshold:.17g}"
 
     def leaks(self, records: Iterable[Record]) -> list[Breach]:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from seepage.audit.targets import Target
 from seepage.core import Rng
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least
 from seepage.data.dataset import Dataset
 from seepage.scoring.identification import Gallery
 
@@ -57,8 +57,7 @@ def select_targets(
         numbers, sampling = tuple(range(start, start + people)), "in order"
     if not numbers or not all(type(number) is int for number in numbers):
         raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
-    if batch_size < 1:
-        raise InvalidValue(f"expected batch_size >= 1, got {batch_size!r}")
+    require_at_least(1, batch_size=batch_size)
     if len(numbers) % batch_size:
         raise InvalidValue(
             f"expected people to be a multiple of batch_size, got {len(numbers)} people in batches "

@@ -121,7 +121,6 @@ class AuditStore(AbstractContextManager["AuditStore"]):
     """
 
     def __init__(self, path: Path, lock: DirectoryLock) -> None:
-        """Open the database."""
         self.path = path
         self.mended: tuple[Path, ...] = ()
         self._lock = lock
@@ -335,7 +334,6 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         self._lock.release()
 
     def __exit__(self, *error: object) -> None:
-        """Close it at the end of the block."""
         self.close()
 
 

@@ -27,11 +27,11 @@ from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
 from seepage.core.encryption import find_key
 from seepage.core.errors import (
-    InvalidValue,
     MissingExtra,
     SeepageError,
     UnknownName,
     install_hint,
+    require_at_least,
     summarise_error,
 )
 from seepage.core.progress import listen, report
@@ -103,9 +103,7 @@ class Pool:
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse less than one worker."""
-        if self.workers < 1:
-            raise InvalidValue(f"expected workers >= 1, got {self.workers!r}")
+        require_at_least(1, workers=self.workers)
 
     def __call__(
         self, cases: Sequence[AnyCase], started: Started = announce_nothing

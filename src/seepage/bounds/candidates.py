@@ -15,10 +15,9 @@ from seepage.bounds.cramer_rao import KNOWN, describe_channel, half_width
 from seepage.bounds.information import Channel, channel, require_gaussian
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
-from seepage.defenses.clip import require_scale
 from seepage.domains import Image
 
 
@@ -39,7 +38,6 @@ class CandidatePrior:
     same_label: bool = True
 
     def __post_init__(self) -> None:
-        """Check the number."""
         if self.count < 2:
             raise InvalidValue(f"expected candidates >= 2, got {self.count!r}")
 
@@ -131,10 +129,8 @@ class CandidateError(LowerBound):
     std: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_scale("std", self.std)
-        if self.draws < 2:
-            raise InvalidValue(f"expected draws >= 2, got {self.draws!r}")
+        require_at_least(0, std=self.std)
+        require_at_least(2, draws=self.draws)
         self._prior  # noqa: B018
 
     @property

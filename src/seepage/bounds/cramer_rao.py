@@ -31,8 +31,7 @@ from seepage.bounds.information import (
 )
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.clip import require_scale
+from seepage.core.errors import NotApplicable, require_at_least, require_positive
 from seepage.numerics.krylov import lanczos
 
 # Eigenvalues of J^T J below this share of the largest are rounding errors.
@@ -97,11 +96,10 @@ class Inversion:
     tolerance: float = 1e-3
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        if self.held < 0 or self.probes < 2 or self.steps < 1 or not self.tolerance > 0:
-            raise InvalidValue(
-                f"expected held >= 0, probes >= 2, steps >= 1 and tolerance > 0, got {self}"
-            )
+        require_at_least(0, held=self.held)
+        require_at_least(2, probes=self.probes)
+        require_at_least(1, steps=self.steps)
+        require_positive(tolerance=self.tolerance)
 
     def fits(self, about: Information) -> bool:
         """Whether I may be formed as a whole; its eigenvalues then cost another n^3."""
@@ -201,8 +199,7 @@ class CramerRao(LowerBound):
     inversion: Inversion = field(default_factory=Inversion)
 
     def __post_init__(self) -> None:
-        """Check the noise."""
-        require_scale("std", self.std)
+        require_at_least(0, std=self.std)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the trace of the inverse."""
@@ -252,9 +249,8 @@ class CramerRaoRelaxed(LowerBound):
 
     def __post_init__(self) -> None:
         """Check the numbers; an estimate from one probe would have no error."""
-        require_scale("std", self.std)
-        if self.held < 0 or self.probes < 2:
-            raise InvalidValue(f"expected held >= 0 and probes >= 2, got {self}")
+        require_at_least(0, std=self.std)
+        require_at_least(2, probes=self.probes)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the trace of each example's block."""
@@ -349,11 +345,9 @@ class VanTrees(LowerBound):
     inversion: Inversion = field(default_factory=Inversion)
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_scale("std", self.std)
+        require_at_least(0, std=self.std)
         require_radius(self.radius)
-        if self.points < 1:
-            raise InvalidValue(f"expected points >= 1, got {self.points!r}")
+        require_at_least(1, points=self.points)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the trace of the inverse, with the prior's information."""

@@ -27,8 +27,8 @@ from seepage.bounds.candidates import CandidatePrior
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.clip import noise_multiplier, require_scale
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
+from seepage.defenses.clip import noise_multiplier
 
 # The spread over this many parts of the sample gives the error of the estimate.
 BLOCKS = 20
@@ -118,9 +118,8 @@ def subsampled_blow_up(
 def _require_valid(kappa: float, noise_multiplier: float = 0.0, steps: int = 1) -> None:
     if not 0 < kappa <= 1:
         raise InvalidValue(f"expected kappa as a probability in (0, 1], got {kappa!r}")
-    require_scale("noise_multiplier", noise_multiplier)
-    if steps < 1:
-        raise InvalidValue(f"expected steps >= 1, got {steps!r}")
+    require_at_least(0, noise_multiplier=noise_multiplier)
+    require_at_least(1, steps=steps)
 
 
 def _draw_ratios(sigma: float, rate: float, steps: int, samples: int, rng: Rng) -> Tensor:
@@ -381,7 +380,6 @@ class ReconstructionRobustness(LowerBound):
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if (self.epsilon is not None and not self.epsilon >= 0) or not 0 <= self.delta < 1:
             raise InvalidValue(
                 f"expected epsilon >= 0 and delta in [0, 1), got {self.epsilon!r} and "
@@ -451,7 +449,7 @@ def required_noise(*, sensitivity: float, epsilon: float, delta: float) -> float
     References:
         Liu et al., 2024, Propositions 2.1 and A.1 (liu2024systematic)
     """
-    require_scale("sensitivity", sensitivity)
+    require_at_least(0, sensitivity=sensitivity)
     if not epsilon > 0 or not 0 < delta < 1:
         raise InvalidValue(
             f"expected epsilon > 0 and delta in (0, 1), got {epsilon!r} and {delta!r}"

@@ -20,7 +20,7 @@ from seepage.bounds.cramer_rao import RESOLVED, Inversion
 from seepage.bounds.information import channel, information
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.rng import require_key
 from seepage.exposure.inspection import inspection, rank_metric
 
@@ -84,10 +84,8 @@ class Identifiability(LowerBound):
     shown: int = 8
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         require_radius(self.radius)
-        if self.shown < 1:
-            raise InvalidValue(f"expected shown >= 1, got {self.shown!r}")
+        require_at_least(1, shown=self.shown)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the open directions of each example."""
@@ -150,7 +148,6 @@ class EquationCount(LowerBound):
     radius: float = 0.25
 
     def __post_init__(self) -> None:
-        """Check the radius."""
         require_radius(self.radius)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
@@ -201,7 +198,6 @@ class RankDeficiency(LowerBound):
     radius: float = 0.25
 
     def __post_init__(self) -> None:
-        """Check the radius."""
         require_radius(self.radius)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:

@@ -13,7 +13,7 @@ from seepage.bounds.dp import gaussian_blow_up
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import require_at_least
 from seepage.core.rng import require_key
 from seepage.defenses.clip import AddGaussian, Clip, ClipEach, Mean
 
@@ -57,9 +57,7 @@ class IdentificationLimit:
     strangers: int = 100
 
     def __post_init__(self) -> None:
-        """Check the number."""
-        if self.strangers < 1:
-            raise InvalidValue(f"expected strangers >= 1, got {self.strangers!r}")
+        require_at_least(1, strangers=self.strangers)
 
     @property
     def luck(self) -> float:

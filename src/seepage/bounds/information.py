@@ -265,7 +265,6 @@ class _OperationTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Run an operation and note it."""
         result = func(*args, **(kwargs or {}))
         given = _list_tensors((args, kwargs))
         if any(t.untyped_storage()._cdata in self._seen for t in given):

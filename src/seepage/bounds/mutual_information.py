@@ -23,8 +23,7 @@ from seepage.bounds.cramer_rao import COVERED, KNOWN, describe_channel, half_wid
 from seepage.bounds.information import Channel, channel, require_gaussian
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue
-from seepage.defenses.clip import require_scale
+from seepage.core.errors import require_at_least
 
 # Directions with less than this share of the largest variance are rounding errors.
 NEGLIGIBLE = 1e-10
@@ -79,11 +78,9 @@ class MutualInformation(LowerBound):
     std: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_scale("std", self.std)
+        require_at_least(0, std=self.std)
         require_radius(self.radius)
-        if self.draws < 2:
-            raise InvalidValue(f"expected draws >= 2, got {self.draws!r}")
+        require_at_least(2, draws=self.draws)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error of each example by what the update tells about it."""

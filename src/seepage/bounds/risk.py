@@ -14,7 +14,7 @@ from seepage.attacks.jacobian import Jacobian
 from seepage.bounds.information import draw_signs
 from seepage.clients.client import Client
 from seepage.core import Batch, Rng, Task
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import require_at_least, require_positive
 from seepage.core.plugins import Catalogue
 from seepage.core.rng import require_key
 
@@ -71,10 +71,8 @@ class InversionInfluence(RiskScore):
     draws: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        if not self.damping > 0:
-            raise InvalidValue(f"expected damping > 0, got {self.damping!r}")
-        _require_counts(self.iterations, self.draws)
+        require_positive(damping=self.damping)
+        require_at_least(1, iterations=self.iterations, draws=self.draws)
 
     def score(self, jacobian: Jacobian, rng: Rng) -> float:
         """Solve a damped system for each change."""
@@ -107,8 +105,7 @@ class InfluenceFloor(RiskScore):
     draws: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        _require_counts(self.iterations, self.draws)
+        require_at_least(1, iterations=self.iterations, draws=self.draws)
 
     def score(self, jacobian: Jacobian, rng: Rng) -> float:
         """Compute a few products."""
@@ -155,11 +152,6 @@ def _solve(jacobian: Jacobian, wanted: Tensor, *, damping: float, iterations: in
         before, size = size, left.square().sum(1, keepdim=True)
         direction = left + torch.where(before > 0, size / before, 0.0) * direction
     return found
-
-
-def _require_counts(iterations: int, draws: int) -> None:
-    if iterations < 1 or draws < 1:
-        raise InvalidValue(f"expected iterations and draws >= 1, got {iterations!r} and {draws!r}")
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,6 @@ class Capture:
         return cls(update, form, parameters, buffers, setting or Setting())
 
     def __repr__(self) -> str:
-        """Summarise."""
         before = "parameters before" if self.parameters else "no parameters before"
         return (
             f"Capture({self.form} of {len(self.update)} tensors, {before}, "

@@ -141,7 +141,6 @@ class AuditProgress:
     """
 
     def __init__(self, console: Console, *, quiet: bool = False, plain: bool = False) -> None:
-        """Print nothing yet."""
         self.has_begun = False
         self._console = console
         self._shown = Console(quiet=True) if quiet else console

@@ -13,7 +13,7 @@ from torch.func import grad, vmap
 
 from seepage.core import Statistics, Task, Update
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least, require_positive
 from seepage.core.loss import TrainingLoss
 from seepage.core.task import Reduction, batchnorm_layers
 from seepage.core.update import Granularity
@@ -39,7 +39,6 @@ class Gradient:
     reduction: Reduction = "mean"
 
     def __post_init__(self) -> None:
-        """Check the reduction."""
         if self.reduction not in ("mean", "sum"):
             raise InvalidValue(f"expected reduction 'mean' or 'sum', got {self.reduction!r}")
 
@@ -122,17 +121,13 @@ class FedAvg:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if (self.steps is None) == (self.epochs is None):
             raise InvalidValue(
                 f"expected either steps or epochs, got steps={self.steps!r}, epochs={self.epochs!r}"
             )
-        for name in ("steps", "epochs", "local_batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidValue(f"expected {name} >= 1, got {value!r}")
-        if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise InvalidValue(f"expected lr > 0, got {self.lr!r}")
+        counts = {"steps": self.steps, "epochs": self.epochs}
+        require_at_least(1, **counts, local_batch_size=self.local_batch_size)
+        require_positive(lr=self.lr)
         if not 0 <= self.momentum < 1:
             raise InvalidValue(f"expected 0 <= momentum < 1, got {self.momentum!r}")
 

@@ -77,7 +77,6 @@ class Batch:
             )
 
     def __len__(self) -> int:
-        """Number of examples."""
         return len(self.inputs)
 
     def __repr__(self) -> str:

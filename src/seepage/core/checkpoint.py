@@ -23,7 +23,7 @@ from torch import Tensor
 
 from seepage.core.digest import digest
 from seepage.core.encryption import Key
-from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.errors import UnreadableFile, require_at_least
 from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, write_whole
 
 
@@ -46,9 +46,7 @@ class Checkpoints:
     key: Key | None = None
 
     def __post_init__(self) -> None:
-        """Check the interval."""
-        if self.every < 1:
-            raise InvalidValue(f"expected every >= 1, got {self.every!r}")
+        require_at_least(1, every=self.every)
 
     def load(self, fingerprint: str) -> list[Tensor] | None:
         """Load the tensors saved under this fingerprint, or None.

@@ -136,7 +136,6 @@ class Component:
         object.__setattr__(self, "arguments", _freeze_lists(dict(self.arguments)))
 
     def __hash__(self) -> int:
-        """Equal for equal components."""
         return hash((self.name, repr(self.arguments)))
 
     def __str__(self) -> str:

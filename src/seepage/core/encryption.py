@@ -43,7 +43,6 @@ class Key:
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Check its length."""
         if len(self.secret) != _SECRET:
             raise InvalidValue(f"expected a key of {_SECRET} bytes, got {len(self.secret)}")
 

@@ -16,6 +16,7 @@ Each message is one sentence: what was expected, what came, what to do.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,24 @@ class MissingExtra(SeepageError, ImportError):
 
 class BrokenPlugin(SeepageError, ImportError):
     """A part that another package registers cannot be imported, or is not what it says."""
+
+
+def require_at_least(least: float, **numbers: float | None) -> None:
+    """Raise `InvalidValue` for a number that is below `least` or not finite; None passes.
+
+    Example:
+        >>> require_at_least(1, steps=3, restarts=None)
+    """
+    for name, value in numbers.items():
+        if value is not None and not least <= value < math.inf:
+            raise InvalidValue(f"expected {name} >= {least}, got {value!r}")
+
+
+def require_positive(**numbers: float | None) -> None:
+    """Raise `InvalidValue` for a number that is not above zero or not finite; None passes."""
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            raise InvalidValue(f"expected {name} > 0, got {value!r}")
 
 
 def install_hint(extra: str) -> str:

@@ -139,7 +139,6 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
                 yield name
 
     def __len__(self) -> int:
-        """Number of usable names."""
         return sum(1 for _ in self)
 
     def __repr__(self) -> str:

@@ -94,7 +94,6 @@ class Reconstruction:
     confidence: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a wrong number of labels."""
         if self.labels is not None and len(self.labels) != len(self.inputs):
             raise InvalidValue(
                 f"expected as many labels as inputs, got {len(self.labels)} and {len(self.inputs)}"
@@ -126,5 +125,4 @@ class Paired:
     low: float = 0.0
 
     def __len__(self) -> int:
-        """Number of examples."""
         return len(self.truth)

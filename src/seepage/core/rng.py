@@ -46,7 +46,6 @@ class Rng:
     device: str
 
     def __init__(self, seed: int) -> None:
-        """Hash the seed."""
         self._set(hashlib.sha256(repr((seed, ())).encode()).hexdigest(), "cpu")
 
     def __repr__(self) -> str:

@@ -114,7 +114,6 @@ class Task:
     _networks: dict[Mode, nn.Module] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Take the snapshot."""
         if not isinstance(self.model, nn.Module):
             raise InvalidValue(f"expected a torch.nn.Module, got {type(self.model).__name__}")
         if self._owned is not self.model:
@@ -130,7 +129,6 @@ class Task:
             object.__setattr__(self, "target_shape", self.output_shape)
 
     def __repr__(self) -> str:
-        """Name the task."""
         return f"Task({self.name}, {self.domain}, mode={self.mode!r})"
 
     def in_mode(self, mode: Mode) -> Task:

@@ -32,13 +32,11 @@ class Update:
     kind: Kind = "gradient"
 
     def __post_init__(self) -> None:
-        """Freeze the mapping."""
         if not self.tensors:
             raise InvalidValue("expected an update of at least one tensor, got none")
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
 
     def __repr__(self) -> str:
-        """Summarise."""
         return f"Update({len(self.tensors)} tensors, {self.granularity}, {self.kind})"
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Update:
@@ -74,5 +72,4 @@ class Update:
         return self.map(Tensor.detach)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Iterate over the tensors."""
         return iter(self.tensors.values())

@@ -85,7 +85,6 @@ class Dataset:
             raise InvalidValue(f"expected finite targets in {self.name}, got NaN or infinity")
 
     def __len__(self) -> int:
-        """Number of examples."""
         return len(self.inputs)
 
     def __repr__(self) -> str:
@@ -170,7 +169,6 @@ class DataRequest:
     argument: str = ""
 
     def __post_init__(self) -> None:
-        """Check the size."""
         if self.pixels is not None and not 1 <= self.pixels <= _MOST_PIXELS:
             raise InvalidValue(f"expected pixels in 1..{_MOST_PIXELS}, got {self.pixels!r}")
 

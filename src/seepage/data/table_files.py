@@ -72,7 +72,6 @@ class ColumnType:
     std: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the word."""
         if self.kind not in ("number", "category", "leave out"):
             raise InvalidValue(
                 f"expected a column as 'number', 'category' or 'leave out', got {self.kind!r}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from seepage.core import Batch, Update
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least
 from seepage.defenses.chain import Link
 
 
@@ -41,9 +41,7 @@ class SecureAggregation(Link):
     average: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the number."""
-        if self.clients < 1:
-            raise InvalidValue(f"expected clients >= 1, got {self.clients!r}")
+        require_at_least(1, clients=self.clients)
 
     def split(self, batch: Batch) -> list[Batch]:
         """Split the batch into one part per client."""

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from seepage.core import Defense, Protection, Rng, Update
-from seepage.core.errors import InvalidValue, MissingExtra, UnknownName, install_hint
+from seepage.core.errors import (
+    InvalidValue,
+    MissingExtra,
+    UnknownName,
+    install_hint,
+    require_at_least,
+)
 from seepage.core.update import Granularity
 from seepage.defenses.chain import Chain, OnAggregate, OnUpdate, chain
 
@@ -29,7 +35,6 @@ class Clip(OnAggregate):
     max_norm: float
 
     def __post_init__(self) -> None:
-        """Check the norm."""
         _require_norm(self.max_norm)
 
     def expected(self, update: Update) -> Update:
@@ -54,7 +59,6 @@ class ClipEach(OnUpdate):
     max_norm: float
 
     def __post_init__(self) -> None:
-        """Check the norm."""
         _require_norm(self.max_norm)
 
     def expected(self, update: Update) -> Update:
@@ -80,7 +84,6 @@ class Mean(OnUpdate):
     over: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the number."""
         if self.over is not None and self.over < 1:
             raise InvalidValue(f"expected a mean over >= 1 examples, got {self.over!r}")
 
@@ -119,8 +122,7 @@ class AddGaussian(OnAggregate):
     std: float
 
     def __post_init__(self) -> None:
-        """Check the standard deviation."""
-        require_scale("std", self.std)
+        require_at_least(0, std=self.std)
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Add noise drawn from `rng`."""
@@ -143,8 +145,7 @@ class AddLaplace(OnAggregate):
     scale: float
 
     def __post_init__(self) -> None:
-        """Check the scale."""
-        require_scale("scale", self.scale)
+        require_at_least(0, scale=self.scale)
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Add noise drawn from `rng` by inverting the distribution function."""
@@ -157,12 +158,6 @@ class AddLaplace(OnAggregate):
     def expected(self, update: Update) -> Update:
         """Return the update itself: the noise has mean zero."""
         return update
-
-
-def require_scale(name: str, value: float) -> None:
-    """Require a finite number >= 0."""
-    if not (value >= 0 and math.isfinite(value)):
-        raise InvalidValue(f"expected {name} >= 0, got {value!r}")
 
 
 def dp_sgd(*, max_norm: float, noise_multiplier: float, batch_size: int) -> Defense:
@@ -183,9 +178,8 @@ def dp_sgd(*, max_norm: float, noise_multiplier: float, batch_size: int) -> Defe
     References:
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
     """
-    require_scale("noise_multiplier", noise_multiplier)
-    if batch_size < 1:
-        raise InvalidValue(f"expected batch_size >= 1, got {batch_size!r}")
+    require_at_least(0, noise_multiplier=noise_multiplier)
+    require_at_least(1, batch_size=batch_size)
     std = noise_multiplier * max_norm / batch_size
     return chain(ClipEach(max_norm), Mean(over=batch_size), AddGaussian(std))
 
@@ -296,8 +290,7 @@ def _gaussian_delta(eps: float, mu: float) -> float:
 
 
 def _require_account(noise_multiplier: float, steps: int, delta: float) -> None:
-    require_scale("noise_multiplier", noise_multiplier)
-    if steps < 1:
-        raise InvalidValue(f"expected steps >= 1, got {steps!r}")
+    require_at_least(0, noise_multiplier=noise_multiplier)
+    require_at_least(1, steps=steps)
     if not 0 < delta < 1:
         raise InvalidValue(f"expected delta in (0, 1), got {delta!r}")

@@ -30,7 +30,6 @@ class _MixInputs(OnInputs):
     bound: float = field(default=0.65, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if self.k < 2:
             raise InvalidValue(f"expected k >= 2 inputs in a mixture, got {self.k!r}")
         if not 1 / self.k < self.bound <= 1:
@@ -185,7 +184,6 @@ class Oasis(OnInputs):
     flips: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check that something is added."""
         if not (self.rotations or self.flips):
             raise InvalidValue("expected rotations, flips or both, got neither; use chain()")
 

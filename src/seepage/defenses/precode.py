@@ -22,7 +22,6 @@ class VariationalBottleneck(nn.Module):
     noise: Tensor
 
     def __init__(self, layer: nn.Linear, code: int) -> None:
-        """Put an encoder and a decoder before the layer."""
         super().__init__()
         self.encoder = nn.Linear(layer.in_features, 2 * code)
         self.decoder = nn.Linear(code, layer.in_features)
@@ -67,7 +66,6 @@ class Precode(OnInputs):
     seed: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the length."""
         if self.code < 1:
             raise InvalidValue(f"expected a code of length >= 1, got {self.code!r}")
 

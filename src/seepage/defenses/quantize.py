@@ -50,7 +50,6 @@ class Quantize(OnAggregate):
     bits: int
 
     def __post_init__(self) -> None:
-        """Check the number of bits."""
         if not 2 <= self.bits <= 16:
             raise InvalidValue(f"expected 2 to 16 bits, got {self.bits!r}; use Sign() for one")
 

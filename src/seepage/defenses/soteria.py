@@ -47,7 +47,6 @@ class Soteria(OnInputs):
     ratio: float
 
     def __post_init__(self) -> None:
-        """Check the ratio."""
         if not 0 <= self.ratio <= 1:
             raise InvalidValue(f"expected a pruning ratio in [0, 1], got {self.ratio!r}")
 

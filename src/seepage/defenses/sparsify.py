@@ -33,7 +33,6 @@ class Prune(OnAggregate):
     scope: Literal["tensor", "update"] = field(default="tensor", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not 0 <= self.ratio <= 1:
             raise InvalidValue(f"expected a pruning ratio in [0, 1], got {self.ratio!r}")
         if self.scope not in ("tensor", "update"):
@@ -70,7 +69,6 @@ class TopK(OnAggregate):
     k: int
 
     def __post_init__(self) -> None:
-        """Check the number."""
         if self.k < 1:
             raise InvalidValue(f"expected k >= 1 entries, got {self.k!r}")
 
@@ -103,7 +101,6 @@ class Dropout(OnAggregate):
     rescale: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the rate."""
         if not 0 <= self.rate < 1:
             raise InvalidValue(f"expected a dropout rate in [0, 1), got {self.rate!r}")
 

@@ -26,7 +26,6 @@ class Box:
     bounds: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Check the shape, and normalise by nothing if no mean and deviation are given."""
         object.__setattr__(self, "shape", tuple(self.shape))
         if len(self.shape) != len(self.axes.split(", ")) or min(self.shape) < 1:
             raise InvalidValue(f"expected a shape ({self.axes}), got {self.shape!r}")

@@ -36,7 +36,6 @@ class Continuous:
     width: ClassVar[int] = 1  # entries in a row
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not (self.low < self.high and self.std > 0):
             raise InvalidValue(f"expected low < high and std > 0, got {self!r}")
 
@@ -58,7 +57,6 @@ class Categorical:
     categories: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check the categories."""
         if len(self.categories) < 2:
             raise InvalidValue(f"expected two categories or more, got {self!r}")
 
@@ -110,7 +108,6 @@ class Tabular:
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Check that there is a column."""
         object.__setattr__(self, "columns", tuple(self.columns))
         if not self.columns:
             raise InvalidValue("expected at least one column, got none")

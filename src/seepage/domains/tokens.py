@@ -37,7 +37,6 @@ class Tokens:
     padding: int | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the counts."""
         if self.length < 1 or self.vocabulary < 2:
             raise InvalidValue(
                 f"expected at least one token out of two, got length={self.length!r}, "

@@ -58,7 +58,6 @@ class PrivateSteps:
     sample_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the rate and the defense."""
         if not 0 < self.sample_rate <= 1:
             raise InvalidValue(f"expected a sample_rate in (0, 1], got {self.sample_rate!r}")
         if (self.defense.consumes, self.defense.produces) != ("per_example", "aggregate"):

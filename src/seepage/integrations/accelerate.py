@@ -23,7 +23,6 @@ class AcceleratedSteps:
     """
 
     def __init__(self, accelerator: Accelerator, listener: StepListener) -> None:
-        """Begin at step 0."""
         self._accelerator, self._step, self._number = accelerator, GatheredStep(listener), 0
 
     def after_backward(self, model: nn.Module, batch: object) -> None:

@@ -58,7 +58,6 @@ class GatheredStep:
     """
 
     def __init__(self, listener: StepListener) -> None:
-        """Hold nothing yet."""
         self.listener = listener
         self._number, self._batches = -1, list[object]()
 

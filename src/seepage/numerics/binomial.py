@@ -31,7 +31,6 @@ class Rate:
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
-        """Check the counts."""
         if not 0 <= self.successes <= self.trials or self.trials < 1:
             raise InvalidValue(
                 f"expected 0 <= successes <= trials and a trial, got {self.successes} of "

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least
 
 
 class Schedule(Protocol):
@@ -93,7 +93,6 @@ class CosineDecay:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the floor."""
         if not 0 <= self.floor <= 1:
             raise InvalidValue(f"expected 0 <= floor <= 1, got {self.floor!r}")
 
@@ -122,9 +121,7 @@ class WarmUp:
     steps: int = field(default=50, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the length."""
-        if self.steps < 1:
-            raise InvalidValue(f"expected steps >= 1, got {self.steps!r}")
+        require_at_least(1, steps=self.steps)
 
     def __call__(self, step: int, steps: int) -> float:
         """Rise, then follow the schedule."""
@@ -152,7 +149,6 @@ class OneCycle:
     rise: float = field(default=0.3)
 
     def __post_init__(self) -> None:
-        """Check the share."""
         if not 0 <= self.rise < 1:
             raise InvalidValue(f"expected 0 <= rise < 1, got {self.rise!r}")
 

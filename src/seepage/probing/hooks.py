@@ -85,7 +85,6 @@ class Visit:
     outputs: Tensor
 
     def __str__(self) -> str:
-        """Kind and name, for messages."""
         return f"{type(self.module).__name__} {self.name!r}"
 
 

@@ -47,7 +47,6 @@ class Layer:
     activation: Activation
 
     def __repr__(self) -> str:
-        """Name the layer and its shapes."""
         return f"Layer({self.name!r}, {self.input_shape} -> {self.output_shape}, {self.activation})"
 
     def __call__(self, inputs: Tensor) -> Tensor:

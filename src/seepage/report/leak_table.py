@@ -42,7 +42,6 @@ class _Column:
     longest_word: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Measure the cells."""
         texts = [self.title, *map(str, self.cells)]
         words = texts if self.is_number else [word for text in texts for word in text.split()]
         object.__setattr__(self, "widest", max(map(len, texts)))

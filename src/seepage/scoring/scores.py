@@ -154,7 +154,6 @@ class Scores:
     values: Mapping[str, Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Evaluate every metric."""
         names = [metric.name for metric in self.metrics]
         if not names or len(set(names)) < len(names):
             raise InvalidValue(f"expected metrics with distinct names, got {names}")
@@ -168,15 +167,12 @@ class Scores:
         return self.values[metric]
 
     def __contains__(self, metric: object) -> bool:
-        """Whether this metric was evaluated."""
         return metric in self.values
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the metrics."""
         return iter(self.values)
 
     def __len__(self) -> int:
-        """Number of metrics."""
         return len(self.values)
 
     def keys(self) -> KeysView[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.device import Precision, plain_convolutions, precision, tuning
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least
 from seepage.core.progress import spanning
 from seepage.search.fast.case_simulation import (
     Bfloat16Simulation,
@@ -214,13 +214,11 @@ class Engine:
     fuse: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check the options."""
         if self.precision not in ("tf32", "float32", "bf16"):
             raise InvalidValue(
                 f"expected precision 'tf32', 'float32' or 'bf16', got {self.precision!r}"
             )
-        if self.rows is not None and self.rows < 1:
-            raise InvalidValue(f"expected rows >= 1 or None, got {self.rows!r}")
+        require_at_least(1, rows=self.rows)
 
     def run(self, jobs: Sequence[Job]) -> list[SearchOutcome]:
         """Run every restart of every job."""

@@ -57,7 +57,6 @@ class FeatureMatching:
     _basis: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        """Check the comparison and the features."""
         if self.comparison not in _COMPARISONS:
             raise UnknownName("comparison", self.comparison, _COMPARISONS)
         if self.features.ndim != 2 or not bool(self.features.isfinite().all()):

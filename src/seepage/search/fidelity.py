@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Observation, Update
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least, require_positive
 from seepage.search.term import Candidate
 
 _SMALL = 2**16
@@ -174,9 +174,7 @@ class GaussianLikelihood:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the deviation."""
-        if not self.std > 0:
-            raise InvalidValue(f"expected std > 0, got {self.std!r}")
+        require_positive(std=self.std)
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Sum the squared differences in units of the deviation."""
@@ -206,9 +204,7 @@ class Cosine:
     top: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the count."""
-        if self.top is not None and self.top < 1:
-            raise InvalidValue(f"expected top >= 1 or None, got {self.top!r}")
+        require_at_least(1, top=self.top)
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Compare directions."""
@@ -247,7 +243,6 @@ class LayerwiseCosine:
     normalised: bool = True
 
     def __post_init__(self) -> None:
-        """Check the weighting."""
         power = 0.0 if self.weighting == "entries" else self.weighting
         if isinstance(power, str) or not 0 <= power < float("inf"):
             raise InvalidValue(

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seepage.core.errors import InvalidValue
-from seepage.search.optimisers import Moment, State, require_step_size
+from seepage.core.errors import require_at_least, require_positive
+from seepage.search.optimisers import Moment, State
 
 # As in torch.optim.LBFGS: a smaller product may be all rounding.
 _LEAST_CURVATURE = 1e-10
@@ -175,12 +175,9 @@ class LBFGS:
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_step_size(self.step_size)
-        if not 0 <= self.tolerance < float("inf"):
-            raise InvalidValue(f"expected tolerance >= 0, got {self.tolerance!r}")
-        if self.history < 1:
-            raise InvalidValue(f"expected history >= 1, got {self.history!r}")
+        require_positive(step_size=self.step_size)
+        require_at_least(0, tolerance=self.tolerance)
+        require_at_least(1, history=self.history)
 
     def start(self, points: Tensor) -> State:
         """Begin without pairs and with an infinite objective."""

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least, require_positive
 
 State = tuple[Tensor, ...]
 
@@ -76,8 +76,7 @@ class Adam:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        """Check the options."""
-        require_step_size(self.step_size)
+        require_positive(step_size=self.step_size)
         if self.sign not in ("hard", "soft", "none"):
             raise InvalidValue(f"expected sign 'hard', 'soft' or 'none', got {self.sign!r}")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -126,8 +125,7 @@ class GradientDescent:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the step size."""
-        require_step_size(self.step_size)
+        require_positive(step_size=self.step_size)
         if not 0 <= self.momentum < 1:
             raise InvalidValue(f"expected momentum in [0, 1), got {self.momentum!r}")
 
@@ -149,12 +147,6 @@ class GradientDescent:
 def _bias_correction(beta: float, count: Tensor) -> Tensor:
     """1 - beta^count to all digits; the plain difference would lose five in single precision."""
     return -torch.expm1(count * (math.log(beta) if beta else -math.inf))
-
-
-def require_step_size(step_size: float) -> None:
-    """Raise unless the step size is positive and finite."""
-    if not 0 < step_size < float("inf"):
-        raise InvalidValue(f"expected step_size > 0, got {step_size!r}")
 
 
 def _as_int64(word: int) -> int:
@@ -244,9 +236,7 @@ class Langevin:
     seed: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the deviation."""
-        if not self.std >= 0:
-            raise InvalidValue(f"expected std >= 0, got {self.std!r}")
+        require_at_least(0, std=self.std)
 
     def start(self, points: Tensor) -> State:
         """Return the seeds of the rows and the state of the rule."""

@@ -232,7 +232,6 @@ class Decaying:
     every: int = field(default=2_000, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if not 0 < self.factor <= 1 or self.every < 1:
             raise InvalidValue(
                 f"expected 0 < factor <= 1 and every >= 1, got {self.factor!r} and {self.every!r}"

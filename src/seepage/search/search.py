@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.errors import InvalidValue, UnknownName, require_at_least
 from seepage.numerics.schedules import Schedule
 from seepage.search.generator import Generator
 from seepage.search.optimisers import Optimiser
@@ -67,11 +67,8 @@ class Search:
     given_statistics: bool = False
 
     def __post_init__(self) -> None:
-        """Check the counts."""
-        for name in ("steps", "restarts", "median_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidValue(f"expected {name} >= 1, got {value!r}")
+        counts = {"steps": self.steps, "restarts": self.restarts}
+        require_at_least(1, **counts, median_every=self.median_every)
         if self.median_every is not None and self.generator is not None:
             raise InvalidValue(
                 "median_every filters the searched inputs, but a generator searches for other "

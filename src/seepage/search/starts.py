@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Rng
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least
 from seepage.search.objective import Layout
 
 
@@ -73,9 +73,7 @@ class WarmStart:
     spread: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the spread."""
-        if not self.spread >= 0:
-            raise InvalidValue(f"expected spread >= 0, got {self.spread!r}")
+        require_at_least(0, spread=self.spread)
 
     def __repr__(self) -> str:
         """Name shape and content, so that records tell two warm starts apart."""

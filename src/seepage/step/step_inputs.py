@@ -187,7 +187,6 @@ class MaskPadding(nn.Module):
     """
 
     def __init__(self, model: nn.Module, padding: int) -> None:
-        """Keep the model and the token."""
         super().__init__()
         self.model = model
         self.padding = padding

@@ -149,7 +149,6 @@ class StepAudit:
         )
 
     def __repr__(self) -> str:
-        """The same."""
         return str(self)
 
 

@@ -168,7 +168,6 @@ class Threat:
         return cls(knows_labels=True, batchnorm="unknown")
 
     def __post_init__(self) -> None:
-        """Check the words, and that the knowledge is consistent."""
         if self.batchnorm not in ("exact", "running", "unknown"):
             raise InvalidValue(
                 f"expected batchnorm 'exact', 'running' or 'unknown', got {self.batchnorm!r}"

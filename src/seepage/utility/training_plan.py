@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Rng
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least, require_positive
 from seepage.numerics.schedules import Constant, Schedule
 
 Sampling = Literal["shuffled", "poisson"]
@@ -32,8 +31,7 @@ class CropAndFlip:
     margin: int = 4
 
     def __post_init__(self) -> None:
-        """Check the margin."""
-        _require_at_least(0, margin=self.margin)
+        require_at_least(0, margin=self.margin)
 
     def __call__(self, images: Tensor, *, rng: Rng) -> Tensor:
         """Augment images `(B, C, H, W)`."""
@@ -115,12 +113,11 @@ class Training:
     augment: CropAndFlip | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         if (self.steps is None) == (self.epochs is None):
             raise InvalidValue(
                 f"expected either steps or epochs, got steps={self.steps!r}, epochs={self.epochs!r}"
             )
-        _require_at_least(1, steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)
+        require_at_least(1, steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)
         _require_descent(self)
         if self.sampling not in ("shuffled", "poisson"):
             raise InvalidValue(f"expected sampling 'shuffled' or 'poisson', got {self.sampling!r}")
@@ -170,9 +167,7 @@ class Dirichlet:
     alpha: float
 
     def __post_init__(self) -> None:
-        """Check the concentration."""
-        if not (self.alpha > 0 and math.isfinite(self.alpha)):
-            raise InvalidValue(f"expected alpha > 0, got {self.alpha!r}")
+        require_positive(alpha=self.alpha)
 
 
 Split = Literal["iid"] | Dirichlet
@@ -262,9 +257,8 @@ class Federated:
     evaluate_every: int = 1
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         names = ("clients", "rounds", "sampled", "batch_size", "evaluate_every")
-        _require_at_least(1, **{name: getattr(self, name) for name in names})
+        require_at_least(1, **{name: getattr(self, name) for name in names})
         if self.cohort > self.clients:
             raise InvalidValue(
                 f"expected sampled <= clients = {self.clients}, got {self.sampled!r}"
@@ -309,17 +303,9 @@ class Federated:
 TrainingPlan = Training | Federated
 
 
-def _require_at_least(least: int, **values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < least:
-            raise InvalidValue(f"expected {name} >= {least}, got {value!r}")
-
-
 def _require_descent(plan: TrainingPlan) -> None:
     """Check the options of stochastic gradient descent."""
-    if not (plan.lr > 0 and math.isfinite(plan.lr)):
-        raise InvalidValue(f"expected lr > 0, got {plan.lr!r}")
+    require_positive(lr=plan.lr)
     if not 0 <= plan.momentum < 1:
         raise InvalidValue(f"expected 0 <= momentum < 1, got {plan.momentum!r}")
-    if not (plan.weight_decay >= 0 and math.isfinite(plan.weight_decay)):
-        raise InvalidValue(f"expected weight_decay >= 0, got {plan.weight_decay!r}")
+    require_at_least(0, weight_decay=plan.weight_decay)

@@ -31,7 +31,6 @@ class Logits(nn.Module):
     """
 
     def __init__(self, model: nn.Module, *, shape: tuple[int, ...] | None = None) -> None:
-        """Keep the model and the shape."""
         super().__init__()
         self.model = model
         self.shape = shape

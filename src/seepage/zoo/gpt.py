@@ -20,7 +20,6 @@ class Attention(nn.Module):
     later: Tensor
 
     def __init__(self, width: int, heads: int, length: int) -> None:
-        """Make the projections and the causal mask."""
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
@@ -44,7 +43,6 @@ class TransformerBlock(nn.Module):
     """Attention, then a perceptron at every position, each with LayerNorm and a shortcut."""
 
     def __init__(self, width: int, heads: int, length: int) -> None:
-        """Make the layers."""
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
         self.attention = Attention(width, heads, length)

@@ -31,7 +31,6 @@ class LowRank(nn.Module):
     def __init__(
         self, base: nn.Module, *, rank: int, scale: float = 1.0, spread: float = 0.0
     ) -> None:
-        """Freeze the layer and draw the adapter."""
         super().__init__()
         self.base = base.requires_grad_(False)
         inputs, outputs = _count_features(base)

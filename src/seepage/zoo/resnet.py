@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from seepage.core import Domain, Rng, Task
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_positive
 from seepage.domains.box import CIFAR10
 from seepage.zoo.building import build_task, require_image_shape, require_int
 
@@ -133,7 +133,6 @@ class _CifarResNet(nn.Module):
     def __init__(
         self, blocks: int, width: int, *, channels: int, classes: int, shortcut: Shortcut
     ) -> None:
-        """Build the network with stages of one, two and four times the width."""
         super().__init__()
         self.conv1 = _conv3x3(channels, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
@@ -469,8 +468,7 @@ def wide_head_resnet18(
         blocks = (2, 2, 2, 2)
         return ResNet(_BasicBlock, blocks, stem="cifar", width=width, channels=channels, head=head)
 
-    if deviation is not None and not 0 < deviation < float("inf"):
-        raise InvalidValue(f"expected deviation > 0 or None, got {deviation!r}")
+    require_positive(deviation=deviation)
     options: dict[str, float] = {"neurons": neurons, "trained": trained}
     options |= {"head_seed": head_seed, "width": width}
     options |= {} if deviation is None else {"deviation": deviation}

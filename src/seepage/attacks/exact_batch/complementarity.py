@@ -13,9 +13,9 @@ from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
     determined_probability,
-    require_at_least_one,
 )
 from seepage.core import Rng
+from seepage.core.errors import require_at_least
 
 # A start that ends below this has found an example; the others end near 1e-2.
 _SETTLED = 1e-4
@@ -54,8 +54,7 @@ class Complementarity:
     patience: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_at_least_one(starts=self.starts, steps=self.steps, rounds=self.rounds)
+        require_at_least(1, starts=self.starts, steps=self.steps, rounds=self.rounds)
 
     def probability(self, factors: Factors) -> float:
         """Probability that all examples are determined; 0 if the layer above is unknown."""

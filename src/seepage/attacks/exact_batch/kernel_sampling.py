@@ -13,10 +13,10 @@ from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
     find_silent,
-    require_at_least_one,
     success_probability,
 )
 from seepage.core import Rng
+from seepage.core.errors import require_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,7 @@ class KernelSampling:
     patience: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_at_least_one(samples=self.samples, rounds=self.rounds)
+        require_at_least(1, samples=self.samples, rounds=self.rounds)
 
     def probability(self, factors: Factors) -> float:
         """Probability that all rounds together find all examples."""

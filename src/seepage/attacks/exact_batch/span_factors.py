@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import NotApplicable
 
 # Singular values of pure noise stay within a few times their median.
 _ABOVE_NOISE = 10.0
@@ -162,7 +162,6 @@ class Candidates:
     scores: Tensor
 
     def __len__(self) -> int:
-        """Number of candidates."""
         return len(self.scores)
 
     def join(self, others: Candidates) -> Candidates:
@@ -290,10 +289,3 @@ def sparse_probability(
     determined = determined_probability(neurons=neurons, batch_size=batch_size, silent=silent)
     half = _SPARSE_HALF + _PER_ALIKE * batch_size / (batch_size if sent is None else sent)
     return determined / (1 + math.exp(half - neurons / batch_size))
-
-
-def require_at_least_one(**numbers: int) -> None:
-    """Raise `InvalidValue` for a count below one."""
-    for name, value in numbers.items():
-        if value < 1:
-            raise InvalidValue(f"expected {name} >= 1, got {value!r}")

@@ -14,11 +14,10 @@ from seepage.attacks.exact_batch.span_factors import (
     Factors,
     empty_candidates,
     find_silent,
-    require_at_least_one,
     sparse_probability,
 )
 from seepage.core import Rng
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_at_least
 
 # Entries of this size count half as nonzero, at first and at the end; a random entry has size 1.
 _WIDTHS = (1.0, 0.3)
@@ -191,9 +190,12 @@ class SparseDirections:
     patience: ClassVar[float] = 24
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_at_least_one(
-            starts=self.starts, steps=self.steps, refinements=self.refinements, rounds=self.rounds
+        require_at_least(
+            1,
+            starts=self.starts,
+            steps=self.steps,
+            refinements=self.refinements,
+            rounds=self.rounds,
         )
         if not 0 < self.silent < 1:
             raise InvalidValue(f"expected 0 < silent < 1, got {self.silent!r}")

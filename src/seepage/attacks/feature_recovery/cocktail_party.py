@@ -16,11 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.exact_batch.assign_labels import read_labels
-from seepage.attacks.exact_batch.span_factors import numerical_rank, require_at_least_one
+from seepage.attacks.exact_batch.span_factors import numerical_rank
 from seepage.attacks.feature_recovery.features import Features
 from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
+from seepage.core.errors import (
+    MissingKnowledge,
+    NotApplicable,
+    UnknownName,
+    require_at_least,
+)
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.probing.first_layer import calls, input_readers, noise
@@ -321,10 +326,8 @@ class CocktailParty:
     contrast: Literal["edges", "pixels"] = "edges"
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_at_least_one(restarts=self.restarts, steps=self.steps)
-        if not 0 <= self.bounds < float("inf"):
-            raise InvalidValue(f"expected bounds >= 0, got {self.bounds!r}")
+        require_at_least(1, restarts=self.restarts, steps=self.steps)
+        require_at_least(0, bounds=self.bounds)
         if self.contrast not in ("edges", "pixels"):
             raise UnknownName("contrast", self.contrast, ("edges", "pixels"))
 

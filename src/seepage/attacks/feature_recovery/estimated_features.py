@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.span_factors import require_at_least_one
 from seepage.attacks.feature_recovery.features import Features
 from seepage.attacks.feature_recovery.softmax_features import (
     find_missing,
@@ -17,7 +16,7 @@ from seepage.attacks.feature_recovery.softmax_features import (
 )
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Rng
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import require_at_least, require_positive
 from seepage.core.rng import require_key
 from seepage.defenses.clip import AddGaussian, AddLaplace
 from seepage.defenses.sparsify import Prune, TopK
@@ -53,10 +52,8 @@ class EstimatedFeatures:
     steps: int = 300
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        if not 0 < self.noise < float("inf"):
-            raise InvalidValue(f"expected noise > 0, got {self.noise!r}")
-        require_at_least_one(steps=self.steps)
+        require_positive(noise=self.noise)
+        require_at_least(1, steps=self.steps)
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Estimate the features, in the order of the labels."""

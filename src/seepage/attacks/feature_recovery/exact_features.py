@@ -15,7 +15,6 @@ from seepage.attacks.exact_batch.span_factors import (
     Factors,
     column_space,
     empty_candidates,
-    require_at_least_one,
 )
 from seepage.attacks.feature_recovery.feature_span import (
     FeatureSpan,
@@ -33,7 +32,7 @@ from seepage.attacks.feature_recovery.head_equations import (
 from seepage.attacks.labels.infer_labels import CountAware
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.device import precision
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.probing.heads import NOTHING, TwoLayerHead, two_layer_head
@@ -241,8 +240,7 @@ class ExactFeatures:
     starts: int = 2
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_at_least_one(steps=self.steps, starts=self.starts)
+        require_at_least(1, steps=self.steps, starts=self.starts)
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""

@@ -72,7 +72,6 @@ class Fallback:
     enough: float = field(default=1e-6, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check that there is a method."""
         if not self.methods:
             raise InvalidValue("expected one method or more, got none")
 

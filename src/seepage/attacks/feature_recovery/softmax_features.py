@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from seepage.attacks.applicability import applies_to, require_several
-from seepage.attacks.exact_batch.span_factors import require_at_least_one
 from seepage.attacks.feature_recovery.features import (
     Features,
     NotToldApartWarning,
@@ -22,7 +21,7 @@ from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import require_classes
 from seepage.core import Observation, Reconstruction, Rng, Task
 from seepage.core.device import precision
-from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable, require_at_least
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.numerics.least_squares import least_squares
@@ -188,8 +187,7 @@ class SoftmaxFeatures:
     starts: int = 24
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_at_least_one(steps=self.steps, starts=self.starts)
+        require_at_least(1, steps=self.steps, starts=self.starts)
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features, in the order of the labels."""

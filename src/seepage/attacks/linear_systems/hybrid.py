@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from seepage.attacks.linear_systems.linear_system import LinearSystem
 from seepage.attacks.linear_systems.rgap import Step, recover_inputs
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, require_at_least
 from seepage.core.progress import spanning
 from seepage.domains.box import Image, Signal
 from seepage.numerics.least_squares import nearest_solution
@@ -254,13 +254,11 @@ class Hybrid:
     engine: Engine
 
     def __post_init__(self) -> None:
-        """Check the options."""
         if self.constraint not in _CONSTRAINTS:
             raise UnknownName("constraint", self.constraint, _CONSTRAINTS)
         if not self.corrections:
             raise InvalidValue("expected a correction for at least one layer, got none")
-        if not self.damping >= 0:
-            raise InvalidValue(f"expected damping >= 0, got {self.damping!r}")
+        require_at_least(0, damping=self.damping)
 
     @property
     def needs_labels(self) -> bool:

@@ -52,7 +52,6 @@ class LinearSystem:
     known: Tensor | None = None
 
     def __repr__(self) -> str:
-        """Name the layer and the size."""
         rows, columns = self.shape
         return f"LinearSystem({self.layer.name!r}, {rows} x {columns})"
 

@@ -16,7 +16,7 @@ from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
 from seepage.core import Attack, Observation, Reconstruction, Rng, Trace, Update
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable, require_at_least
 from seepage.core.loss import Loss
 from seepage.core.rng import require_key
 from seepage.numerics.least_squares import minimum_norm
@@ -344,9 +344,7 @@ class RGAP:
     damping: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the damping."""
-        if not self.damping >= 0:
-            raise InvalidValue(f"expected damping >= 0, got {self.damping!r}")
+        require_at_least(0, damping=self.damping)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Compute the input; nothing is random."""

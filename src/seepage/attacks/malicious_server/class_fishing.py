@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seepage.attacks.malicious_server.planting import default_to_search, set_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task, Update
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least, require_positive
 from seepage.core.rng import require_key
 from seepage.probing.heads import classifier_head
 from seepage.probing.usable_update import require_usable
@@ -43,11 +43,8 @@ class ClassFishing:
     margin: float = 1e3
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
-        if self.target < 0:
-            raise InvalidValue(f"expected target >= 0, got {self.target!r}")
-        if not self.margin > 0:
-            raise InvalidValue(f"expected margin > 0, got {self.margin!r}")
+        require_at_least(0, target=self.target)
+        require_positive(margin=self.margin)
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
         """Silence all classes but the target; nothing is random."""

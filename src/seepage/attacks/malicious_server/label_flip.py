@@ -28,7 +28,6 @@ class LabelFlip:
     rows: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check the rows."""
         object.__setattr__(self, "rows", tuple(self.rows))
         if self.rows and (len(self.rows) != 2 or self.rows[0] == self.rows[1]):
             raise InvalidValue(f"expected two different rows to swap, or none, got {self.rows!r}")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.malicious_server.planting import fill_holes, wrap_network
 from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, require_positive
 from seepage.core.rng import require_key
 from seepage.data.load import load, require_split
 from seepage.defenses.clip import Clip
@@ -40,7 +40,6 @@ class Imprint(nn.Module):
     def __init__(
         self, bins: nn.Linear, activation: nn.Module, decoder: nn.Linear, network: nn.Module
     ) -> None:
-        """Put the parts together."""
         super().__init__()
         self.bins, self.activation = bins, activation
         self.decoder, self.network = decoder, network
@@ -109,11 +108,9 @@ class Law:
     std: float = 0.126
 
     def __post_init__(self) -> None:
-        """Check the law."""
         if self.shape not in _LAWS:
             raise UnknownName("law", self.shape, _LAWS)
-        if not self.std > 0:
-            raise InvalidValue(f"expected std > 0, got {self.std!r}")
+        require_positive(std=self.std)
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:
         """Scale the quantiles of the standard law."""
@@ -199,7 +196,6 @@ class RobbingTheFed:
     column: float = 1e-2
 
     def __post_init__(self) -> None:
-        """Check the options."""
         if self.bins < 2:
             raise InvalidValue(f"expected at least 2 bins, got {self.bins!r}")
         for name, known in (("variant", get_args(Variant)), ("functional", get_args(Functional))):
@@ -210,9 +206,7 @@ class RobbingTheFed:
                 "the law of a random functional has to be measured; name public data such as "
                 "public='cifar10'"
             )
-        for name in ("gain", "column"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise InvalidValue(f"expected {name} > 0, got {getattr(self, name)!r}")
+        require_positive(gain=self.gain, column=self.column)
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
         """Put an imprint before the network; outputs change only by the gain."""

@@ -78,7 +78,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, arguments: Sequence[Tensor]) -> None:
-        """Name the arguments."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: list[_Line] = []
         self.known: dict[str, object] = {}
@@ -92,7 +91,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, operation: _Operation, types: object, arguments: _Given = (), options: _Given = None
     ) -> object:
-        """Run an operation and write it down."""
         options = options or {}
         writes = operation._schema.is_mutable
         depends = self._depends(operation, arguments, options)

@@ -320,7 +320,6 @@ class Replacement(nn.Module):
     bias: Tensor | None
 
     def __init__(self, layer: nn.Module) -> None:
-        """Take over the parameters."""
         super().__init__()
         for name in ("weight", "bias"):
             self.register_parameter(name, cast(nn.Parameter | None, getattr(layer, name)))
@@ -339,7 +338,6 @@ class _RowConvolution(Replacement):
     """A convolution; forward and input gradients use the weight that rows share."""
 
     def __init__(self, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
-        """Remember the geometry and the shared weight."""
         super().__init__(layer)
         self.shared = use_channels_last(layer.weight.detach())
         self.circular = layer.padding_mode == "circular"
@@ -382,7 +380,6 @@ class RowBatchNorm(Replacement):
     given: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
-        """Keep the running statistics, if there are any."""
         super().__init__(layer)
         self.eps = layer.eps
         self.keep_statistics(layer)
@@ -405,7 +402,6 @@ class _RowGroupNorm(Replacement):
     """Group normalisation, which sees one example at a time, with each row's scale and shift."""
 
     def __init__(self, layer: nn.GroupNorm) -> None:
-        """Remember the groups."""
         super().__init__(layer)
         self.groups, self.eps = layer.num_groups, layer.eps
 
@@ -421,7 +417,6 @@ class _RowLayerNorm(Replacement):
     """Layer normalisation, with each row's scale and shift."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
-        """Remember the normalised axes."""
         super().__init__(layer)
         self.shape, self.eps = layer.normalized_shape, layer.eps
 

@@ -279,7 +279,6 @@ class Convolution(Replacement):
     """A convolution with zero padding."""
 
     def __init__(self, layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
-        """Take over the parameters and the geometry."""
         super().__init__(layer)
         padding = cast(tuple[int, ...], layer.padding)
         self.geometry, self.groups = Geometry(layer.stride, padding, layer.dilation), layer.groups
@@ -298,7 +297,6 @@ class KnownStatistics(Replacement):
     offset: Tensor
 
     def __init__(self, layer: nn.modules.batchnorm._BatchNorm) -> None:
-        """Take over the parameters and the statistics."""
         super().__init__(layer)
         self.keep_statistics(layer)
 
