@@ -13,7 +13,6 @@ three search alike, for the same number of steps, once. The adversary's choices 
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import seepage as sp
-from benchmarks.provenance import RESULTS, commit, machine, save
+from benchmarks.provenance import RESULTS, commit, machine, parse_options, save
 from seepage.attacks import adaptive, unmix
 from seepage.core import Attack, Protection
 
@@ -136,13 +135,8 @@ def kept(folder: Path | None, steps: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
     known = ["pruning", "dropout", "clipping", "mixing", *list(GUARDED)[2:]]
-    parser.add_argument("--only", default=",".join(known), help="parts, by comma")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--people", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, only=",".join(known), steps=200, people=8)
     torch.set_num_threads(1)
     bench = Bench(options.people, options.steps)
     bench.rows = kept(options.out, options.steps)

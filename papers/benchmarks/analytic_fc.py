@@ -9,7 +9,6 @@ computed through the layers above it.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.core.errors import NotApplicable
 from seepage.data import Dataset
 
@@ -91,9 +90,8 @@ def errors(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--people", type=int, default=50)
-    people = parser.parse_args().people
+    options = parse_options(__doc__, people=50)
+    people = options.people
     rows: list[dict[str, object]] = []
     for name in ("cifar10", "ecg"):
         data = sp.data.load(name)
@@ -119,7 +117,7 @@ def main() -> None:
                     }
                     print(row, flush=True)
                     rows.append(row)
-    print(save("analytic_fc", "cpu", {"people": people, "rows": rows}))
+    print(save("analytic_fc", "cpu", {"people": people, "rows": rows}, options.out))
 
 
 if __name__ == "__main__":

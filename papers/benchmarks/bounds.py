@@ -8,10 +8,8 @@ CIFAR-10 image: estimated on a CPU, computed on a card.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from scipy.optimize import least_squares
 
 import seepage as sp
 from benchmarks.bounds_resnet18 import resnet18
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from benchmarks.two_layer import Derivatives, on_the_sphere, two_layer
 from seepage.bounds import Bound, CramerRao, CramerRaoRelaxed, Inversion, VanTrees, pruned_share
 from seepage.core import Protection
@@ -146,11 +144,7 @@ def products() -> list[dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--part", choices=["checks", "resnet18"], default="checks")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="for resnet18")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    asked = parser.parse_args()
+    asked = parse_options(__doc__, part=("checks", "resnet18"), device=("cpu", "cuda"))
     if asked.part == "resnet18":
         name = "bounds-resnet18-cuda" if asked.device == "cuda" else "bounds-resnet18"
         print(save(name, asked.device, {"row": resnet18(asked.device)}, asked.out))

@@ -10,17 +10,15 @@ and looked at on 1000 to 1063; all other parts begin at 300.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.attacks.feature_recovery import CocktailParty
 from seepage.core import Protection
 from seepage.scoring import METRICS, pair
@@ -89,10 +87,7 @@ def run(case: Case) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="parts, separated by commas")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, only="")
     wanted = set(filter(None, options.only.split(",")))
     torch.set_num_threads(1)
     rows = []

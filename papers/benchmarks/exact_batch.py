@@ -9,17 +9,15 @@ course, the images; exact means that no pixel in [0, 1] is off by more than 1e-4
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.attacks.exact_batch import (
     Complementarity,
     ExactBatch,
@@ -181,13 +179,8 @@ def run(case: Case, batches: int, device: torch.device) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", default="exact_batch", choices=TABLES)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--batches", type=int, default=10)
-    parser.add_argument("--only", default="", help="parts, separated by commas")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    tables, devices = tuple(TABLES), ("cpu", "cuda")
+    options = parse_options(__doc__, table=tables, device=devices, batches=10, only="")
     wanted = set(filter(None, options.only.split(",")))
     cases = TABLES[options.table]()
     rows = []

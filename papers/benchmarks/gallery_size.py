@@ -12,12 +12,10 @@ first, who pays for the features of everybody; memory is the peak of the process
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.identification import interval, noisy
-from benchmarks.provenance import RESULTS, save
+from benchmarks.provenance import parse_options, save
 from seepage.core import Batch, Rng
 from seepage.data.dataset import Dataset
 from seepage.scoring.identification import Gallery, identify
@@ -107,10 +105,7 @@ def _find_copies(inputs: Tensor, guess: Tensor) -> list[int]:
 
 def main() -> None:
     """Measure every gallery and write the rates."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
-    parser.add_argument("--processes", type=int, default=2)
-    wanted = parser.parse_args()
+    wanted = parse_options(__doc__, processes=2)
     jobs = [(place, kind) for place in range(len(GALLERIES)) for kind in KINDS]
     with multiprocessing.get_context("spawn").Pool(wanted.processes, maxtasksperchild=1) as pool:
         rows = pool.map(measure, jobs, chunksize=1)

@@ -10,15 +10,13 @@ acted. "Reported" is what an audit does: both are attacks, and each person meets
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.attacks.adaptive import adapt_to_defense
 from seepage.attacks.certificate import residual
 from seepage.core import Attack, Protection
@@ -96,11 +94,7 @@ def law(defense: Protection, together: int, *, steps: int, people: int) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--people", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, steps=100, people=8)
     torch.set_num_threads(1)
     rows = []
     for defense, together in BEHIND:

@@ -7,17 +7,15 @@ chosen by index before the run. L1 is the paper's: the sum over the entries of a
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.attacks.labels import CountAware, InferLabels
 from seepage.domains import Image
 from seepage.scoring import count_error
@@ -155,11 +153,7 @@ PARTS: dict[str, Callable[[str], list[Row]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, only=",".join(PARTS), device=("cpu", "cuda"))
     results: dict[str, object] = {}
     for name in options.only.split(","):
         results[name] = PARTS[name](options.device)

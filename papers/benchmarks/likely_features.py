@@ -11,11 +11,9 @@ for the first people. Needs CIFAR-10 in SEEPAGE_DATA.
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import torch
@@ -24,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.attacks.feature_recovery import NotToldApartWarning, estimated_features
 from seepage.audit import Audit, select_targets, serial
 from seepage.core import Protection
@@ -112,11 +110,7 @@ def recovered(task: sp.Task, defense: Protection, people: int, steps: int) -> Ro
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--people", type=int, default=8, help="who are attacked; 0 for none")
-    parser.add_argument("--steps", type=int, default=300, help="of the attack")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, people=8, steps=300)
     warnings.simplefilter("ignore", NotToldApartWarning)
     task, rows = taught(), []
     for name, defense in DEFENSES.items():

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 import seepage as sp
 from benchmarks.linear_solver import THREADS, compare
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.core import SideBySide
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image
@@ -202,16 +202,16 @@ PARTS = {part.__name__: part for part in (quality, solver, consistency)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma")
-    parser.add_argument("--images", type=int, default=10, help="how many test images")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the steps to take")
-    parser.add_argument("--weights", default=WEIGHTS, help="kinds, by comma")
-    parser.add_argument("--variants", default="", help="networks, by comma")
-    parser.add_argument("--attacks", default="", help="attacks, by comma")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(
+        __doc__,
+        device=("cpu", "cuda"),
+        only=",".join(PARTS),
+        images=10,
+        scale=1.0,
+        weights=WEIGHTS,
+        variants="",
+        attacks="",
+    )
     for name in options.only.split(","):
         PARTS[name](options)
 

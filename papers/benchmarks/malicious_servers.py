@@ -8,16 +8,14 @@ by one that does not, with short columns and with long ones.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.core import Protection
 from seepage.data.dataset import data_root
 from seepage.exposure import concentration
@@ -213,10 +211,7 @@ def judged(kind: str, task: sp.Task, batch: sp.Batch | None) -> dict[str, object
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    parser.add_argument("--only", default="", choices=["", "defended"], help="what is kept apart")
-    options = parser.parse_args()
+    options = parse_options(__doc__, only=("", "defended"))
     parts = {"robbing": robbing, "others": others, "flipping": flipping, "vetting": vetting}
     if options.only:
         parts = {options.only: defended}

@@ -8,7 +8,6 @@ truth. PSNR is printed in both conventions: images in [0, 1], and 003's normalis
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.core import SideBySide
 from seepage.domains import CIFAR10, IMAGENET, Image
 from seepage.scoring import METRICS, applicable, pair
@@ -320,12 +319,7 @@ def save_sheet(sheets: Sheets, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, by comma")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the steps to take")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, device=("cpu", "cuda"), only=",".join(PARTS), scale=1.0)
     bench = Bench(options.device, options.scale)
     chosen = options.only.split(",")
     for name in chosen:

@@ -8,19 +8,17 @@ runs in a process of its own, so that its memory is its own.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import resource
 import sys
 import time
-from pathlib import Path
 
 import torch
 from torch import nn
 
 import seepage as sp
 from benchmarks.auto_attack import pooled
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.data.dataset import Dataset
 
 # Nobody looked at this person and these weights while `auto` was written.
@@ -74,10 +72,7 @@ def audit(name: str) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="networks whose name contains this")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parse_options(__doc__, only="")
     spawn = multiprocessing.get_context("spawn")
     rows = []
     for name in [name for name in NETWORKS if options.only in name]:

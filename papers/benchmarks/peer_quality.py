@@ -9,16 +9,14 @@ labels and the network, ResNet-18 for CIFAR-10, untrained and trained on 8000 im
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 from statistics import fmean
 
 import torch
 
 import seepage as sp
 from benchmarks import peer
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.core import Task
 from seepage.core.rng import Rng
 from seepage.rehearsal.rehearse import Rehearsal
@@ -73,14 +71,7 @@ def compare(task: Task, size: int, batches: int, budget: int, device: torch.devi
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--budget", type=int, default=6_000, help="steps of auto")
-    parser.add_argument("--train", type=int, default=600, help="steps of training")
-    parser.add_argument("--batches", type=int, default=2, help="of each size")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no cell after this")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parse_options(__doc__, device="cpu", budget=6_000, train=600, batches=2, seconds=1e9)
     device, began = torch.device(options.device), time.monotonic()
     rows = []
     for name, (task, accuracy) in networks(device, options.train).items():

@@ -75,6 +75,21 @@ def continue_rows(name: str, device: str, out: Path | None = None) -> list[dict[
     return list(before["rows"]) if same else []
 
 
+def parse_options(purpose: str | None, **defaults: object) -> argparse.Namespace:
+    """Read a benchmark's options: `--out`, and one for each default, whose type it has.
+
+    A tuple holds the choices, the default first.
+    """
+    parser = argparse.ArgumentParser(description=purpose)
+    for name, default in defaults.items():
+        choices = default if isinstance(default, tuple) else None
+        first = default if choices is None else choices[0]
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(first), default=first, choices=choices)
+    parser.add_argument("--out", type=Path, help="folder of the result")
+    return parser.parse_args()
+
+
 def record(name: str, purpose: str | None, measure: Callable[[int], dict[str, object]]) -> None:
     """Be the command of a benchmark on one core: measure with the seed that it is given, and save.
 
@@ -83,10 +98,7 @@ def record(name: str, purpose: str | None, measure: Callable[[int], dict[str, ob
         purpose: What `--help` says.
         measure: What to measure, from the seed.
     """
-    parser = argparse.ArgumentParser(description=purpose)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="folder of the result")
-    options = parser.parse_args()
+    options = parse_options(purpose, seed=0)
     torch.set_num_threads(1)
     commit()
     print(save(name, "cpu", measure(options.seed), options.out))

@@ -9,28 +9,20 @@ image.
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 
 import numpy as np
 from scipy.stats import spearmanr
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.bounds.risk import RISKS
 
 DRAWS = 2_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--people", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--pixels", type=int, default=16)
-    parser.add_argument("--std", type=float, default=0.01)
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    asked = parse_options(__doc__, people=32, steps=300, pixels=16, std=0.01)
     data = sp.data.load("cifar10", pixels=asked.pixels)
     tasks = {
         "lenet": sp.zoo.lenet(domain=data.domain, classes=data.classes),

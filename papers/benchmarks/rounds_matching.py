@@ -10,17 +10,15 @@ matches them. The label is recovered from the first.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import RESULTS, save
+from benchmarks.provenance import parse_options, save
 from benchmarks.rounds import OTHERS, cifar10, train
 from seepage.attacks import stack_rounds
 
@@ -50,10 +48,7 @@ def measure(job: tuple[str, float, int]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
-    parser.add_argument("--processes", type=int, default=2)
-    wanted = parser.parse_args()
+    wanted = parse_options(__doc__, processes=2)
     jobs = [(*setting, seed) for setting in SETTINGS for seed in range(SEEDS)]
     rows: list[dict[str, Any]] = []
     with multiprocessing.get_context("spawn").Pool(wanted.processes) as pool:

@@ -10,16 +10,14 @@ strangers of its own, and the interval of their mean rate is over seeds (Student
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from scipy.stats import t as student
 
-from benchmarks.provenance import RESULTS, save
+from benchmarks.provenance import parse_options, save
 from benchmarks.rounds import SHOWN, Setting, measure
 from seepage.scoring.identification import compute_luck
 
@@ -62,11 +60,7 @@ def summarise(setting: Setting, rows: list[dict[str, Any]], rounds: int) -> dict
 
 def main() -> None:
     """Measure every seed and write the curves."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    wanted = parser.parse_args()
+    wanted = parse_options(__doc__, processes=2, seeds=SEEDS)
     rows: list[dict[str, Any]] = []
     told: list[dict[str, Any]] = []
     with multiprocessing.get_context("spawn").Pool(wanted.processes) as pool:

@@ -12,17 +12,15 @@ one label come in any order.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.attacks.feature_recovery import NotToldApartWarning, softmax_features
 from seepage.core import Batch, Observation, Protection
 from seepage.core.errors import NotApplicable
@@ -123,11 +121,7 @@ PARTS = ("untrained", "classes", "trained", "sure", "defenses")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="parts, by comma")
-    parser.add_argument("--batches", type=int, default=8, help="of each size")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, only="", batches=8)
     rows: list[Row] = []
     for part in list(filter(None, options.only.split(","))) or PARTS:
         for row in measured(part, options.batches):

@@ -10,16 +10,14 @@ rows are of random columns in place of images, every second entry zero.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.attacks.exact_batch.span_factors import factorise
 from seepage.attacks.exact_batch.sparse_directions import (
     descend,
@@ -107,10 +105,7 @@ def found(span: Tensor, directions: Tensor, contrast: str, number: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, batches=10)
     sources: dict[str, Callable[[int], tuple[Tensor, Tensor]]] = {
         "mnist 32 512": lambda i: images("mnist", 32, 512, i),
         "cifar10 32 512": lambda i: images("cifar10", 32, 512, i),

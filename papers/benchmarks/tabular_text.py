@@ -10,15 +10,13 @@ people, or others drawn at random.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
-from pathlib import Path
 
 import torch
 
 import seepage as sp
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.core import Reconstruction
 from seepage.domains import Categorical
 from seepage.scoring import FeatureAccuracy, Scores, baseline_scores, pair
@@ -138,10 +136,7 @@ def text_row(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="tabular,text", help="parts, separated by commas")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the result")
-    options = parser.parse_args()
+    options = parse_options(__doc__, only="tabular,text")
     wanted = set(options.only.split(","))
     rows: list[dict[str, object]] = []
     if "text" in wanted:

@@ -6,7 +6,6 @@ only the number of processes differs, and their records must be the same.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.provenance import save
+from benchmarks.provenance import parse_options, save
 from seepage.audit import Record, load_audit
 
 WANTED = 1.7
@@ -34,9 +33,7 @@ defenses = [[], {{ name = "Prune", ratio = 0.9 }}]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300, help="of each attack")
-    options = parser.parse_args()
+    options = parse_options(__doc__, steps=300)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "spec.toml").write_text(SPEC.format(steps=options.steps))
@@ -53,7 +50,7 @@ def main() -> None:
     }
     assert one == two, "the records differ"
     print(result)
-    print(save("throughput", "cpu", result))
+    print(save("throughput", "cpu", result, options.out))
 
 
 def run(place: Path, workers: int) -> float:
