@@ -21,25 +21,8 @@ Where = StrEnum("Where", ["local", "ray"])
 CapturedForm = StrEnum("CapturedForm", ["gradient", "difference", "weights_after"])
 Effort = StrEnum("Effort", ["quick", "standard", "thorough"])
 Printed = StrEnum("Printed", ["text", "json"])
-Format = StrEnum(
-    "Format",
-    [
-        "html",
-        "markdown",
-        "csv",
-        "json",
-        "parquet",
-        "pivot",
-        "latex",
-        "svg",
-        "pdf",
-        "junit",
-        "sarif",
-    ],
-)
-Kind = StrEnum(
-    "Kind", ["attacks", "bounds", "risks", "defenses", "locals", "models", "data", "metrics"]
-)
+Format = StrEnum("Format", "html markdown csv json parquet pivot latex svg pdf junit sarif")
+Kind = StrEnum("Kind", "attacks bounds risks defenses locals models data metrics")
 
 DeviceOption = Annotated[Device, typer.Option(help="Device to train and attack on.")]
 Workers = Annotated[
