@@ -96,10 +96,6 @@ class Applicability:
 def check_applicability(observation: Observation, *, steps: int = 1_000) -> Applicability:
     """Choose attacks for an update by what the network and the update allow.
 
-    Args:
-        observation: What the adversary sees.
-        steps: The number of steps of each search.
-
     Example:
         >>> import seepage as sp
         >>> seen = sp.Threat().observe(

@@ -55,11 +55,6 @@ def order_by_labels(labels: Tensor, features: Features, observation: Observation
     input sent back through the layer. The network above the layer tells what an input with that
     feature and a given label would send. Only directions are compared, and every label is assigned
     once. Inputs of one class keep an order of their own.
-
-    Args:
-        labels: Of the batch, `(B,)`.
-        features: As many as labels.
-        observation: What they were recovered from.
     """
     task, gradient = observation.task, observation.update.descent().tensors
     values = task.move_inputs(features.values)

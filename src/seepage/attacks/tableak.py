@@ -100,10 +100,6 @@ class _PooledEnsemble:
 
     A search for mixed numbers and categories can end in many places. What the members agree on is
     likely to be right, and how far they agree tells how likely.
-
-    Args:
-        search: With a softmax of categories; its restarts are the members.
-        engine: How it is computed.
     """
 
     search: Search

@@ -49,12 +49,7 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A folder of safetensors files, made when the first file is written.
-
-    Args:
-        folder: Where.
-        key: Encrypts the files; None leaves them plain.
-    """
+    """A folder of safetensors files, made when the first file is written."""
 
     folder: Path
     key: Key | None = None

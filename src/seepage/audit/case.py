@@ -52,11 +52,6 @@ def client_key(seed: int, client: Client, target: Target) -> Rng:
     attack cannot. Every client has another key, and so has every defense of the same client:
     otherwise the difference of two updates is free of noise. The attack does not count, so that all
     attacks see the same update.
-
-    Args:
-        seed: Of the case.
-        client: Who shares, and behind which defense.
-        target: Whose data is private.
     """
     return Rng(seed).fork("client", target.secret, stable_repr(client.chain))
 

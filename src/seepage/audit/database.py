@@ -171,9 +171,7 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 class Database:
     """An open file of records; every error of SQLite becomes one sentence.
 
-    Args:
-        path: The file.
-        read_only: Never write, not even to repair what a killed process left.
+    `read_only` never writes, not even to repair what a killed process left.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -195,14 +193,7 @@ class Database:
         planned: Iterable[Planned],
         files: Iterable[str],
     ) -> None:
-        """Write a new database, whole or not at all, in place of an earlier one.
-
-        Args:
-            path: The file.
-            about: Title, spec and environment.
-            planned: Every case, in order.
-            files: What the audit may write, relative to its directory.
-        """
+        """Write a new database, whole or not at all, in place of an earlier one."""
         rows = list(map(_write_planned, planned))
         # In memory, so that a kill leaves neither half a database nor its journal.
         with _explain_errors(path), closing(sqlite3.connect(":memory:")) as sqlite:

@@ -28,15 +28,7 @@ class InferenceResult(Protocol):
 def describe_evidence(
     found: InferenceResult, *, system: str, data: str, adversary: str, seed: int | None = None
 ) -> dict[str, Any]:
-    """A result with what a reader must know of it, as data that JSON can hold.
-
-    Args:
-        found: The result.
-        system: What was tested: the network, and what clients do.
-        data: Whose data.
-        adversary: What the adversary had.
-        seed: Of the test, if it has one.
-    """
+    """A result with what a reader must know of it, as data that JSON can hold."""
     about = {"system": system, "data": data, "adversary": adversary}
     for name, words in about.items():
         if not words.strip():

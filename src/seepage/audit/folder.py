@@ -175,9 +175,6 @@ def remove_files(path: Path) -> None:
     somebody else put there is removed too. Checkpoints are recognised by the form of their names.
     If this is killed, what is left can be resumed or overwritten.
 
-    Args:
-        path: The directory, locked by this process.
-
     Raises:
         InvalidValue: If something else has the name of a file of the audit; nothing is removed.
     """

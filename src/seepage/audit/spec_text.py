@@ -117,10 +117,6 @@ def find_line(text: str, place: Place) -> int | None:
 
     The place begins in the first line with which the text so far, its open brackets closed, has it.
 
-    Args:
-        text: Valid TOML.
-        place: Keys, and numbers of elements in lists.
-
     Example:
         >>> text = 'seeds = [0]\n[[scenario]]\nattacks = [\n  { name = "dlg" },\n]'
         >>> find_line(text, ("scenario", 0)), find_line(text, ("scenario", 0, "attacks", 0, "name"))

@@ -28,9 +28,6 @@ def find_damage(path: Path | str) -> list[str]:
     Checksums tell accidents, not an adversary: whoever can write to the folder can also write the
     checksums.
 
-    Args:
-        path: What `seepage audit --out` wrote.
-
     Raises:
         SeepageError: If there is no audit, or its database cannot be used at all.
     """

@@ -28,16 +28,7 @@ def write_dossier(
     against: Path | None,
     console: Console,
 ) -> None:
-    """Write the dossier of audits and files of evidence as a page and as JSON.
-
-    Args:
-        paths: Folders of audits, and files of evidence.
-        out: The folder to write to.
-        title: What was tested; by default what the first source is called.
-        author: Who answers for it.
-        against: The JSON of the last dossier.
-        console: Where the headline is printed.
-    """
+    """Write the dossier of audits and files of evidence as a page and as JSON."""
     if out.exists() and not out.is_dir():
         raise InvalidValue(f"expected --out to name a folder, but {str(out)!r} is a file")
     old = None if against is None else read_dossier(against)

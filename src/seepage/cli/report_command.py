@@ -78,15 +78,7 @@ def write_report(
     utility: Path | None,
     console: Console,
 ) -> None:
-    """Write the report of one audit, or of how a second differs from a first.
-
-    Args:
-        paths: One or two directories of audits.
-        form: What to write.
-        out: Where; by default `report.*` or `comparison.*` in the last directory.
-        utility: JSON with the utility of each defense, for the page of one audit.
-        console: Where the verdict is printed.
-    """
+    """Write the report of one audit, or of how a second differs from a first."""
     if len(paths) > 2:
         raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
     if utility is not None and (len(paths) > 1 or form != "html"):

@@ -132,13 +132,7 @@ class AuditRequest:
 
 
 class AuditProgress:
-    """Shows on a console how `sp.audit.run` goes: the case, its objective, the worst leak so far.
-
-    Args:
-        console: Where to print.
-        quiet: Print only what needs attention.
-        plain: Print lines for a log instead of a progress bar.
-    """
+    """Shows on a console how an audit goes: the case, its objective, the worst leak so far."""
 
     def __init__(self, console: Console, *, quiet: bool = False, plain: bool = False) -> None:
         self.has_begun = False

@@ -19,11 +19,6 @@ _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def construct(name: str, function: Callable[..., T], options: Mapping[str, object]) -> T:
     """Call `function(**options)`; explain a misspelt, missing or unusable option in one sentence.
 
-    Args:
-        name: What messages call the function.
-        function: A class or factory.
-        options: By parameter name.
-
     Example:
         >>> from seepage.core.reconstruction import Certificate
         >>> construct("Certificate", Certificate, {"residal": 0.0})

@@ -44,14 +44,6 @@ class UnknownName(SeepageError, ValueError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
-        """Compose the sentence.
-
-        Args:
-            kind: What the name was meant to name, e.g. "attack".
-            name: The name that came.
-            known: Every valid name.
-            where: Where it stood, e.g. "in quickstart.toml, scenario 2".
-        """
         names = sorted(known)
         near = get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -202,10 +202,6 @@ def is_path(name: str) -> bool:
 def import_factory(path: str, *, kind: str) -> Any:  # noqa: ANN401
     """Import the function or class at `package.module:factory`.
 
-    Args:
-        path: Where it is.
-        kind: What it makes, for messages.
-
     Example:
         >>> import_factory("collections:OrderedDict", kind="mapping")
         <class 'collections.OrderedDict'>

@@ -12,11 +12,7 @@ from typing import Any
 class Trial:
     """One attack at one effort, on updates that the adversary made itself.
 
-    Args:
-        attack: What was tried.
-        steps: Steps of its search.
-        scores: One for each rehearsed person; empty if the attack failed.
-        error: Why it failed; empty if it did not.
+    It has a score for each rehearsed person, or an error if it failed.
     """
 
     attack: str

@@ -42,11 +42,6 @@ def checksum(data: bytes) -> str:
 def read_plain(path: Path, *, follow: bool = False, largest: int | None = None) -> bytes:
     """Read a regular file; a pipe or device is refused instead of waited for.
 
-    Args:
-        path: The file.
-        follow: Follow a link to it.
-        largest: Most bytes to read.
-
     Raises:
         UnreadableFile: If it is a link, no regular file, or larger.
         OSError: If it cannot be opened.

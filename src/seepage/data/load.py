@@ -30,13 +30,7 @@ from seepage.data.table_files import csv_file, parquet_file
 
 @dataclass(frozen=True)
 class _DataSource:
-    """How a name becomes data.
-
-    Args:
-        load: The loader.
-        description: One line for the catalogue.
-        splits: The splits it has; None if the loader checks them.
-    """
+    """How a name becomes data."""
 
     load: Callable[[DataRequest], Dataset]
     description: str

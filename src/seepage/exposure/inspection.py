@@ -342,11 +342,6 @@ def inspection(
 ) -> Inspection:
     """Inspect a network: its rank metric if it has one, and equation counts of its first layer.
 
-    Args:
-        task: The network.
-        numerical: Compute ranks instead of counting equations.
-        batches: Batch sizes to count for.
-
     Example:
         >>> from seepage.zoo import resnet20
         >>> found = inspection(resnet20())

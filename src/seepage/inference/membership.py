@@ -229,17 +229,7 @@ def _leave_out(public: PublicData, candidates: Batch | Tensor) -> tuple[PublicDa
 
 @dataclass(frozen=True, eq=False)
 class _RoundTests:
-    """Scores of every round by its best statistic, to be added up over some of them.
-
-    Args:
-        rounds: What was seen.
-        candidates: Who is tested.
-        prepared: Public people.
-        tests: One for each round.
-        scores: Of the candidates in each round.
-        strangers: Of public strangers in each round.
-        notes: What limits the result.
-    """
+    """Scores of every round by its best statistic, to be added up over some of them."""
 
     rounds: Sequence[Observation]
     candidates: Batch

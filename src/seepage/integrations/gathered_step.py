@@ -41,9 +41,6 @@ class StepListener(Protocol):
 class GatheredStep:
     """Holds the batches of one optimiser step until its gradient is whole.
 
-    Args:
-        listener: Who wants steps.
-
     Example:
         >>> class Print:
         ...     def wants(self, number):

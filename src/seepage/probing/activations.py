@@ -206,10 +206,6 @@ _FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 class HeadActivation:
     """An element-wise function sigma and its derivative.
 
-    Args:
-        name: Which one.
-        slope: The slope of "leaky_relu" below zero.
-
     Example:
         >>> HeadActivation("leaky_relu", 0.5)(torch.tensor([-2.0, 3.0])).tolist()
         [-1.0, 3.0]

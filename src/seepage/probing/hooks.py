@@ -48,10 +48,6 @@ _PROBES = 4
 def running_order(task: Task, names: Iterable[str]) -> list[str]:
     """Names of modules in the order in which a pass over noise runs them, with repeats.
 
-    Args:
-        task: The task with the network.
-        names: Names of the modules to watch, as in `named_modules`.
-
     Example:
         >>> from seepage.zoo import lenet
         >>> running_order(lenet(), ["head", "conv1"])
@@ -70,14 +66,7 @@ def running_order(task: Task, names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """One call of a module that has no modules inside.
-
-    Args:
-        name: The name of the module in its network.
-        module: The module.
-        inputs: What it read, `(B, ...)`.
-        outputs: What it returned, `(B, ...)`.
-    """
+    """One call of a module that has no modules inside."""
 
     name: str
     module: nn.Module

@@ -224,12 +224,7 @@ class Shift:
         return mean_interval(values, join_shared(sides))
 
     def tell(self, labels: Mapping[Setup, str], *, place: bool) -> str:
-        """In words: how many people are identified and what came back, before and now.
-
-        Args:
-            labels: Of setups.
-            place: Whether to name the data and the network.
-        """
+        """In words: how many people are identified and what came back, before and now."""
         first, second = (
             sum(a.level.identified for a in side if a is not None)
             for side in zip(*((c.before, c.after) for c in self.changes), strict=True)

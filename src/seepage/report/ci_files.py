@@ -93,10 +93,6 @@ def as_junit(title: str, records: Sequence[Record]) -> str:
     """Write JUnit XML: a test for each attack and setup, which fails if anybody is identified.
 
     Cases that do not apply, and those that tell nothing, are skipped tests with the reason.
-
-    Args:
-        title: Of the audit.
-        records: Of the audit.
     """
     checks = list_checks(records)
     counts = {
@@ -139,14 +135,7 @@ _RULES = {
 def as_sarif(
     title: str, records: Sequence[Record], *, version: str, spec: str = "spec.toml"
 ) -> str:
-    """Write SARIF 2.1.0, which code hosts show beside the code: what leaks, and what is unclear.
-
-    Args:
-        title: Of the audit.
-        records: Of the audit.
-        version: Of Seepage.
-        spec: The file that results point at.
-    """
+    """Write SARIF 2.1.0, which code hosts show beside the code: what leaks, and what is unclear."""
     rules = [
         {
             "id": f"seepage/{name}",

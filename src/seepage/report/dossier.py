@@ -42,19 +42,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class DossierFinding:
-    """What one test said of one system; all in words.
-
-    Args:
-        test: Key of the test in `TESTS`.
-        subject: The network, the defense, the batch size: what was tested.
-        status: What that shows.
-        result: The result.
-        interval: Its interval, with the confidence; empty if it has none.
-        effort: Attacks, steps and time.
-        control: How it is known that the test would have found anything.
-        adversary: What the adversary had.
-        source: Name of the audit or file.
-    """
+    """What one test said of one system; all in words."""
 
     test: str
     subject: str
@@ -69,19 +57,7 @@ class DossierFinding:
 
 @dataclass(frozen=True)
 class Source:
-    """An audit or a file of evidence.
-
-    Args:
-        name: Of the folder or file.
-        title: What it is called.
-        files: SHA-256 by name of file.
-        about: What was tested: networks, data, people, clients, defenses.
-        versions: Of programs.
-        seeds: Of the tests.
-        findings: What it shows.
-        notes: What limits it, in sentences.
-        alarms: What a sound audit cannot show.
-    """
+    """An audit or a file of evidence."""
 
     name: str
     title: str
@@ -187,16 +163,7 @@ def make_dossier(
     author: str = "",
     against: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Put findings in the order of the required tests, and compare them with an older dossier.
-
-    Args:
-        sources: Audits and files of evidence.
-        title: What was tested, in the words of whoever answers for it.
-        version: Of Seepage.
-        written: Date and time.
-        author: Who answers for it.
-        against: The last dossier.
-    """
+    """Put findings in the order of the required tests, and compare them with an older dossier."""
     if not sources:
         raise InvalidValue("expected at least one audit or file of evidence, got none")
     names = [source.name for source in sources]
@@ -272,12 +239,7 @@ def find_digest(dossier: Mapping[str, Any]) -> str:
 
 
 def read_json(path: Path, expected: str) -> tuple[Any, str]:
-    """Read a file of JSON; return what it holds, and its SHA-256.
-
-    Args:
-        path: The file.
-        expected: What it should be, for the error message.
-    """
+    """Read a file of JSON; return what it holds, and its SHA-256."""
     try:
         data = read_plain(path, follow=True, largest=_LARGEST)
         return parse_json(data.decode(), str(path)), checksum(data)

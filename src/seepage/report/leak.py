@@ -33,10 +33,6 @@ _LUCK = 0.05
 class Amount:
     """A score by the measure of its kind of input.
 
-    Args:
-        metric: Its name.
-        value: What it says.
-
     Example:
         >>> Amount("psnr", 31.25).words(), Amount("feature_accuracy", 0.8).words()
         ('31.2 dB', '80 % of the columns')

@@ -26,13 +26,7 @@ _LUCK = 1e-3
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that any attack on one update of a case can do.
-
-    Args:
-        strangers: Among whom a person is looked for.
-        luck: How often a guess that ignores the update comes first.
-        chance: How often any attack can.
-    """
+    """The most that any attack on one update of a case can do."""
 
     strangers: int
     luck: float

@@ -58,11 +58,7 @@ class Pivot:
 
 
 def make_pivot(found: Sequence[Row]) -> Pivot:
-    """Turn the rows of `summarise` into a pivot table.
-
-    Args:
-        found: From `summarise`.
-    """
+    """Turn the rows of `summarise` into a pivot table."""
     varying = {title: cells for title, cells in list_varying(found).items() if title != "batch"}
     data, networks = (short_names(getattr(r, n) for r in found) for n in ("data", "model"))
     attacks = name_attacks(row.attack for row in found)
@@ -117,12 +113,7 @@ _EXPLAINED = (
 
 
 def pivot_latex(pivot: Pivot, *, title: str) -> str:
-    """Write a pivot table for a paper: booktabs, people identified in bold.
-
-    Args:
-        pivot: The table.
-        title: The caption.
-    """
+    """Write a pivot table for a paper: booktabs, people identified in bold."""
     body = [
         " & ".join([*map(escape_latex, names), *map(_write_latex_cell, row)]) + r" \\"
         for names, row in pivot.rows

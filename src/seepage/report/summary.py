@@ -158,12 +158,7 @@ def _exact(records: list[Record]) -> int | None:
 
 
 def exact_words(row: Row, *, of: str) -> str:
-    """How many of how many came back exactly.
-
-    Args:
-        row: From `summarise`.
-        of: What stands between the numbers.
-    """
+    """How many of how many came back exactly."""
     return "-" if row.exact is None or not row.people else f"{row.exact}{of}{row.people}"
 
 

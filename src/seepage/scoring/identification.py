@@ -461,10 +461,6 @@ def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
     If more people are singled out than luck explains, nobody does. Otherwise those do whose match
     is not so rare that luck would not produce it even once among so many people.
 
-    Args:
-        found: The best match of each person who was singled out.
-        people: How many were looked for.
-
     Example:
         >>> weak = Identification(1, 9, "same label", 2.0, 1.9, False, 12.0, 10.0, 20.0)
         >>> explain_by_luck([weak], people=20), any(explain_by_luck([weak] * 12, people=20))

@@ -66,12 +66,7 @@ _POOLED = {"pixels": 1, "coarse pixels": 2, "coarsest pixels": 4}
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One way to look at guesses.
-
-    Args:
-        features: Of the guesses, turned or scaled.
-        frame: The part that is compared; the whole by default.
-    """
+    """One way to look at guesses."""
 
     features: Features
     frame: Frame = _WHOLE

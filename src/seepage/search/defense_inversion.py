@@ -19,12 +19,7 @@ from seepage.defenses.chain import OnAggregate
 
 @dataclass(frozen=True, eq=False)
 class AttackPlan:
-    """An attack and its observation; each defense inversion returns a better plan.
-
-    Args:
-        attack: The attack.
-        observation: What was observed; it simulates a Seepage client.
-    """
+    """An attack and its observation; each defense inversion returns a better plan."""
 
     attack: Attack
     observation: Observation

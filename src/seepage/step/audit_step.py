@@ -315,15 +315,7 @@ def _shape_public(public: PublicData | None, task: Task) -> PublicData | None:
 
 @dataclass(frozen=True, eq=False)
 class _PreparedStep:
-    """A step as an audit needs it.
-
-    Args:
-        private: The batch, with targets as the loss reads them.
-        task: The network and what it minimises.
-        client: What it shares.
-        notes: What was assumed.
-        own_loss: The training loop's loss, of outputs and labels.
-    """
+    """A step as an audit needs it."""
 
     private: Batch
     task: Task

@@ -66,10 +66,6 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
 
     The usual ones are compared with what the network returns as its `loss`.
 
-    Args:
-        model: Takes the batch by name and returns `loss` and `logits`.
-        batch: A mapping with `labels`.
-
     Raises:
         InvalidValue: It returns no loss, or one that is not known here.
     """

@@ -176,15 +176,7 @@ class TrainingLoop:
 
 @dataclass(frozen=True, eq=False)
 class SentUpdate:
-    """An update made from gradients that are computed already, as a target holds it.
-
-    Args:
-        gradients: By parameter of the task.
-        client: Who sends, and behind which defense.
-        threat: What the adversary knows.
-        batch: The private batch, of which the threat decides what is known.
-        key: The client's randomness.
-    """
+    """An update made from gradients that are computed already, as a target holds it."""
 
     gradients: Gradients
     client: Client
@@ -210,12 +202,7 @@ class SentUpdate:
 
 @dataclass(frozen=True, eq=False)
 class _Computed:
-    """A local computation whose gradient is there already.
-
-    Args:
-        local: The computation that it stands for.
-        gradients: The gradient.
-    """
+    """A local computation whose gradient is there already."""
 
     produces: ClassVar[tuple[Granularity, ...]] = ("aggregate",)
 

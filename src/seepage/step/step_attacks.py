@@ -31,12 +31,7 @@ Ranges = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, eq=False)
 class StepAttack:
-    """An attack on a step.
-
-    Args:
-        name: What records call it.
-        attack: What it does.
-    """
+    """An attack on a step."""
 
     name: Component
     attack: Attack

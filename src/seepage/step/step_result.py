@@ -238,11 +238,7 @@ def _proven(record: Record) -> bool:
 
 @contextmanager
 def _show_progress(name: str) -> Iterator[None]:
-    """Show the steps of an attack on a terminal, unless somebody listens to them already.
-
-    Args:
-        name: Name of the attack.
-    """
+    """Show the steps of an attack on a terminal, unless somebody listens to them already."""
     if progress.has_listener() or not sys.stderr.isatty():
         yield
         return

@@ -191,16 +191,7 @@ class _TrainedModel:
 
 @dataclass(frozen=True, eq=False)
 class _TrainingRun:
-    """A training in progress.
-
-    Args:
-        plan: The training plan.
-        client: The clients' computation, with the defense.
-        model: The trained network.
-        data: Training data.
-        sampler: Draws the examples of every step.
-        rng: The clients' randomness.
-    """
+    """A training in progress."""
 
     plan: TrainingPlan
     client: Client

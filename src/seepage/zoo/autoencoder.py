@@ -38,13 +38,7 @@ class WithInputs(Logits):
 
 @dataclass(frozen=True)
 class LossOfInputs:
-    """A loss of outputs and inputs, given both in one tensor.
-
-    Args:
-        loss: As the training loop of an autoencoder calls it.
-        outputs: Shape of one output.
-        inputs: Shape of one input.
-    """
+    """A loss of outputs and inputs, given both in one tensor."""
 
     loss: Callable[..., Tensor]
     outputs: tuple[int, ...]

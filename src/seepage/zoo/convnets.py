@@ -77,16 +77,7 @@ def _stack_stages(
     padding: Padding = "zeros",
     batchnorm: bool = False,
 ) -> tuple[OrderedDict[str, nn.Module], int]:
-    """Stack stages of 3x3 convolutions, each stage followed by a pooling, and count the features.
-
-    Args:
-        shape: `(C, H, W)` of the images.
-        stages: Output channels of every convolution, stage by stage.
-        pool: Makes the pooling.
-        window: Width and stride of the pooling.
-        padding: Of the convolutions.
-        batchnorm: Whether batch normalisation follows every convolution, before ReLU.
-    """
+    """Stack stages of 3x3 convolutions, a pooling after each, and count the features."""
     channels, *sizes = shape
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     number = 0

@@ -316,15 +316,7 @@ class ExactBatch:
 def find_labels(
     observation: Observation, layer: str, inputs: Tensor, gradients: Tensor, *, noise: float
 ) -> tuple[Tensor, Tensor | None]:
-    """The number of each example's input, and its label; None if targets cannot be found.
-
-    Args:
-        observation: What was seen.
-        layer: Name of the first layer.
-        inputs: Different ones, in natural units.
-        gradients: At the outputs of that layer, one row for each input.
-        noise: Of the gradients, relative; copies may leave as much of them over.
-    """
+    """The number of each example's input, and its label; None if targets cannot be found."""
     task, known = observation.task, observation.labels
     rows = torch.arange(len(inputs), device=inputs.device)
     if known is None and not reads_classes(task):

@@ -332,10 +332,6 @@ def peel(equations: _LabelEquations, *, limit: int) -> _Explanation:
 
     The examples found before the first one that hardly lowers the cost are returned, unless all
     together leave nothing over.
-
-    Args:
-        equations: What is to be explained.
-        limit: Most examples to look for.
     """
     path = [_explain(equations, equations.gradient[:0], torch.zeros(0, dtype=torch.long))]
     while len(path) <= limit and not path[-1].solved:

@@ -151,13 +151,7 @@ def reads_classes(task: Task) -> bool:
 
 
 def _require_cross_entropy(task: Task, head: Head, *, alone: bool) -> None:
-    """Reject a loss whose derivative is not roughly a multiple of the cross-entropy's.
-
-    Args:
-        task: The network and its loss.
-        head: Its last layer.
-        alone: Whether there is one example, whose class may have any weight.
-    """
+    """Reject a loss whose derivative is not roughly a multiple of the cross-entropy's."""
     labels = torch.arange(len(head.logits), device=head.logits.device) % head.logits.shape[1]
     logits = head.logits.clone().requires_grad_()
     try:

@@ -102,10 +102,6 @@ def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
 
     The update is linear in the slopes at the outputs, whatever the loss. So these solve a linear
     system, and the targets follow as in `read_targets`.
-
-    Args:
-        observation: What was seen.
-        inputs: `(B, ...)`, in natural units.
     """
     task, shape = observation.task, observation.task.target_shape
     if shape == (0,):

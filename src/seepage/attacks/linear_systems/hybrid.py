@@ -137,15 +137,7 @@ class Correction:
     def attack(
         self, tail: Observation, step: Step, *, hard: bool, step_size: float, engine: Engine
     ) -> GradientMatching:
-        """Gradient matching from this layer on, started at the layer's solution.
-
-        Args:
-            tail: The observation of this layer and those behind it.
-            step: The layer's solution.
-            hard: Whether candidates stay solutions of the layer's system.
-            step_size: Of Adam.
-            engine: How the search is computed.
-        """
+        """Gradient matching from this layer on, started at the layer's solution."""
         like, domain = next(iter(tail.update)), tail.task.domain
         system, target = step.system.to(like), step.target.to(like)
         terms: tuple[Term, ...] = (TotalVariation(weight=self.tv), _LeastNorm(weight=self.norm))

@@ -29,12 +29,6 @@ class Imprint(nn.Module):
     All rows of `bins` measure the same functional of the input, and all columns of `decoder` are
     the same vector c. So the gradient at bin k is s(x) = <dL/dx', c> if the bin is open to x, and
     zero otherwise. The vector c is so short that the network computes what it computed before.
-
-    Args:
-        bins: n inputs to K bins.
-        activation: Opens a bin.
-        decoder: K bins to n inputs, without a bias.
-        network: The network that was being trained.
     """
 
     def __init__(

@@ -44,14 +44,7 @@ Scene = tuple[str, str, Setup]
 
 @dataclass(frozen=True)
 class DashboardAudit:
-    """One audit of a dashboard.
-
-    Args:
-        name: Of its folder.
-        when: When it began.
-        result: What it found.
-        link: Address of its report; empty if it has none.
-    """
+    """One audit of a dashboard."""
 
     name: str
     when: datetime
@@ -60,12 +53,7 @@ class DashboardAudit:
 
 
 def dashboard_page(audits: Sequence[DashboardAudit], *, unread: Mapping[str, str]) -> str:
-    """Write one self-contained page about audits in the order of time.
-
-    Args:
-        audits: What is compared.
-        unread: Folders that cannot be read, with the reason.
-    """
+    """Write one self-contained page about audits in the order of time."""
     ordered = sorted(audits, key=lambda audit: (audit.when, audit.name))
     scenes = [_group_people(audit.result) for audit in ordered]
     sections = [_list_section(ordered), _course_section(ordered, scenes), _unread_section(unread)]

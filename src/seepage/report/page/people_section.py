@@ -52,7 +52,6 @@ from seepage.report.words import (
     tell_apart,
     threat_words,
 )
-from seepage.scoring.identification import Identification
 
 # Longest side of a picture, in pixels; larger images are reduced.
 LARGEST = 96
@@ -180,25 +179,15 @@ def _draw_figure(content: Markup | None, caption: str) -> Markup:
 
 def _fine_print(attempt: Attempt) -> str:
     scores = {name: attempt.score(name) for name in ("ssim", "lpips")}
-    certificate = attempt.record.certificate
+    certificate, found = attempt.record.certificate, attempt.identification
     parts = [
         attempt.record.attack.name,
-        *([] if attempt.identification is None else [_place_words(attempt.identification)]),
+        *([] if found is None else [f"place {found.rank} of {found.strangers + 1}"]),
         *([attempt.amount.words()] if attempt.score("exact") else []),
         *(f"{name} {value:.2f}" for name, value in scores.items() if value is not None),
         *([] if certificate is None else [_certificate_words(certificate)]),
     ]
     return ", ".join(parts)
-
-
-def _place_words(found: Identification) -> str:
-    """The person's place among strangers.
-
-    Example:
-        >>> _place_words(Identification(3, 99, "any label", 1.0, 2.0, False, 1.0, 1.0, 1.0))
-        'place 3 of 100'
-    """
-    return f"place {found.rank} of {found.strangers + 1}"
 
 
 def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:

@@ -53,13 +53,7 @@ from seepage.report.words import (
 
 @dataclass(frozen=True)
 class _Measure:
-    """What strips show: PSNR, or the share of columns or words that came back.
-
-    Args:
-        axis: Of the strips.
-        reference: Where the tint begins.
-        name: For captions.
-    """
+    """What strips show: PSNR, or the share of columns or words that came back."""
 
     axis: Axis
     reference: float

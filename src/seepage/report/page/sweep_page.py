@@ -83,14 +83,7 @@ def _write_score(value: float | None, unit: str) -> str:
 
 
 def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verdict) -> str:
-    """Write one self-contained page: the curve of leakage beside that of accuracy, and a table.
-
-    Args:
-        title: What was swept.
-        knob: Its name.
-        points: One for each value, in order.
-        judged: The verdict of the audit behind it.
-    """
+    """Write one self-contained page: the curve of leakage beside that of accuracy, and a table."""
     titles, rows = tabulate_sweep(knob, points)
     caption = (
         "People identified by any attack, and the best guesses: PSNR, or the share of columns or "
