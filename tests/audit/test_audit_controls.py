@@ -8,6 +8,7 @@ import torch
 import seepage as sp
 from seepage.audit import Audit, find_breaches, select_targets
 from seepage.audit.record import join_controls
+from seepage.audit.run_case import serial, side_by_side
 from seepage.core import Reconstruction
 from seepage.core.construct import Component
 from seepage.core.race import Race, Trial
@@ -36,7 +37,7 @@ def digits():
     return sp.data.load("digits", pixels=8)
 
 
-def run(digits, attack, *defenses, people=4, network=(16,), **options):
+def run(digits, attack, *defenses, people=4, network=(16,), executor=serial, **options):
     """Audit the first people, with controls; return the records with what the controls say."""
     audit = Audit(
         tasks=[sp.zoo.mlp(hidden=network, domain=digits.domain)],
@@ -45,7 +46,8 @@ def run(digits, attack, *defenses, people=4, network=(16,), **options):
         controls=True,
         **options,
     )
-    found = audit.run(select_targets(digits, people=people, batch_size=1, start=0))
+    targets = select_targets(digits, people=people, batch_size=1, start=0)
+    found = audit.run(targets, executor=executor)
     return [outcome.record for outcome in found]
 
 
@@ -186,7 +188,7 @@ def test_a_canary_that_a_closed_form_found_says_nothing_about_a_search(noisy):
 def test_a_closed_form_that_cannot_read_the_update_says_nothing_about_a_search(noisy):
     race = Race("psnr", (Trial("analytic_fc", 0, (5.0,)),), ("systematic", "analytic_fc"))
     signed = [
-        replace(record, defense=(Component("Sign", {}),) if record.defense else ())
+        replace(record, defense=(Component("Sign", {}),) if record.defense else (), readable=False)
         for record in with_race(noisy, defended=race, steps=320)
     ]
     behind = [record for record in join_controls(signed) if record.defense]
@@ -328,6 +330,74 @@ def test_where_an_attack_finds_whoever_is_looked_for_the_headline_says_so(signal
     assert "this cannot be trusted: the attacks also find people who are not" in told.headline
     assert f"{hits} of {tested} people were found" in " ".join(told.details)
     assert "at least 1 in" not in " ".join(told.details)
+
+
+@dataclass(frozen=True, repr=False)
+class Shuffled(OnAggregate):
+    """Shares the entries of every tensor in an order that nobody else knows."""
+
+    def __call__(self, update, *, rng):
+        return update.map(
+            lambda tensor: tensor.flatten()[rng.permutation(tensor.numel())].reshape(tensor.shape)
+        )
+
+    def expected(self, update):
+        return update
+
+
+@pytest.fixture(scope="module")
+def shuffled(digits):
+    quick = sp.auto(effort="quick", budget=640)
+    return run(digits, quick, Shuffled(), people=1, network=(8,), executor=side_by_side)
+
+
+def test_behind_a_defense_that_no_closed_form_reads_the_search_has_a_control(shuffled):
+    alone = [record for record in shuffled if record.control_kind == "search"]
+    assert [len(record.defense) for record in alone] == [0, 0, 0]
+    assert all(record.effort["simulates"] and record.race.trials for record in alone)
+    bare, behind = join_controls(shuffled)
+    assert not bare.control.searched, "a closed form found the person, and its canaries"
+    assert behind.control.searched
+    assert behind.control.able
+    assert levels(shuffled)[str(behind.defense)] == {Level.not_shown}
+    told = " ".join(verdict([behind]).details)
+    assert "the search alone found 3 of 3 people" in told
+
+
+def test_a_search_that_does_not_find_its_canaries_hides_nobody(shuffled):
+    missed = [
+        replace(record, identification=tuple(replace(i, rank=9) for i in record.identification))
+        if record.control_kind == "search"
+        else record
+        for record in shuffled
+    ]
+    behind = join_controls(missed)[1]
+    assert levels(missed)[str(behind.defense)] == {Level.inconclusive}
+    assert "were not found by the search alone" in " ".join(verdict([behind]).details)
+
+
+def test_the_search_alone_is_only_a_control_where_closed_forms_cannot_speak(digits):
+    def kinds(task, *defenses):
+        audit = Audit(tasks=[task], attacks={"auto": sp.auto()}, defenses=defenses, controls=True)
+        cases = audit.cases(select_targets(digits, people=1, batch_size=1))
+        return {case.control for case in cases}
+
+    assert "search" in kinds(sp.zoo.mlp(domain=digits.domain), sp.Sign())
+    assert "search" not in kinds(sp.zoo.mlp(domain=digits.domain), sp.AddGaussian(0.1))
+    # No closed form applies to the network, so that every control is one of the search.
+    assert "search" not in kinds(sp.zoo.resnet20(domain=digits.domain), sp.Sign())
+
+
+def test_a_defense_of_ones_own_tells_whether_closed_forms_can_read_it(digits):
+    @dataclass(frozen=True, repr=False)
+    class Halved(OnAggregate):
+        keeps_gradient = True
+
+        def expected(self, update):
+            return update.map(lambda tensor: tensor / 2)
+
+    found = run(digits, sp.attacks.analytic_fc(), Halved(), Shuffled(), people=1)
+    assert [record.control.relevant for record in join_controls(found)] == [True, True, False]
 
 
 @dataclass(frozen=True, repr=False)

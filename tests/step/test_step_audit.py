@@ -15,7 +15,7 @@ from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
-from seepage.step.step_attacks import FindRange, TryRanges
+from seepage.step.step_attacks import FindRange
 from seepage.step.step_inputs import list_ranges
 from seepage.step.step_loss import unreduce_loss
 
@@ -520,9 +520,8 @@ def test_a_search_finds_the_range_of_inputs_that_nobody_declared(photo, low, hig
     search = sp.attacks.inverting_gradients(steps=100, restarts=1, tv=1e-4)
     ranges = list_ranges((3, 12, 12), declared=None, others=None)
     assert ranges[0] == wide
-    found = TryRanges(search, ranges)(seen, rng=sp.rng(1))
+    found = FindRange(search, ranges)(seen, rng=sp.rng(1))
     alone = search(seen, rng=sp.rng(1))
-    assert found.trace.restarts == 3
     # The noise of the start that a wide range lets through is most of the error.
     assert (found.inputs - truth).norm() < 0.8 * (alone.inputs - truth).norm()
 
@@ -534,10 +533,9 @@ def test_searches_try_several_ranges_only_if_none_is_known(photo):
     for options, runs in cases:
         step = (model, nn.CrossEntropyLoss(), batch)
         asked = {"threat": known, "steps": 3, "attacks": ["inverting_gradients"], **options}
-        (record,) = sp.audit_step(*step, **asked).records
-        assert record.effort["restarts"] == runs
-        (case,) = sp.audit_step(*step, threat=known, steps=3, **options).cases
-        assert isinstance(case.attack, FindRange) == (runs > 1)
+        for chosen in (asked, {"threat": known, "steps": 3, **options}):
+            (case,) = sp.audit_step(*step, **chosen).cases
+            assert isinstance(case.attack, FindRange) == (runs > 1)
 
 
 def test_attacks_are_asked_for_by_name_or_as_values(photo):
@@ -607,6 +605,20 @@ def test_a_control_is_drawn_again_where_there_is_time_for_it():
     # Others who would leave too few strangers are no canaries.
     few = sp.audit_step(*step, **options, others=images[1:12], effort="thorough")
     assert len(few.controls) == 2
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_behind_signs_the_control_of_a_step_is_of_the_search_alone():
+    torch.manual_seed(0)
+    images = torch.rand(40, 1, 8, 8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
+    step = (model, nn.CrossEntropyLoss(), (images[:1], torch.tensor([2])))
+    options = {"domain": (0, 1), "others": images[1:], "steps": 640, "seconds": 300}
+    for defense, kinds in ((sp.Sign(), ["canary", "search"]), (sp.AddGaussian(10.0), ["canary"])):
+        found = sp.audit_step(*step, **options, defense=defense)
+        assert [case.control for case, _ in found.controls] == kinds
+        assert found.records[0].control.searched == ("search" in kinds)
+    assert not found.identified
 
 
 def test_others_with_labels_hide_a_person_among_those_of_the_same_label():

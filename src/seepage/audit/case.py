@@ -19,10 +19,11 @@ from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, 
 from seepage.core.construct import Component
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
+from seepage.rehearsal.public_data import Searches
 from seepage.threats.threat import Threat
 
 Identity = dict[str, Any]
-ControlKind = Literal["canary", "noise"]
+ControlKind = Literal["canary", "noise", "search"]
 
 
 def describe_defense(client: Client) -> Defense:
@@ -141,8 +142,8 @@ class Case(_GridCell):
         target: Whose data is private.
         seed: Of the adversary's randomness and, together with the private data, of the client's.
         metrics: What to measure; None takes all that fit the inputs.
-        control: For a control, whether the update of the canaries is attacked, or noise of the
-            same norms.
+        control: For a control, whether the update of the canaries is attacked, noise of the same
+            norms, or the update of the canaries by the search alone.
         others: For a control, people whom its guess has no part of.
     """
 
@@ -190,6 +191,16 @@ class Case(_GridCell):
         key = client_key(self.seed, self.client, self.target)
         seen = self.threat.observe(self.client, self.broadcast, self.private, rng=key)
         return _replace_by_noise(seen, key.fork("noise")) if self.control == "noise" else seen
+
+    def search_alone(self) -> list[Case]:
+        """The same control for the search alone; none if the attack has no closed form to leave."""
+        if not isinstance(self.attack, Searches):
+            return []
+        try:
+            alone = self.attack.search_alone(self.observe())
+        except Exception:  # noqa: BLE001 - the control fails as well, and says why
+            return []
+        return [replace(self, attack=alone, control="search", others=())] if alone else []
 
     @property
     def name(self) -> str:

@@ -65,7 +65,8 @@ def adversaries(
         # is adapted to a single defense and refuses.
         already = unaware in threats and attack == adaptive(plain)
         if plain is not attack and not already:
-            called = names.setdefault(stable_repr(plain), _name_unaware(name))
+            own = Component.of(name)
+            called = names.setdefault(stable_repr(plain), replace(own, name=UNAWARE + own.name))
             every[unaware, called] = unaware, called, plain
     return list(every.values())
 
@@ -99,12 +100,6 @@ def _give_public(attack: Attack, target: Target, public: Mapping[str, PublicData
     if not isinstance(attack, Rehearses) or target.data not in public:
         return attack
     return attack.with_public(public[target.data])
-
-
-def _name_unaware(name: Name) -> Name:
-    if isinstance(name, Component):
-        return replace(name, name=UNAWARE + name.name)
-    return UNAWARE + name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,7 +200,11 @@ class Audit:
         and in a guess from noise of the same norms. Once for each data set and batch size, with
         the first seed. Without the defense there are canaries enough for a majority, in several
         batches where batches are small; with a defense and for noise there is one batch.
+
+        Behind a defense that closed forms cannot read, a search is left. Canaries that a closed
+        form found say nothing about it, so it attacks them once more alone.
         """
+        unreadable = not all(client.chain.keeps_gradient for client in clients)
         bare = [Client(local, chain()) for local in self.locals]
         every = {stable_repr(client): client for client in [*bare, *clients]}.values()
         found: list[Case] = []
@@ -225,6 +224,8 @@ class Audit:
                     ]
                     found += [replace(case, control="canary", others=others) for case in cases]
                     found += [replace(case, control="noise", others=others) for case in cases[:1]]
+                    if unreadable and not client.chain.links:
+                        found += [alone for case in cases for alone in case.search_alone()]
         return found
 
     def run(self, targets: Iterable[Target], *, executor: Executor = serial) -> Iterator[Outcome]:

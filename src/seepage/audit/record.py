@@ -61,6 +61,7 @@ class Control:
         labels: For each canary behind the same defense, the chance to guess its label, and whether
             the attack had it right.
         relevant: Whether what found canaries without the defense can read the update behind it.
+        searched: Whether `bare` is of the search alone, since closed forms cannot read the update.
     """
 
     bare: tuple[int, int, float] | None = None
@@ -68,6 +69,7 @@ class Control:
     negative: tuple[int, int, float] = (0, 0, 0.0)
     labels: tuple[tuple[float, bool], ...] = ()
     relevant: bool = True
+    searched: bool = False
 
     @property
     def able(self) -> bool:
@@ -109,13 +111,14 @@ class Record:
         bound: The values of a bound; None for an attack.
         identification: Place of each person among strangers; empty without a truth.
         label_chance: How often a guess of the most frequent label is right.
-        control_kind: "canary" or "noise" for a control; empty for an attack on people.
+        control_kind: "canary", "noise" or "search" for a control; empty for an attack on people.
         negatives: For a control, the places of other people, whom its guess has no part of.
         race: How the attack was chosen, if it was chosen by rehearsing.
         applicable: False if the attack cannot take this case: `error` then says why, and nothing
             failed.
         sampling: How the people were chosen: "at random", "in order" or "by number"; empty if that
             is not known.
+        readable: Whether closed forms can read the update behind the defense.
         control: How the controls of this attack went; None if none was run. Not stored, but put
             together from the records of the controls.
     """
@@ -144,6 +147,7 @@ class Record:
     race: Race | None = None
     applicable: bool = True
     sampling: str = ""
+    readable: bool = False
     control: Control | None = None
 
     @property
@@ -237,7 +241,9 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
         return None
     canaries = [c for c in controls if c.control_kind == "canary"]
     bare = [c for c in canaries if not c.defense]
-    relevant = [c for c in bare if _speaks_for(c, record)]
+    alone = [c for c in controls if c.control_kind == "search"]
+    found = [c for c in bare if _speaks_for(c, record)]
+    relevant = found or [c for c in alone if _speaks_for(c, record)]
     same = [c for c in canaries if c.defense == record.defense and c.defense]
     tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
     hits = sum(one.singled_out for one in tried)
@@ -251,7 +257,8 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     )
     negative = hits, len(tried), luck
     silent = bool(bare) and not relevant
-    return Control(_count(relevant or bare), _count(same), negative, labels, not silent)
+    searched = bool(relevant) and not found
+    return Control(_count(relevant or bare), _count(same), negative, labels, not silent, searched)
 
 
 def _speaks_for(control: Record, record: Record) -> bool:
@@ -261,20 +268,17 @@ def _speaks_for(control: Record, record: Record) -> bool:
     more. A canary that it found then shows nothing, least of all that a search is strong which is
     left to `auto`.
     """
-    race = control.race
-    if race.trials if race is not None else record.attack.name not in _CLOSED_FORMS:
-        return True
-    if not {link.name for link in record.defense} <= _READABLE:
+    race, other = control.race, record.race
+    if control.effort.get("simulates"):
+        # What won a race is no weaker than the searches in it.
+        raced = other is not None and any(trial.steps for trial in other.trials)
+        return raced or bool(record.effort.get("simulates"))
+    if record.defense and not record.readable:
         return False
-    if race is None or record.race is None:
+    if race is None or other is None:
         return True
-    tried = {*record.race.chosen, *(trial.attack for trial in record.race.trials)}
+    tried = {*other.chosen, *(trial.attack for trial in other.trials)}
     return bool(tried & {*race.chosen})
-
-
-_CLOSED_FORMS = {"analytic_fc", "april", "exact_batch", "rgap"}
-# Behind these the update is still a multiple of a gradient, but for noise or rounding.
-_READABLE = {"AddGaussian", "AddLaplace", "Clip", "ClipEach", "Mean", "Quantize"}
 
 
 def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:

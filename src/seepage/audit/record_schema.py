@@ -181,16 +181,17 @@ _FIELDS: Mapping[str, Check] = {
     "bound": _or_none(_BOUND),
     "identification": _IDENTIFICATIONS,
     "label_chance": _or_none(lambda value: _is_number(value) and 0 <= float(value) <= 1),
-    "control_kind": _one_of("", "canary", "noise"),
+    "control_kind": _one_of("", "canary", "noise", "search"),
     "negatives": _IDENTIFICATIONS,
     "race": _or_none(_RACE),
     "applicable": _is_truth_value,
     "sampling": _is_word,
+    "readable": _is_truth_value,
     "control": lambda value: value is None,
     "batch_size": _is_place,
 }
 # What records of 0.2 lack; they are read as if it were there.
-_ADDED: Mapping[str, object] = {"applicable": True, "sampling": ""}
+_ADDED: Mapping[str, object] = {"applicable": True, "sampling": "", "readable": False}
 
 
 def check_record(plain: object) -> None:

@@ -68,6 +68,7 @@ def _begin_record(case: AnyCase) -> Record:
         model=case.task.name,
         local=Component.of(case.client.local),
         defense=describe_defense(case.client),
+        readable=case.client.chain.keeps_gradient,
         threat=Component.of(case.threat) if isinstance(case, Case) else None,
         attack=Component.of(case.attack_name if isinstance(case, Case) else case.name),
         seed=case.seed,
@@ -172,6 +173,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     }
     if trace.race is not None and trace.race.cut:
         effort["cut"] = 1
+    if trace.simulates:
+        effort["simulates"] = 1
     # Whether a client that vets the planted network would have noticed.
     planted = isinstance(case.attack, ActiveAttack)
     record = replace(

@@ -127,7 +127,7 @@ def run(
             cases, name, notes, where = spec.cases, spec.title, spec.source.text, spec.source.device
         else:
             cases, name = _require_cases(spec_or_cases), "Audit"
-            where = _find_device(cases)
+            where = str(next(iter(cases[0].task.parameters.values())).device) if cases else "cpu"
         if resume and (folder / DATABASE).is_file():
             store = AuditStore.resume(
                 folder,
@@ -299,12 +299,6 @@ def _choose_executor(
     if count > 1 or timeout is not None:
         return Pool(spec.source, count, out / CHECKPOINTS, timeout)
     return side_by_side if on_gpu else serial
-
-
-def _find_device(cases: Sequence[AnyCase]) -> str:
-    if not cases:
-        return "cpu"
-    return str(next(iter(cases[0].task.parameters.values())).device)
 
 
 def _run_missing(

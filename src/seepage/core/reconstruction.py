@@ -26,6 +26,8 @@ class Trace:
         seconds: Wall-clock time; a share of it if several were attacked side by side.
         device: Where it ran.
         race: How the attack was chosen, if it was chosen by rehearsing.
+        simulates: Whether guesses were compared by the update that the client would share, defense
+            included. Other attacks read the update as a gradient.
     """
 
     objective: tuple[float, ...] = ()
@@ -34,6 +36,7 @@ class Trace:
     seconds: float = 0.0
     device: str = "cpu"
     race: Race | None = None
+    simulates: bool = False
 
     @property
     def steps(self) -> int:

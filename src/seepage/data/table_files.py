@@ -156,7 +156,9 @@ def read_table(
             f"expected a table of two rows or more, with a column to predict, in {name}, got "
             f"{len(rows)} rows of {len(rows.cells)} columns"
         )
-    return _make_dataset(name, rows, label or _guess_label(rows.cells), declared)
+    lowered = {key.lower(): key for key in rows.cells}
+    guessed = next((lowered[word] for word in _LABELS if word in lowered), list(rows.cells)[-1])
+    return _make_dataset(name, rows, label or guessed, declared)
 
 
 def csv_file(request: DataRequest) -> Dataset:
@@ -288,11 +290,6 @@ def _make_labels(
         )
     codes = {word: code for code, word in enumerate(words)}
     return torch.tensor([codes[cell] for cell in cells]), tuple(words)
-
-
-def _guess_label(cells: Cells) -> str:
-    lowered = {key.lower(): key for key in cells}
-    return next((lowered[word] for word in _LABELS if word in lowered), list(cells)[-1])
 
 
 def _is_missing(cell: str) -> bool:

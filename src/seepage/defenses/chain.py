@@ -93,6 +93,11 @@ class Chain:
         """Whether every link acts on one client's finished update."""
         return not self.input_defenses and self.consumes == "aggregate" and self.aggregation is None
 
+    @property
+    def keeps_gradient(self) -> bool:
+        """Whether closed forms can read the update; a link that does not say so prevents it."""
+        return all(getattr(link, "keeps_gradient", False) for link in self.links)
+
     def broadcast(self, task: Task) -> Task:
         """Return the network that server and clients hold."""
         for link in self.input_defenses:
@@ -178,11 +183,15 @@ def _rank(link: Protection) -> int:
 class Link:
     """Abstract: a frozen value whose `repr` is the shortest call that builds it.
 
+    Set `keeps_gradient` if the update stays a multiple of a gradient, but for noise or rounding.
+
     Example:
         >>> from seepage.defenses import Prune
         >>> Prune(0.9), Prune(0.9, scope="update")
         (Prune(0.9), Prune(0.9, scope='update'))
     """
+
+    keeps_gradient: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         """Write positional arguments bare, and leave out arguments that equal their default."""

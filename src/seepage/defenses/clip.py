@@ -32,6 +32,7 @@ class Clip(OnAggregate):
         Liu et al., 2024, Sec. 3 (liu2024systematic)
     """
 
+    keeps_gradient: ClassVar[bool] = True
     max_norm: float
 
     def __post_init__(self) -> None:
@@ -53,6 +54,7 @@ class ClipEach(OnUpdate):
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
     """
 
+    keeps_gradient: ClassVar[bool] = True
     consumes: ClassVar[Granularity] = "per_example"
     produces: ClassVar[Granularity] = "per_example"
 
@@ -78,6 +80,7 @@ class Mean(OnUpdate):
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
     """
 
+    keeps_gradient: ClassVar[bool] = True
     consumes: ClassVar[Granularity] = "per_example"
     produces: ClassVar[Granularity] = "aggregate"
 
@@ -119,6 +122,7 @@ class AddGaussian(OnAggregate):
         Abadi et al., 2016 (abadi2016deep); Liu et al., 2024 (liu2024systematic)
     """
 
+    keeps_gradient: ClassVar[bool] = True
     std: float
 
     def __post_init__(self) -> None:
@@ -142,6 +146,7 @@ class AddLaplace(OnAggregate):
         Zhu et al., 2019, Sec. 5 (zhu2019deep)
     """
 
+    keeps_gradient: ClassVar[bool] = True
     scale: float
 
     def __post_init__(self) -> None:

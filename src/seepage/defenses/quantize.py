@@ -7,6 +7,7 @@ Rounding has derivative zero almost everywhere, so an adversary could not search
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,7 @@ class Quantize(OnAggregate):
         Alistarh et al., 2017 (alistarh2017qsgd); rounding here is to nearest, not random
     """
 
+    keeps_gradient: ClassVar[bool] = True
     bits: int
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -155,7 +155,8 @@ def read_layers(task: Task, layers: Sequence[SpanLayer], inputs: Tensor) -> Laye
     embeddings = [n for n in embeddings if f"{n}.weight" in task.parameters]
     rows: dict[str, list[Tensor]] = {layer.name: [] for layer in layers}
     tokens: dict[str, list[Tensor]] = {name: [] for name in embeddings}
-    for part in _chunks(task, inputs):
+    size = max(1, _CHUNK // max(1, inputs[0].numel() * 64))
+    for part in map(task.move_inputs, torch.split(inputs, size)):
         with layer_inputs(plain.network, [*rows, *embeddings]) as read, torch.no_grad():
             plain.outputs(plain.parameters, part)
         for layer in layers:
@@ -168,12 +169,6 @@ def read_layers(task: Task, layers: Sequence[SpanLayer], inputs: Tensor) -> Laye
         {name: torch.cat(parts) for name, parts in rows.items()},
         {name: torch.cat(parts) for name, parts in tokens.items() if parts},
     )
-
-
-def _chunks(task: Task, inputs: Tensor) -> Iterator[Tensor]:
-    size = max(1, _CHUNK // max(1, inputs[0].numel() * 64))
-    for part in torch.split(inputs, size):
-        yield task.move_inputs(part)
 
 
 def span_scores(

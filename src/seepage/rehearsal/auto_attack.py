@@ -115,16 +115,22 @@ EFFORTS: dict[str, Effort] = {
 class Auto:
     """Computes what can be computed, and searches for the rest as rehearsals recommend.
 
-    The arguments are those of `auto`.
+    The arguments are those of `auto`; without `closed_forms` it only searches.
     """
 
     effort: Effort
     public: PublicData | None = None
     seconds: float | None = None
+    closed_forms: bool = True
 
     def with_public(self, public: PublicData) -> Auto:
         """The same attack with public inputs to rehearse on; its own are kept if it has some."""
         return self if self.public is not None else replace(self, public=public)
+
+    def search_alone(self, seen: Observation) -> Auto | None:
+        """The attack without closed forms; None if it only computes or only searches anyway."""
+        searches = {bool(option.options) for option in check_applicability(seen).chosen}
+        return replace(self, closed_forms=False) if len(searches) == 2 else None
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack one update."""
@@ -170,7 +176,7 @@ class Auto:
         computed: dict[str, Reconstruction] = {}
         refused = dict(found.refused)
         for option in found.chosen:
-            if option.options:
+            if option.options or not self.closed_forms:
                 continue
             try:
                 # Only steps of searches count.

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from seepage.core import Attack, Batch, Domain, Rng, Task
+from seepage.core import Attack, Batch, Domain, Observation, Rng, Task
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
 from seepage.domains import Image, Signal
@@ -78,6 +78,14 @@ class Rehearses(Protocol):
 
     def with_public(self, public: PublicData, /) -> Attack:
         """The same attack with these to rehearse on, unless it has some already."""
+
+
+@runtime_checkable
+class Searches(Protocol):
+    """An attack that computes what it can, and searches for the rest."""
+
+    def search_alone(self, seen: Observation, /) -> Attack | None:
+        """The attack without closed forms; None if it only computes or only searches anyway."""
 
 
 def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:

@@ -11,7 +11,7 @@ from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.report.intervals import Interval, join_shared, mean_interval
 from seepage.report.leak import SATURATED, Attempt, Level, Verdict, Victim, attempts, strongest
-from seepage.report.words import Setup, count_noun, decibels, label_setups, list_words
+from seepage.report.words import Setup, count_noun, decibels, label_setups
 
 # Another seed alone can change the PSNR by less than this, in dB.
 NOTICED = 1.0
@@ -269,20 +269,18 @@ def comparison_verdict(found: Sequence[Change]) -> Verdict:
     alone = len(found) - len(both)
     details = [
         *(f"Within noise: {told}." for told in noisy),
-        *(f"Most: {_tell(change, labels)}." for change in both[:1] if any(counts)),
+        *(
+            f"Most: {most.victim[0]} #{most.victim[1]} with {most.words(labels)}, "
+            f"{_tell_side(most.before, 'before')} and {_tell_side(most.after, 'now')}."
+            for most in both[:1]
+            if any(counts)
+        ),
         f"Compared: {count_noun(len(both), 'person', 'people')} of "
         f"{count_noun(len(moved), 'setup')} ({counts[0]} worse, {counts[1]} better, "
         f"{len(both) - sum(counts)} within {NOTICED:g} dB)"
         + (f"; {alone} are in one audit only." if alone else "."),
     ]
     return Verdict(level, headline, tuple(details))
-
-
-def _tell(change: Change, labels: Mapping[Setup, str]) -> str:
-    return (
-        f"{change.victim[0]} #{change.victim[1]} with {change.words(labels)}, "
-        f"{list_words([_tell_side(change.before, 'before'), _tell_side(change.after, 'now')])}"
-    )
 
 
 def _tell_side(attempt: Attempt | None, when: str) -> str:

@@ -167,11 +167,14 @@ def _find_in_audit(
     for key, records in groups.items():
         data, model, setup = key
         own = [a for a in tried if (a.record.data, a.record.model, Setup.of(a.record)) == key]
+        known = dict.fromkeys(
+            f"the network and its weights, {threat_words(r.threat)}" for r in records
+        )
         about = {
             "subject": f"{data}: {models[model]}, {setups[setup]}",
             "effort": describe_effort(records),
             "control": _tell_control(records),
-            "adversary": _tell_adversary(records),
+            "adversary": list_words(list(known), "or"),
             "source": source,
         }
         if not own:
@@ -188,7 +191,8 @@ def _find_in_audit(
             interval="" if status is Status.unclear else share,
             **about,
         )
-        if any(_hides_labels(record) for record in records):
+        hidden = [r for r in records if r.threat and not r.threat.arguments.get("knows_labels")]
+        if any("label_accuracy" in record.scores for record in hidden):
             yield _judge_labels(people, about)
 
 
@@ -220,11 +224,6 @@ def _judge_unscored(
     )
 
 
-def _hides_labels(record: Record) -> bool:
-    known = record.threat is None or bool(record.threat.arguments.get("knows_labels"))
-    return not known and "label_accuracy" in record.scores
-
-
 def _judge_labels(people: People, about: Mapping[str, str]) -> DossierFinding:
     """Labels are attributes: a diagnosis may be one. No control tells whether a test is able."""
     found = count_labels(people)
@@ -247,11 +246,6 @@ def _tell_share(found: Sequence[bool], people: People) -> str:
         f"95 % interval from {count_noun(len(set(updates)), 'update')}: {100 * share.low:.1f} to "
         f"{100 * share.high:.1f} % of people"
     )
-
-
-def _tell_adversary(records: Sequence[Record]) -> str:
-    known = dict.fromkeys(threat_words(record.threat) for record in records)
-    return list_words([f"the network and its weights, {words}" for words in known], "or")
 
 
 def _tell_control(records: Sequence[Record]) -> str:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Record
 from seepage.report.contradiction import contradictions
@@ -176,14 +174,9 @@ def name_inputs(audit: AuditResult) -> str:
         audit.guess(record) if (truth := audit.truth(record)) is None else truth
         for record in samples
     )
-    nouns = {_noun(values) for values in inputs if values is not None}
-    return nouns.pop() if len(nouns) == 1 else "inputs"
-
-
-def _noun(truth: Tensor) -> str:
-    if not truth.is_floating_point():
-        return "texts"
-    return {4: "images", 3: "signals", 2: "rows"}.get(truth.ndim, "inputs")
+    kinds = {v.ndim if v.is_floating_point() else 0 for v in inputs if v is not None}
+    names = {0: "texts", 4: "images", 3: "signals", 2: "rows"}
+    return names.get(kinds.pop(), "inputs") if len(kinds) == 1 else "inputs"
 
 
 def tell_people(people: People, noun: str, where: str = "") -> str:
@@ -354,12 +347,15 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     canaries = "people whom the audit had chosen itself"
     works = any(attempt.level.identified for attempt in tried)
     besides = "though it found others" if works else "not even without a defense"
-    first = f"Positive control: {canaries} were not found, {besides}."
+    alone = not able and any(control.searched for control in controls)
+    by = " by the search alone" if alone else ""
+    first = f"Positive control: {canaries} were not found{by}, {besides}."
     if not counts:
         first = "Positive control: it gave no result."
     elif able or not any(control.relevant for control in controls):
-        found_of, tried_on, _ = min(counts, key=lambda count: (count[1], count[0]))
-        how = "the attack" if able else "a closed form"
+        found_of, tried_on, _ = least = min(counts, key=lambda count: (count[1], count[0]))
+        alone = any(control.searched and control.bare == least for control in able)
+        how = ("the search alone" if alone else "the attack") if able else "a closed form"
         first = (
             f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
         )

@@ -106,6 +106,7 @@ class GradientMatching:
                 diverged=outcome.diverged,
                 seconds=outcome.seconds,
                 device=str(outcome.point.device),
+                simulates=True,
             ),
         )
 

@@ -275,13 +275,16 @@ def audit_step(
         else:
             mode = task.in_mode(known.mode)
             loop = TrainingLoop(wrapped, own_loss, autocast, mode, client, _move(who, task), shape)
-            real = _compute_real(loop, gradients)
+            with _needs_a_function(mode):
+                mode.check(loop.batch)
+                real = loop.compare() if gradients is None else loop.accept(gradients)
             if real.gradients is not None:
                 sent = SentUpdate(real.gradients, client, known, who.require_batch(), key)
                 who = replace(who, captured=sent)
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
         canaries = _choose_canaries(who, others, effort)
+        held = read_public(public, others, taken=len(private) * max(1, len(canaries)))
         listed = list_attacks(
             attacks,
             seen,
@@ -291,9 +294,7 @@ def audit_step(
             seconds=seconds,
             controls=len(canaries),
             shared=not client.chain.links,
-            public=_shape_public(
-                read_public(public, others, taken=len(private) * max(1, len(canaries))), task
-            ),
+            public=held and replace(held, inputs=as_public(held.inputs, task.domain.shape)),
             ranges=list_ranges(shape, declared=domain, others=others),
         )
         return run_attacks(
@@ -305,12 +306,6 @@ def audit_step(
             promise="" if privacy is None else privacy.account,
             real=real,
         )
-
-
-def _shape_public(public: PublicData | None, task: Task) -> PublicData | None:
-    if public is None:
-        return None
-    return replace(public, inputs=as_public(public.inputs, task.domain.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -398,12 +393,6 @@ def _move(who: Target, task: Task) -> Batch:
     """The private batch, on the device of the network and in its precision."""
     reference = next(iter(task.parameters.values()))
     return who.require_batch().to(device=reference.device, dtype=reference.dtype)
-
-
-def _compute_real(loop: TrainingLoop, gradients: Mapping[str, Tensor | None] | None) -> RealStep:
-    with _needs_a_function(loop.task):
-        loop.task.check(loop.batch)
-        return loop.compare() if gradients is None else loop.accept(gradients)
 
 
 def _observe(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:

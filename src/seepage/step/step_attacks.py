@@ -20,6 +20,7 @@ from seepage.core.rng import require_key
 from seepage.domains.box import Box
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
 from seepage.rehearsal.auto_attack import EffortName
+from seepage.rehearsal.public_data import Searches
 
 # Steps of a search that is asked for by name.
 _STEPS = 1_000
@@ -101,11 +102,8 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
     if counter is not None:
         counted = steps if counter == "steps" else max(1, steps // 20)
         option = replace(option, options={**option.options, counter: counted})
-    attack = option.attack
-    if counter == "steps" and len(ranges) > 1:
-        # Labels are inferred once for all ranges.
-        attack = TryRanges(replace(option, infer_labels=False).attack, ranges)
-        attack = InferLabels(attack) if option.infer_labels else attack
+    several = counter == "steps" and len(ranges) > 1
+    attack = FindRange(option.attack, ranges) if several else option.attack
     infers = {"infer_labels": True} if option.infer_labels else {}
     return StepAttack(Component(asked, {**option.options, **infers}), attack)
 
@@ -138,35 +136,6 @@ def as_public(inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
     return (kept.float() if kept.is_floating_point() else kept).reshape(-1, *shape)
 
 
-@dataclass(frozen=True)
-class TryRanges:
-    """Runs a search once for each range that inputs may have, and keeps the lowest objective.
-
-    A search in too wide a range keeps the noise that it began with, and in too narrow a range it
-    cannot explain the update. So the objective tells which range is right, and no truth is needed.
-
-    Args:
-        attack: The search.
-        ranges: Lowest and highest values to try; each lies in the bounds of the domain.
-    """
-
-    attack: Attack
-    ranges: tuple[tuple[float, float], ...]
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Search in each range."""
-        require_key(rng)
-        found = [self.attack(_narrow(observation, ends), rng=rng) for ends in self.ranges]
-        best = min(found, key=lambda guess: min(guess.trace.finals, default=math.inf))
-        effort = replace(
-            best.trace,
-            finals=tuple(final for guess in found for final in guess.trace.finals),
-            diverged=sum(guess.trace.diverged for guess in found),
-            seconds=sum(guess.trace.seconds for guess in found),
-        )
-        return replace(best, trace=effort)
-
-
 def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:
     """The same observation, with inputs known to lie in a narrower range."""
     domain = observation.task.domain
@@ -179,16 +148,20 @@ def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observatio
 class FindRange:
     """Finds the range of inputs by a short search in each, then attacks in that range.
 
+    A search in too wide a range keeps the noise that it began with, and in too narrow a range it
+    cannot explain the update. So the objective tells which range is right, and no truth is needed.
+
     Args:
         attack: The attack.
-        ranges: As for `TryRanges`; the first is kept if no search runs.
+        ranges: Lowest and highest values to try, in the bounds of the domain; the first is kept if
+            no search runs.
         steps: Steps of the search in each range.
         seconds: How long these may take together at most; None for as long as they take.
     """
 
     attack: Attack
     ranges: tuple[tuple[float, float], ...]
-    steps: int = 100
+    steps: int = _PROBE
     seconds: float | None = None
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
@@ -202,6 +175,11 @@ class FindRange:
                 lowest[bounds] = min(found.trace.finals, default=math.inf)
         best = min(lowest, key=lambda bounds: lowest[bounds], default=self.ranges[0])
         return self.attack(_narrow(observation, best), rng=rng)
+
+    def search_alone(self, seen: Observation) -> FindRange | None:
+        """The same with the search of its attack alone; None if that is not apart."""
+        alone = self.attack.search_alone(seen) if isinstance(self.attack, Searches) else None
+        return None if alone is None else replace(self, attack=alone)
 
     def _fit(self, observation: Observation) -> int:
         """As many steps as fit into the time."""

@@ -197,7 +197,12 @@ def run_attacks(
             outcome = run_case(attempt)
             if not _proven(outcome.record):
                 made = [_make_control(attempt, batch) for batch in canaries]
-                controls += [(control, run_case(control)) for control in made]
+                tried = [(control, run_case(control)) for control in made]
+                computed = not any(each.record.effort.get("simulates") for _, each in tried)
+                if computed and not attempt.client.chain.keeps_gradient:
+                    alone = [each for control in made for each in control.search_alone()]
+                    tried += [(control, run_case(control)) for control in alone]
+                controls += tried
         if outcome.record.error is not None:
             refused[one.name.name] = outcome.record.error
             continue

@@ -38,7 +38,9 @@ class Axis:
             >>> Axis(0.0, 47.0).ticks()
             [0.0, 10.0, 20.0, 30.0, 40.0]
         """
-        step = _nice((self.high - self.low) / count)
+        wanted = (self.high - self.low) / count
+        scale = 10.0 ** math.floor(math.log10(wanted))
+        step = next(scale * nice for nice in (1, 2, 5, 10) if scale * nice >= wanted * 0.999)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [round(index * step, 10) for index in range(first, last + 1)]
@@ -50,11 +52,6 @@ def span_axis(values: Iterable[float], *, room: float = 0.05) -> Axis:
     low, high = min(finite), max(finite)
     spare = room * (high - low) or 1.0
     return Axis(low - spare, high + spare)
-
-
-def _nice(step: float) -> float:
-    scale = 10.0 ** math.floor(math.log10(step))
-    return next(scale * nice for nice in (1, 2, 5, 10) if scale * nice >= step * 0.999)
 
 
 # The label of a strip, a note in small type, and its track.
