@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import seepage as sp
 from seepage.core.errors import Diverged, InvalidValue, MissingKnowledge, UnknownName
 from seepage.core.progress import listen
 from seepage.domains import CIFAR10
-from seepage.search import Adam, GradientMatching, Search, StepDecay
+from seepage.search import Adam, Engine, GradientMatching, Search, StepDecay
 from seepage.search.fast import row_simulation
 from seepage.search.objective import Layout, Objective
 
@@ -34,6 +35,51 @@ def test_a_photo_comes_back_through_two_convolutions(photos):
     attack = sp.attacks.inverting_gradients(steps=500, restarts=1, tv=1e-6)
     guess = attack(observe(sp.zoo.cnn(variant="cnn3-v3"), batch), rng=sp.rng(1))
     assert psnr(guess, batch).item() > 30
+
+
+class Averaged(nn.Module):
+    """One block of attention over patches of 4 x 4, whose outputs are averaged."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.positions = nn.Parameter(0.02 * torch.randn(1, 16, width))
+        self.norm, self.mixed = nn.LayerNorm(width), nn.Linear(width, 3 * width)
+        self.wide, self.head = nn.Linear(width, width), nn.Linear(width, 10)
+
+    def forward(self, inputs):
+        tokens = self.patches(inputs).flatten(2).transpose(1, 2) + self.positions
+        q, k, v = self.mixed(self.norm(tokens)).chunk(3, -1)
+        tokens = tokens + (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1) @ v
+        return self.head((tokens + nn.functional.gelu(self.wide(tokens))).mean(1))
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        domain = sp.data.load("photos", pixels=16).domain
+        return sp.Task(Averaged().eval(), sp.cross_entropy, domain, name="transformer")
+
+
+WHITENED = {"distance": "whitened", "optimiser": "lbfgs", "step_size": 1.0, "tv": (1e-1, 1e-3)}
+
+
+def test_a_whitened_distance_reads_patches_that_a_cosine_averages(transformer):
+    batch = sp.data.load("photos", pixels=16).batch(1)
+    seen = observe(transformer, batch)
+    plain = sp.attacks.inverting_gradients(steps=300, tv=1e-4)(seen, rng=sp.rng(1))
+    guess = sp.attacks.inverting_gradients(steps=300, **WHITENED)(seen, rng=sp.rng(1))
+    assert psnr(guess, batch).item() > psnr(plain, batch).item() + 5
+
+
+def test_whitened_searches_side_by_side_are_those_one_by_one(transformer):
+    photos = sp.data.load("photos", pixels=16)
+    seen = [observe(transformer, photos.batch(1, start=i)) for i in range(2)]
+    attack = sp.attacks.inverting_gradients(steps=5, engine=Engine(rows=2), **WHITENED)
+    both = attack.many(seen, rngs=[sp.rng(0), sp.rng(1)])
+    for case, rng, found in zip(seen, (sp.rng(0), sp.rng(1)), both, strict=True):
+        torch.testing.assert_close(found.inputs, attack(case, rng=rng).inputs, rtol=0, atol=1e-3)
 
 
 @pytest.mark.slow

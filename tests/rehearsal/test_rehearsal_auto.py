@@ -320,6 +320,18 @@ def test_every_contender_searches(photos, task, size):
         assert guess.trace.steps > 0
 
 
+def test_a_network_with_layer_norm_is_searched_by_a_whitened_distance_first(photos):
+    layers = (nn.Conv2d(3, 8, 4, stride=4), nn.Flatten(2), nn.LayerNorm(16), nn.Flatten())
+    model = nn.Sequential(*layers, nn.Linear(8 * 16, 10))
+    task = sp.Task(model, sp.cross_entropy, photos.domain, name="normalised")
+    bare, defended = (observe(task, photos.take([0]), defense=d) for d in (None, sp.Prune(0.9)))
+    first, *rest = list_contenders(bare, check_applicability(bare))
+    assert first.options["distance"] == "whitened"
+    assert first.build(2)(bare, rng=sp.rng(1)).trace.steps > 0
+    for one in (*rest, *list_contenders(defended, check_applicability(defended))):
+        assert one.options.get("distance") != "whitened"
+
+
 def test_behind_a_defense_leaders_are_tried_in_all_three_ways(photos, task):
     seen = observe(task, photos.take([0]), defense=sp.Prune(0.9))
     listed = list_contenders(seen, check_applicability(seen))

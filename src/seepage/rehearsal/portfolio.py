@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from torch import nn
+
 from seepage.attacks import ATTACKS, ReadLogits, adaptive
 from seepage.attacks.applicability import Applicability
 from seepage.attacks.image_prior import PriorNetwork, through
@@ -31,6 +33,8 @@ _PRIOR_WIDTH = 16
 _FALLING, _FALLING_DEFENDED = (1e-1, 1e-5), (1e-1, 1e-3)
 # A constant total variation that is hardly felt.
 _WEAK = 1e-4
+# For networks whose layers have gradients of nearly one direction, see `Whitened`.
+_TRANSFORMER = {"distance": "whitened", "optimiser": "lbfgs", "step_size": 1.0, "tv": (1e-1, 1e-3)}
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,8 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     one_person = seen.batch_size == 1
     # Of several people at once less comes back, and a prior must replace more.
     early, late = ({"tv": 1e-4}, {"tv": 1e-2}) if one_person else ({"tv": 1e-2}, {"tv": 1e-4})
+    if plain and any(isinstance(layer, nn.LayerNorm) for layer in seen.task.model.modules()):
+        yield Contender(search, _TRANSFORMER)
     yield Contender("systematic", falling if one_person else {**falling, **plain})
     yield Contender("teacher_forced", {"weighting": "entries", **plain})
     yield Contender(search, falling if one_person else {**falling, **plain}, read_logits=one_person)

@@ -9,8 +9,8 @@ and subtracting by autograd would cost more than all convolutions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -22,6 +22,8 @@ from seepage.search.term import Candidate
 
 _SMALL = 2**16
 _SMALL_IN_ALL = 2**22
+# Smallest norm of a tensor, in shares of the largest, that single precision still resolves.
+_ROUNDING = 1e-5
 # The context of an autograd function, to which anything may be attached.
 _Context = Any
 
@@ -269,6 +271,68 @@ class LayerwiseCosine:
         tiny = torch.finfo(norms.dtype).tiny
         weights = (norms / norms.max().clamp_min(tiny)).pow(self.weighting)
         return weights / weights.sum().clamp_min(tiny)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whitened:
+    """The squared distance of each tensor, in which its strong and weak directions weigh alike.
+
+        mean_i || W_i (g_i(x) - g*_i) ||^2 / || W_i g*_i ||^2,   W = U max(S, floor S_1)^-1 U^T
+
+    with U S V^T = g*_i as a matrix. A transformer that averages its patches sends almost the same
+    gradient back to each, so that every matrix of its update is nearly of rank one: the mean patch
+    alone brings the cosine near zero. The weak directions tell patches apart. L-BFGS, which learns
+    the curvature, follows them.
+
+    Args:
+        weight: Factor in the objective.
+        floor: Weakest singular value, in shares of the strongest, that is still made equal.
+        held: The transformations and scales of a case; `prepare` computes them.
+    """
+
+    weight: float = 1.0
+    floor: float = 0.03
+    held: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def prepare(self, observation: Observation) -> Whitened:
+        """Decompose the observed update."""
+        largest = max(float(t.norm()) for t in observation.update)
+        held: dict[str, Tensor] = {}
+        for name, tensor in observation.update.tensors.items():
+            # A gradient that is zero but for rounding, as of the bias of keys, says nothing.
+            if float(tensor.norm()) <= _ROUNDING * largest:
+                continue
+            if tensor.ndim > 1:
+                u, s, _ = torch.linalg.svd(_as_matrix(tensor).double(), full_matrices=False)
+                gain = s[0] / s.clamp_min(self.floor * s[0]) - 1
+                held[f"gain/{name}"] = ((u * gain) @ u.T).to(tensor)
+            held[f"size/{name}"] = _whiten(tensor, held.get(f"gain/{name}")).square().sum()
+        return replace(self, held=held)
+
+    def with_held(self, held: Mapping[str, Tensor]) -> Whitened:
+        """The same for another case."""
+        return replace(self, held=held)
+
+    def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
+        """Compare each tensor."""
+        ours, theirs = candidate.update.tensors, observation.update.tensors
+        gaps = [
+            _whiten(ours[name] - theirs[name], self.held.get(f"gain/{name}")).square().sum() / size
+            for name, size in ((key[5:], t) for key, t in self.held.items() if key[:5] == "size/")
+        ]
+        return torch.stack(gaps).mean()
+
+
+def _as_matrix(tensor: Tensor) -> Tensor:
+    """One row for each output, or for each position of an embedding `(1, positions, width)`."""
+    return (tensor[0] if tensor.ndim > 2 and len(tensor) == 1 else tensor).flatten(1)
+
+
+def _whiten(tensor: Tensor, gain: Tensor | None) -> Tensor:
+    if gain is None:
+        return tensor
+    matrix = _as_matrix(tensor)
+    return matrix + gain @ matrix
 
 
 def _largest(observed: Update, count: int) -> Tensor:

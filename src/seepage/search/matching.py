@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from seepage.core.rng import require_key
 from seepage.probing.usable_update import require_continuous, require_usable
 from seepage.search.defense_inversion import searchable
 from seepage.search.engine import Engine, Job, SearchOutcome
+from seepage.search.fidelity import Whitened
 from seepage.search.objective import Layout
 from seepage.search.search import Search
 
@@ -56,7 +57,8 @@ class GradientMatching:
         require_usable(observation.update, observation.task)
         layout = self.layout(observation)
         searched = searchable(self, observation)
-        (outcome,) = self.engine.run([Job(self.search, searched, rng, layout)])
+        search = _prepare(self.search, searched)
+        (outcome,) = self.engine.run([Job(search, searched, rng, layout)])
         best = self.reconstruction(observation, layout, outcome)
         return best, layout.normalised(outcome.points)
 
@@ -132,12 +134,19 @@ def together(
             )
     pairs = list(zip(attacks, observations, strict=True))
     layouts = [attack.layout(observation) for attack, observation in pairs]
+    seen = [searchable(attack, observation) for attack, observation in pairs]
     jobs = [
-        Job(attack.search, searchable(attack, observation), rng, layout)
-        for (attack, observation), rng, layout in zip(pairs, rngs, layouts, strict=True)
+        Job(_prepare(attack.search, case), case, rng, layout)
+        for attack, case, rng, layout in zip(attacks, seen, rngs, layouts, strict=True)
     ]
     outcomes = attacks[0].engine.run(jobs)
     return [
         attack.reconstruction(observation, layout, outcome)
         for (attack, observation), layout, outcome in zip(pairs, layouts, outcomes, strict=True)
     ]
+
+
+def _prepare(search: Search, observation: Observation) -> Search:
+    """The search, with terms that know the observed update."""
+    terms = (t.prepare(observation) if isinstance(t, Whitened) else t for t in search.terms)
+    return replace(search, terms=tuple(terms))

@@ -159,7 +159,7 @@ _FIRST = _as_int64(0xBF58476D1CE4E5B9)
 _SECOND = _as_int64(0x94D049BB133111EB)
 
 
-def normal_noise(seeds: Tensor, step: Tensor, size: int) -> Tensor:
+def _normal_noise(seeds: Tensor, step: Tensor, size: int) -> Tensor:
     """Standard normal numbers `(R, size)` in double precision, by Box and Muller's method.
 
     Args:
@@ -178,7 +178,7 @@ def normal_noise(seeds: Tensor, step: Tensor, size: int) -> Tensor:
     return (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
 
 
-def row_seeds(points: Tensor, seed: int) -> Tensor:
+def _row_seeds(points: Tensor, seed: int) -> Tensor:
     """Make a seed for each row `(R, 1)` from its content.
 
     So a row gets the same noise alone, among others, and in single or double precision. Equal rows
@@ -240,14 +240,14 @@ class Langevin:
 
     def start(self, points: Tensor) -> State:
         """Return the seeds of the rows and the state of the rule."""
-        return (row_seeds(points, self.seed), *self.optimiser.start(points))
+        return (_row_seeds(points, self.seed), *self.optimiser.start(points))
 
     def step(
         self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
     ) -> tuple[Tensor, State]:
         """Add the noise and take the step of the rule."""
         seeds, *inner = state
-        noise = normal_noise(seeds, moment.step, points.shape[1]).to(gradients.dtype)
+        noise = _normal_noise(seeds, moment.step, points.shape[1]).to(gradients.dtype)
         noisy = gradients + self.std * moment.scale * noise
         moved, after = self.optimiser.step(points, values, noisy, tuple(inner), moment)
         return moved, (seeds, *after)

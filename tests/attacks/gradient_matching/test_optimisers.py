@@ -14,8 +14,8 @@ from seepage.search.optimisers import (
     GradientDescent,
     Langevin,
     Moment,
-    normal_noise,
-    row_seeds,
+    _normal_noise,
+    _row_seeds,
     stream,
 )
 
@@ -357,8 +357,8 @@ def test_impossible_options_are_refused(make):
 
 
 def noise(steps=range(4), rows=5, size=4_000, seed=0):
-    seeds = row_seeds(starts(rows, 8), seed)
-    return torch.stack([normal_noise(seeds, torch.tensor(s), size) for s in steps])
+    seeds = _row_seeds(starts(rows, 8), seed)
+    return torch.stack([_normal_noise(seeds, torch.tensor(s), size) for s in steps])
 
 
 def splitmix64(state):
@@ -395,12 +395,12 @@ def test_noise_is_uncorrelated_between_steps_rows_seeds_and_neighbours():
 
 def test_noise_depends_on_the_row_and_not_on_its_neighbours_or_precision():
     points = starts(4, 8)
-    seeds = row_seeds(points, 0)
-    assert torch.equal(row_seeds(points[2:3], 0), seeds[2:3])
-    assert torch.equal(row_seeds(points.float(), 0), seeds)
-    assert torch.equal(row_seeds(points.flip(0), 0), seeds.flip(0))
-    assert not torch.equal(row_seeds(points, 1), seeds)
-    assert len(row_seeds(torch.zeros(6, 8), 0).unique()) == 6
+    seeds = _row_seeds(points, 0)
+    assert torch.equal(_row_seeds(points[2:3], 0), seeds[2:3])
+    assert torch.equal(_row_seeds(points.float(), 0), seeds)
+    assert torch.equal(_row_seeds(points.flip(0), 0), seeds.flip(0))
+    assert not torch.equal(_row_seeds(points, 1), seeds)
+    assert len(_row_seeds(torch.zeros(6, 8), 0).unique()) == 6
 
 
 def test_langevin_adds_scheduled_noise_to_the_gradient():

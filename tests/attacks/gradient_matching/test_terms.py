@@ -10,7 +10,7 @@ from torch.func import grad, vmap
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import Image
-from seepage.search.fidelity import L2, Cosine, LayerwiseCosine
+from seepage.search.fidelity import L2, Cosine, LayerwiseCosine, Whitened
 from seepage.search.objective import _loop
 from seepage.search.priors import Decaying
 from seepage.search.term import Candidate
@@ -124,6 +124,25 @@ def test_layerwise_cosine_is_a_weighted_mean_over_tensors(weighting):
         term = LayerwiseCosine(weighting=weighting, normalised=normalised)
         found = float(value(term, OURS, THEIRS))
         assert found == pytest.approx(expected / total, rel=1e-12)
+
+
+def test_whitening_makes_a_weak_direction_weigh_as_much_as_a_strong_one():
+    theirs = {"w": torch.diag(torch.tensor([1.0, 0.1, 0.0])).double()}
+    term = Whitened().prepare(sp.Observation(task=None, update=sp.Update(theirs), simulate=None))
+    strong, weak = (theirs["w"].clone() for _ in range(2))
+    strong[0] *= 1.2
+    weak[1] *= 1.2
+    assert value(term, theirs, theirs) == 0
+    expected = pytest.approx(0.2**2 / 2)
+    assert value(term, {"w": strong}, theirs).item() == expected
+    assert value(term, {"w": weak}, theirs).item() == expected
+    assert value(L2(), {"w": weak}, theirs) < value(L2(), {"w": strong}, theirs) / 50
+
+
+def test_whitening_leaves_out_a_tensor_that_is_all_rounding():
+    theirs = {"w": torch.eye(2).double(), "b": torch.full((2,), 1e-9).double()}
+    term = Whitened().prepare(sp.Observation(task=None, update=sp.Update(theirs), simulate=None))
+    assert value(term, {**theirs, "b": -theirs["b"]}, theirs) == 0
 
 
 def test_decaying_falls_by_its_factor_every_so_many_steps():
