@@ -46,7 +46,7 @@ def test_a_step_is_logged_with_numbers_verdict_and_page(run, audit):
     data = mlflow.get_run(run).data
     assert data.metrics["seepage.people"] == data.metrics["seepage.reconstructed"] == 1
     assert data.metrics["seepage.worst_psnr"] > 60
-    assert "identified: inputs reconstructed" in data.tags["seepage.verdict"]
+    assert "identified: input reconstructed" in data.tags["seepage.verdict"]
     (point,) = mlflow.MlflowClient().get_metric_history(run, "seepage.identified")
     assert (point.step, point.value) == (7, 1)
     assert list_artifacts(run, "seepage/step-000007") == ["seepage/step-000007/report.html"]

@@ -355,7 +355,7 @@ def test_a_defense_is_not_called_safe_by_an_attack_that_finds_nobody_without_it(
 def test_a_verdict_of_nobody_identified_of_one_person_and_of_nothing():
     assert verdict([record([12.0, 12.0])]).headline == "Nobody was identified (2 people attacked)"
     one = verdict([record([math.inf], exact=1.0)])
-    assert one.headline == "The one person attacked was identified: inputs reconstructed"
+    assert one.headline == "The one person attacked was identified: input reconstructed"
     assert "came back exactly" in one.details[0]
     assert verdict([]).headline == "There is no result yet"
     assert verdict([]).level is None

@@ -35,10 +35,10 @@ def reproduce(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List all, with what they cost.")] = False,
     scale: Annotated[
-        Scale, typer.Option(help="smoke: minutes on a CPU; small: on one card; paper: in full.")
+        Scale, typer.Option(help="smoke: minutes on a CPU; small: on one GPU; paper: in full.")
     ] = Scale.smoke,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for all that is found; NAME-SCALE if not given.")
+        Path | None, typer.Option(help="Output directory; NAME-SCALE if not given.")
     ] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="Make only the row of this label; may be repeated.")

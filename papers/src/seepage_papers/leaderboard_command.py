@@ -23,9 +23,7 @@ from seepage.cli.options import (
 
 
 def leaderboard(
-    out: Annotated[Path, typer.Option(help="Directory for all that is found.")] = Path(
-        "leaderboard"
-    ),
+    out: Annotated[Path, typer.Option(help="Output directory.")] = Path("leaderboard"),
     add: Annotated[
         list[str] | None,
         typer.Option(

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from seepage import __version__
 from seepage.cli import commands
-from seepage.cli.audit_command import audit
+from seepage.cli.audit_command import AuditCommand, audit
 from seepage.cli.options import make_console
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _refuse_command(name: str, install: str) -> click.Command:
 
 def _make_single(name: str, function: Callable[..., object], **settings: Any) -> click.Command:  # noqa: ANN401
     holder = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    holder.command(name, rich_help_panel="Of other packages", **settings)(function)
+    holder.command(name, rich_help_panel="From other packages", **settings)(function)
     return get_command(holder)
 
 
@@ -129,7 +129,7 @@ def options(
 
 _AUDITS, _RESULTS, _MODELS, _CATALOGUE = "Audit", "Results", "Before training", "Help"
 app.command(rich_help_panel=_AUDITS)(commands.new)
-app.command(rich_help_panel=_AUDITS)(audit)
+app.command(rich_help_panel=_AUDITS, cls=AuditCommand)(audit)
 app.command(rich_help_panel=_AUDITS)(commands.membership)
 app.command(rich_help_panel=_AUDITS)(commands.sweep)
 app.command(rich_help_panel=_RESULTS)(commands.report)

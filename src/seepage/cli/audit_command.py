@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from seepage.cli.options import (
     CapturedForm,
@@ -30,6 +32,27 @@ from seepage.cli.options import (
     make_console,
     use_key,
 )
+
+# The groups of options in the help; the others come first.
+_GROUPS = {
+    "Instead of a spec": "model option data people capture truth labels form shape batch_size "
+    "effort steps public",
+    "How it runs": "device executor workers timeout dry_run plain quiet",
+    "An earlier audit in --out": "resume retry_failed overwrite trust",
+    "Exit codes for CI": "fail_above fail_if_inconclusive fail_if_worse",
+}
+
+
+class AuditCommand(TyperCommand):
+    """Shows its options in groups."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help."""
+        groups = {name: group for group, names in _GROUPS.items() for name in names.split()}
+        for option in self.params:
+            if isinstance(option, TyperOption):
+                option.rich_help_panel = groups.get(option.name or "")
+        super().format_help(ctx, formatter)
 
 
 def audit(
@@ -145,11 +168,12 @@ def audit(
 ) -> None:
     """Run every attack in a spec and show what leaked.
 
-    Instead of a spec, --model with --data attacks people of a data set, and --model with --capture
-    attacks a captured update; both by the strongest attack that fits.
+    Instead of a spec, --model with --data attacks people of a data set, and
+    --model with --capture attacks a captured update; both by the strongest
+    attack that fits.
 
-    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked beyond --fail-above
-    or more than before, 4 inconclusive.
+    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked
+    beyond --fail-above or more than before, 4 inconclusive.
     """
     from seepage.audit.choices import Gate
     from seepage.cli.capture_command import CaptureRequest, ModelRequest

@@ -53,8 +53,8 @@ def membership(
         int | None,
         typer.Option(
             min=1,
-            help="So many candidates, the first ones, are known to have been in the batch, and the "
-            "others not: says how often the test is right.",
+            help="How many of the candidates, the first ones, were in the batch, if that is known: "
+            "the result then says how often the test is right.",
         ),
     ] = None,
     out: Annotated[
@@ -263,9 +263,9 @@ def dossier(
     title: Annotated[
         str | None, typer.Option(help="What was tested; by default the title of the first audit.")
     ] = None,
-    author: Annotated[str, typer.Option(help="Who answers for it.")] = "",
+    author: Annotated[str, typer.Option(help="Who is responsible for it.")] = "",
     against: Annotated[
-        Path | None, typer.Option(help="The dossier.json to compare with: the last one.")
+        Path | None, typer.Option(help="An earlier dossier.json to compare with.")
     ] = None,
 ) -> None:
     """Write one document for a regulator: every test, its result, or that it was not run."""
@@ -289,7 +289,7 @@ def dashboard(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0: any.")] = 8350,
 ) -> None:
-    """Show many audits in time on one page: which version of a model leaks more."""
+    """Show many audits over time on one page: which version of a model leaks more."""
     from seepage.cli.dashboard_command import serve_dashboard, write_dashboard
 
     folders = directories or [Path()]
@@ -330,7 +330,7 @@ def list_(
         str | None, typer.Argument(help="One of them: its options, what it needs, its paper.")
     ] = None,
 ) -> None:
-    """List the names that a spec can use, or all about one of them."""
+    """List the names that a spec can use, or everything about one of them."""
     from seepage.cli.list_command import describe_part, list_parts
 
     if name is None:
@@ -361,14 +361,14 @@ def new(
         typer.Option(help="Beside no defense, in the same form, links joined by +; repeatable."),
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option(min=1, help="Clients take so many local steps (FedAvg).")
+        int | None, typer.Option(min=1, help="Local steps that each client takes (FedAvg).")
     ] = None,
     knows_labels: Annotated[
         bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
     ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
 ) -> None:
-    """Write a commented spec from these options; a terminal asks for what is not given."""
+    """Write a commented spec from these options; on a terminal, ask for what is missing."""
     from seepage.cli.new_command import NewSpec, ask_missing, write_spec
 
     import_from_here()

@@ -55,7 +55,7 @@ def diagnose(console: Console) -> int:
     told = f"works: a digit came back at {psnr:.0f} dB" if works else "BROKEN: a digit was not read"
     print_line(console, f"audit    {told}", style="green" if works else "bold red")
     table = Table(box=None, padding=(0, 2, 0, 0), title="optional parts", title_justify="left")
-    for column in ("package", "here", "for"):
+    for column in ("package", "version, or how to install", "for"):
         table.add_column(column, no_wrap=column == "package")
     for package, (extra, purpose) in _EXTRAS.items():
         found = find_version(package)

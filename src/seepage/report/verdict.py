@@ -251,10 +251,10 @@ def _count_levels(people: People, noun: str) -> str:
         Level.singled_out: "singled out among strangers",
     }
     said = [(counts[level], text) for level, text in words.items() if counts[level]]
-    if len(people) == 1:
-        return said[0][1]
     if counts[Level.reconstructed] == 1:
         said[0] = 1, f"{noun.removesuffix('s')} reconstructed"
+    if len(people) == 1:
+        return said[0][1]
     return list_words([f"{count} {text}" for count, text in said])
 
 
