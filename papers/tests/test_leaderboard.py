@@ -92,7 +92,7 @@ def test_a_line_is_added_to_what_is_there_and_stays(made, tmp_path, monkeypatch)
     )
     assert code == 0
     assert asked == ["Prune 0.95"], "the other rows were kept"
-    assert "8 cases are done, 3 to run" in shown
+    assert "11 cases are done, 3 to run" in shown
     after = load_audit(out / "audit")
     assert {r.case for r in before.records} < {r.case for r in after.records}
     assert "0.95" in after.spec
@@ -102,7 +102,7 @@ def test_a_line_is_added_to_what_is_there_and_stays(made, tmp_path, monkeypatch)
     assert sorted(labels) == ["Prune 0.9", "Prune 0.95", "no defense"]
     _, shown = make(out, only=("Prune 0.95",), resume=True)
     assert asked == ["Prune 0.95"]
-    assert "8 cases are done, 0 to run" in shown, "an added line need not be named again"
+    assert "11 cases are done, 0 to run" in shown, "an added line need not be named again"
     assert len(read(out)["rows"]) == 3, "lines of earlier runs stay in the table"
     with pytest.raises(InvalidValue, match="effort was 'quick' and is now 'standard'"):
         make(out, board=replace(TINY, effort="standard"), resume=True)
@@ -140,7 +140,7 @@ def test_a_dry_run_tells_what_it_costs_and_writes_nothing(tmp_path):
     code, shown = make(tmp_path / "out", dry_run=True)
     assert code == 0
     assert "Prune 0.9: 3 cases, 48 steps of searches" in shown
-    assert "2 trainings of 2 steps, 8 cases" in shown
+    assert "2 trainings of 2 steps, 11 cases" in shown
     assert "an estimate from a few steps" in shown
     assert not (tmp_path / "out").exists()
 
