@@ -13,9 +13,9 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 304,
-    "lines": 60_330,
-    "public names": 1_210,
-    "single-user modules": 35,
+    "lines": 60_309,
+    "public names": 1_198,
+    "single-user modules": 34,
 }
 
 

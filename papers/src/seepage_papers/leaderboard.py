@@ -194,16 +194,11 @@ def _read_trained(request: LeaderboardRequest) -> Trained:
 
 def _audit_request(request: LeaderboardRequest, spec: Spec) -> AuditRequest:
     return AuditRequest(
-        spec=None,
         out=request.out / AUDIT,
         device=spec.source.device,
-        executor="local",
         workers=request.workers,
-        gates=(),
         resume=request.resume,
-        retry_failed=False,
         overwrite=request.overwrite,
-        dry_run=False,
         plain=request.plain,
         quiet=request.quiet,
         command=f"seepage leaderboard --out {request.out} --resume, with the same options",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seepage.audit import Outcome
+from seepage.core.grouping import group_by
 from seepage.report.contact_sheet import SHOWN, SheetBlock, Strip, draw, guess_strip, truth_strip
 from seepage_papers.sources import Audited
 from seepage_papers.table import Cell, PaperTable
@@ -52,9 +53,7 @@ def _shown(table: PaperTable, cell: int, audited: Audited) -> list[Outcome]:
 
 
 def _sheet(table: PaperTable, found: dict[Cell, list[Outcome]], people: int) -> Pillow.Image:
-    columns: dict[int, list[Cell]] = {}
-    for cell in found:
-        columns.setdefault(cell.column, []).append(cell)
+    columns = group_by(found, lambda cell: cell.column)
     blocks = [
         SheetBlock(cells[0].labels[1] or table.title, _strips(cells, found, people))
         for cells in columns.values()

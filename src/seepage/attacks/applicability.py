@@ -61,7 +61,7 @@ def _read_conditions(recipe: Callable[..., Attack]) -> applies_to:
 
 
 @dataclass(frozen=True)
-class ApplicableAttack:
+class _ApplicableAttack:
     """An attack that applies: the name and options of its recipe.
 
     With `infer_labels` it needs labels that are not known, and recovers them first.
@@ -89,7 +89,7 @@ class Applicability:
         refused: Each other attack that was considered, with the reason.
     """
 
-    chosen: tuple[ApplicableAttack, ...]
+    chosen: tuple[_ApplicableAttack, ...]
     refused: Mapping[str, str]
 
 
@@ -119,7 +119,7 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
             refused[name] = str(error).splitlines()[0]
         else:
             infers = conditions.needs_labels and observation.labels is None
-            chosen.append(ApplicableAttack(name, conditions.options(steps), infers))
+            chosen.append(_ApplicableAttack(name, conditions.options(steps), infers))
     return Applicability(tuple(chosen), MappingProxyType(refused))
 
 

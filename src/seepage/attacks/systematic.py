@@ -95,10 +95,6 @@ class Systematic:
 
         Only searches that match the same kind of features run in one group.
 
-        Args:
-            observations: They have the same batch size, task, client and threat.
-            rngs: One key for each observation.
-
         Returns:
             One reconstruction for each observation, or the error if its features cannot be
             recovered.

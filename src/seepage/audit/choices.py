@@ -11,6 +11,7 @@ from statistics import fmean
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.grouping import group_by
 from seepage.scoring import METRICS
 from seepage.scoring.identification import Identification, explain_by_luck, is_identified
 
@@ -91,9 +92,7 @@ def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
 def leakages(records: Iterable[Record], metric: str = "psnr") -> list[Leakage]:
     """Summarise what the strongest attacks get through each defense, the least leaking first."""
     sign = _sign(metric)
-    groups: dict[Defense, list[Leak]] = {}
-    for leak in strongest(records, metric):
-        groups.setdefault(leak.defense, []).append(leak)
+    groups = group_by(strongest(records, metric), lambda leak: leak.defense)
     found = []
     for defense, leaks in groups.items():
         values = [leak.value for leak in leaks]

@@ -19,6 +19,7 @@ from seepage.core.errors import (
     SeepageError,
     summarise_error,
 )
+from seepage.core.grouping import group_by
 from seepage.core.task import describe_inputs
 from seepage.exposure.vet import vet
 
@@ -235,9 +236,7 @@ def side_by_side(
     cases: Sequence[AnyCase], started: Started = announce_nothing
 ) -> Iterator[Outcome]:
     """Run cases that are alike together, if the attack can."""
-    groups: dict[tuple[str, ...], list[AnyCase]] = {}
-    for case in cases:
-        groups.setdefault(case.alike, []).append(case)
+    groups = group_by(cases, lambda case: case.alike)
     for group in groups.values():
         for first in range(0, len(group), TOGETHER):
             started(group[first])

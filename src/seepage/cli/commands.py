@@ -208,14 +208,9 @@ def sweep(
         knows_labels=knows_labels,
     )
     request = AuditRequest(
-        spec=None,
         out=out,
         device=device.value,
-        executor="local",
         workers=workers,
-        gates=(),
-        resume=False,
-        retry_failed=False,
         overwrite=overwrite,
         dry_run=dry_run,
         plain=plain,

@@ -51,7 +51,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _walk(inner, depth - 1)
 
 
-def make_dashboard(folders: Sequence[Path], link: Callable[[int, Path], str]) -> tuple[str, int]:
+def _make_dashboard(folders: Sequence[Path], link: Callable[[int, Path], str]) -> tuple[str, int]:
     """Read every audit, and write the page; returns it with the number of audits.
 
     Args:
@@ -87,7 +87,7 @@ def write_dashboard(folders: Sequence[Path], out: Path | None, console: Console)
     def link(_: int, path: Path) -> str:
         return quote(os.path.relpath(path / PAGE, target.parent).replace(os.sep, "/"))
 
-    page, count = make_dashboard(folders, link)
+    page, count = _make_dashboard(folders, link)
     write(target, page)
     print_line(console, f"{count_noun(count, 'audit')}\ndashboard: {target}")
 
@@ -142,7 +142,7 @@ def _make_handler(folders: Sequence[Path]) -> type[BaseHTTPRequestHandler]:
 def _read_page(folders: Sequence[Path], address: str) -> bytes | None:
     """The page at an address: the dashboard, or the report of an audit by its number."""
     if address == "/":
-        return make_dashboard(folders, lambda number, _: f"/{number}")[0].encode()
+        return _make_dashboard(folders, lambda number, _: f"/{number}")[0].encode()
     audits = find_audits(folders)
     number = address.removeprefix("/")
     if not number.isdecimal() or int(number) >= len(audits):

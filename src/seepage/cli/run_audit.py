@@ -66,18 +66,18 @@ class AuditRequest:
         encrypt_key: The file of the key that encrypts private data.
     """
 
-    spec: Path | None
     out: Path
     device: str
-    executor: str
-    workers: int | None
-    gates: tuple[Gate, ...]
-    resume: bool
-    retry_failed: bool
-    overwrite: bool
-    dry_run: bool
-    plain: bool
-    quiet: bool
+    spec: Path | None = None
+    executor: str = "local"
+    workers: int | None = None
+    gates: tuple[Gate, ...] = ()
+    resume: bool = False
+    retry_failed: bool = False
+    overwrite: bool = False
+    dry_run: bool = False
+    plain: bool = False
+    quiet: bool = False
     command: str | None = None
     capture: CaptureRequest | None = None
     network: ModelRequest | None = None

@@ -121,7 +121,7 @@ class SideBySide(Protocol):
 
 
 @runtime_checkable
-class NeedsLabels(Protocol):
+class _NeedsLabels(Protocol):
     """An attack that says itself whether it can begin without the labels."""
 
     @property
@@ -137,7 +137,7 @@ def needs_labels(attack: object) -> bool:
         >>> needs_labels(sp.attacks.inverting_gradients()), needs_labels(sp.attacks.dlg())
         (True, False)
     """
-    return isinstance(attack, NeedsLabels) and attack.needs_labels
+    return isinstance(attack, _NeedsLabels) and attack.needs_labels
 
 
 @runtime_checkable

@@ -25,7 +25,7 @@ _CHUNK = 20_000_000
 
 
 @dataclass(frozen=True)
-class SpanLayer:
+class _SpanLayer:
     """A layer whose weight gradient is a sum of outer products with what it read.
 
         dL/dW = sum over inputs i and positions p of delta_ip z_ip^T
@@ -72,7 +72,7 @@ class SpanLayer:
         return unit
 
 
-def span_layers(task: Task) -> tuple[SpanLayer, ...]:
+def span_layers(task: Task) -> tuple[_SpanLayer, ...]:
     """Layers at which one input alone does not span everything, in the order in which they run.
 
     Linear layers, also at every position of a sequence, and convolutions over two axes.
@@ -82,7 +82,7 @@ def span_layers(task: Task) -> tuple[SpanLayer, ...]:
         >>> [layer.name for layer in span_layers(mlp(hidden=(16,)))]
         ['hidden1', 'head']
     """
-    found: dict[str, SpanLayer] = {}
+    found: dict[str, _SpanLayer] = {}
     again: set[str] = set()
     modules = dict(task.model.named_modules())
     for name, read in calls(task, (nn.Linear, nn.Conv2d), noise(task)):
@@ -116,17 +116,17 @@ def stack_rounds(rounds: Sequence[Observation]) -> Observation | None:
     return replace(rounds[0], update=Update(stacked))
 
 
-def _describe(module: nn.Module, name: str, bias: bool) -> SpanLayer | None:
+def _describe(module: nn.Module, name: str, bias: bool) -> _SpanLayer | None:
     if isinstance(module, nn.Linear):
-        return SpanLayer(name, bias)
+        return _SpanLayer(name, bias)
     assert isinstance(module, nn.Conv2d)
     if module.groups != 1 or module.padding_mode != "zeros" or isinstance(module.padding, str):
         return None
     kernel = (module.kernel_size, module.stride, module.padding, module.dilation)
-    return SpanLayer(name, bias, kernel)
+    return _SpanLayer(name, bias, kernel)
 
 
-def _count_positions(layer: SpanLayer, read: Tensor) -> int:
+def _count_positions(layer: _SpanLayer, read: Tensor) -> int:
     if layer.kernel is None:
         return read[0].numel() // read.shape[-1]
     width, stride, padding, dilation = layer.kernel
@@ -135,7 +135,7 @@ def _count_positions(layer: SpanLayer, read: Tensor) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerReadings:
+class _LayerReadings:
     """What inputs give each layer to read.
 
     Args:
@@ -147,7 +147,7 @@ class LayerReadings:
     tokens: Mapping[str, Tensor]
 
 
-def read_layers(task: Task, layers: Sequence[SpanLayer], inputs: Tensor) -> LayerReadings:
+def read_layers(task: Task, layers: Sequence[_SpanLayer], inputs: Tensor) -> _LayerReadings:
     """Run the network, with running statistics, and keep what its layers read."""
     plain = task.in_mode("eval")
     modules = dict(plain.network.named_modules())
@@ -165,14 +165,14 @@ def read_layers(task: Task, layers: Sequence[SpanLayer], inputs: Tensor) -> Laye
             # Positions are the same for every input, and some networks use the table directly.
             if name in read and len(read[name]) == len(part):
                 tokens[name].append(read[name].flatten(1))
-    return LayerReadings(
+    return _LayerReadings(
         {name: torch.cat(parts) for name, parts in rows.items()},
         {name: torch.cat(parts) for name, parts in tokens.items() if parts},
     )
 
 
 def span_scores(
-    update: Update, layers: Sequence[SpanLayer], readings: LayerReadings
+    update: Update, layers: Sequence[_SpanLayer], readings: _LayerReadings
 ) -> dict[str, Tensor]:
     """Score inputs by how much of them lies outside the span; higher is more likely a member.
 

@@ -118,12 +118,6 @@ def nearest_solution(
 
     The part of x outside the row space of u stays. The control flow does not depend on values, so
     it can be captured as a CUDA graph.
-
-    Args:
-        system: u.
-        target: v, `(..., |z| + |w|)`.
-        x: The start, `(..., n)`.
-        iterations: How many.
     """
     state = _begin(system, target, 0.0, x, torch.finfo(x.dtype).eps)
     for _ in range(iterations):

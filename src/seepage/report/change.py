@@ -9,6 +9,7 @@ from enum import StrEnum
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
+from seepage.core.grouping import group_by
 from seepage.report.intervals import Interval, join_shared, mean_interval
 from seepage.report.leak import SATURATED, Attempt, Level, Verdict, Victim, attempts, strongest
 from seepage.report.words import Setup, count_noun, decibels, label_setups
@@ -241,10 +242,8 @@ class Shift:
 
 def shifts(found: Sequence[Change]) -> list[Shift]:
     """The changes of each setup that both audits have."""
-    groups: dict[tuple[object, ...], list[Change]] = {}
-    for change in found:
-        if change.before and change.after:
-            groups.setdefault((change.attacked, change.defenses), []).append(change)
+    both = (change for change in found if change.before and change.after)
+    groups = group_by(both, lambda change: (change.attacked, change.defenses))
     return [Shift(tuple(group)) for group in groups.values()]
 
 

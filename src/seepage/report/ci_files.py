@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 from seepage.audit.record import Record
 from seepage.core.construct import Component
+from seepage.core.grouping import group_by
 from seepage.report.leak import Attempt, attempts, strongest
 from seepage.report.summary import GROUPED_BY
 from seepage.report.words import count_noun, defense_words, local_words, short_names, threat_label
@@ -40,12 +41,8 @@ class Check:
 
 def list_checks(records: Sequence[Record]) -> list[Check]:
     """One check for each attack and setup, judged over all records as the verdict is."""
-    groups: dict[tuple[object, ...], list[Record]] = {}
-    tried: dict[tuple[object, ...], list[Attempt]] = {}
-    for record in records:
-        groups.setdefault(_key(record), []).append(record)
-    for attempt in attempts(records):
-        tried.setdefault(_key(attempt.record), []).append(attempt)
+    groups = group_by(records, _key)
+    tried = group_by(attempts(records), lambda attempt: _key(attempt.record))
     attacks = short_names(record.attack for record in records)
     return [_check(group, tried.get(key, []), attacks) for key, group in groups.items()]
 

@@ -71,7 +71,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class RequiredTest:
+class _RequiredTest:
     """A test, the question it answers, where guidance names it, and how to run it."""
 
     name: str
@@ -84,54 +84,54 @@ _OUTSIDE = (
     "Seepage attacks what is shared during training. This test asks a trained model, and needs "
     "another tool."
 )
-TESTS: Mapping[str, RequiredTest] = {
-    "membership": RequiredTest(
+TESTS: Mapping[str, _RequiredTest] = {
+    "membership": _RequiredTest(
         "Membership inference",
         "Was a given person in the data?",
         (_OPINION, f"{_NIST} 2.4.2"),
         "To run it: seepage membership CAPTURE --members N --out FILE",
     ),
-    "attributes": RequiredTest(
+    "attributes": _RequiredTest(
         "Attribute inference",
         "What can be inferred about a given person, such as a diagnosis?",
         (_OPINION,),
         "To run it: sp.attributes and sp.audit.save_evidence, or an audit that withholds labels "
         "and measures label_accuracy",
     ),
-    "reconstruction": RequiredTest(
+    "reconstruction": _RequiredTest(
         "Reconstruction",
         "Can a person's data be computed from what is shared, or the person be singled out by it?",
         (_OPINION, f"{_NIST} 2.4.1"),
         "To run it: seepage audit",
     ),
-    "inversion": RequiredTest(
+    "inversion": _RequiredTest(
         "Model inversion",
         "What do the answers of the trained model tell of people?",
         (_OPINION,),
         _OUTSIDE,
     ),
-    "regurgitation": RequiredTest(
+    "regurgitation": _RequiredTest(
         "Regurgitation",
         "Does the model repeat its training data?",
         (_OPINION,),
         _OUTSIDE,
     ),
-    "exfiltration": RequiredTest(
+    "exfiltration": _RequiredTest(
         "Exfiltration", "Can training data be taken out of the model?", (_OPINION,), _OUTSIDE
     ),
-    "property": RequiredTest(
+    "property": _RequiredTest(
         "Property inference",
         "What can be inferred about the data as a whole?",
         (f"{_NIST} 2.4.4",),
         "Seepage has no such test.",
     ),
-    "extraction": RequiredTest(
+    "extraction": _RequiredTest(
         "Model extraction",
         "Can the model be copied?",
         (f"{_NIST} 2.4.3",),
         "Seepage has no such test, since it concerns the model and not people.",
     ),
-    "epsilon": RequiredTest(
+    "epsilon": _RequiredTest(
         "Promised epsilon",
         "Does the differential privacy that is promised hold?",
         (_OWN,),
@@ -190,7 +190,7 @@ def make_dossier(
 
 
 def _describe_test(
-    key: str, test: RequiredTest, findings: Iterable[DossierFinding]
+    key: str, test: _RequiredTest, findings: Iterable[DossierFinding]
 ) -> dict[str, Any]:
     own = [finding for finding in findings if finding.test == key]
     worst = min((finding.status for finding in own), key=lambda s: s.rank, default=Status.absent)

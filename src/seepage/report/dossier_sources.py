@@ -12,6 +12,7 @@ from seepage.audit.evidence import FORMAT
 from seepage.audit.folder import ENVIRONMENT, SPEC
 from seepage.audit.record import Control, Record
 from seepage.core.errors import UnreadableFile
+from seepage.core.grouping import group_by
 from seepage.core.whole_file import checksum, read_plain
 from seepage.report.dossier import TESTS, DossierFinding, Source, Status, read_json
 from seepage.report.effort import describe_effort
@@ -161,9 +162,7 @@ def _find_in_audit(
     noun = name_inputs(audit)
     models = short_names(record.model for record in audit.records)
     setups = label_setups(Setup.of(record) for record in audit.records)
-    groups: dict[tuple[str, str, Setup], list[Record]] = {}
-    for record in audit.records:
-        groups.setdefault((record.data, record.model, Setup.of(record)), []).append(record)
+    groups = group_by(audit.records, lambda one: (one.data, one.model, Setup.of(one)))
     for key, records in groups.items():
         data, model, setup = key
         own = [a for a in tried if (a.record.data, a.record.model, Setup.of(a.record)) == key]

@@ -28,7 +28,7 @@ _WIDTHS = (
 
 
 @dataclass(frozen=True)
-class Stroke:
+class _Stroke:
     """A straight line."""
 
     start: tuple[float, float]
@@ -38,7 +38,7 @@ class Stroke:
 
 
 @dataclass(frozen=True)
-class Dot:
+class _Dot:
     """A filled disc."""
 
     at: tuple[float, float]
@@ -47,7 +47,7 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Caption:
+class _Caption:
     """A text that begins, ends or is centred at a point."""
 
     at: tuple[float, float]
@@ -61,7 +61,7 @@ class Figure:
 
     width: float
     height: float
-    parts: tuple[Stroke | Dot | Caption, ...]
+    parts: tuple[_Stroke | _Dot | _Caption, ...]
 
     def svg(self) -> str:
         """Write the figure as SVG, with its size in points."""
@@ -103,28 +103,28 @@ def _join_objects(objects: Sequence[bytes]) -> bytes:
     return written + f"{head}{table}{trailer}startxref\n{len(written)}\n%%EOF\n".encode()
 
 
-def _write_svg(part: Stroke | Dot | Caption) -> str:
+def _write_svg(part: _Stroke | _Dot | _Caption) -> str:
     match part:
-        case Stroke((x1, y1), (x2, y2), colour, width):
+        case _Stroke((x1, y1), (x2, y2), colour, width):
             place = f'x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}"'
             return f'<line {place} stroke="{colour}" stroke-width="{width:g}"/>'
-        case Dot((x, y), colour, radius):
+        case _Dot((x, y), colour, radius):
             return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{radius:g}" fill="{colour}"/>'
-        case Caption((x, y), text, anchor):
+        case _Caption((x, y), text, anchor):
             words = f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" fill="{_INK}">'
             return f"{words}{escape(text)}</text>"
 
 
-def _write_pdf(part: Stroke | Dot | Caption, height: float) -> str:
+def _write_pdf(part: _Stroke | _Dot | _Caption, height: float) -> str:
     match part:
-        case Stroke((x1, y1), (x2, y2), colour, width):
+        case _Stroke((x1, y1), (x2, y2), colour, width):
             line = f"{x1:.2f} {height - y1:.2f} m {x2:.2f} {height - y2:.2f} l S"
             return f"{_mix(colour)} RG {width:g} w {line}"
-        case Dot((x, y), colour, radius):
+        case _Dot((x, y), colour, radius):
             # A line of no length with round ends is a disc.
             point = f"{x:.2f} {height - y:.2f}"
             return f"q {_mix(colour)} RG 1 J {2 * radius:g} w {point} m {point} l S Q"
-        case Caption((x, y), text, anchor):
+        case _Caption((x, y), text, anchor):
             plain = text.replace("\N{GREEK SMALL LETTER SIGMA}", "sigma")
             shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * _measure_text(plain)
             safe = plain.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
@@ -177,21 +177,21 @@ def leak_figure(tried: Iterable[Attempt], *, width: float | None = None) -> Figu
     def across(value: float) -> float:
         return left + (right - left) * axis.place(value) / 100
 
-    parts: list[Stroke | Dot | Caption] = []
+    parts: list[_Stroke | _Dot | _Caption] = []
     for tick in axis.ticks(5):
-        parts.append(Stroke((across(tick), _TOP), (across(tick), bottom), _FAINT, 0.4))
+        parts.append(_Stroke((across(tick), _TOP), (across(tick), bottom), _FAINT, 0.4))
         plus = "+" * (tick >= SATURATED and not shares)
-        parts.append(Caption((across(tick), bottom + _SIZE + 3), f"{tick:g}{plus}", "middle"))
-    parts.append(Stroke((left, bottom), (right, bottom)))
+        parts.append(_Caption((across(tick), bottom + _SIZE + 3), f"{tick:g}{plus}", "middle"))
+    parts.append(_Stroke((left, bottom), (right, bottom)))
     title = _SHARED if shares else _ACROSS
-    parts.append(Caption(((left + right) / 2, bottom + _BOTTOM - 6), title, "middle"))
+    parts.append(_Caption(((left + right) / 2, bottom + _BOTTOM - 6), title, "middle"))
     for number, (setup, people) in enumerate(groups.items()):
         middle = _TOP + _ROW * (number + 0.5)
-        parts.append(Caption((left - _GAP, middle + 0.35 * _SIZE), labels[setup], "end"))
+        parts.append(_Caption((left - _GAP, middle + 0.35 * _SIZE), labels[setup], "end"))
         found = median(map(value_of, people.values()))
-        parts.append(Stroke((across(found), middle - 6), (across(found), middle + 6), _INK, 1.4))
+        parts.append(_Stroke((across(found), middle - 6), (across(found), middle + 6), _INK, 1.4))
         parts += [
-            Dot((across(value_of(a)), middle), _LEAK if a.level.identified else _SAFE)
+            _Dot((across(value_of(a)), middle), _LEAK if a.level.identified else _SAFE)
             for a in people.values()
         ]
     return Figure(width, bottom + _BOTTOM, tuple(parts))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from seepage.audit.record import Ceiling, Record
 from seepage.core.construct import Component
+from seepage.core.grouping import group_by
 from seepage.report.leak import Attempt, Victim, strongest
 from seepage.report.words import NO_DEFENSE, Setup
 
@@ -144,19 +145,14 @@ def headrooms(tried: Sequence[Attempt], bounds: Iterable[Record]) -> list[Headro
         if attempt.record.vetted or attempt.psnr == -math.inf:
             continue
         attacks.setdefault((_Scene.of(attempt.record), attempt.victim), []).append(attempt)
-    groups: dict[tuple[_Scene, Component], list[Record]] = {}
-    for record in bounds:
-        groups.setdefault((_Scene.of(record), record.attack), []).append(record)
+    groups = group_by(bounds, lambda record: (_Scene.of(record), record.attack))
     found = [_headroom(*key, group, attacks) for key, group in groups.items()]
     return sorted(found, key=lambda headroom: headroom.scene.setup.defense != NO_DEFENSE)
 
 
 def scenes(found: Iterable[Headroom]) -> dict[_Scene, list[Headroom]]:
     """The bounds of each scene."""
-    groups: dict[_Scene, list[Headroom]] = {}
-    for headroom in found:
-        groups.setdefault(headroom.scene, []).append(headroom)
-    return groups
+    return group_by(found, lambda headroom: headroom.scene)
 
 
 def reached(found: Iterable[Headroom]) -> dict[Victim, Attempt]:

@@ -42,14 +42,9 @@ def median_interval(
 def mean_interval(
     values: Sequence[float], updates: Sequence[Hashable] | None = None, *, seed: int = 0
 ) -> Interval:
-    """Bootstrap of the mean over people, which papers print; values must be finite.
+    """Bootstrap of the mean over people, as `median_interval`; values must be finite.
 
     Where fewer updates than people were drawn, the interval is widened as Student's t asks for.
-
-    Args:
-        values: One per person.
-        updates: The update that each value came from; by default, each has its own.
-        seed: Of the bootstrap.
 
     Example:
         >>> mean_interval([1.0, 1.0, 4.0]).middle

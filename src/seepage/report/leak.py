@@ -13,6 +13,7 @@ import numpy as np
 from seepage.audit.choices import find_identified
 from seepage.audit.record import Record
 from seepage.core.construct import Component
+from seepage.core.grouping import group_by
 from seepage.report.effort import effort_curves
 from seepage.report.words import NO_DEFENSE, Setup, decibels
 from seepage.scoring.identification import Identification
@@ -366,9 +367,7 @@ def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
     References:
         Liu et al., 2024, Sec. 4 (liu2024systematic)
     """
-    groups: dict[Victim, list[Attempt]] = {}
-    for attempt in tried:
-        groups.setdefault(attempt.victim, []).append(attempt)
+    groups = group_by(tried, lambda attempt: attempt.victim)
     best = {victim: _pick_strongest(group) for victim, group in groups.items()}
     return dict(sorted(best.items(), key=lambda item: strength(item[1]), reverse=True))
 
@@ -391,18 +390,13 @@ def strength(attempt: Attempt) -> tuple[int, float, float]:
 
 def group_by_setup(tried: Iterable[Attempt]) -> dict[Setup, list[Attempt]]:
     """Attempts by defense, local computation and batch size; no defense first."""
-    groups: dict[Setup, list[Attempt]] = {}
-    for attempt in tried:
-        groups.setdefault(Setup.of(attempt.record), []).append(attempt)
+    groups = group_by(tried, lambda attempt: Setup.of(attempt.record))
     return dict(sorted(groups.items(), key=lambda group: group[0].defense != NO_DEFENSE))
 
 
 def group_by_attack(tried: Iterable[Attempt]) -> dict[Component, list[Attempt]]:
     """Attempts by attack, in the order of the audit."""
-    groups: dict[Component, list[Attempt]] = {}
-    for attempt in tried:
-        groups.setdefault(attempt.record.attack, []).append(attempt)
-    return groups
+    return group_by(tried, lambda attempt: attempt.record.attack)
 
 
 def count_identified(best: Mapping[Victim, Attempt]) -> int:

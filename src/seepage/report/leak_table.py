@@ -11,6 +11,7 @@ from rich.text import Text
 
 from seepage.audit.record import UNAWARE
 from seepage.core.construct import Component
+from seepage.core.grouping import group_by
 from seepage.report.summary import Row, exact_words, unscored_words
 from seepage.report.words import (
     defense_words,
@@ -110,9 +111,7 @@ def name_attacks(attacks: Iterable[Component]) -> dict[Component, str]:
         >>> list(name_attacks([weak, strong, Component("rgap")]).values())
         ['dlg tv=0.1', 'dlg tv=0.2', 'rgap']
     """
-    groups: dict[str, list[Component]] = {}
-    for attack in dict.fromkeys(attacks):
-        groups.setdefault(attack.name, []).append(attack)
+    groups = group_by(dict.fromkeys(attacks), lambda attack: attack.name)
     labels = {}
     for name, group in groups.items():
         options = dict.fromkeys(option for attack in group for option in attack.arguments)

@@ -28,7 +28,7 @@ _LATEX = {
 
 
 @dataclass(frozen=True)
-class PivotCell:
+class _PivotCell:
     """What one attack got through one defense.
 
     Args:
@@ -54,7 +54,7 @@ class Pivot:
 
     titles: tuple[str, ...]
     defenses: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], tuple[PivotCell | None, ...]], ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[_PivotCell | None, ...]], ...]
 
 
 def make_pivot(found: Sequence[Row]) -> Pivot:
@@ -72,7 +72,7 @@ def make_pivot(found: Sequence[Row]) -> Pivot:
     }
     shown = {title: cells for title, cells in columns.items() if cells is not None}
     ordered = sorted(labels, key=lambda defense: (bool(defense), labels[defense]))
-    table: dict[tuple[str, ...], dict[str, PivotCell]] = {}
+    table: dict[tuple[str, ...], dict[str, _PivotCell]] = {}
     for number, row in enumerate(found):
         key = tuple(cells[number] for cells in shown.values())
         table.setdefault(key, {})[labels[row.defense]] = _make_cell(row)
@@ -86,11 +86,11 @@ def make_pivot(found: Sequence[Row]) -> Pivot:
     )
 
 
-def _make_cell(row: Row) -> PivotCell:
+def _make_cell(row: Row) -> _PivotCell:
     if row.worst_person is None:
-        return PivotCell(unscored_words(row))
+        return _PivotCell(unscored_words(row))
     share = f"{row.identified}/{row.people}"
-    return PivotCell(row.words(row.worst, unit=False), share, row.identified > 0)
+    return _PivotCell(row.words(row.worst, unit=False), share, row.identified > 0)
 
 
 def pivot_markdown(pivot: Pivot) -> str:
@@ -137,7 +137,7 @@ def pivot_latex(pivot: Pivot, *, title: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_latex_cell(cell: PivotCell | None) -> str:
+def _write_latex_cell(cell: _PivotCell | None) -> str:
     if cell is None:
         return "--"
     text = escape_latex(f"{cell.text} ({cell.share})" if cell.share else cell.text)

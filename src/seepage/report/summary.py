@@ -9,6 +9,7 @@ from statistics import median
 
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
+from seepage.core.grouping import group_by
 from seepage.report.leak import (
     Amount,
     Attempt,
@@ -88,14 +89,10 @@ class Row:
 
 def summarise(records: Iterable[Record]) -> list[Row]:
     """Group attacks by everything but people and seeds, the worst leak first."""
-    groups: dict[tuple[object, ...], list[Record]] = {}
-    tried: dict[tuple[object, ...], list[Attempt]] = {}
     attacks = [record for record in records if record.bound is None]
-    for record in attacks:
-        groups.setdefault(_key(record), []).append(record)
+    groups = group_by(attacks, _key)
     # Of all records at once, so that a line counts nobody whom the verdict does not count.
-    for attempt in attempts(attacks):
-        tried.setdefault(_key(attempt.record), []).append(attempt)
+    tried = group_by(attempts(attacks), lambda attempt: _key(attempt.record))
     rows = [_row(group, tried.get(key, ())) for key, group in groups.items()]
     return sorted(rows, key=lambda row: -in_references(Amount(row.metric, row.worst)))
 

@@ -277,11 +277,6 @@ def mean_guess(mean_input: Tensor, size: int) -> Reconstruction:
 def draw_guess(pool: Tensor, size: int, *, rng: Rng) -> Reconstruction:
     """Other people's inputs, drawn without replacement: a guess that looks real and is not.
 
-    Args:
-        pool: Inputs `(N, ...)` of people who are not in the batch; N must be at least `size`.
-        size: Number of people.
-        rng: Randomness.
-
     Example:
         >>> import torch
         >>> pool = torch.arange(5.0).reshape(5, 1)

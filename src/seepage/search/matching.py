@@ -45,10 +45,6 @@ class GradientMatching:
         """Attack several observations of one task and client side by side.
 
         The result is the same as one by one, but uses a GPU better.
-
-        Args:
-            observations: They have the same batch size, task, client and threat.
-            rngs: One key for each.
         """
         return together([self] * len(observations), observations, rngs=rngs)
 

@@ -142,7 +142,7 @@ RowSimulation = Callable[[Tensor, Tensor], dict[str, Tensor]]
 
 
 @runtime_checkable
-class RecordsLayers(Protocol):
+class _RecordsLayers(Protocol):
     """A simulation that returns what layers read, so that terms need not run the network again."""
 
     def simulate_and_record(
@@ -219,7 +219,7 @@ class Objective:
         self, normalised: Tensor, labels: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Simulate the updates of all rows; return with them the layer inputs that terms need."""
-        if not isinstance(self.simulate, RecordsLayers):
+        if not isinstance(self.simulate, _RecordsLayers):
             return self.simulate(normalised, labels), {}
         task = self.cases[0].task
         asked = [term.reads(task) for term in self.terms if isinstance(term, ReadsLayers)]

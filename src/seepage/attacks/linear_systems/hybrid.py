@@ -117,7 +117,7 @@ class _LeastNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correction:
+class _Correction:
     """The search that corrects the solution of one layer.
 
     Args:
@@ -239,7 +239,7 @@ class Hybrid:
             every layer above had one solution only, and soft elsewhere.
     """
 
-    corrections: tuple[Correction, ...]
+    corrections: tuple[_Correction, ...]
     constraint: Constraint
     step_size: float
     damping: float
@@ -311,15 +311,15 @@ _EXACT = Engine(precision="float32")
 _SETTINGS = {"paper": (10_000, 8_000, 1_000)}
 _SHORT = (1_000, 800, 100)
 _CORRECTIONS = (
-    Correction(steps=10_000, matching=1.0, tv=0.1, system=0.05, norm=1e-3),
-    Correction(steps=8_000, matching=1.0, tv=0.1, system=0.1, norm=1e-3),
-    Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0, norm=1e-3),
+    _Correction(steps=10_000, matching=1.0, tv=0.1, system=0.05, norm=1e-3),
+    _Correction(steps=8_000, matching=1.0, tv=0.1, system=0.1, norm=1e-3),
+    _Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0, norm=1e-3),
 )
 
 _PUBLISHED = (
-    Correction(steps=10_000, matching=1.0, tv=1.0, system=0.05, norm=0.0),
-    Correction(steps=8_000, matching=1.0, tv=1.0, system=0.1, norm=0.0),
-    Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0, norm=0.0),
+    _Correction(steps=10_000, matching=1.0, tv=1.0, system=0.05, norm=0.0),
+    _Correction(steps=8_000, matching=1.0, tv=1.0, system=0.1, norm=0.0),
+    _Correction(steps=1_000, matching=10.0, tv=0.1, system=1.0, norm=0.0),
 )
 
 

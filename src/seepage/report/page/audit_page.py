@@ -1,4 +1,4 @@
-"""The report of one audit as a page, with the sections on convergence and on the price of defenses.
+"""The report of one audit as a page, with its shorter sections.
 
 Truth, guesses and objectives are read from the audit's folder while the page is written.
 """
@@ -6,26 +6,38 @@ Truth, guesses and objectives are read from the audit's folder while the page is
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seepage.audit.choices import Choice, pareto_front
 from seepage.report.effort import GAIN, effort_curves
 from seepage.report.headroom import headrooms
-from seepage.report.leak import REFERENCES, SATURATED, Attempt, attempts, group_by_attack, strength
+from seepage.report.leak import (
+    REFERENCES,
+    SATURATED,
+    Attempt,
+    attempts,
+    group_by_attack,
+    residual_of,
+    strength,
+    tell_proof,
+    unscored,
+)
 from seepage.report.page.document import (
     Markup,
     Section,
     amount,
+    badge,
     document,
     element,
     faint,
+    filter_link,
     join_markup,
     level_class,
     make_scrollable,
     table,
 )
-from seepage.report.page.federation_section import federation_section
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.opening import assumptions, opening, rerun_section
 from seepage.report.page.people_section import (
@@ -73,7 +85,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
     title = f"Seepage audit: {audit.title}"
     sections = [
-        federation_section(records, tried),
+        _federation_section(records, tried),
         people_section(tried, truth=truth, guess=guess) if tried else None,
         unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,
@@ -100,6 +112,70 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         ),
         sections=[section for section in sections if section is not None],
     )
+
+
+# What `seepage audit --capture FOLDER` calls the data behind an update.
+_NAME = re.compile(r"client (?P<client>.+), round (?P<round>\d+)")
+_TOGETHER = (
+    " Each round was attacked alone. Where a client trained on the same data again, its rounds "
+    "tell more together: see stack_rounds."
+)
+
+
+def _federation_section(records: Sequence[Record], tried: Sequence[Attempt]) -> Section | None:
+    """One cell for each update, by client and round; None unless there are several of them."""
+    places = {
+        record.data: (found["client"], int(found["round"]))
+        for record in records
+        if (found := _NAME.fullmatch(record.data)) is not None
+    }
+    if len(set(places.values())) < 2:
+        return None
+    clients = sorted({client for client, _ in places.values()})
+    rounds = sorted({number for _, number in places.values()})
+    names = {place: data for data, place in places.items()}
+    head = element(
+        "tr",
+        None,
+        element("th", {"scope": "col"}, "client"),
+        *(element("th", {"scope": "col"}, f"round {number}") for number in rounds),
+    )
+    rows = [
+        element(
+            "tr",
+            None,
+            element("th", {"scope": "row"}, client),
+            *(_draw_cell(names.get((client, number)), records, tried) for number in rounds),
+        )
+        for client in clients
+    ]
+    return Section(
+        "federation",
+        "By client and by round",
+        f"{len(places)} updates of {len(clients)} clients in {len(rounds)} rounds. Each cell shows "
+        "what came back of the worst-off person behind one update. Clients are named by the "
+        "beginning of their hash, and a number leads to all results of an update. Without a truth "
+        "it is the residual; a guess that is right to 8 bits, or in every token, is proved."
+        + (_TOGETHER if len(places) > len(clients) else ""),
+        make_scrollable("Clients and rounds", element("table", {"class": "grid"}, head, *rows)),
+    )
+
+
+def _draw_cell(data: str | None, records: Sequence[Record], tried: Sequence[Attempt]) -> Markup:
+    if data is None:
+        return element("td", None, faint("-"))
+    mine = [attempt for attempt in tried if attempt.record.data == data]
+    if mine:
+        worst = max(mine, key=strength)
+        return element("td", None, badge(worst.level), " ", filter_link(amount(worst), words=data))
+    blind = sorted(unscored(r for r in records if r.data == data), key=residual_of)
+    if not blind:
+        return element("td", None, filter_link("failed", words=data))
+    proofs = [r.certificate for r in blind if r.certificate and r.certificate["unique"]]
+    said = tell_proof(proofs[0]) if proofs else "no truth"
+    style = {"class": "badge leak" if proofs else "badge trace"}
+    left = filter_link(f"residual {residual_of(blind[0]):.0e}", words=data)
+    return element("td", None, element("span", style, said), " ", left)
 
 
 def _control_section(records: Sequence[Record]) -> Section | None:

@@ -8,6 +8,7 @@ from datetime import datetime
 from statistics import median
 
 from seepage.audit.audit_result import AuditResult
+from seepage.core.grouping import group_by
 from seepage.report.leak import (
     SATURATED,
     Attempt,
@@ -69,9 +70,7 @@ def _group_people(result: AuditResult) -> dict[Scene, People]:
     """The strongest attempt on each person of every data set, network and setup."""
     found: dict[Scene, People] = {}
     for setup, tried in group_by_setup(attempts(result.records)).items():
-        groups: dict[tuple[str, str], list[Attempt]] = {}
-        for attempt in tried:
-            groups.setdefault((attempt.record.data, attempt.record.model), []).append(attempt)
+        groups = group_by(tried, lambda attempt: (attempt.record.data, attempt.record.model))
         found |= {(*key, setup): strongest(group) for key, group in groups.items()}
     return found
 

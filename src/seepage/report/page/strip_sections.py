@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from seepage.core.construct import Component
+from seepage.core.grouping import group_by
 from seepage.report.bound_words import (
     ceiling_words,
     closest_words,
@@ -246,10 +247,7 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     speaking = {headroom.bound for headroom in found if headroom.speaks or headroom.odds}
     heard = {bound: short for bound, short in names if bound in speaking}
     hues = {bound: number for number, bound in enumerate(heard)}
-    networks: dict[tuple[str, ...], list[Headroom]] = {}
-    for headroom in found:
-        scene = headroom.scene
-        networks.setdefault((scene.data, scene.model, scene.mode), []).append(headroom)
+    networks = group_by(found, lambda h: (h.scene.data, h.scene.model, h.scene.mode))
     swatches = [("attack", "attacks"), *((f"hue-{hues[b] % HUES}", n) for b, n in heard.items())]
     return Section(
         "bounds",

@@ -166,12 +166,7 @@ def first_line(error: Exception) -> str:
 def compile_step(
     advance: Callable[[State], State], state: State
 ) -> Callable[[State], State] | None:
-    """Compile a step; if that fails, log why and return None.
-
-    Args:
-        advance: The pure step.
-        state: A state to try it on; the result is for states of the same shapes.
-    """
+    """Compile a step; if that fails, log why and return None."""
     try:
         step = _compile(advance, state)
         if step is None or _agree(advance, step, state):
