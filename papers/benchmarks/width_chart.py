@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from seepage.report.page.document import Markup, element
-from seepage_papers.picture import picture, words
+from seepage_papers.picture import GRID, draw_line, picture, words
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 640
 COLOURS = ("#8a5a2b", "#2f6b36", "#c08a4e", "#6da574")
@@ -106,12 +106,12 @@ class _Place:
 def _grid(place: _Place, widths: Sequence[int]) -> Iterator[Markup]:
     for width in widths:
         x, _ = place(width, 1.0)
-        yield _line((x, TOP), (x, BOTTOM), "#e4e1d8")
+        yield draw_line((x, TOP), (x, BOTTOM), GRID)
         yield words(x, BOTTOM + 17, "middle", f"{width}")
     for error in (0.05, 0.1, 0.2, 0.5, 1.0):
         _, y = place(widths[0], error)
         if y <= BOTTOM:
-            yield _line((LEFT, y), (RIGHT, y), "#e4e1d8")
+            yield draw_line((LEFT, y), (RIGHT, y), GRID)
             yield words(LEFT - 7, y + 4, "end", f"{error:g}")
 
 
@@ -137,11 +137,6 @@ def _curve(
         {"x1": RIGHT + 14, "y1": level, "x2": RIGHT + 38, "y2": level, "stroke": colour} | dashes,
     )
     yield words(RIGHT + 44, level + 4, "start", name)
-
-
-def _line(start: tuple[float, float], end: tuple[float, float], colour: str) -> Markup:
-    (x1, y1), (x2, y2) = start, end
-    return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "stroke": colour})
 
 
 def _method(method: str) -> str:

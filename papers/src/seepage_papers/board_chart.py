@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 
 from seepage.audit import Choice, pareto_front
 from seepage.report.leak import SATURATED
 from seepage.report.page.document import Attributes, Markup, element
-from seepage.report.page.line_chart import (
-    Axis,
-    LabelBox,
-    Name,
-    Spot,
-    boxes_along,
-    place_names,
-    span_axis,
-)
-from seepage_papers.picture import PAPER, picture, words
+from seepage.report.page.line_chart import LabelBox, Spot, boxes_along, place_names, span_axis
+from seepage_papers.picture import PAPER, Frame, draw_line, draw_name, picture, words
 from seepage_papers.standing import Standing, Status
 from seepage_papers.standings import Standings
 
@@ -27,7 +18,7 @@ _TOP, _BOTTOM, _LEFT, _RIGHT = 74, 444, 62, 884
 _DOT = 4.5
 # Full marks are decided; a ring is what the attack was too weak to tell.
 _COLOURS = {Status.leaks: "#a33", Status.not_shown: "#2f6b36"}
-_UNDECIDED, _GRID, _FRONT = "#8a6d1f", "#e4e1d8", "#4a7a4f"
+_UNDECIDED, _FRONT = "#8a6d1f", "#4a7a4f"
 
 
 def draw_board(found: Standings) -> str:
@@ -40,12 +31,14 @@ def draw_board(found: Standings) -> str:
     places = {line.label: (100 * (line.accuracy or 0.0), _height(line)) for line in lines}
     across = span_axis([x for x, _ in places.values()], room=0.12)
     up = span_axis([y for _, y in places.values()], room=0.12)
-    spots = {name: (_across(across, x), _up(up, y)) for name, (x, y) in places.items()}
+    frame = Frame(_LEFT, _TOP, _RIGHT, _BOTTOM, across, up)
+    spots = {name: frame.place(*place) for name, place in places.items()}
     decided = [line.label for line in lines if line.status.decided]
     choices = [Choice(name, places[name][1], places[name][0]) for name in decided]
     front = [spots[choice.label] for choice in pareto_front(choices)]
-    ruled = [] if found.free is None else [_across(across, 100 * found.free - found.points)]
-    drawn = [*pairwise(front), *(((x, _TOP), (x, _BOTTOM)) for x in ruled)]
+    ruled = [] if found.free is None else [100 * found.free - found.points]
+    limits = [(frame.place(x, up.low), frame.place(x, up.high)) for x in ruled]
+    drawn = [*pairwise(front), *limits]
     inside = LabelBox(_LEFT, _TOP, _RIGHT, _BOTTOM)
     names = place_names(spots, inside, dot=_DOT, around=boxes_along(drawn))
     return picture(
@@ -56,37 +49,18 @@ def draw_board(found: Standings) -> str:
         words(_LEFT, 24, "start", "Median PSNR in dB: further down, less leaks", bold=True),
         words(_LEFT, 41, "start", "full marks: red, people were identified; green, none was"),
         words(_LEFT, 58, "start", "rings: inconclusive, the attack was too weak to tell"),
-        *_grid(across, up),
+        *frame.grid(),
         words((_LEFT + _RIGHT) / 2, _HEIGHT - 14, "middle", "accuracy on held-out data, %"),
-        *(_line((x, _TOP), (x, _BOTTOM), "#777", dashes="6 4") for x in ruled),
-        *(_line(start, end, _FRONT) for start, end in pairwise(front)),
+        *(draw_line(*limit, "#777", dashes="6 4") for limit in limits),
+        *(draw_line(*part, _FRONT) for part in pairwise(front)),
         *(_dot(spots[line.label], line.status) for line in lines),
-        *(_line(*name.leader, "#9a958a") for name in names if name.apart),
-        *map(_name, names),
+        *(draw_line(*name.leader, "#9a958a") for name in names if name.apart),
+        *map(draw_name, names),
     )
 
 
 def _height(line: Standing) -> float:
     return min(line.psnr, SATURATED) if math.isfinite(line.psnr) or line.psnr > 0 else 0.0
-
-
-def _across(axis: Axis, value: float) -> float:
-    return _LEFT + (_RIGHT - _LEFT) * axis.place(value) / 100
-
-
-def _up(axis: Axis, value: float) -> float:
-    return _BOTTOM - (_BOTTOM - _TOP) * axis.place(value) / 100
-
-
-def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
-    for tick in across.ticks(8):
-        x = _across(across, tick)
-        yield _line((x, _TOP), (x, _BOTTOM), _GRID)
-        yield words(x, _BOTTOM + 17, "middle", f"{tick:g}")
-    for tick in up.ticks(6):
-        y = _up(up, tick)
-        yield _line((_LEFT, y), (_RIGHT, y), _GRID)
-        yield words(_LEFT - 7, y + 4, "end", f"{tick:g}")
 
 
 def _dot(spot: Spot, status: Status) -> Markup:
@@ -95,19 +69,6 @@ def _dot(spot: Spot, status: Status) -> Markup:
     fill = colour if status.decided else PAPER
     look: Attributes = {"fill": fill, "stroke": colour, "stroke-width": 1.5, "class": status.name}
     return element("circle", {"cx": x, "cy": y, "r": _DOT, **look})
-
-
-def _name(name: Name) -> Markup:
-    """The name, on a halo that keeps lines behind it from crossing the letters."""
-    place = (name.box.left + name.box.right) / 2, name.box.bottom - 3.5
-    halo: Attributes = {"stroke": PAPER, "stroke-width": 4, "paint-order": "stroke"}
-    return element("g", halo, words(*place, "middle", name.text))
-
-
-def _line(start: Spot, end: Spot, colour: str, *, dashes: str | None = None) -> Markup:
-    (x1, y1), (x2, y2) = ((round(x, 1), round(y, 1)) for x, y in (start, end))
-    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    return element("line", {**ends, "stroke": colour, "stroke-dasharray": dashes})
 
 
 def _say(line: Standing, accuracy: float, psnr: float) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from seepage.report.page.document import Attributes, Markup, element
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-PAPER, INK = "#fbfaf7", "#2b2b2b"
+from seepage.report.page.document import Attributes, Markup, element
+from seepage.report.page.line_chart import Axis, Name, Spot
+
+PAPER, INK, GRID = "#fbfaf7", "#2b2b2b", "#e4e1d8"
 
 
 def picture(width: int, height: int, title: str, said: str, *parts: Markup) -> Markup:
@@ -38,3 +42,47 @@ def words(x: float, y: float, anchor: str, text: str, *, bold: bool = False) -> 
     """One line of text."""
     place: Attributes = {"x": round(x, 1), "y": round(y, 1), "text-anchor": anchor, "fill": INK}
     return element("text", {**place, "font-weight": 600 if bold else None}, text)
+
+
+def draw_line(start: Spot, end: Spot, colour: str, *, dashes: str | None = None) -> Markup:
+    """A straight line."""
+    (x1, y1), (x2, y2) = ((round(x, 1), round(y, 1)) for x, y in (start, end))
+    ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+    return element("line", {**ends, "stroke": colour, "stroke-dasharray": dashes})
+
+
+def draw_name(name: Name) -> Markup:
+    """A name, on a halo that keeps lines behind it from crossing the letters."""
+    place = (name.box.left + name.box.right) / 2, name.box.bottom - 3.5
+    halo: Attributes = {"stroke": PAPER, "stroke-width": 4, "paint-order": "stroke"}
+    return element("g", halo, words(*place, "middle", name.text))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The part of a figure in which marks stand, and its axes."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    across: Axis
+    up: Axis
+
+    def place(self, x: float, y: float) -> Spot:
+        """Where a point is drawn."""
+        return (
+            self.left + (self.right - self.left) * self.across.place(x) / 100,
+            self.bottom - (self.bottom - self.top) * self.up.place(y) / 100,
+        )
+
+    def grid(self) -> Iterator[Markup]:
+        """The lines behind the marks, with numbers, which are never negative."""
+        for tick in self.across.ticks(8):
+            x, _ = self.place(tick, self.up.low)
+            yield draw_line((x, self.top), (x, self.bottom), GRID)
+            yield words(x, self.bottom + 17, "middle", f"{tick:g}")
+        for tick in self.up.ticks(6):
+            _, y = self.place(self.across.low, tick)
+            yield draw_line((self.left, y), (self.right, y), GRID)
+            yield words(self.left - 7, y + 4, "end", f"{abs(tick):g}")
