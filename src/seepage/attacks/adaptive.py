@@ -90,7 +90,6 @@ class _KnownColumns(OnInputs):
     mask: Tensor
 
     def prepare_expected(self, prepared: PreparedBatch) -> PreparedBatch:
-        """Mask as the client does."""
         return replace(prepared, masks={**prepared.masks, self.parameter: self.mask})
 
 

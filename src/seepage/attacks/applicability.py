@@ -73,7 +73,6 @@ class _ApplicableAttack:
 
     @property
     def attack(self) -> Attack:
-        """Build the attack."""
         from seepage.attacks.labels.infer_labels import InferLabels
 
         made = _built_in()[self.name](**self.options)

@@ -134,7 +134,6 @@ class _PriorImages:
 
     @property
     def size(self) -> int:
-        """Number of weights."""
         return sum(shape.numel() for shape in self.shapes.values())
 
     def start(self, *, rng: Rng) -> Tensor:
@@ -156,7 +155,6 @@ class _PriorImages:
 
     @property
     def held(self) -> dict[str, Tensor]:
-        """The features, which differ from case to case."""
         return {} if self.features is None else {"features": self.features}
 
     def with_held(self, held: Mapping[str, Tensor]) -> _PriorImages:
@@ -292,7 +290,6 @@ class _SelfAttention(nn.Module):
         self.out = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Keeps the shape `(B, C, H, W)`."""
         query, key, value = self.project(self.norm(x)).flatten(2).chunk(3, dim=1)
         weights = (query.transpose(1, 2) @ key / math.sqrt(x.shape[1])).softmax(-1)
         seen: Tensor = self.out((value @ weights.transpose(1, 2)).reshape(x.shape))

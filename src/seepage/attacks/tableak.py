@@ -111,7 +111,6 @@ class _PooledEnsemble:
         return True
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Run every member and pool them."""
         require_key(rng)
         domain, labels = observation.task.domain, observation.labels
         require_usable(observation.update, observation.task)

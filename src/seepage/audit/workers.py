@@ -201,13 +201,11 @@ class _Worker:
         return max(0.0, began + timeout - time.monotonic())
 
     def is_late(self, timeout: float | None) -> bool:
-        """Whether the case in hand takes longer than it may."""
         if timeout is None or self.case is None or self._began is None:
             return False
         return time.monotonic() >= self._began + timeout
 
     def kill(self) -> None:
-        """End the process at once."""
         self.process.kill()
         self.end()
 

@@ -38,7 +38,6 @@ class _Commands(TyperGroup):
     """Our own commands, and those of installed packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List every command, our own first."""
         found = entry_points(group=_GROUP)
         names = [*self.commands, *sorted(found.names)]
         is_clear = len(names) == len(self.commands) + len(found) == len(set(names))

@@ -44,11 +44,9 @@ class _SpanLayer:
     kernel: tuple[tuple[int, ...], ...] | None = None
 
     def is_shared(self, update: Update) -> bool:
-        """Whether the update has the gradient of this layer."""
         return f"{self.name}.weight".lstrip(".") in update.tensors
 
     def gradient(self, update: Update) -> Tensor:
-        """The gradient `(m, d)`, in double precision."""
         prefix = f"{self.name}." if self.name else ""
         weight = update.tensors[f"{prefix}weight"].double().flatten(1)
         if not self.bias:

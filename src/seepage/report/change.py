@@ -41,7 +41,6 @@ class _Attacked:
 
     @classmethod
     def of(cls, record: Record) -> _Attacked:
-        """What a case attacked."""
         granted = {} if record.threat is None else dict(record.threat.arguments)
         # An attack that is adapted to a defense also runs without knowing it.
         granted.pop("knows_defense", None)

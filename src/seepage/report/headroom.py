@@ -35,7 +35,6 @@ class _Scene:
 
     @classmethod
     def of(cls, record: Record) -> _Scene:
-        """The scene of an attack or a bound."""
         mode = record.bound.mode if record.bound else _mode_of(record)
         return cls(record.data, record.model, Setup.of(record), mode)
 

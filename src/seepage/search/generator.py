@@ -68,15 +68,12 @@ class _Rows:
 
     @property
     def size(self) -> int:
-        """Number of entries of all rows."""
         return self.batch_size * math.prod(self.domain.shape)
 
     def start(self, *, rng: Rng) -> Tensor:
-        """Draw standard normal numbers."""
         return rng.normal((self.size,), like=self.like)
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Split into rows, and take the softmax of their categories."""
         rows = points.reshape(*points.shape[:-1], self.batch_size, *self.domain.shape)
         return softmax_categories(rows, self.domain)
 

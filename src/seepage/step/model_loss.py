@@ -54,7 +54,6 @@ class _Scaled:
     factor: float
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Multiply the loss."""
         return self.factor * self.loss(outputs, labels)
 
 

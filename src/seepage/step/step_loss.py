@@ -82,7 +82,6 @@ class _OfParts:
     packed: PackedTargets
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Unpack the targets and call the loss."""
         return self.loss(outputs, *self.packed.unpack(targets))
 
 
@@ -99,7 +98,6 @@ class _OfText:
     padding: int | None
 
     def __call__(self, outputs: Tensor, tokens: Tensor) -> Tensor:
-        """Label the text and call the loss."""
         tokens = tokens.round().long() if tokens.is_floating_point() else tokens
         return self.loss(outputs, _label_text(tokens, self.padding))
 
@@ -117,7 +115,6 @@ class _OneByOne:
     loss: AnyLoss
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Compute one value per example."""
         pairs = ((outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels)))
         return torch.stack([self.loss(one, label).mean() for one, label in pairs])
 
@@ -129,7 +126,6 @@ class _OfLogits:
     loss: AnyLoss
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Wrap the logits and call the loss."""
         return self.loss(SimpleNamespace(logits=outputs), labels)
 
 
@@ -219,7 +215,6 @@ class _OfPlaces:
     loss: AnyLoss
 
     def __call__(self, outputs: Tensor, shares: Tensor) -> Tensor:
-        """Take the largest share of each place and call the loss."""
         return self.loss(outputs, shares.argmax(1))
 
 

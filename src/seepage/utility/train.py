@@ -163,7 +163,6 @@ class _TrainedModel:
             weights.copy_(drawn)
 
     def find_diverged(self) -> str | None:
-        """Find the first parameter with an entry that is not finite."""
         names = list(self._weights)
         finite = torch.stack([p.detach().isfinite().all() for p in self._weights.values()])
         return None if bool(finite.all()) else names[int(finite.int().argmin())]
@@ -180,7 +179,6 @@ class _TrainedModel:
         return [*self.task.model.parameters(), *self.task.model.buffers(), *kept]
 
     def restore(self, state: list[Tensor]) -> None:
-        """Continue from a saved `state`."""
         for weight in self._weights.values():
             if self._optimiser.param_groups[0]["momentum"]:
                 self._optimiser.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
@@ -223,7 +221,6 @@ class _TrainingRun:
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
         return self.plan.count_steps(len(self.data))
 
     def evaluate(self, data: Batch) -> Quality:

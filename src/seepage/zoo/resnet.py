@@ -24,14 +24,12 @@ class _SubsampleAndPad(nn.Module):
     """Option A: drop pixels and add channels of zeros, without parameters."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
-        """Split the new channels evenly before and after the old ones."""
         super().__init__()
         self.stride = stride
         self.front = (after - before) // 2
         self.back = after - before - self.front
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Subsample and pad."""
         kept = inputs[..., :: self.stride, :: self.stride]
         return pad(kept, (0, 0, 0, 0, self.front, self.back))
 
@@ -48,7 +46,6 @@ class _BasicBlock(nn.Module):
     expansion: ClassVar[int] = 1
 
     def __init__(self, before: int, channels: int, stride: int, shortcut: nn.Module) -> None:
-        """Build the block; the first convolution has the stride."""
         super().__init__()
         self.conv1 = _conv3x3(before, channels, stride)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -57,7 +54,6 @@ class _BasicBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Add the convolutions' output to the shortcut's."""
         hidden = relu(self.bn1(self.conv1(inputs)))
         return relu(self.bn2(self.conv2(hidden)) + self.downsample(inputs))
 
@@ -68,7 +64,6 @@ class _BottleneckBlock(nn.Module):
     expansion: ClassVar[int] = 4
 
     def __init__(self, before: int, channels: int, stride: int, shortcut: nn.Module) -> None:
-        """Build the block; the 3x3 convolution has the stride."""
         super().__init__()
         after = channels * self.expansion
         self.conv1 = nn.Conv2d(before, channels, 1, bias=False)
@@ -80,7 +75,6 @@ class _BottleneckBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Add the convolutions' output to the shortcut's."""
         hidden = relu(self.bn1(self.conv1(inputs)))
         hidden = relu(self.bn2(self.conv2(hidden)))
         return relu(self.bn3(self.conv3(hidden)) + self.downsample(inputs))
@@ -142,7 +136,6 @@ class _CifarResNet(nn.Module):
         _initialise(self)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return logits `(B, K)`."""
         hidden = relu(self.bn1(self.conv1(inputs)))
         features = self.layer3(self.layer2(self.layer1(hidden))).mean((-2, -1))
         logits: Tensor = self.linear(features)

@@ -43,7 +43,6 @@ class _WithSystem:
 
     @property
     def held(self) -> dict[str, Tensor]:
-        """The tensors of the system."""
         known = {} if self.system.known is None else {"known": self.system.known}
         return {"delta": self.system.delta, "target": self.target, **known}
 
@@ -64,7 +63,6 @@ class _SystemResidual(_WithSystem):
     weight: float
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Measure how far the candidate is from solving the system."""
         return (self.system.apply(candidate.normalised.flatten()) - self.target).square().sum()
 
 
@@ -84,13 +82,11 @@ class _OnSolutions(_WithSystem):
     iterations: int = 10
 
     def start(self, points: Tensor) -> State:
-        """Start the optimiser."""
         return self.optimiser.start(points)
 
     def step(
         self, points: Tensor, values: Tensor, gradients: Tensor, state: State, moment: Moment
     ) -> tuple[Tensor, State]:
-        """Move, then project."""
         moved, state = self.optimiser.step(points, values, gradients, state, moment)
         projected = nearest_solution(self.system, self.target, moved, iterations=self.iterations)
         return projected, state
@@ -112,7 +108,6 @@ class _LeastNorm:
     weight: float
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Average the squares."""
         return candidate.normalised.square().mean()
 
 

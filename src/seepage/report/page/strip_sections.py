@@ -61,7 +61,6 @@ class _Measure:
     name: str
 
     def words(self, value: float, *, unit: bool = True) -> str:
-        """A value on the axis, such as a median."""
         if self is _DECIBELS:
             return decibels(value, unit=unit)
         return f"{value:.0f} %" if value >= 0 else "-"

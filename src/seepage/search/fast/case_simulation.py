@@ -40,7 +40,6 @@ class _ByCase:
     simulations: Sequence[RowSimulation]
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Split the rows by case, simulate, and join the updates."""
         count = len(self.simulations)
         parts = zip(self.simulations, normalised.chunk(count), labels.chunk(count), strict=True)
         return join_updates([simulate(x, y) for simulate, x, y in parts])

@@ -347,7 +347,6 @@ class _RowConvolution(Replacement):
         self.geometry = Geometry(layer.stride, padding, layer.dilation)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Convolve, then add each row's bias."""
         if self.circular:
             inputs = nn.functional.pad(inputs, self.edges, mode="circular")
         outputs: Tensor = _ConvolutionForward.apply(inputs, self.weight, self.shared, self.geometry)  # type: ignore[no-untyped-call]
@@ -361,7 +360,6 @@ class _RowLinear(Replacement):
     """A fully connected layer; weights are multiplied row by row."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Multiply each row by its own weight."""
         flat = split_rows(inputs, len(self.weight)).flatten(1, -2)
         outputs = torch.bmm(flat, self.weight.transpose(1, 2))
         if self.bias is not None:
@@ -406,7 +404,6 @@ class _RowGroupNorm(Replacement):
         self.groups, self.eps = layer.num_groups, layer.eps
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Normalise, then scale and shift each row."""
         plain = nn.functional.group_norm(inputs, self.groups, eps=self.eps)
         split = split_rows(plain, len(self.weight))
         shift, scale = (_per_channel(v, split) for v in (cast(Tensor, self.bias), self.weight))
@@ -421,7 +418,6 @@ class _RowLayerNorm(Replacement):
         self.shape, self.eps = layer.normalized_shape, layer.eps
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Normalise, then scale and shift each row."""
         plain = nn.functional.layer_norm(inputs, self.shape, eps=self.eps)
         split = split_rows(plain, len(self.weight))
         between = (1,) * (split.ndim - 1 - len(self.shape))
