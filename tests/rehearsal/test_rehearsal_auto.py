@@ -172,10 +172,10 @@ def test_fewer_steps_leave_fewer_contenders_and_no_search_too_short_to_tell():
         rungs, attack = Effort(steps, (24, 8, 3), (1, 1, 1)).plan()
         spent = sum(rung.contenders * rung.batches * rung.steps for rung in rungs)
         assert spent <= steps // 2
-        assert min(rung.steps for rung in rungs) >= 160
+        assert min(rung.steps for rung in rungs) >= 150
         assert attack == steps // 2
         assert all(rung.contenders > 1 for rung in rungs[1:])
-    assert Effort(600, (24, 8, 3), (1, 1, 1)).plan() == ((), 600)
+    assert Effort(590, (24, 8, 3), (1, 1, 1)).plan() == ((), 590)
 
 
 def test_a_batch_of_several_people_is_rehearsed_once_and_longer():
@@ -301,11 +301,12 @@ def test_a_search_that_starts_slowly_gets_into_the_second_round():
 
 
 @pytest.mark.slow
-def test_behind_pruning_a_smooth_network_is_searched_with_a_weak_prior(photos, public):
+def test_behind_pruning_a_smooth_network_is_searched_with_a_fading_prior(photos, public):
     task = sp.zoo.cnn(variant="cnn3-v3", domain=photos.domain)
     seen = observe(task, photos.take([0]), defense=sp.Prune(0.9))
     guess = sp.auto(effort="quick", public=public)(seen, rng=sp.rng(1))
-    assert guess.trace.race.chosen == ("inverting_gradients(tv=0.0001), adapted",)
+    (chosen,) = guess.trace.race.chosen
+    assert chosen.startswith("inverting_gradients(tv=(0.1, 1e-05), spread=0.1)")
     assert float(sp.score(guess, photos.take([0]))["psnr"]) > 32
 
 
@@ -335,7 +336,7 @@ def test_a_network_with_layer_norm_is_searched_by_a_whitened_distance_first(phot
 def test_behind_a_defense_leaders_are_tried_in_all_three_ways(photos, task):
     seen = observe(task, photos.take([0]), defense=sp.Prune(0.9))
     listed = list_contenders(seen, check_applicability(seen))
-    assert {one.knowledge for one in listed[:6]} == {"adapts", "ignores", "simulates"}
+    assert {one.knowledge for one in listed[:7]} == {"adapts", "ignores", "simulates"}
     bare = observe(task, photos.take([0]))
     assert {one.knowledge for one in list_contenders(bare, check_applicability(bare))} == {
         "simulates"

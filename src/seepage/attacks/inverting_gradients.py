@@ -17,6 +17,7 @@ from seepage.search.matching import GradientMatching
 from seepage.search.optimisers import Adam, GradientDescent, Optimiser
 from seepage.search.priors import BatchNormStatistics, TotalVariation, weigh_variation
 from seepage.search.search import Search, pick_setting
+from seepage.search.starts import NormalStart
 from seepage.search.term import Term
 
 _ENGINE = Engine()
@@ -49,6 +50,7 @@ def inverting_gradients(
     distance: Literal["cosine", "l2", "whitened"] = "cosine",
     optimiser: Literal["adam", "descent", "nesterov", "lbfgs", "torch_lbfgs"] = "adam",
     signed: bool = True,
+    spread: float = 1.0,
     boxed: bool = True,
     median_every: int | None = None,
     engine: Engine = _ENGINE,
@@ -75,6 +77,7 @@ def inverting_gradients(
             code, whose step size is 0.01, and "torch_lbfgs" the tolerance at which torch stops.
             L-BFGS has no schedule, and searches along its lines only if the distance is whitened.
         signed: Whether Adam sees only the sign of the gradient.
+        spread: Standard deviation of the random start around the mean image; 1 in the paper.
         boxed: Whether candidates stay valid images.
         median_every: Median-filter the candidates every so many steps, as the paper does on
             untrained ImageNet networks; its code takes 500.
@@ -111,6 +114,7 @@ def inverting_gradients(
         schedule=Constant() if optimiser.endswith("lbfgs") else StepDecay(),
         steps=steps,
         restarts=usual_restarts if restarts is None else restarts,
+        start=NormalStart(spread=spread),
         boxed=boxed,
         median_every=median_every,
     )

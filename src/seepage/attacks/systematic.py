@@ -42,6 +42,7 @@ from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
 from seepage.search.priors import BatchNormStatistics, weigh_variation
 from seepage.search.search import Search, pick_setting
+from seepage.search.starts import NormalStart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +236,7 @@ def systematic(
     restarts: int = 1,
     step_size: float | None = None,
     signed: bool = True,
+    spread: float = 1.0,
     engine: Engine = _ENGINE,
 ) -> Attack:
     """Reweighted cosines with total variation, batch statistics and recovered features.
@@ -265,6 +267,7 @@ def systematic(
         step_size: Of Adam. The default is 0.1 on pixels, and 0.001 on the weights of a prior
             network.
         signed: Whether Adam sees only the sign of the gradient of pixels.
+        spread: Standard deviation of the random start around the mean image.
         engine: How it is computed.
 
     Example:
@@ -297,6 +300,7 @@ def systematic(
             schedule=StepDecay(),
             steps=steps,
             restarts=restarts,
+            start=NormalStart(spread=spread),
         ),
         engine=engine,
         features=features,
@@ -318,6 +322,7 @@ def teacher_forced(
     restarts: int = 1,
     step_size: float | None = None,
     signed: bool = True,
+    spread: float = 1.0,
     engine: Engine = _ENGINE,
 ) -> Attack:
     """`systematic`, but known quantities replace simulated ones.
@@ -350,6 +355,7 @@ def teacher_forced(
         restarts: Random starts, of which the one with the lowest objective is kept.
         step_size: Of Adam, as for `systematic`.
         signed: Likewise.
+        spread: Likewise.
         engine: How it is computed.
 
     Example:
@@ -371,6 +377,7 @@ def teacher_forced(
             schedule=CosineDecay(),
             steps=steps,
             restarts=restarts,
+            start=NormalStart(spread=spread),
             given_statistics=True,
         ),
         engine=engine,

@@ -17,6 +17,7 @@ from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.construct import write_call
 from seepage.core.errors import SeepageError
 from seepage.defenses.chain import chain
+from seepage.defenses.clip import Clip
 from seepage.domains import Tabular, Vector
 from seepage.search.many import attack_many
 
@@ -29,8 +30,11 @@ _COUNTERS = {"iterations": 20}
 _MEMBERS = 8
 # Channels of a prior network, which is costly.
 _PRIOR_WIDTH = 16
-# A total variation that falls over the search. What a defense hides, a prior must replace.
-_FALLING, _FALLING_DEFENDED = (1e-1, 1e-5), (1e-1, 1e-3)
+# A total variation that falls over the search. What a defense or the others of a batch hide, a
+# prior must replace.
+_FALLING, _FALLING_HIDDEN = (1e-1, 1e-5), (1e-1, 1e-3)
+# A start near the mean input, from which a search gets further in the same steps.
+_NEAR = {"spread": 0.1}
 # A constant total variation that is hardly felt.
 _WEAK = 1e-4
 # For networks whose layers have gradients of nearly one direction, see `Whitened`.
@@ -139,6 +143,12 @@ def _is_defended(seen: Observation) -> bool:
     return client is not None and bool(client.chain.links)
 
 
+def _is_hidden(seen: Observation) -> bool:
+    """Whether a known defense does more than scale the update."""
+    client = seen.simulate.client
+    return client is not None and any(not isinstance(link, Clip) for link in client.chain.links)
+
+
 def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender, ...]:
     """List the searches that fit an observation, those that usually win first.
 
@@ -155,7 +165,7 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     # Behind a defense the first search is tried in all three ways, the others are adapted.
     adapted = [replace(one, knowledge="adapts") for one in plain]
     ways = [replace(plain[0], knowledge=way) for way in ("ignores", "simulates")]
-    return (*adapted[:4], *ways, *adapted[4:])
+    return (*adapted[:5], *ways, *adapted[5:])
 
 
 def _list_searches(seen: Observation) -> Iterator[Contender]:
@@ -167,27 +177,36 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "layerwise": 1.0})
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
-    falling = {"tv": _FALLING_DEFENDED if _is_defended(seen) else _FALLING}
+    hidden, one_person = _is_hidden(seen), seen.batch_size == 1
+    falling = {"tv": _FALLING_HIDDEN if hidden else _FALLING, **_NEAR}
     # The gradient itself often gets further than its sign, unless a defense changed it.
-    plain = {} if _is_defended(seen) else {"signed": False}
-    one_person = seen.batch_size == 1
-    # Of several people at once less comes back, and a prior must replace more.
-    early, late = ({"tv": 1e-4}, {"tv": 1e-2}) if one_person else ({"tv": 1e-2}, {"tv": 1e-4})
+    plain = {} if hidden else {"signed": False}
     if plain and any(isinstance(layer, nn.LayerNorm) for layer in seen.task.model.modules()):
         yield Contender(search, _TRANSFORMER)
-    yield Contender("systematic", falling if one_person else {**falling, **plain})
-    yield Contender("teacher_forced", {"weighting": "entries", **plain})
-    yield Contender(search, falling if one_person else {**falling, **plain}, read_logits=one_person)
-    yield Contender(search, early)
-    yield Contender("teacher_forced", {**falling, "weighting": "entries", **plain})
-    yield Contender(search, {"tv": 1e-4, "layerwise": 2.5})
     if one_person:
+        yield Contender("systematic", falling)
+        yield Contender("teacher_forced", {"weighting": "entries", **plain})
+        yield Contender(search, falling, read_logits=True)
+        if hidden:
+            # Pruning hides so little that a prior which stays limits what comes back.
+            yield Contender(search, {"tv": _FALLING, **_NEAR}, read_logits=True)
+        yield Contender(search, {"tv": _WEAK, **_NEAR})
+        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_NEAR})
+        yield Contender(search, {"tv": 1e-2, **_NEAR})
         yield Contender(search, falling)
+    else:
+        yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
+        yield Contender("teacher_forced", {"weighting": "entries", **_NEAR, **plain})
+        yield Contender(search, falling)
+        yield Contender(search, {"tv": 1e-2, **_NEAR})
+        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_NEAR})
+        yield Contender(search, {**falling, **plain})
+        yield Contender(search, {"tv": _WEAK, **_NEAR})
+    yield Contender("teacher_forced", {**falling, "weighting": "entries", **plain})
     yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic")
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
-    yield Contender(search, late)
     yield Contender("systematic", {"tv": 1e-3})
     yield Contender("teacher_forced")
     yield Contender(search, {**falling, "layerwise": 2.5})
@@ -195,15 +214,10 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     if len(seen.task.domain.shape) == 3:
         yield Contender(search, {"tv": 1e-4}, prior_network=True)
     yield Contender("systematic", {"weighting": 1.0})
-    yield Contender(search, {"tv": 1e-3})
     yield Contender("teacher_forced", {"tv": 3e-3, "weighting": "entries"})
     yield Contender("systematic", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-6})
     yield Contender(search, {"tv": 1e-2, "layerwise": 2.5})
     yield Contender(search, {"tv": 1e-2, "step_size": 0.03})
     yield Contender("systematic", {"step_size": 0.03})
-    yield Contender("teacher_forced", {"tv": 3e-3})
-    yield Contender(search, {"tv": 1e-4, "step_size": 0.03})
-    yield Contender("teacher_forced", {"weighting": 0.5})
-    yield Contender("systematic", {"tv": 1e-4})
     yield Contender(search, {"tv": 1e-2, "distance": "l2", "signed": False})

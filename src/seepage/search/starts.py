@@ -27,15 +27,25 @@ class Start(Protocol):
 
 @dataclass(frozen=True)
 class NormalStart:
-    """N(0, 1) in normalised coordinates.
+    """Normal noise around zero, the mean input, in normalised coordinates.
+
+    Args:
+        spread: Its standard deviation; 1 in the papers. Less of it has to be searched away again.
 
     References:
         Zhu et al., 2019 (zhu2019deep); Geiping et al., 2020 (geiping2020inverting)
     """
 
+    spread: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check the spread."""
+        if not 0 < self.spread < float("inf"):
+            raise InvalidValue(f"expected spread > 0, got {self.spread!r}")
+
     def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
         """Draw every entry."""
-        return _point(rng.normal(layout.shape, like=like), layout, rng)
+        return _point(self.spread * rng.normal(layout.shape, like=like), layout, rng)
 
 
 @dataclass(frozen=True)
