@@ -49,16 +49,11 @@ def fail_case(case: AnyCase, reason: str) -> Outcome:
 
 def _refuse_case(case: AnyCase, error: BaseException) -> Outcome:
     """Return the outcome of a case that raised: it does not apply, or it failed."""
-    failed = fail_case(case, _write_reason(error))
+    line = summarise_error(error) if not isinstance(error, SeepageError) else str(error)
+    # It is stored as UTF-8, and may quote a file name that is none.
+    failed = fail_case(case, line.encode(errors="replace").decode().splitlines()[0])
     applicable = not isinstance(error, NotApplicable | MissingKnowledge)
     return replace(failed, record=replace(failed.record, applicable=applicable))
-
-
-def _write_reason(error: BaseException) -> str:
-    """Write an error in one line, with its type if it is not ours."""
-    # It is stored as UTF-8, and may quote a file name that is none.
-    line = summarise_error(error) if not isinstance(error, SeepageError) else str(error)
-    return line.encode(errors="replace").decode().splitlines()[0]
 
 
 def _begin_record(case: AnyCase) -> Record:

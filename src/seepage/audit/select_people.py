@@ -66,7 +66,10 @@ def select_targets(
     if len(set(numbers)) < len(numbers):
         raise InvalidValue(f"expected different people, got {list(numbers)}")
     cuts = [numbers[i : i + batch_size] for i in range(0, len(numbers), batch_size)]
-    gallery = _share_gallery(dataset)
+    # One gallery for all batches of a data set, so that strangers are prepared once.
+    if dataset not in _GALLERIES:
+        _GALLERIES[dataset] = Gallery(dataset.inputs, dataset.labels, dataset.domain)
+    gallery = _GALLERIES[dataset]
     return tuple(replace(_select_target(dataset, gallery, cut), sampling=sampling) for cut in cuts)
 
 
@@ -81,13 +84,6 @@ def _draw_people(dataset: Dataset, count: int, seed: int) -> tuple[int, ...]:
 
 
 _GALLERIES: WeakKeyDictionary[Dataset, Gallery] = WeakKeyDictionary()
-
-
-def _share_gallery(dataset: Dataset) -> Gallery:
-    """One gallery for all batches of a data set, so that strangers are prepared once."""
-    if dataset not in _GALLERIES:
-        _GALLERIES[dataset] = Gallery(dataset.inputs, dataset.labels, dataset.domain)
-    return _GALLERIES[dataset]
 
 
 def _select_target(dataset: Dataset, gallery: Gallery, people: tuple[int, ...]) -> Target:

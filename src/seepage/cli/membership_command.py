@@ -49,7 +49,11 @@ def answer_membership(request: MembershipRequest, *, as_json: bool, console: Con
     for data in (candidates, public):
         _require_same_inputs(data, seen[0])
     people = candidates.take(range(len(candidates)))
-    _check_members(request.members, len(people))
+    if request.members is not None and not 0 < request.members < len(people):
+        raise InvalidValue(
+            f"expected --members between 1 and {len(people) - 1}, since there are {len(people)} "
+            f"candidates and some must be no members, got {request.members}"
+        )
     found = membership(seen, people, public=PublicData(public.inputs, public.labels))
     told: InferenceResult = found
     if request.members is not None:
@@ -65,15 +69,6 @@ def answer_membership(request: MembershipRequest, *, as_json: bool, console: Con
         print_line(console, str(found))
         if told is not found:
             print_line(console, str(told))
-
-
-def _check_members(members: int | None, candidates: int) -> None:
-    """Both kinds are needed to say how often the test is right."""
-    if members is not None and not 0 < members < candidates:
-        raise InvalidValue(
-            f"expected --members between 1 and {candidates - 1}, since there are {candidates} "
-            f"candidates and some must be no members, got {members}"
-        )
 
 
 def _describe(

@@ -138,16 +138,11 @@ def _compare_views(
     for frame in dict.fromkeys(view.frame for view in showing):
         views = [view.features[name] for view in showing if view.frame == frame]
         alike = measure(torch.cat([_cut(view, frame) for view in views]), _cut(candidates, frame))
-        left = (1 - alike.square()).clamp(min=0) ** _find_share(frame)
+        share = (frame[1] - frame[0]) * (frame[3] - frame[2])
+        left = (1 - alike.square()).clamp(min=0) ** share
         whole = alike.sign() * (1 - left).sqrt()
         best = torch.maximum(best, torch.stack(whole.chunk(len(views))).amax(0))
     return best
-
-
-def _find_share(frame: Frame) -> float:
-    """The share of an image that a frame holds."""
-    top, bottom, left, right = frame
-    return (bottom - top) * (right - left)
 
 
 def _cut(values: Tensor, frame: Frame) -> Tensor:

@@ -256,10 +256,12 @@ class Engine:
         search, reference = jobs[0].search, next(iter(chosen[0].update))
         generated = join_parts([job.layout.generated for job in jobs], restarts=restarts)
         layout = replace(jobs[0].layout, generated=generated)
+        keys = [(job, job.rng.fork("restart", n)) for job in jobs for n in chunk.restarts]
         starts = [
-            _start(job.search, job.layout, job.rng.fork("restart", restart), reference)
-            for job in jobs
-            for restart in chunk.restarts
+            job.search.start(job.layout, rng=key, like=reference)
+            if job.layout.generated is None
+            else generated_point(job.layout, rng=key)
+            for job, key in keys
         ]
         labels = None
         if layout.classes is None and layout.target_shape is None:
@@ -292,12 +294,6 @@ class Engine:
         if given:
             simulate = use_known_statistics(simulate, cases)
         return Bfloat16Simulation(simulate) if light else simulate
-
-
-def _start(search: Search, layout: Layout, rng: Rng, like: Tensor) -> Tensor:
-    if layout.generated is not None:
-        return generated_point(layout, rng=rng)
-    return search.start(layout, rng=rng, like=like)
 
 
 def _smooth(layout: Layout, points: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm as norm
 
 from seepage.core import Observation, Update
 from seepage.core.errors import InvalidValue, require_at_least, require_positive
@@ -40,80 +41,99 @@ def _one_minus_cosine(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tenso
     cheap = theirs[0].is_cuda and sum(t.numel() for t in theirs) <= _SMALL_IN_ALL
     small = [cheap or t.numel() <= _SMALL for t in theirs]
     ours, theirs = _join_small(ours, small), _join_small(theirs, small)
-    distance: Tensor = _Distance.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
-    return distance
+    return _compare(ours, theirs, joint=True).squeeze(0)
 
 
-def _one_minus_cosines(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> Tensor:
-    """One minus the cosine of each of k tensors with its counterpart, `(k,)`.
-
-    The same as `_one_minus_cosine` of each pair, in fewer operations.
-    """
-    distances: Tensor = _Distances.apply(*ours, *theirs)[0]  # type: ignore[no-untyped-call]
+def _compare(ours: Sequence[Tensor], theirs: Sequence[Tensor], *, joint: bool) -> Tensor:
+    """The same for each of k pairs of tensors `(k,)`; if `joint`, for all as one vector `(1,)`."""
+    factors = [_find_factors(tensor) or (tensor, None) for tensor in ours]
+    given = (*(factor for pair in factors for factor in pair), *theirs)
+    distances: Tensor = _Distances.apply(joint, *given)[0]  # type: ignore[no-untyped-call]
     return distances
 
 
-class _OfDirections(torch.autograd.Function):
-    """Abstract: keeps what was compared, the distances and the inverse norms for `backward`."""
+# Derivatives of operations that keep the entries of a matrix; the first turns it.
+_KEEP_ENTRIES = ("TBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
+
+
+def _find_factors(matrix: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The column and the row of which a large matrix is the product, if it was made so.
+
+    The weight gradient of a linear layer is so for one example. Its norm and its products with
+    vectors follow from the two, so that it need not be formed and read again and again.
+    """
+    node, turned = matrix.grad_fn, False
+    while node is not None and node.name() in _KEEP_ENTRIES:
+        turned ^= node.name() == _KEEP_ENTRIES[0]
+        node = node.next_functions[0][0]
+    if node is None or node.name() != "MmBackward0" or matrix.numel() <= _SMALL:
+        return None
+    column, row = node._saved_self, node._saved_mat2  # type: ignore[attr-defined]
+    if column is None or row is None or column.shape[1] != 1:
+        return None
+    column, row = (row.T, column.T) if turned else (column, row)
+    return (column, row) if (len(column), row.shape[1]) == matrix.shape else None
+
+
+class _Distances(torch.autograd.Function):
+    """Of tensors or columns, each with its row or None, and the tensors to compare them with."""
 
     generate_vmap_rule = True
 
     @staticmethod
+    def forward(joint: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        triples = _group(tensors)
+        own = torch.stack([norm(o) if r is None else norm(o) * norm(r) for o, r, _ in triples])
+        other = _norms([t for *_, t in triples])
+        if joint:
+            own, other = norm(own, keepdim=True), norm(other, keepdim=True)
+        a, b = (torch.where(length > 0, 1 / length, 0.0) for length in (own, other))
+        gaps = [
+            torch.addcmul(-t * y, *((o, x) if row is None else (o * x, row)))
+            for (o, row, t), x, y in zip(
+                triples, _unbind(a, triples), _unbind(b, triples), strict=True
+            )
+        ]
+        squares = _norms(gaps).square()
+        squares = squares.sum(0, keepdim=True) if joint else squares
+        return torch.where((a == 0) != (b == 0), 1.0, squares / 2), a, b
+
+    @staticmethod
     def setup_context(
-        ctx: _Context, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]
+        ctx: _Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]
     ) -> None:
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*inputs, *output)
-
-
-class _Distance(_OfDirections):
-    @staticmethod
-    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        half = len(tensors) // 2
-        ours, theirs = tensors[:half], tensors[half:]
-        a, b = (_inverse(_norm(vector)) for vector in (ours, theirs))
-        gaps = [torch.addcmul(-t * b, o, a) for o, t in zip(ours, theirs, strict=True)]
-        lonely = (a == 0) != (b == 0)
-        return torch.where(lonely, 1.0, _norm(gaps).square() / 2), a, b
-
-    @staticmethod
-    def backward(ctx: _Context, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, distance, a, b = ctx.saved_tensors
-        half = len(tensors) // 2
-        along, across = slope * a * a * (1 - distance), -slope * a * b
-        pairs = zip(tensors[:half], tensors[half:], strict=True)
-        return (*(torch.addcmul(o * along, t, across) for o, t in pairs), *(None,) * half)
-
-
-class _Distances(_OfDirections):
-    @staticmethod
-    def forward(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        half = len(tensors) // 2
-        ours, theirs = tensors[:half], tensors[half:]
-        a, b = (_inverse(_norms(vectors)) for vectors in (ours, theirs))
-        gaps = _combine_pairs(ours, a, theirs, -b)
-        lonely = (a == 0) != (b == 0)
-        return torch.where(lonely, 1.0, _norms(gaps).square() / 2), a, b
+        ctx.save_for_backward(*inputs[1:], *output)
 
     @staticmethod
     def backward(ctx: _Context, slopes: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, distances, a, b = ctx.saved_tensors
-        half = len(tensors) // 2
+        triples, found = _group(tensors), []
         along, across = slopes * a * a * (1 - distances), -slopes * a * b
-        gradients = _combine_pairs(tensors[:half], along, tensors[half:], across)
-        return (*gradients, *(None,) * half)
+        parts = zip(triples, _unbind(along, triples), _unbind(across, triples), strict=True)
+        for (o, row, t), x, y in parts:
+            if row is None:
+                found += [torch.addcmul(o * x, t, y), None]
+                continue
+            found.append(torch.addcmul(o * (x * norm(row).square()), torch.mm(t, row.T), y))
+            found.append(torch.addcmul(row * (x * norm(o).square()), torch.mm(o.T, t), y))
+        return (None, *found, *(None,) * len(triples))
 
 
-def _combine_pairs(
-    ours: Sequence[Tensor], by_ours: Tensor, theirs: Sequence[Tensor], by_theirs: Tensor
-) -> list[Tensor]:
-    """The sum of each pair, with a factor for either."""
-    parts = zip(ours, by_ours.unbind(), theirs, by_theirs.unbind(), strict=True)
-    return [torch.addcmul(o * a, t, b) for o, a, t, b in parts]
+def _group(tensors: Sequence[Any]) -> list[tuple[Tensor, Tensor | None, Tensor]]:
+    """Ours, its row or None, and theirs."""
+    count = len(tensors) // 3
+    ours, rows = tensors[: 2 * count : 2], tensors[1 : 2 * count : 2]
+    return list(zip(ours, rows, tensors[2 * count :], strict=True))
+
+
+def _unbind(values: Tensor, of: Sequence[object]) -> tuple[Tensor, ...]:
+    """A number for each of these, which may share one."""
+    return values.expand(len(of)).unbind()
 
 
 def _norms(vectors: Sequence[Tensor]) -> Tensor:
-    return torch.stack([torch.linalg.vector_norm(t) for t in vectors])
+    return torch.stack([norm(t) for t in vectors])
 
 
 def _join_small(tensors: Sequence[Tensor], small: Sequence[bool]) -> list[Tensor]:
@@ -122,18 +142,6 @@ def _join_small(tensors: Sequence[Tensor], small: Sequence[bool]) -> list[Tensor
     joined = [t.flatten() for t, is_small in pairs if is_small]
     large = [t for t, is_small in pairs if not is_small]
     return [torch.cat(joined), *large] if joined else large
-
-
-def _inverse(norm: Tensor) -> Tensor:
-    return torch.where(norm > 0, 1 / norm, 0.0)
-
-
-def _norm(vector: Sequence[Tensor]) -> Tensor:
-    """The norm of a list of tensors as one vector, reading each once."""
-    if len(vector) == 1:
-        norm: Tensor = torch.linalg.vector_norm(vector[0])
-        return norm
-    return _norms(vector).square().sum().sqrt()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +263,7 @@ class LayerwiseCosine:
         """Compare the direction of each tensor."""
         theirs = observation.update
         ours = [candidate.update.tensors[name] for name in theirs.tensors]
-        return (self._weights(theirs) * _one_minus_cosines(ours, list(theirs))).sum()
+        return (self._weights(theirs) * _compare(ours, list(theirs), joint=False)).sum()
 
     def _weights(self, observed: Update) -> Tensor:
         first = next(iter(observed))

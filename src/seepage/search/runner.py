@@ -165,7 +165,8 @@ class Runner:
         A row whose objective is not finite goes back to its best point.
         """
         values, gradients = self.evaluate(state.points, state.step)
-        finite = values.isfinite()
+        # Infinity minus itself is not a number; `isfinite` takes twice as many operations.
+        finite = (values - values) == 0
         better = finite & (values < state.lowest)
         best = torch.where(better.unsqueeze(1), state.points, state.best)
         # Indexing by a scalar would copy it to the host, which breaks a capture.
@@ -174,7 +175,7 @@ class Runner:
         moment = Moment(state.step, state.step / self.steps, scale, same)
         moved, memory = self.optimiser.step(state.points, values, gradients, state.memory, moment)
         moved = self.project(moved)
-        sound = finite & moved.isfinite().all(1)
+        sound = finite & ~(moved - moved).any(1)
         return State(
             step=state.step + 1,
             points=torch.where(sound.unsqueeze(1), moved, best),

@@ -196,7 +196,9 @@ def run_attacks(
         with _show_progress(one.name.name):
             outcome = run_case(attempt)
             if not _proven(outcome.record):
-                made = [_make_control(attempt, batch) for batch in canaries]
+                bare = Client(attempt.client.local, chain())
+                control = replace(attempt, client=bare, control="canary", others=(attempt.target,))
+                made = [replace(control, target=batch) for batch in canaries]
                 tried = [(control, run_case(control)) for control in made]
                 computed = not any(each.record.effort.get("simulates") for _, each in tried)
                 if computed and not attempt.client.chain.keeps_gradient:
@@ -229,12 +231,6 @@ def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
     reason = f"not needed, since {name} proved that what came back is right"
     searches = {option.name: reason for option in found.chosen if option.options}
     return replace(audited, refused={**audited.refused, **searches})
-
-
-def _make_control(case: Case, canaries: Target) -> Case:
-    """The same attack on canaries, without the defense."""
-    bare = Client(case.client.local, chain())
-    return replace(case, client=bare, target=canaries, control="canary", others=(case.target,))
 
 
 def _proven(record: Record) -> bool:

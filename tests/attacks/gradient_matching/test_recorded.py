@@ -183,6 +183,41 @@ def test_only_what_depends_on_the_arguments_is_replayed():
     assert operations(program, x) == ["sin", "add", "mul", "add"]
 
 
+def test_a_gradient_of_a_convolution_that_nobody_reads_is_not_computed():
+    weight = torch.randn(4, 3, 3, 3)
+
+    def gradients(slopes, inputs):
+        return torch.ops.aten.convolution_backward(
+            slopes,
+            inputs,
+            weight,
+            None,
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            [True, True, False],
+        )[:2]
+
+    class Masks(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+            if operation is torch.ops.aten.convolution_backward.default:
+                seen.append(arguments[-1])
+            return operation(*arguments, **(options or {}))
+
+    arguments = torch.randn(1, 4, 6, 6), torch.randn(1, 3, 8, 8)
+    for kept, mask in (((0, 1), [True, True, False]), ((1,), [False, True, False])):
+        seen = []
+        program = record(lambda *given, kept=kept: [gradients(*given)[k] for k in kept], arguments)
+        with Masks():
+            found = program(*arguments)
+        assert seen == [mask]
+        for one, k in zip(found, kept, strict=True):
+            assert torch.equal(one, gradients(*arguments)[k])
+
+
 def test_sums_in_place_are_replayed_and_leave_constants_alone():
     start = torch.ones(3)
 

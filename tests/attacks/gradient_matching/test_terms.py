@@ -10,7 +10,7 @@ from torch.func import grad, vmap
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import Image
-from seepage.search.fidelity import L2, Cosine, LayerwiseCosine, Whitened
+from seepage.search.fidelity import L2, Cosine, LayerwiseCosine, Whitened, _find_factors
 from seepage.search.objective import _loop
 from seepage.search.priors import Decaying
 from seepage.search.term import Candidate
@@ -93,6 +93,29 @@ def test_cosine_keeps_its_digits_close_to_the_truth():
         {n: t.double() for n, t in theirs.items()},
     )
     assert float(value(Cosine(), near, theirs)) == pytest.approx(float(exact), rel=1e-2)
+
+
+@pytest.mark.parametrize("form", ["as it is", "turned", "turned twice", "among rows"])
+@pytest.mark.parametrize("dead", [False, True])
+def test_a_weight_gradient_is_compared_by_its_factors(form, dead):
+    forms = {
+        "as it is": lambda c, r: torch.mm(c, r),
+        "turned": lambda c, r: torch.mm(r.t(), c.t()).t(),
+        "turned twice": lambda c, r: torch.mm(c, r).t().t(),
+        "among rows": lambda c, r: torch.mm(c, r).unsqueeze(0).squeeze(0),
+    }
+    like = torch.zeros((), dtype=torch.float64)
+    column, row = sp.rng(0).normal((70, 1), like=like), sp.rng(1).normal((1, 1000), like=like)
+    theirs = {"w": sp.rng(2).normal((70, 1000), like=like), "b": torch.ones(70, dtype=like.dtype)}
+    slopes = []
+    for make in (forms[form], lambda c, r: c * r):
+        leaves = (column * (0 if dead else 1)).requires_grad_(), row.clone().requires_grad_()
+        product = make(*leaves)
+        assert (_find_factors(product) is None) == (make is not forms[form])
+        found = value(Cosine(), {"w": product, "b": leaves[0][:, 0]}, theirs)
+        slopes.append([found, *torch.autograd.grad(found, leaves)])
+    for ours, plain in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("top", [1, 2, 3])

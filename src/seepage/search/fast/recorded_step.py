@@ -15,7 +15,7 @@ the list holds a sum instead, and other views of what was written may not be rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, MethodDescriptorType, NoneType
 from typing import Any
@@ -39,6 +39,8 @@ _MAKERS = (
     *(_ATEN.new_zeros.default, _ATEN.new_ones.default, _ATEN.new_full.default),
 )
 _READS_A_NUMBER = _ATEN._local_scalar_dense.default
+# Its last argument says which gradients it computes.
+_CONVOLUTION_BACKWARD = _ATEN.convolution_backward.default
 _LITERALS = (int, bool, NoneType)
 
 # Operations of torch, and what they are called with, have no types.
@@ -82,6 +84,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lines: list[_Line] = []
         self.known: dict[str, object] = {}
         self.held: list[object] = []
+        self.masked: set[str] = set()
         self._held_names: dict[int, str] = {}
         self._texts: dict[str, str] = {}
         self._places = WeakTensorKeyDictionary()
@@ -150,6 +153,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._place(result, self._write(operation, arguments, options))
             return
         several = None
+        if operation is _CONVOLUTION_BACKWARD:
+            self.masked.add(self._write(operation, arguments, options))
         for number, part in enumerate(result):
             if not isinstance(part, Tensor):
                 continue
@@ -342,22 +347,34 @@ def record(function: Flat, arguments: Sequence[Tensor]) -> Flat:
     with recorder:
         results = function(*arguments)
     returned = [recorder.reference(tensor) for tensor in results]
-    source = _write_program(recorder.lines, [f"s{n}" for n in range(len(arguments))], returned)
+    takes = [f"s{n}" for n in range(len(arguments))]
+    source = _write_program(recorder.lines, takes, returned, recorder.masked)
     names: dict[str, Any] = dict(recorder.known)
     exec(compile(source, "<recorded step>", "exec"), names)
     program: Flat = names["program"]
     return program
 
 
-def _write_program(lines: Sequence[_Line], arguments: list[str], returned: list[str]) -> str:
-    """Write a function of the lines that are needed, which forgets a tensor after its last use."""
-    needed, kept = set(returned), []
+def _write_program(
+    lines: Sequence[_Line], arguments: list[str], returned: list[str], masked: Container[str]
+) -> str:
+    """Write a function of the lines that are needed, which forgets a tensor after its last use.
+
+    Of convolutions differentiated, those in `masked`, only the gradients that are used are
+    computed: nobody asks for the input gradient of the first layer.
+    """
+    needed, kept, texts = set(returned), [], set()
     for line in reversed(lines):
         if line.name not in needed:
             continue
+        texts.add(line.text)
+        text = line.text
+        if line.name in masked:
+            wanted = [f"{line.name}[{number}]" in texts for number in range(3)]
+            text = f"{text[: text.rindex('[')]}{wanted})"
         last = [name for name in dict.fromkeys(line.used) if name not in needed and name[0] == "t"]
         needed.update(line.used)
         forget = "".join(f"; {name} = None" for name in last)
-        kept.append(f"    {line.name} = {line.text}{forget}")
+        kept.append(f"    {line.name} = {text}{forget}")
     kept.append(f"def program({', '.join(arguments)}):")
     return "\n".join([*reversed(kept), f"    return [{', '.join(returned)}]"])
