@@ -249,7 +249,7 @@ class CramerRaoRelaxed(LowerBound):
 
     def __post_init__(self) -> None:
         """Check the numbers; an estimate from one probe would have no error."""
-        require_at_least(0, std=self.std)
+        require_at_least(0, std=self.std, held=self.held)
         require_at_least(2, probes=self.probes)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:

@@ -17,9 +17,8 @@ from typing import Any
 from seepage.core.errors import (
     DataNotFound,
     InvalidValue,
-    MissingExtra,
     UnreadableFile,
-    install_hint,
+    import_extra,
 )
 from seepage.core.whole_file import open_plain
 
@@ -74,12 +73,8 @@ class Key:
         return content
 
     def _cipher(self) -> Any:  # noqa: ANN401
-        try:
-            ciphers = import_module("cryptography.hazmat.primitives.ciphers.aead")
-        except ImportError as error:
-            raise MissingExtra(
-                f"encryption needs an extra: {install_hint('encryption')}"
-            ) from error
+        name, reason = "cryptography.hazmat.primitives.ciphers.aead", "encryption needs an extra"
+        ciphers = import_extra(name, "encryption", reason=reason)
         return ciphers.AESGCM(self.secret)
 
 

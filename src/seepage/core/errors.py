@@ -21,7 +21,9 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 
 class SeepageError(Exception):
@@ -111,6 +113,14 @@ def install_hint(extra: str) -> str:
     root = Path(__file__).parents[3]
     is_checkout = (root / "pyproject.toml").is_file() and (root / "src" / "seepage").is_dir()
     return f"pip install -e '{root}[{extra}]'" if is_checkout else f"pip install 'seepage[{extra}]'"
+
+
+def import_extra(module: str, extra: str, *, reason: str) -> Any:  # noqa: ANN401 - any package
+    """Import an optional package; `MissingExtra` gives the reason and the command to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"{reason}: {install_hint(extra)}") from error
 
 
 def summarise_error(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seepage.core.errors import MissingExtra, SeepageError, UnreadableFile, install_hint
+from seepage.core.errors import (
+    SeepageError,
+    UnreadableFile,
+    import_extra,
+)
 from seepage.core.whole_file import open_plain, require_size
 
 DICOM = (".dcm", ".dicom")
@@ -28,12 +31,8 @@ def read_dicom(path: Path) -> Tensor:
         MissingExtra: If pydicom is not installed.
         UnreadableFile: If the file is not an image of one frame.
     """
-    try:
-        pydicom = import_module("pydicom")
-    except ImportError as error:
-        raise MissingExtra(
-            f"{path} is a DICOM file, which needs pydicom: {install_hint('dicom')}"
-        ) from error
+    reason = f"{path} is a DICOM file, which needs pydicom"
+    pydicom = import_extra("pydicom", "dicom", reason=reason)
     try:
         with open_plain(path, follow=True) as file:
             image = pydicom.dcmread(file)

@@ -20,12 +20,11 @@ from seepage.core.construct import construct
 from seepage.core.errors import (
     DataNotFound,
     InvalidValue,
-    MissingExtra,
     SeepageError,
     UnknownName,
     UnreadableFile,
     error_path,
-    install_hint,
+    import_extra,
 )
 from seepage.core.rng import Rng
 from seepage.core.toml import LARGEST, parse_toml
@@ -403,12 +402,8 @@ def _decode(file: IO[bytes]) -> Iterator[str]:
 
 
 def _read_parquet(path: Path) -> _RawTable:
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingExtra(
-            f"{path} is a Parquet file, which needs pyarrow: {install_hint('parquet')}"
-        ) from error
+    reason = f"{path} is a Parquet file, which needs pyarrow"
+    parquet = import_extra("pyarrow.parquet", "parquet", reason=reason)
     try:
         with parquet.ParquetFile(path) as file:
             total = int(file.metadata.num_rows)

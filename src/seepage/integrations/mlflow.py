@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from seepage.audit.audit_result import load_audit
 from seepage.audit.folder import PAGE
 from seepage.audit.record import Record
-from seepage.core.errors import MissingExtra, install_hint
+from seepage.core.errors import import_extra
 from seepage.report.leak import Level, attempts, strongest
 from seepage.report.verdict import verdict
 from seepage.report.words import NO_DEFENSE
@@ -82,8 +82,4 @@ def _log(records: Sequence[Record], step: int | None) -> None:
 
 
 def _mlflow() -> Any:  # noqa: ANN401 - a module
-    try:
-        import mlflow
-    except ImportError as error:
-        raise MissingExtra(f"this needs MLflow: {install_hint('mlflow')}") from error
-    return mlflow
+    return import_extra("mlflow", "mlflow", reason="this needs MLflow")

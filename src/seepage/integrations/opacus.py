@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from seepage.core import Defense, Rng
-from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable, install_hint
+from seepage.core.errors import (
+    InvalidValue,
+    NotApplicable,
+    import_extra,
+)
 from seepage.defenses.clip import dp_sgd
 
 if TYPE_CHECKING:
@@ -102,11 +106,8 @@ def spent(engine: PrivacyEngine, *, delta: float) -> float:
 
 
 def _require_plain(optimizer: object) -> None:
-    try:
-        from opacus.optimizers import DPOptimizer
-    except ImportError as error:
-        raise MissingExtra(f"this needs Opacus: {install_hint('dp')}") from error
-    if type(optimizer) is not DPOptimizer:
+    optimizers = import_extra("opacus.optimizers", "dp", reason="this needs Opacus")
+    if type(optimizer) is not optimizers.DPOptimizer:
         raise NotApplicable(
             f"expected an optimiser of Opacus with flat clipping, got {type(optimizer).__name__}; "
             "the others clip by rules that no defense of Seepage describes"

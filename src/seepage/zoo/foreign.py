@@ -9,7 +9,7 @@ from importlib import import_module
 from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
-from seepage.core.errors import InvalidValue, MissingExtra, install_hint
+from seepage.core.errors import InvalidValue, MissingExtra, import_extra, install_hint
 from seepage.domains.box import IMAGENET
 from seepage.zoo.building import add_argument, require_int, seed_torch
 
@@ -79,12 +79,8 @@ def hugging_face(
         domain: The space of the inputs.
         seed: Of the weights.
     """
-    try:
-        transformers = import_module("transformers")
-    except ImportError as error:
-        raise MissingExtra(
-            f"networks named 'hf:...' need transformers: {install_hint('huggingface')}"
-        ) from error
+    reason = "networks named 'hf:...' need transformers"
+    transformers = import_extra("transformers", "huggingface", reason=reason)
     sizes = {"image_size": domain.shape[-1], "num_channels": domain.shape[0]}
     try:
         settings = transformers.AutoConfig.for_model(
