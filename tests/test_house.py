@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 304,
-    "lines": 60_301,
-    "public names": 1_198,
+    "lines": 60_292,
+    "public names": 1_196,
     "single-user modules": 34,
 }
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from tests.report.records import make_record
 
 import seepage as sp
-from seepage.audit import AuditResult, Ceiling, Planned, Record
+from seepage.audit import AuditResult, Ceiling, Planned
 from seepage.bounds.bound import AMONG, EVERY_ATTACK
 from seepage.bounds.information import SEEN_WITH
 from seepage.core.construct import Component
@@ -33,22 +34,18 @@ NOISE = (Component.of(sp.AddGaussian(0.01)),)
 
 
 def attack(person=0, *, psnr=30.0, steps=4, **changed):
-    plain = Record(
-        data="photos",
-        people=(person,),
-        model="mlp(hidden=(8,))",
-        local=Component("Gradient"),
-        defense=NOISE,
-        threat=THREAT,
-        attack=Component("inverting_gradients", {"steps": steps})
+    plain = {
+        "people": (person,),
+        "defense": NOISE,
+        "threat": THREAT,
+        "attack": Component("inverting_gradients", {"steps": steps})
         if steps
         else Component("analytic_fc"),
-        seed=0,
-        scores={"psnr": (psnr,)},
-        baselines={"mean": {"psnr": (11.0,)}},
-        effort={"steps": steps, "restarts": 1, "seconds": 1.0, "device": "cpu"},
-    )
-    return replace(plain, **changed)
+        "scores": {"psnr": (psnr,)},
+        "baselines": {"mean": {"psnr": (11.0,)}},
+        "effort": {"steps": steps, "restarts": 1, "seconds": 1.0, "device": "cpu"},
+    }
+    return make_record(**plain | changed)
 
 
 def bound(person=0, *, rmse=0.01, name="CramerRao", error=None, defense=None, **said):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.report.records import make_record
 
 import seepage as sp
-from seepage.audit import AuditResult, Record
+from seepage.audit import AuditResult
 from seepage.audit.artifacts import Artifacts, pack
 from seepage.core.construct import Component
 from seepage.report import audit_page
@@ -21,22 +22,17 @@ DEFENSES = ((), PRUNE, NOISE)
 
 
 def record(person, defense, psnr, **changed):
-    plain = Record(
-        data="photos",
-        people=(person,),
-        model="mlp(hidden=(8,))",
-        local=Component("Gradient"),
-        defense=defense,
-        threat=Component("Threat", {"knows_labels": True}),
-        attack=Component("inverting_gradients", {"steps": 4}),
-        seed=0,
-        scores={"psnr": (psnr,), "exact": (0.0,)},
-        baselines={"mean": {"psnr": (11.0,)}},
-        effort={"steps": 4, "restarts": 1, "seconds": 1.5, "device": "cpu"},
-        truth="truth",
-        case="case",
-    )
-    return replace(plain, **changed)
+    plain = {
+        "people": (person,),
+        "defense": defense,
+        "attack": Component("inverting_gradients", {"steps": 4}),
+        "scores": {"psnr": (psnr,), "exact": (0.0,)},
+        "baselines": {"mean": {"psnr": (11.0,)}},
+        "effort": {"steps": 4, "restarts": 1, "seconds": 1.5, "device": "cpu"},
+        "truth": "truth",
+        "case": "case",
+    }
+    return make_record(**plain | changed)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from itertools import product
 from xml.etree import ElementTree
 
 import pytest
+from tests.report.records import make_record
 from typer.testing import CliRunner
 
-from seepage.audit import Record
 from seepage.cli import app
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
@@ -27,20 +27,16 @@ FAR = Identification(40, 99, "any label", 1.0, 2.0, False, 1.0, 1.0, 2.0)
 
 
 def record(psnr, place=FAR, *, size=1, **changed):
-    plain = Record(
-        data="digits",
-        people=tuple(range(size)),
-        model="lenet(classes=10)",
-        local=Component("Gradient"),
-        defense=(),
-        threat=Component("Threat", {"knows_labels": True}),
-        attack=Component("dlg", {"steps": 10}),
-        seed=0,
-        scores={"psnr": (psnr,) * size},
-        effort={"seconds": 1.5},
-        identification=(place,) * size,
-    )
-    return replace(plain, **changed)
+    plain = {
+        "data": "digits",
+        "people": tuple(range(size)),
+        "model": "lenet(classes=10)",
+        "attack": Component("dlg", {"steps": 10}),
+        "scores": {"psnr": (psnr,) * size},
+        "effort": {"seconds": 1.5},
+        "identification": (place,) * size,
+    }
+    return make_record(**plain | changed)
 
 
 GRID = [

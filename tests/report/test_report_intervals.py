@@ -1,12 +1,10 @@
 """Intervals over people who share an update, which are not independent draws."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy import stats
+from tests.report.records import make_record
 
-from seepage.audit import Record
 from seepage.audit.record import Control
 from seepage.core.construct import Component
 from seepage.report import Direction, changes, mean_interval, median_interval, shifts, verdict
@@ -102,21 +100,15 @@ def test_changes_that_share_an_update_of_either_audit_are_tied():
 def record(people, psnr, *, places=None, **changed):
     """A record of one batch."""
     count = len(people)
-    plain = Record(
-        data="photos",
-        people=tuple(people),
-        model="mlp(hidden=(8,))",
-        local=Component("Gradient"),
-        defense=(),
-        threat=Component("Threat", {"knows_labels": True}),
-        attack=Component("dlg"),
-        seed=0,
-        scores={"psnr": tuple(psnr), "exact": (0.0,) * count},
-        effort={"steps": 9, "restarts": 1, "seconds": 1.0, "device": "cpu"},
-        identification=tuple(places or [HIDDEN] * count),
-        control=Control(bare=(3, 3, 0.01), negative=(0, 4, 0.04)),
-    )
-    return replace(plain, **changed)
+    plain = {
+        "people": tuple(people),
+        "attack": Component("dlg"),
+        "scores": {"psnr": tuple(psnr), "exact": (0.0,) * count},
+        "effort": {"steps": 9, "restarts": 1, "seconds": 1.0, "device": "cpu"},
+        "identification": tuple(places or [HIDDEN] * count),
+        "control": Control(bare=(3, 3, 0.01), negative=(0, 4, 0.04)),
+    }
+    return make_record(**plain | changed)
 
 
 def batches(gains, size=8, **changed):

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
+from tests.report.records import make_record
 
 import seepage as sp
-from seepage.audit import Choice, Record, find_breaches, pareto_front
+from seepage.audit import Choice, find_breaches, pareto_front
 from seepage.audit.record import Control
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
@@ -59,22 +60,15 @@ def record(psnr, *, people=None, places=None, baseline=11.0, exact=0.0, **change
     count = len(psnr)
     guessed = {"psnr": (baseline,) * count}
     found = [place() if value is None or value >= 20 else HIDDEN for value in psnr]
-    plain = Record(
-        data="photos",
-        people=tuple(people or range(count)),
-        model="mlp(hidden=(8,))",
-        local=Component("Gradient"),
-        defense=(),
-        threat=Component("Threat", {"knows_labels": True}),
-        attack=Component("analytic_fc"),
-        seed=0,
-        scores={"psnr": tuple(psnr), "exact": (exact,) * count},
-        baselines={"mean": guessed, "draw": {"psnr": (baseline - 1,) * count}},
-        effort={"steps": 0, "restarts": 0, "seconds": 1.0, "device": "cpu"},
-        identification=tuple(found if places is None else places),
-        control=ABLE,
-    )
-    return replace(plain, **changed)
+    plain = {
+        "people": tuple(people or range(count)),
+        "scores": {"psnr": tuple(psnr), "exact": (exact,) * count},
+        "baselines": {"mean": guessed, "draw": {"psnr": (baseline - 1,) * count}},
+        "effort": {"steps": 0, "restarts": 0, "seconds": 1.0, "device": "cpu"},
+        "identification": tuple(found if places is None else places),
+        "control": ABLE,
+    }
+    return make_record(**plain | changed)
 
 
 @pytest.mark.parametrize(

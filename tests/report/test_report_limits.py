@@ -1,13 +1,11 @@
 """The most that any attack can identify behind clipping and noise, against the best attack."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy import integrate, stats
+from tests.report.records import make_record
 
 import seepage as sp
-from seepage.audit import Record
 from seepage.audit.record import Control
 from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
 from seepage.core.construct import Component
@@ -62,20 +60,16 @@ def test_the_limit_falls_to_luck_as_the_noise_grows():
 def record(defense, places=(HIDDEN,) * 8, **changed):
     """Eight people of one batch behind a defense."""
     count = len(places)
-    plain = Record(
-        data="photos",
-        people=tuple(range(count)),
-        model="mlp(hidden=(8,))",
-        local=Component("Gradient"),
-        defense=tuple(map(Component.of, Chain.of(defense).links)),
-        threat=Component("Threat", {"knows_labels": True, "batchnorm": "running"}),
-        attack=Component("dlg"),
-        seed=0,
-        scores={"psnr": (9.0,) * count, "exact": (0.0,) * count},
-        identification=tuple(places),
-        control=Control(bare=(3, 3, 0.01)),
-    )
-    return replace(plain, **changed)
+    plain = {
+        "people": tuple(range(count)),
+        "defense": tuple(map(Component.of, Chain.of(defense).links)),
+        "threat": Component("Threat", {"knows_labels": True, "batchnorm": "running"}),
+        "attack": Component("dlg"),
+        "scores": {"psnr": (9.0,) * count, "exact": (0.0,) * count},
+        "identification": tuple(places),
+        "control": Control(bare=(3, 3, 0.01)),
+    }
+    return make_record(**plain | changed)
 
 
 STRONG = sp.dp_sgd(max_norm=1.0, noise_multiplier=50.0, batch_size=8)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.report.records import make_record
 
-from seepage.audit import AuditResult, Ceiling, Choice, Planned, Record
+from seepage.audit import AuditResult, Ceiling, Choice, Planned
 from seepage.audit.artifacts import Artifacts, pack
 from seepage.audit.record import Control
 from seepage.core.construct import Component
@@ -32,25 +33,19 @@ HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror=hacked=
 
 
 def record(person=0, *, psnr=30.0, case="", **changed):
-    plain = Record(
-        data="photos",
-        people=(person,),
-        model="mlp(hidden=(8,))",
-        local=Component("Gradient"),
-        defense=(),
-        threat=Component("Threat", {"knows_labels": True}),
-        attack=Component("inverting_gradients", {"steps": 4}),
-        seed=0,
-        scores={"psnr": (psnr,), "ssim": (0.6,), "exact": (0.0,)},
-        baselines={"mean": {"psnr": (11.0,)}, "draw": {"psnr": (9.0,)}},
-        certificate={"residual": 1e-7, "unique": True},
-        effort={"steps": 4, "restarts": 1, "seconds": 1.0, "device": "cpu"},
-        case=case,
-        truth=f"truth-{person}",
-        identification=(FIRST if psnr >= 20 else LAST,),
-        control=Control(bare=(1, 1, 0.01), negative=(0, 4, 0.04)),
-    )
-    return replace(plain, **changed)
+    plain = {
+        "people": (person,),
+        "attack": Component("inverting_gradients", {"steps": 4}),
+        "scores": {"psnr": (psnr,), "ssim": (0.6,), "exact": (0.0,)},
+        "baselines": {"mean": {"psnr": (11.0,)}, "draw": {"psnr": (9.0,)}},
+        "certificate": {"residual": 1e-7, "unique": True},
+        "effort": {"steps": 4, "restarts": 1, "seconds": 1.0, "device": "cpu"},
+        "case": case,
+        "truth": f"truth-{person}",
+        "identification": (FIRST if psnr >= 20 else LAST,),
+        "control": Control(bare=(1, 1, 0.01), negative=(0, 4, 0.04)),
+    }
+    return make_record(**plain | changed)
 
 
 @pytest.fixture

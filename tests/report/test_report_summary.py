@@ -11,9 +11,10 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from tests.report.records import make_record
 
 import seepage as sp
-from seepage.audit import Outcome, Record
+from seepage.audit import Outcome
 from seepage.core.construct import Component
 from seepage.report import decibels, defense_words, leak_table, save_contact_sheet, summarise
 from seepage.report.contact_sheet import (
@@ -41,24 +42,17 @@ def record(psnr, *, people=None, exact=None, baseline=None, seconds=1.0, **chang
     """A record of these scores, one per person."""
     people = tuple(people or range(len(psnr)))
     base = tuple(baseline or [11.0] * len(psnr))
-    plain = Record(
-        data="photos",
-        people=people,
-        model="mlp(hidden=(8,))",
-        local=Component("Gradient"),
-        defense=(),
-        threat=Component("Threat", {"knows_labels": True}),
-        attack=Component("analytic_fc"),
-        seed=0,
-        scores={
+    plain = {
+        "people": people,
+        "scores": {
             "psnr": tuple(psnr),
             "ssim": tuple(0.5 + person / 100 for person in people),
             "exact": tuple(exact or [0.0] * len(psnr)),
         },
-        baselines={"mean": {"psnr": base}, "draw": {"psnr": tuple(b - 1 for b in base)}},
-        effort={"steps": 0, "restarts": 0, "seconds": seconds, "device": "cpu"},
-    )
-    return replace(plain, **changed)
+        "baselines": {"mean": {"psnr": base}, "draw": {"psnr": tuple(b - 1 for b in base)}},
+        "effort": {"steps": 0, "restarts": 0, "seconds": seconds, "device": "cpu"},
+    }
+    return make_record(**plain | changed)
 
 
 def failed(reason="it does not fit", **changed):

@@ -26,7 +26,7 @@ class _LinearOperator(Protocol):
         """The product of the transpose with equations `(..., e)`."""
 
 
-class Residual(Protocol):
+class _Residual(Protocol):
     """Equations in unknowns `(n,)`."""
 
     def __call__(self, unknowns: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Residual(Protocol):
         """The derivative of each equation by each unknown, `(e, n)`."""
 
 
-def least_squares(residual: Residual, start: Tensor, *, steps: int) -> tuple[Tensor, float]:
+def least_squares(residual: _Residual, start: Tensor, *, steps: int) -> tuple[Tensor, float]:
     """Minimise by Levenberg-Marquardt; return the unknowns and their sum of squares.
 
     One singular value decomposition of the derivative serves all dampings tried at a step. It loses

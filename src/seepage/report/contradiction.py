@@ -82,7 +82,7 @@ def contradictions(found: Iterable[Headroom]) -> list[Contradiction]:
     ]
 
 
-def comparable(attempt: Attempt, person: Standing) -> bool:
+def _is_comparable(attempt: Attempt, person: Standing) -> bool:
     """Whether a bound's assumptions reach an attack, so that to be below it is impossible."""
     from seepage.bounds.information import SEEN_WITH
 
@@ -109,7 +109,7 @@ def _pair_by_attack(headroom: Headroom) -> dict[Component, list[tuple[Attempt, S
     groups: dict[Component, list[tuple[Attempt, Standing]]] = {}
     for person in headroom.people:
         for attempt in person.tried:
-            if comparable(attempt, person):
+            if _is_comparable(attempt, person):
                 groups.setdefault(attempt.record.attack, []).append((attempt, person))
     return groups
 

@@ -25,7 +25,7 @@ _LUCK = 1e-3
 
 
 @dataclass(frozen=True)
-class Limit:
+class _Limit:
     """The most that any attack on one update of a case can do."""
 
     strangers: int
@@ -33,7 +33,7 @@ class Limit:
     chance: float
 
 
-def find_limit(record: Record, strangers: int) -> Limit | None:
+def find_limit(record: Record, strangers: int) -> _Limit | None:
     """The limit that the client of a case promises; None if it promises none.
 
     Beside the update, the client must share nothing that was computed from the batch.
@@ -45,7 +45,7 @@ def find_limit(record: Record, strangers: int) -> Limit | None:
     if sigma <= 0 or threat.get("batchnorm") == "exact":
         return None
     limit = IdentificationLimit(strangers)
-    return Limit(strangers, limit.luck, limit.chance(noise_multiplier=sigma))
+    return _Limit(strangers, limit.luck, limit.chance(noise_multiplier=sigma))
 
 
 def _read_noise(record: Record) -> float:
@@ -65,7 +65,7 @@ def _read_noise(record: Record) -> float:
 
 def tell_limits(tried: Sequence[Attempt]) -> list[str]:
     """How often any attack could identify somebody, where a limit says anything."""
-    found: dict[Setup, Limit] = {}
+    found: dict[Setup, _Limit] = {}
     unlimited: dict[Setup, None] = {}
     noises = {"AddGaussian", "AddLaplace"}
     for attempt in tried:
