@@ -235,13 +235,7 @@ def _draw_pictures(drawn: np.random.Generator) -> dict[str, bytes]:
 
 
 def read_one(reader: Reader, seed: str, folder: Path) -> str:
-    """Change a file, read it, and say how that ended.
-
-    Args:
-        reader: The reader.
-        seed: Of the change.
-        folder: An empty folder, which is emptied again.
-    """
+    """Change a file, read it, and say how that ended."""
     rng = random.Random(seed)
     name = rng.choice(sorted(reader.files))
     return read_bytes(reader, name, mutate(reader.files[name], rng, text=reader.text), folder)

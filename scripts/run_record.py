@@ -24,12 +24,7 @@ def find_commit() -> str:
 
 
 def write_record(out: Path, content: dict[str, object]) -> None:
-    """Write what a run found.
-
-    Args:
-        out: The file.
-        content: Names and plain values.
-    """
+    """Write what a run found."""
     module = sys.modules["__main__"].__spec__
     words = sys.argv[1:]
     if "--out" in words:  # a path of this machine

@@ -43,12 +43,7 @@ def adopt_orphans() -> None:
 
 
 class WarmRay:
-    """A cluster, named by `RAY_ADDRESS`.
-
-    Args:
-        place: Folder for the files of this class.
-        workers: CPUs of the cluster.
-    """
+    """A cluster, named by `RAY_ADDRESS`."""
 
     def __init__(self, place: Path, workers: int) -> None:
         """Start the cluster."""

@@ -72,12 +72,7 @@ _NO_CALL = -1
 
 
 class Tracer:
-    """A traced process.
-
-    Args:
-        body: What it runs; its end is that of the process.
-        folder: Where writing counts.
-    """
+    """A traced process."""
 
     def __init__(self, body: Callable[[], int], folder: Path) -> None:
         """Fork, and wait until the process can be traced."""

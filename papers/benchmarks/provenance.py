@@ -91,13 +91,7 @@ def parse_options(purpose: str | None, **defaults: object) -> argparse.Namespace
 
 
 def record(name: str, purpose: str | None, measure: Callable[[int], dict[str, object]]) -> None:
-    """Be the command of a benchmark on one core: measure with the seed that it is given, and save.
-
-    Args:
-        name: Of the result.
-        purpose: What `--help` says.
-        measure: What to measure, from the seed.
-    """
+    """Be the command of a benchmark on one core: measure with the given seed, and save."""
     options = parse_options(purpose, seed=0)
     torch.set_num_threads(1)
     commit()

@@ -24,11 +24,6 @@ def gradient_norms(dataset: Dataset, task: Task, among: int) -> list[float]:
     Networks in training mode with batch normalisation are refused: they mix the batch, so that one
     example has no gradient of its own.
 
-    Args:
-        dataset: Whom from.
-        task: The network they meet.
-        among: How many examples.
-
     Raises:
         InvalidValue: Batch normalisation is in training mode.
     """

@@ -138,11 +138,7 @@ class Less:
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """Every number is the one that is printed.
-
-    Args:
-        within: The largest difference.
-    """
+    """Every number is the one that is printed, up to the difference `within`."""
 
     within: float
 

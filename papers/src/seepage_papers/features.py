@@ -47,11 +47,6 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
 
     Where a recovery raises, the reason stands for its people, and the others go on.
 
-    Args:
-        scenario: Of a cell, whose attack recovers features.
-        place: Where it runs.
-        seeds: Repetitions.
-
     References:
         Liu et al., 2024, Sec. 5.1 and Table 2 (liu2024systematic)
     """

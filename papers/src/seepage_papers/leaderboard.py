@@ -45,22 +45,7 @@ Trained = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRequest:
-    """The options of `seepage leaderboard`.
-
-    Args:
-        board: The setting.
-        out: The directory.
-        added: Further defenses, as a spec writes them.
-        only: Names of the lines to run; all if empty.
-        points: Percentage points of accuracy that a defense may cost.
-        device: Where to run.
-        workers: Processes.
-        resume: Go on with what is in `out`.
-        overwrite: Replace it.
-        dry_run: Only tell what it costs.
-        plain: Lines for a log instead of a bar.
-        quiet: Only the result.
-    """
+    """The options of `seepage leaderboard`."""
 
     board: Board
     out: Path

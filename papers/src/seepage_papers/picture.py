@@ -12,15 +12,7 @@ PAPER, INK, GRID = "#fbfaf7", "#2b2b2b", "#e4e1d8"
 
 
 def picture(width: int, height: int, title: str, said: str, *parts: Markup) -> Markup:
-    """A figure that is a file of its own.
-
-    Args:
-        width: In pixels.
-        height: The same.
-        title: For who cannot see it.
-        said: Its content in words, for the same.
-        parts: What is drawn on the paper.
-    """
+    """A figure that is a file of its own; title and words are for who cannot see it."""
     return element(
         "svg",
         {

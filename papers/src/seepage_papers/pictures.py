@@ -24,12 +24,6 @@ def save_pictures(table: PaperTable, scale: str, audited: Audited, path: Path) -
     """Draw a column of pictures for each column of a table, and tell whether there were any.
 
     As many people are shown as a small file holds, at most eight of each cell.
-
-    Args:
-        table: What was made.
-        scale: How large.
-        audited: Where the pictures come from.
-        path: Of the PNG.
     """
     found = {cell: _shown(table, number, audited) for number, cell in enumerate(table.cells(scale))}
     if not any(found.values()):

@@ -35,21 +35,7 @@ _SECONDS_PER_LINE = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """The options of `seepage reproduce`.
-
-    Args:
-        name: Of the table or figure.
-        scale: How large.
-        out: The directory.
-        device: Where to run.
-        workers: Processes.
-        resume: Go on with what is in `out`.
-        overwrite: Replace it.
-        dry_run: Run nothing; train nothing.
-        plain: Lines for a log instead of a bar.
-        quiet: Only the result.
-        rows: Labels of those to make; none takes all of the scale.
-    """
+    """The options of `seepage reproduce`."""
 
     name: str
     scale: str

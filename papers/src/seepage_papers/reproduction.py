@@ -46,15 +46,7 @@ ALWAYS = ("cell", "paper", "Seepage", "difference", "why")
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What came of a table at some scale.
-
-    Args:
-        table: The description it was made from.
-        scale: How large.
-        lines: One per published number.
-        seconds: Time of all attacks and trainings.
-        failed: Reasons of the cases that gave no result.
-    """
+    """What came of a table at some scale."""
 
     table: PaperTable
     scale: str

@@ -71,16 +71,7 @@ def reproduction(
     place: Place,
     announce: Announce = _silent,
 ) -> Reproduction:
-    """Put what was found beside what was published.
-
-    Args:
-        table: What was made.
-        scale: How large.
-        spec: Built from `source`; None if there is none.
-        found: The audit of that spec.
-        place: Where the rest is computed.
-        announce: Is told what is computed.
-    """
+    """Put what was found beside what was published."""
     began = time.perf_counter()
     audited = None if spec is None or found is None else Audited(found, spec)
     lines: list[Line] = []

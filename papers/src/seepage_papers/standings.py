@@ -18,14 +18,7 @@ from seepage_papers.standing import Standing, Tally
 
 @dataclass(frozen=True)
 class Standings:
-    """The whole board.
-
-    Args:
-        board: The setting.
-        lines: In any order; the one without a defense is what others are compared with.
-        points: Percentage points of accuracy that a defense may cost.
-        device: Where it ran.
-    """
+    """The whole board: a defense may cost `points` percentage points of accuracy."""
 
     board: Board
     lines: Sequence[Standing]

@@ -66,14 +66,7 @@ class Published:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One combination of a row and a column, at some scale.
-
-    Args:
-        row: Its number.
-        column: Its number.
-        labels: Of its row and its column.
-        scenario: As in a spec, but for what has to be trained or chosen first.
-    """
+    """One combination of a row and a column, at some scale."""
 
     row: int
     column: int
