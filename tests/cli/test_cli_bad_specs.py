@@ -316,24 +316,6 @@ def place(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-@pytest.fixture
-def refused(place, monkeypatch, capsys):
-    """Run the command, and return the one line it says."""
-
-    def refused(*arguments):
-        monkeypatch.setattr(sys, "argv", ["seepage", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capsys.readouterr()
-        assert stopped.value.code == 2
-        [line] = said.err.splitlines()
-        assert line.startswith("seepage: ")
-        assert "Traceback" not in said.err + said.out
-        return line
-
-    return refused
-
-
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_spec_is_one_line_and_leaves_nothing_behind(name, refused, place):
     text, expected = BAD[name]

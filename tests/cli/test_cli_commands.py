@@ -1,9 +1,7 @@
 """The commands, run as a user runs them."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -27,12 +25,6 @@ from seepage.defenses import DEFENSES
 from seepage.rehearsal import ALL_ATTACKS
 from seepage.scoring import METRICS
 from seepage.zoo import MODELS
-
-# A process begun in the background inherits that interrupts are ignored; this one listens.
-LISTENING = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from seepage.cli import main; main()"
-)
 
 TINY = """controls = false
 title = "Tiny"
@@ -276,37 +268,6 @@ def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys)
     assert (place / "out" / "contact_sheet.png").exists()
     assert "interrupted after 2 of 4 cases; they are in out" in said.out
     assert "Traceback" not in said.err + said.out
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_the_real_key_press_ends_the_real_command(place):
-    slow = people(4).replace(
-        '{ name = "analytic_fc" }',
-        '[{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 1000000 }]',
-    )
-    (place / "spec.toml").write_text(slow)
-    command = [sys.executable, "-c", LISTENING]
-    process = subprocess.Popen(
-        [*command, "audit", "spec.toml", "--out", "out"],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        for _ in range(600):
-            time.sleep(0.1)
-            if (place / "out" / "audit.sqlite").exists() and len(records(place / "out")) == 4:
-                break
-        process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert len(records(place / "out")) == 4
-    assert "interrupted after 4 of 8 cases" in said
-    assert "Traceback" not in complained
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])

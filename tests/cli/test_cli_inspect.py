@@ -1,12 +1,11 @@
 """`seepage inspect`, run as a user runs it."""
 
 import json
-import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from seepage.cli import app, main
+from seepage.cli import app
 from seepage.core.errors import InvalidValue
 
 TABLE_1 = {
@@ -21,12 +20,7 @@ TABLE_1 = {
 }
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("wide_place")
 
 
 def inspect(*arguments):
@@ -78,8 +72,8 @@ def test_signals_are_inspected_by_their_shape():
     assert found["metric"]["layers"][0]["unknowns"] == 140
 
 
-def test_a_network_of_ones_own_is_found_beside_the_command(place):
-    (place / "inspected_network.py").write_text(
+def test_a_network_of_ones_own_is_found_beside_the_command(wide_place):
+    (wide_place / "inspected_network.py").write_text(
         "from torch import nn\n"
         "def build():\n"
         "    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(72, 4))\n"
@@ -101,14 +95,8 @@ def test_a_network_of_ones_own_is_found_beside_the_command(place):
     ],
     ids=str,
 )
-def test_bad_usage_is_one_sentence(arguments, said, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["seepage", "inspect", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    complained = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert said in complained
-    assert "Traceback" not in complained
+def test_bad_usage_is_one_sentence(arguments, said, refused):
+    assert said in refused("inspect", *arguments)
 
 
 def test_a_shape_that_no_input_has_is_refused():

@@ -48,12 +48,9 @@ def timeless(record):
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "spec.toml").write_text(SPEC)
-    return tmp_path
+def place(wide_place):
+    (wide_place / "spec.toml").write_text(SPEC)
+    return wide_place
 
 
 def seepage(*arguments):
@@ -381,7 +378,8 @@ def gone(group, seconds=20):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_ends_workers_too_and_what_they_finished_is_kept(place):
+@pytest.mark.parametrize("flags", [[], ["--workers", "2"]], ids=str)
+def test_ctrl_c_ends_workers_too_and_what_they_finished_is_kept(flags, place):
     slow = SPEC.replace(
         '{ name = "analytic_fc" }',
         '[{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 90000, restarts = 1 }]',
@@ -389,7 +387,7 @@ def test_ctrl_c_ends_workers_too_and_what_they_finished_is_kept(place):
     (place / "spec.toml").write_text(slow)
     command = [sys.executable, "-c", LISTENING, "audit", "spec.toml"]
     process = subprocess.Popen(
-        [*command, "--out", "out", "--workers", "2"],
+        [*command, "--out", "out", *flags],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

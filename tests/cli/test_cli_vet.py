@@ -1,22 +1,15 @@
 """`seepage vet`, run as a client runs it."""
 
 import json
-import sys
 
 import pytest
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.cli import app, main
+from seepage.cli import app
 
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("wide_place")
 
 
 def vet(*arguments, code):
@@ -36,16 +29,16 @@ def test_an_honest_network_is_clean_and_what_it_exposes_is_said():
     assert "not for flipped labels, which takes --data with 12 examples" in few
 
 
-def test_weights_that_were_received_are_vetted(place):
+def test_weights_that_were_received_are_vetted(wide_place):
     planted = sp.attacks.class_fishing(target=2).plant(sp.zoo.lenet(), rng=sp.rng(0))
-    save_file(planted.model.state_dict(), place / "received.safetensors")
+    save_file(planted.model.state_dict(), wide_place / "received.safetensors")
     said = vet("lenet", "--weights", "received.safetensors", code=4)
     assert "malicious" in said
     assert "9 of 10 classes have a row of zeros in 'head'" in said
 
 
-def test_a_network_of_ones_own_is_vetted_as_json(place):
-    (place / "received_network.py").write_text(
+def test_a_network_of_ones_own_is_vetted_as_json(wide_place):
+    (wide_place / "received_network.py").write_text(
         "import seepage as sp\n"
         "def build():\n"
         "    task = sp.zoo.cnn(variant='cnn2-v2')\n"
@@ -57,8 +50,8 @@ def test_a_network_of_ones_own_is_vetted_as_json(place):
     assert found["findings"][0]["layer"] == "bins"
 
 
-def test_what_is_only_strange_has_a_code_of_its_own(place):
-    (place / "strange_network.py").write_text(
+def test_what_is_only_strange_has_a_code_of_its_own(wide_place):
+    (wide_place / "strange_network.py").write_text(
         "import torch\n"
         "from torch import nn\n"
         "class Both(nn.Module):\n"
@@ -84,11 +77,5 @@ def test_what_is_only_strange_has_a_code_of_its_own(place):
     ],
     ids=str,
 )
-def test_bad_usage_is_one_sentence(arguments, said, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["seepage", "vet", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    complained = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert said in complained
-    assert "Traceback" not in complained
+def test_bad_usage_is_one_sentence(arguments, said, refused):
+    assert said in refused("vet", *arguments)
