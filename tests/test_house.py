@@ -12,10 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 304,
-    "lines": 60_292,
+    "files": 303,
+    "lines": 60_276,
     "public names": 1_196,
-    "single-user modules": 34,
+    "single-user modules": 33,
 }
 
 

@@ -264,7 +264,7 @@ def dossier(
     ] = None,
 ) -> None:
     """Write one document for a regulator: every test, its result, or that it was not run."""
-    from seepage.cli.dossier_command import write_dossier
+    from seepage.cli.report_command import write_dossier
 
     write_dossier(
         sources, out=out, title=title, author=author, against=against, console=make_console()

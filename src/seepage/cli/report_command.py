@@ -1,9 +1,10 @@
-"""`seepage report`, `verify` and `purge`: what an audit found, if it is whole, and what to keep."""
+"""`seepage report`, `dossier`, `verify` and `purge`: what audits found, and what is kept of it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -17,8 +18,10 @@ from seepage.audit.verify import find_damage, purge
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
 from seepage.core.whole_file import read_plain, write_whole
 from seepage.report.ci_files import as_junit, as_sarif
-from seepage.report.dossier import read_dossier
+from seepage.report.dossier import make_dossier, read_dossier
+from seepage.report.dossier_sources import read_source
 from seepage.report.figure import leak_figure
+from seepage.report.page.dossier_page import dossier_page
 from seepage.report.pivot import make_pivot, pivot_latex, pivot_markdown
 from seepage.report.words import count_noun, label_defenses
 
@@ -227,3 +230,37 @@ def purge_audit(path: Path, console: Console) -> None:
         "scores are still there. Copies elsewhere, such as reports in other formats and backups, "
         "are not touched",
     )
+
+
+def write_dossier(
+    paths: Sequence[Path],
+    *,
+    out: Path,
+    title: str | None,
+    author: str,
+    against: Path | None,
+    console: Console,
+) -> None:
+    """Write the dossier of audits and files of evidence as a page and as JSON."""
+    if out.exists() and not out.is_dir():
+        raise InvalidValue(f"expected --out to name a folder, but {str(out)!r} is a file")
+    old = None if against is None else read_dossier(against)
+    sources = [read_source(path) for path in paths]
+    made = make_dossier(
+        sources,
+        title=title or sources[0].title,
+        version=__version__,
+        written=datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        author=author,
+        against=old,
+    )
+    data, page = out / "dossier.json", out / "dossier.html"
+    write(data, json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    write(page, dossier_page(made))
+    print_line(console, f"{made['headline']}.", style="bold")
+    for alarm in made["alarms"]:
+        print_line(console, alarm, style="bold red")
+    if made["changes"] is not None:
+        print_line(console, f"Against the last dossier: {made['changes']['headline']}.")
+    print_line(console, f"digest: {made['digest']}")
+    print_line(console, f"dossier: {page} and {data}")
