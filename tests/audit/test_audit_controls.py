@@ -177,7 +177,7 @@ def with_race(records, *, defended, steps):
 
 
 def test_a_canary_that_a_closed_form_found_says_nothing_about_a_search(noisy):
-    race = Race("psnr", (Trial("systematic", 80, (9.0,)),), ("systematic",))
+    race = Race("psnr", tuple(Trial("systematic", n, (9.0,)) for n in (80, 160)), ("systematic",))
     both = replace(race, trials=(*race.trials, Trial("analytic_fc", 0, (5.0,))))
     for told, expected in ((race, Level.inconclusive), (both, Level.not_shown)):
         found = levels(with_race(noisy, defended=told, steps=320))
@@ -203,8 +203,10 @@ def test_a_closed_form_that_cannot_read_the_update_says_nothing_about_a_search(n
 
 def test_a_search_without_rehearsal_or_that_still_gained_hides_nobody(noisy):
     unrehearsed = Race("", chosen=("analytic_fc",), note="24 steps are too few to rehearse")
-    rising = Race("psnr", (Trial("analytic_fc", 0, (5.0,)),), ("analytic_fc",), rising=True)
-    for race in (unrehearsed, rising):
+    once = Race("psnr", (Trial("systematic", 24, (9.0,)),), ("systematic", "analytic_fc"))
+    twice = (*once.trials, Trial("systematic", 48, (12.0,)))
+    rising = replace(once, trials=twice, rising=True)
+    for race in (unrehearsed, once, rising):
         found = levels(with_race(noisy, defended=race, steps=24))
         [hidden] = [shown for defense, shown in found.items() if "10" in defense]
         assert hidden == {Level.inconclusive}
@@ -351,6 +353,17 @@ def shuffled(digits):
     return run(digits, quick, Shuffled(), people=1, network=(8,), executor=side_by_side)
 
 
+def rehearse_again(records):
+    """The same with one more round of each race, in which nothing more came back."""
+    return [
+        replace(
+            r, race=replace(r.race, trials=(*r.race.trials, replace(again, steps=2 * again.steps)))
+        )
+        for r in records
+        if (again := next((t for t in reversed(r.race.trials) if t.steps), Trial("", 0)))
+    ]
+
+
 def test_behind_a_defense_that_no_closed_form_reads_the_search_has_a_control(shuffled):
     alone = [record for record in shuffled if record.control_kind == "search"]
     assert [len(record.defense) for record in alone] == [0, 0, 0]
@@ -359,7 +372,8 @@ def test_behind_a_defense_that_no_closed_form_reads_the_search_has_a_control(shu
     assert not bare.control.searched, "a closed form found the person, and its canaries"
     assert behind.control.searched
     assert behind.control.able
-    assert levels(shuffled)[str(behind.defense)] == {Level.not_shown}
+    assert levels(shuffled)[str(behind.defense)] == {Level.inconclusive}, "one round is too few"
+    assert levels(rehearse_again(shuffled))[str(behind.defense)] == {Level.not_shown}
     told = " ".join(verdict([behind]).details)
     assert "the search alone found 3 of 3 people" in told
 
@@ -372,7 +386,7 @@ def test_a_search_that_does_not_find_its_canaries_hides_nobody(shuffled):
         for record in shuffled
     ]
     behind = join_controls(missed)[1]
-    assert levels(missed)[str(behind.defense)] == {Level.inconclusive}
+    assert levels(rehearse_again(missed))[str(behind.defense)] == {Level.inconclusive}
     assert "were not found by the search alone" in " ".join(verdict([behind]).details)
 
 

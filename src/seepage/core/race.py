@@ -68,6 +68,11 @@ class Race:
     made_up: bool = False
     note: str = ""
 
+    @property
+    def plateau(self) -> bool:
+        """Whether twice the steps recovered no more in rehearsal; a single round does not tell."""
+        return not self.rising and len({trial.steps for trial in self.trials if trial.steps}) > 1
+
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Race:
         """Read a race back from the data of `dataclasses.asdict`."""

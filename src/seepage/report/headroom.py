@@ -35,14 +35,11 @@ class _Scene:
 
     @classmethod
     def of(cls, record: Record) -> _Scene:
-        mode = record.bound.mode if record.bound else _mode_of(record)
+        known = record.threat and record.threat.arguments.get("batchnorm")
+        # A client uses the broadcast statistics unless the threat says otherwise.
+        own = "train" if known in ("exact", "unknown") else "eval"
+        mode = record.bound.mode if record.bound else own
         return cls(record.data, record.model, Setup.of(record), mode)
-
-
-def _mode_of(record: Record) -> str:
-    """The client's mode: it uses the broadcast statistics unless the threat says otherwise."""
-    known = None if record.threat is None else record.threat.arguments.get("batchnorm")
-    return "train" if known in ("exact", "unknown") else "eval"
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,9 @@ def _level_of(attempt: Attempt, *, identified: bool) -> Level:
 
 def _is_conclusive(record: Record, index: int) -> bool:
     """Whether the attack would have found this person, as far as the controls can tell."""
-    found = record.identification[index] if record.identification else None
+    found, race = record.identification[index] if record.identification else None, record.race
+    # `auto` must have seen in rehearsal that more steps find no more.
+    searched = race and (record.effort.get("steps") or any(t.steps for t in race.trials))
     return (
         found is not None
         and found.fair
@@ -202,15 +204,8 @@ def _is_conclusive(record: Record, index: int) -> bool:
         and record.control.able
         and not record.effort.get("cut")
         and not record.effort.get("foreign")
-        and not _is_unrehearsed(record)
+        and (race is None or race.plateau or not searched)
     )
-
-
-def _is_unrehearsed(record: Record) -> bool:
-    """Whether `auto` searched without a rehearsal, or one in which more steps still found more."""
-    race = record.race
-    searched = bool(record.effort.get("steps"))
-    return race is not None and (race.rising or (searched and not race.trials))
 
 
 def _list_parts(record: Record, index: int, *, label: bool) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def race_section(records: Sequence[Record]) -> Section | None:
             labels[one.setup],
             "; ".join(one.race.chosen),
             one.forecast_words(),
-            "still rising" if one.race.rising else "plateau",
+            "plateau" if one.race.plateau else "still rising" if one.race.rising else "not told",
         ]
         for one in found
     ]
