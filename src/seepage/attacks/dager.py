@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from seepage.attacks.text.both_ways import CERTAIN, assemble_texts
 from seepage.attacks.text.readers import (
     Reader,
     SpanCheck,
+    calibrate_span,
     find_span,
     find_widest,
     list_readers,
@@ -26,7 +28,7 @@ from seepage.attacks.text.readers import (
     takes_prefixes,
 )
 from seepage.attacks.text.text_labels import find_labels, find_last_words
-from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
+from seepage.attacks.text.token_table import UNKNOWN, begin_reading, draw_texts, require_texts
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
@@ -144,6 +146,8 @@ class _Dager:
         task, size = observation.task, observation.batch_size
         readers = find_readers(task, tolerance=self.rank_tolerance)
         first, *rest = self._find_spans(observation, (readers.token, *readers.later))
+        if not readers.both_ways:
+            first, *rest = _calibrate_spans(observation, (first, *rest), readers)
         candidates = self._find_tokens(task, first, at_least=size or 1)
         limit = max(check.tolerance for check in rest)
         clear = all(check.whole for check in (first, *rest))
@@ -257,6 +261,8 @@ class _Dager:
         ended, ended_worst = live[:0], worst[:0]
         complete = max(map(len, candidates)) < self.at_most
         tolerance = max(check.tolerance for check in checks)
+        # Unclear spans have tolerances of their own.
+        clear = all(check.whole for check in checks)
         short = takes_prefixes(task, checks[-1].reader)
         for position, tokens in enumerate(candidates):
             if padding is not None:
@@ -270,7 +276,12 @@ class _Dager:
             worst = worst[: len(live)].repeat_interleave(len(tokens))
             live = _extend(live, tokens, position)
             for check in checks:
-                worst = torch.maximum(worst, check.measure_last(task, live, position, short=short))
+                if not len(live):
+                    break
+                outside = check.measure_last(task, live, position, short=short)
+                worst = torch.maximum(
+                    worst, outside if clear else outside * tolerance / check.tolerance
+                )
                 kept = self._select_nearest(torch.cat([worst, ended_worst]), at_least, tolerance)
                 stopped = kept[kept >= len(worst)] - len(worst)
                 ended, ended_worst = ended[stopped], ended_worst[stopped]
@@ -304,6 +315,31 @@ class _Dager:
         """Return indices of those inside, nearest first; with noise, of the `at_least` nearest."""
         count = int((outside < tolerance).sum())
         return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
+
+
+def _calibrate_spans(
+    observation: Observation, checks: Sequence[SpanCheck], readers: TextReaders
+) -> list[SpanCheck]:
+    """Calibrate unclear spans by a simulated client, unless it has a defense."""
+    task, size, client = observation.task, observation.batch_size, observation.simulate.client
+    if size is None or client is None or client.chain.links or all(c.whole for c in checks):
+        return list(checks)
+    texts = task.move_inputs(draw_texts(require_texts(task.domain, needed_by="dager"), size))
+    simulate, labels = observation.simulate, task.blank_labels(size)
+    if task.target_shape is None and len(task.output_shape) == 1:
+        labels = torch.arange(size).to(labels) % task.classes
+    for half in (torch.bfloat16, torch.float16):
+        if all(torch.equal(t, t.to(half).to(t)) for t in observation.update):
+            simulate = simulate.with_task(task.to(dtype=half))
+    simulated = simulate(texts, labels).map(lambda t: t.to(next(iter(observation.update)).dtype))
+    calibrate = partial(
+        calibrate_span,
+        update=observation.update,
+        texts=texts,
+        simulated=simulated,
+        read=texts.shape[1] - (not readers.reads_last),
+    )
+    return [check if check.whole else calibrate(task, check) for check in checks]
 
 
 def _extend(texts: Tensor, tokens: Tensor, position: int) -> Tensor:

@@ -100,6 +100,26 @@ def test_neither_the_batch_size_nor_the_scale_of_the_update_is_needed():
     assert sp.score(guess, batch)["exact"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("people", [1, 2])
+def test_local_steps_leave_texts_whole(people):
+    steps = sp.FedAvg(lr=0.01, steps=5)
+    seen, batch = observed(people, start=70, local=steps, task=text_task(layers=2))
+    guess = sp.attacks.dager()(seen, rng=sp.rng(1))
+    assert sp.score(guess, batch)["exact"].tolist() == [1.0] * people
+    # What local steps leave is told apart by simulation, which is no proof.
+    assert float(guess.confidence.max()) == 0
+
+
+def test_a_search_whose_every_text_has_ended_returns_what_it_has():
+    domain = Tokens(12, HAMLET.domain.vocabulary + 1, padding=HAMLET.domain.vocabulary)
+    inputs = torch.where(torch.arange(12) < 6, HAMLET.inputs[:1], domain.padding)
+    client = sp.Client(sp.FedAvg(lr=0.1, steps=5))
+    task = text_task(domain=domain, layers=2)
+    batch = sp.Batch(inputs, HAMLET.labels[:1])
+    seen = sp.Threat(knows_batch_size=False).observe(client, task, batch, rng=sp.rng(0))
+    assert sp.attacks.dager()(seen, rng=sp.rng(1)).inputs.shape[1] == 12
+
+
 def test_known_labels_go_to_the_texts_they_belong_to():
     seen, batch = observed(4, start=60, threat=sp.Threat(knows_labels=True))
     scores = sp.score(sp.attacks.dager()(seen, rng=sp.rng(1)), batch)

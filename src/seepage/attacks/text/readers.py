@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -19,6 +20,12 @@ from seepage.probing.hooks import layer_inputs
 _TOGETHER = 4_096
 # Vectors that made a span lie outside it by at most this, or this multiple of its rounding.
 _OUTSIDE, _TURNED = 1e-3, 2.0
+
+# Directions to try, in multiples of the tokens and at most this share of all; which share of wrong
+# texts may lie nearer than the tolerance assumes; how much further out than known texts the unknown
+# may lie; and by how much rounding may be larger than simulated.
+_MULTIPLES, _MOST = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5), 0.95
+_NEAR, _MARGIN, _ROUNDED = 0.1, 1.2, 10.0
 
 # Names of linear layers that read the same vector at every position, as query, key and value do.
 Reader = tuple[str, ...]
@@ -293,3 +300,48 @@ def find_span(
     if whole:
         tolerance = min(tolerance, max(_OUTSIDE, _TURNED * turned))
     return SpanCheck(reader, basis[:places], tolerance, clear, whole)
+
+
+def calibrate_span(
+    task: Task, check: SpanCheck, update: Update, texts: Tensor, simulated: Update, *, read: int
+) -> SpanCheck:
+    """Choose the directions of an unclear span, and its tolerance, by texts that one knows.
+
+    Local steps and half precision leave no gap between what was read and the rest, and which share
+    of a vector then lies outside differs from layer to layer. So the client is simulated on random
+    texts. Kept are as many directions as tell these best from texts with a wrong word at the end.
+
+    Args:
+        task: The network.
+        check: The span as it is without this.
+        update: What was observed.
+        texts: Random texts `(N, L)`, as many as the client has.
+        simulated: The update of a client that has them.
+        read: How many tokens of a text are read, and not only predicted.
+    """
+    (_, own_values, own), (_, values, observed) = (
+        torch.linalg.svd(stack_gradients(task, check.reader, one).double(), full_matrices=False)
+        for one in (simulated, update)
+    )
+    most = int(_MOST * len(values))
+    # Rounding that is not simulated, as of half precision.
+    last = min(most, texts.numel())
+    if values[last] / values[0] > _ROUNDED * own_values[last] / own_values[0]:
+        return check
+    rows = torch.arange(len(texts) * read, device=texts.device)
+    changed = texts.repeat_interleave(read, 0)
+    others = texts[:, :read].flatten().roll(1 if len(texts) == 1 else read)
+    changed[rows, rows % read] = others
+    right = run_reader(task, check.reader, texts)[:, :read]
+    wrong = run_reader(task, check.reader, changed)[rows, rows % read]
+    best = 0.0
+    for count in (round(multiple * texts.numel()) for multiple in _MULTIPLES):
+        if count > most:
+            break
+        inside = float(share_outside(own[:count], right).max())
+        outside = float(share_outside(own[:count], wrong).quantile(_NEAR))
+        if outside > best * inside:
+            best = outside / inside
+            tolerance = max(_MARGIN * inside, math.sqrt(inside * outside))
+            check = SpanCheck(check.reader, observed[:count], tolerance, clear=False, whole=False)
+    return check
