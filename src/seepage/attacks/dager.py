@@ -44,7 +44,7 @@ _PREFIXES, _TOKENS = 6, 16
 
 
 @dataclass(frozen=True)
-class TextReaders:
+class _TextReaders:
     """The layers of a transformer whose gradients span what they read.
 
     Args:
@@ -60,7 +60,7 @@ class TextReaders:
     reads_last: bool
 
 
-def find_readers(task: Task, *, tolerance: float) -> TextReaders:
+def find_readers(task: Task, *, tolerance: float) -> _TextReaders:
     """Find a reader of single tokens, and all readers of prefixes or of whole texts.
 
     Only readers count whose gradient spans everything they read, which is tested on one random
@@ -100,7 +100,7 @@ def find_readers(task: Task, *, tolerance: float) -> TextReaders:
                 f"{task.name} reads words in no order, so it holds no texts, only words; use "
                 "bag_of_words or token_span"
             )
-    return TextReaders(spanning["token"][0], tuple(later), both_ways, reads_last[0])
+    return _TextReaders(spanning["token"][0], tuple(later), both_ways, reads_last[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +318,7 @@ class _Dager:
 
 
 def _calibrate_spans(
-    observation: Observation, checks: Sequence[SpanCheck], readers: TextReaders
+    observation: Observation, checks: Sequence[SpanCheck], readers: _TextReaders
 ) -> list[SpanCheck]:
     """Calibrate unclear spans by a simulated client, unless it has a defense."""
     task, size, client = observation.task, observation.batch_size, observation.simulate.client

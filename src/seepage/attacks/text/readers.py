@@ -34,7 +34,7 @@ Sees = Literal["token", "prefix", "text"]
 
 
 @dataclass(frozen=True, eq=False)
-class SeenReader:
+class _SeenReader:
     """A reader, with what it sees.
 
     Args:
@@ -52,7 +52,7 @@ class SeenReader:
 class Readers:
     """All trained readers of a network in the order in which they run, and a text that was read."""
 
-    readers: tuple[SeenReader, ...]
+    readers: tuple[_SeenReader, ...]
     text: Tensor
 
 
@@ -80,7 +80,7 @@ def list_readers(task: Task) -> Readers:
         before = torch.allclose(of_mixed[:half], of_one[:half], atol=1e-5)
         after = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
         sees: Sees = "token" if before and after else "prefix" if before else "text"
-        found.append(SeenReader(group, sees, of_one))
+        found.append(_SeenReader(group, sees, of_one))
     return Readers(tuple(found), one)
 
 
