@@ -14,7 +14,7 @@ from seepage.audit import load_audit
 from seepage.capture import Capture, Setting, load
 from seepage.cli import app
 from seepage.core.construct import Component
-from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 from seepage.report.dossier_sources import read_source
 
 NETWORK = """
@@ -212,12 +212,16 @@ def test_a_model_and_a_data_set_need_no_spec(place):
         (["--effort", "quick"], "--effort needs --model, which is missing"),
         (["--model", "mlp", "--capture", "x.safetensors", "--people", "3"], "needs --data"),
         (["x.toml", "--model", "mlp", "--data", "photos"], "a spec or --model, got both"),
+        # Who wrote no spec is not told a line of it.
+        (["--model", "mlp", "--data", "nothing"], "unknown data set 'nothing'"),
+        (["--model", "no.module:here", "--data", "photos"], "no module 'no'"),
     ],
 )
 def test_options_that_need_others_say_which(place, arguments, said):
     refused = CliRunner().invoke(app, ["audit", *arguments, "--out", "none"])
-    assert isinstance(refused.exception, InvalidValue)
+    assert isinstance(refused.exception, SeepageError)
     assert said in str(refused.exception)
+    assert "line" not in str(refused.exception)
     assert not (place / "none").exists()
 
 

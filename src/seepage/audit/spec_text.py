@@ -25,7 +25,7 @@ class SpecSource:
     """The text of a spec and where to run it.
 
     Args:
-        name: Of the file, for messages.
+        name: Of the file, for messages; empty if nobody wrote one.
         text: Its content.
         device: Where the networks go.
     """
@@ -181,7 +181,8 @@ def locate_error(source: SpecSource) -> Iterator[None]:
     except SeepageError as error:
         line = find_line(source.text, error.place)
         file = source.name if line is None else f"{source.name}, line {line}"
-        sentence = ": ".join([file, *_sections(error.place), str(error)])
+        where = [file, *_sections(error.place)] if source.name else []
+        sentence = ": ".join([*where, str(error)])
         error.args = (sentence,)
         if isinstance(error, ImportError):  # prints `msg`, not its arguments
             error.msg = sentence

@@ -71,7 +71,7 @@ def model_spec(request: ModelRequest, *, device: str) -> SpecSource:
         }
     )
     note = "# Written by seepage audit --model; --resume and --workers need nothing else.\n"
-    return SpecSource(f"the spec of {request.model} on {request.data}", note + written, device)
+    return SpecSource("", note + written, device)
 
 
 def _list_network(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
     ordered = [scenario for _, scenario in sorted(scenarios, key=lambda pair: pair[0])]
     note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
     written = write_toml({"title": title, "scenario": ordered})
-    return SpecSource(f"the spec of {request.file.name}", note + written, device)
+    return SpecSource("", note + written, device)
 
 
 def _list_captures(folder: Path) -> list[Path]:
@@ -175,7 +175,7 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     print_line(console, assumed, style="dim")
     note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
     text = f"{note}# {assumed}\n{written}"
-    return SpecSource(f"the spec of {request.file.name}", text, device)
+    return SpecSource("", text, device)
 
 
 def _read_capture(request: CaptureRequest) -> tuple[CapturedData, dict[str, Any]]:
