@@ -180,9 +180,8 @@ def locate_error(source: SpecSource) -> Iterator[None]:
         yield
     except SeepageError as error:
         line = find_line(source.text, error.place)
-        file = source.name if line is None else f"{source.name}, line {line}"
-        where = [file, *_sections(error.place)] if source.name else []
-        sentence = ": ".join([*where, str(error)])
+        where = [source.name + (f", line {line}" if line else ""), *_sections(error.place)]
+        sentence = ": ".join([*(where if source.name else ()), str(error)])
         error.args = (sentence,)
         if isinstance(error, ImportError):  # prints `msg`, not its arguments
             error.msg = sentence
