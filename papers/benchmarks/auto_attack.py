@@ -48,8 +48,9 @@ FIXED: dict[str, Callable[[int], Attack]] = {
 }
 NONE = "none"
 # The first person who is attacked, and the first seed of untrained networks: nobody looked at
-# these while `auto` was written. The others were looked at.
-START, SEED = {"cifar10": 1000, "ecg": 260, "voters": 340}, 160
+# these while `auto` was written. The recorded grid has people from 1000, 260 and 340 and seeds from
+# 160; `auto` was changed after a look at it.
+START, SEED = {"cifar10": 1030, "ecg": 270, "voters": 350}, 210
 TUNED_START, TUNED_SEED = {"cifar10": 100, "ecg": 100, "voters": 100}, 0
 CLIENTS: dict[str, tuple[LocalComputation, Protection]] = {
     NONE: (sp.Gradient(), sp.chain()),

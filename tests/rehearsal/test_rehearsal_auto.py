@@ -272,22 +272,6 @@ def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(pho
     assert rehearse._choose_team(rehearsal, SEARCHES, by_name, trials, 3.0).size == 1
 
 
-@pytest.mark.parametrize(("behind", "chosen"), [(0.3, 1e-4), (0.7, 1e-2)])
-def test_of_equal_searches_after_one_round_the_weaker_prior_is_chosen(
-    photos, task, public, monkeypatch, behind, chosen
-):
-    strong, weak = (Contender("inverting_gradients", {"tv": tv}) for tv in (1e-2, 1e-4))
-    scores = {strong: 20.0, weak: 20.0 - behind}
-    monkeypatch.setattr(
-        rehearse, "_try", lambda _, one, rung, __: Trial(str(one), rung.steps, (scores[one],))
-    )
-    rehearsal = Rehearsal.of(observe(task, photos.take([0])), public, batches=1, size=1)
-    found = rehearse._run(
-        rehearsal, (strong, weak), (Rung(2, 1, 20),), chosen=1, steps=20, made_up=False
-    )
-    assert [one.variation for one in found.contenders] == [chosen]
-
-
 def test_a_search_that_starts_slowly_gets_into_the_second_round():
     strong = [Contender("inverting_gradients", {"tv": tv}) for tv in (1e-1, 1e-2, (1e-1, 1e-5))]
     weak = [Contender("inverting_gradients", {"tv": tv}) for tv in (1e-4, 1e-6)]

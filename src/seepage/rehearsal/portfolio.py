@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -93,15 +92,10 @@ class Contender:
     searches: bool = True
 
     @property
-    def variation(self) -> float:
-        """The total variation's weight at the end of the search; infinite if it has its own."""
-        weight = self.options.get("tv", math.inf)
-        return float(weight[-1] if isinstance(weight, tuple) else weight)  # type: ignore[arg-type]
-
-    @property
     def starts_slowly(self) -> bool:
         """Whether its prior is so weak that a short search says little about a long one."""
-        return 0 < self.variation <= _WEAK and not isinstance(self.options["tv"], tuple)
+        weight = self.options.get("tv")
+        return isinstance(weight, float) and 0 < weight <= _WEAK
 
     def __str__(self) -> str:
         """The recipe with its settings, in a line of a table."""

@@ -262,10 +262,8 @@ def _run(
             for one, trial in latest.items()
         }
         best, limit = max(expected.values()), _CLEARLY_BEHIND[metric]
-        # After one round nobody knows who still gains. Of those that are as good as the best, what
-        # is computed comes first, then the weaker prior, which gets further with more steps.
-        level = best - _PLATEAU[metric] if rung is rungs[0] else best
-        keys = {one: (-min(expected[one], level), one.searches and one.variation) for one in latest}
+        # Of equal ones what is computed comes first.
+        keys = {one: (-expected[one], one.searches) for one in latest}
         ranked = sorted(latest, key=keys.__getitem__)
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
