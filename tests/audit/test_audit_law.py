@@ -11,6 +11,7 @@ from seepage.attacks.labels import InferLabels
 from seepage.audit import Audit, select_targets, strongest
 from seepage.audit.grid import adversaries
 from seepage.audit.targets import CapturedUpdate, Target
+from seepage.core.construct import Component
 from seepage.defenses import DEFENSES, Chain
 
 # Every defense, with as many people to a batch as it needs.
@@ -34,6 +35,7 @@ BEHIND = [
     (sp.dp_sgd(max_norm=1.0, noise_multiplier=0.05, batch_size=1), 1),
 ]
 SEARCH = sp.attacks.inverting_gradients(steps=12, restarts=1, tv=1e-4)
+UNAWARE_A = Component("unaware a")
 KNOWING = sp.Threat(knows_labels=True, knows_mixing=True)
 PRUNING = sp.Client(sp.Gradient(), sp.Prune(0.9))
 
@@ -92,7 +94,7 @@ def test_only_who_knows_a_defense_and_adapts_to_it_is_run_unaware_as_well():
     assert adversaries([KNOWING], plain, PRUNING) == [(KNOWING, "s", SEARCH)]
     assert adversaries([KNOWING], knowing, bare) == [(KNOWING, "a", adaptive(SEARCH))]
     assert adversaries([unaware], knowing, PRUNING) == [(unaware, "a", adaptive(SEARCH))]
-    assert adversaries([KNOWING], knowing, PRUNING)[1:] == [(unaware, "unaware a", SEARCH)]
+    assert adversaries([KNOWING], knowing, PRUNING)[1:] == [(unaware, UNAWARE_A, SEARCH)]
 
 
 def test_what_is_in_the_grid_already_is_not_run_twice():
@@ -102,12 +104,14 @@ def test_what_is_in_the_grid_already_is_not_run_twice():
     assert len(adversaries([KNOWING, unaware], both, PRUNING)) == 4
     again = {"a": adaptive(SEARCH), "b": adaptive(SEARCH, sp.Prune(0.9))}
     called = [name for _, name, _ in adversaries([KNOWING], again, PRUNING)]
-    assert called == ["a", "b", "unaware a"]
+    assert called == ["a", "b", UNAWARE_A]
 
 
 def test_an_attack_that_refuses_without_its_defense_is_run_as_it_was_before_it_was_adapted():
     pinned, unaware = {"p": adaptive(SEARCH, sp.Prune(0.9))}, KNOWING.forget_defense()
-    assert (unaware, "unaware p", SEARCH) in adversaries([KNOWING, unaware], pinned, PRUNING)
+    assert (unaware, Component("unaware p"), SEARCH) in adversaries(
+        [KNOWING, unaware], pinned, PRUNING
+    )
 
 
 def test_an_attack_is_found_unadapted_however_deep_it_was_adapted():
@@ -130,4 +134,4 @@ def test_a_captured_update_is_attacked_unaware_as_well(data):
     grid = Audit(tasks=[task], attacks={"a": adaptive(SEARCH)}, defenses=[PRUNING.defense])
     cases = grid.cases([Target.unknown("captured", CapturedUpdate(held, batch.labels))])
     known = {case.attack_name: case.observe().simulate.client.chain.links for case in cases}
-    assert known == {"a": (sp.Prune(0.9),), "unaware a": ()}
+    assert known == {"a": (sp.Prune(0.9),), UNAWARE_A: ()}
