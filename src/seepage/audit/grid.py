@@ -200,7 +200,6 @@ class Audit:
         and in a guess from noise of the same norms. Once for each data set and batch size, with
         the first seed. Without the defense there are canaries enough for a majority, in several
         batches where batches are small; with a defense and for noise there is one batch.
-
         Behind a defense that closed forms cannot read, a search is left. Canaries that a closed
         form found say nothing about it, so it attacks them once more alone.
         """
@@ -225,7 +224,8 @@ class Audit:
                     found += [replace(case, control="canary", others=others) for case in cases]
                     found += [replace(case, control="noise", others=others) for case in cases[:1]]
                     if unreadable and not client.chain.links:
-                        found += [alone for case in cases for alone in case.search_alone()]
+                        alone = cases[0].search_alone()
+                        found += [replace(a, target=c.target) for c in cases for a in alone]
         return found
 
     def run(self, targets: Iterable[Target], *, executor: Executor = serial) -> Iterator[Outcome]:
