@@ -125,7 +125,7 @@ def page() -> str:
     tables = [load_table(name) for name in names()]
     every = {table.name: recorded(table.name) for table in tables}
     causes = Causes()
-    lines = [OPENING, *_verdicts(tables, _largest(every), causes), ""]
+    lines = [OPENING, *_verdicts(tables, every, causes), ""]
     lines += _shortfalls(tables, every, causes)
     lines += ["", "## Causes", "", *(f"{n}. {markdown_words(why)}" for n, why in causes.listed())]
     lines += ["", "## What could not be had", ""]
@@ -168,13 +168,21 @@ def _telling(runs: Mapping[str, Result]) -> dict[str, Result]:
     return {scale: run for scale, run in runs.items() if scale != "smoke"}
 
 
-def _largest(every: Mapping[str, Mapping[str, Result]]) -> dict[str, Result]:
-    """The run that claims are judged by: the largest, but of several people if there is one.
+def _judge(claim: Claim, every: Mapping[str, Mapping[str, Result]]) -> Verdict:
+    """Judge a claim by the largest run that has its cells, but of several people if there is one.
 
     A paper's own figure may be of a single image, of which no interval can be told.
     """
-    telling = {name: _telling(runs) for name, runs in every.items()}
-    return {name: max(runs.values(), key=_worth) for name, runs in telling.items() if runs}
+    ranked = {
+        name: sorted(_telling(runs).values(), key=_worth, reverse=True)
+        for name, runs in every.items()
+    }
+    largest = {name: runs[0] for name, runs in ranked.items() if runs}
+    for run in ranked[claim.table]:
+        verdict = judged(claim, {**largest, claim.table: run})
+        if verdict.word != NOT_RUN:
+            return verdict
+    return Verdict(NOT_RUN)
 
 
 def _worth(run: Result) -> tuple[bool, int]:
@@ -183,9 +191,9 @@ def _worth(run: Result) -> tuple[bool, int]:
 
 
 def _verdicts(
-    tables: list[PaperTable], runs: Mapping[str, Result], causes: Causes
+    tables: list[PaperTable], every: Mapping[str, Mapping[str, Result]], causes: Causes
 ) -> Iterator[str]:
-    found = [(claim, judged(claim, runs)) for claim in claims()]
+    found = [(claim, _judge(claim, every)) for claim in claims()]
     counts = Counter(verdict.word for _, verdict in found)
     said = ", ".join(f"{counts[word]} {words}" for word, words in TOLD.items())
     yield f"Of {len(found)} claims, {said}."

@@ -501,6 +501,18 @@ def test_the_page_shows_the_largest_run_with_verdict_shortfall_and_pictures(tmp_
     assert "## 002-table6f, paper:" not in page
 
 
+def test_a_claim_is_judged_by_a_smaller_run_if_the_largest_lacks_its_cells(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_page, "FOLDER", tmp_path)
+    kept = json.loads((RESULTS / "papers" / "002-fig5-small.json").read_text())
+    digits = [line for line in kept["lines"] if "digits" in line["row"]]
+    for scale, lines in (("small", kept["lines"]), ("paper", digits)):
+        run = {**kept, "scale": scale, "lines": lines}
+        (tmp_path / f"002-fig5-{scale}.json").write_text(json.dumps(run))
+    told = [line for line in results_page.page().splitlines() if "002-fig5 |" in line]
+    assert any("Eight digits" in line and "| paper |" in line for line in told)
+    assert any("Four images" in line and "| small |" in line for line in told)
+
+
 def test_a_verdict_against_the_paper_has_its_cause_or_says_that_it_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(results_page, "FOLDER", tmp_path)
     kept = json.loads((RESULTS / "papers" / "003-fig3-small.json").read_text())
