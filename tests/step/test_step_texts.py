@@ -46,6 +46,24 @@ def make_batch(people, length=21):
     return tokens, torch.arange(people) % 3
 
 
+def test_a_text_of_one_token_that_is_cut_from_a_batch_is_read():
+    tokens, labels = make_batch(2)
+    told = str(sp.audit_step(Recurrent(), LOSS, (tokens[:1, :1], labels[:1])))
+    assert "1 different word of one batch is proved to be in it" in told
+
+
+def test_sparse_gradients_of_embeddings_give_away_the_same_words():
+    tokens, labels = make_batch(2)
+    sparse = Recurrent()
+    sparse.words = nn.Embedding.from_pretrained(sparse.words.weight, freeze=False, sparse=True)
+    result = sp.audit_step(sparse, LOSS, (tokens, labels))
+    assert result.scores["token_recall"].tolist() == [1.0, 1.0]
+    LOSS(sparse(tokens), labels).backward()
+    gradients = {name: p.grad for name, p in sparse.named_parameters()}
+    given = sp.audit_step(sparse, LOSS, (tokens, labels), gradients=gradients)
+    assert given.scores["token_recall"].tolist() == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("people", [1, 4])
 def test_all_tokens_of_a_classifier_are_reported_by_default(people):
     tokens, labels = make_batch(people)

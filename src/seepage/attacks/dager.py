@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -332,14 +331,11 @@ def _calibrate_spans(
         if all(torch.equal(t, t.to(half).to(t)) for t in observation.update):
             simulate = simulate.with_task(task.to(dtype=half))
     simulated = simulate(texts, labels).map(lambda t: t.to(next(iter(observation.update)).dtype))
-    calibrate = partial(
-        calibrate_span,
-        update=observation.update,
-        texts=texts,
-        simulated=simulated,
-        read=texts.shape[1] - (not readers.reads_last),
-    )
-    return [check if check.whole else calibrate(task, check) for check in checks]
+    read = texts.shape[1] - (not readers.reads_last)
+    return [
+        c if c.whole else calibrate_span(task, c, observation.update, texts, simulated, read=read)
+        for c in checks
+    ]
 
 
 def _extend(texts: Tensor, tokens: Tensor, position: int) -> Tensor:

@@ -30,7 +30,9 @@ def digest(*parts: str | Tensor) -> str:
         if isinstance(part, Tensor):
             plain = part.detach().cpu().contiguous()
             part = f"{plain.dtype} {tuple(plain.shape)}"
-            state.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+            # A single entry of a larger tensor keeps its stride, which a view of bytes cannot have.
+            flat = plain.as_strided((plain.numel(),), (1,))
+            state.update(flat.view(torch.uint8).numpy().data)
         # Each word ends in its length, so that "ab", "c" differs from "a", "bc".
         state.update(f"{part}{len(part):08d}".encode())
     return state.hexdigest()[:LENGTH]

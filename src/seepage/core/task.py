@@ -337,9 +337,12 @@ def copy_unwrapped(model: nn.Module) -> nn.Module:
     """Copy a network without the wrappers around it or around any of its parts.
 
     Compiled code does not run the hooks that attacks use, and wrappers rename the parameters.
+    Embeddings with sparse gradients get dense ones, which are the same numbers.
     """
     own = copy.deepcopy(unwrap(model))
     for parent in list(own.modules()):
+        if isinstance(parent, nn.Embedding | nn.EmbeddingBag):
+            parent.sparse = False
         for name, child in parent._modules.items():
             if child is not None:
                 parent._modules[name] = unwrap(child)

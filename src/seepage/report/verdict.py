@@ -319,7 +319,10 @@ def _tell_certain_words(records: Sequence[Record]) -> list[str]:
     certain = max((int((r.certificate or {}).get("certain") or 0) for r in records), default=0)
     if not certain:
         return []
-    return [f"{count_noun(certain, 'different word')} of one batch are proved to be in it."]
+    words = (
+        f"{count_noun(certain, 'different word')} of one batch {'is' if certain == 1 else 'are'}"
+    )
+    return [f"{words} proved to be in it."]
 
 
 def _tell_effort(records: Sequence[Record]) -> list[str]:

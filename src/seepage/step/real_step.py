@@ -309,6 +309,8 @@ def _read_gradients(given: object, model: nn.Module) -> list[Tensor]:
             f"{f'another for {wrong[0]!r}' if wrong else 'none'}; give those of this network, "
             "after backward() and before zero_grad()"
         )
+    # Embeddings may have sparse gradients.
+    named = {name: g.to_dense() for name, g in named.items()}
     if not all(bool(g.isfinite().all()) for g in named.values()):
         raise InvalidValue(
             "expected finite gradients, got NaN or infinity: a loss scaler skips such a step, and "

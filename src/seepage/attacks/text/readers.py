@@ -309,29 +309,21 @@ def calibrate_span(
 
     Local steps and half precision leave no gap between what was read and the rest, and which share
     of a vector then lies outside differs from layer to layer. So the client is simulated on random
-    texts. Kept are as many directions as tell these best from texts with a wrong word at the end.
-
-    Args:
-        task: The network.
-        check: The span as it is without this.
-        update: What was observed.
-        texts: Random texts `(N, L)`, as many as the client has.
-        simulated: The update of a client that has them.
-        read: How many tokens of a text are read, and not only predicted.
+    texts `(N, L)`, as many as it has; `read` tokens of each are read, and not only predicted. Kept
+    are as many directions as tell these best from texts with a wrong word at the end.
     """
     (_, own_values, own), (_, values, observed) = (
         torch.linalg.svd(stack_gradients(task, check.reader, one).double(), full_matrices=False)
         for one in (simulated, update)
     )
     most = int(_MOST * len(values))
-    # Rounding that is not simulated, as of half precision.
     last = min(most, texts.numel())
+    # Some rounding is not simulated.
     if values[last] / values[0] > _ROUNDED * own_values[last] / own_values[0]:
         return check
     rows = torch.arange(len(texts) * read, device=texts.device)
     changed = texts.repeat_interleave(read, 0)
-    others = texts[:, :read].flatten().roll(1 if len(texts) == 1 else read)
-    changed[rows, rows % read] = others
+    changed[rows, rows % read] = texts[:, :read].flatten().roll(1 if len(texts) == 1 else read)
     right = run_reader(task, check.reader, texts)[:, :read]
     wrong = run_reader(task, check.reader, changed)[rows, rows % read]
     best = 0.0
