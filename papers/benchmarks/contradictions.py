@@ -98,7 +98,7 @@ def head(done: int, device: str) -> Iterator[Row]:
         client = sp.Client(sp.Gradient(), *([] if defense is None else [defense]))
         seen = threat.observe(client, task, batch, rng=sp.rng(0))
         plain = threat.observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
-        shared, clean = (one.update["fc.head.weight"][:, 2048:] for one in (seen, plain))
+        shared, clean = (one.update.tensors["fc.head.weight"][:, 2048:] for one in (seen, plain))
         found = TensorFeatures().recover(seen, rng=sp.rng(1))
         truth = features(seen.task, batch.inputs)
         yield {
@@ -158,11 +158,12 @@ def pruned(done: int, device: str) -> Iterator[Row]:
         scenario = prepared(cell.scenario, Place(device=device))
         scenario["data"]["people"], scenario["models"]["width"] = max(2, people), width
         spec = {key: value for key, value in scenario.items() if key in SPEC_KEYS}
-        wanted = {"metrics": ["ssim", "psnr"], "controls": False}
-        found = sp.audit.run({**wanted, "scenario": spec}, device=device)
+        metrics = ["ssim", "psnr"]
+        wanted = {"metrics": metrics, "controls": False, "scenario": spec}
+        found = sp.audit.run(wanted, device=device)
         scores = {
-            name: [round(float(v), 3) for record in found.records for v in record.scores[name]]
-            for name in wanted["metrics"]
+            name: [round(v, 3) for record in found.records for v in record.scores[name] if v]
+            for name in metrics
         }
         task = sp.zoo.mnist_convnet(width=width)
         sizes = [parameter.numel() for parameter in task.parameters.values()]
