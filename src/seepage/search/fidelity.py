@@ -285,37 +285,58 @@ class LayerwiseCosine:
 class Whitened:
     """The squared distance of each tensor, in which its strong and weak directions weigh alike.
 
-        mean_i || W_i (g_i(x) - g*_i) ||^2 / || W_i g*_i ||^2,   W = U max(S, floor S_1)^-1 U^T
+        sum_i w_i || W_i (g_i(x) - g*_i) ||^2 / || W_i g*_i ||^2,   W = U max(S, floor S_1)^-1 U^T
 
-    with U S V^T = g*_i as a matrix. A transformer that averages its patches sends almost the same
-    gradient back to each, so that every matrix of its update is nearly of rank one: the mean patch
-    alone brings the cosine near zero. The weak directions tell patches apart. L-BFGS, which learns
-    the curvature, follows them.
+    with U S V^T = g*_i as a matrix. A transformer sends almost the same gradient back to each
+    patch, so that every matrix of its update is nearly of rank one: the mean patch alone brings the
+    cosine near zero. The weak directions tell patches apart. L-BFGS, which learns the curvature,
+    follows them.
+
+    The gradient of trained positions has a row for each patch, which depends mostly on that patch.
+    Rows are scaled to one length, since that of a class token is far longer. Where there are
+    positions, they and the convolutions share a weight of 1, and all other tensors one of `later`:
+    these mix the patches, and lead a search astray before it is near.
 
     Args:
         weight: Factor in the objective.
         floor: Weakest singular value, in shares of the strongest, that is still made equal.
+        later: Weight of all tensors but positions and convolutions, where there are positions.
         held: The transformations and scales of a case; `prepare` computes them.
     """
 
     weight: float = 1.0
-    floor: float = 0.03
+    floor: float = 0.2
+    later: float = 0.01
     held: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def prepare(self, observation: Observation) -> Whitened:
         """Decompose the observed update."""
-        largest = max(float(t.norm()) for t in observation.update)
+        update = observation.update.tensors
+        largest = max(float(t.norm()) for t in update.values())
+        # A gradient that is zero but for rounding, as of the bias of keys, says nothing.
+        told = {name: t for name, t in update.items() if float(t.norm()) > _ROUNDING * largest}
         held: dict[str, Tensor] = {}
-        for name, tensor in observation.update.tensors.items():
-            # A gradient that is zero but for rounding, as of the bias of keys, says nothing.
-            if float(tensor.norm()) <= _ROUNDING * largest:
-                continue
+        for name, tensor in told.items():
+            if _has_positions(tensor):
+                lengths = tensor[0].norm(dim=1)
+                weak = lengths <= _ROUNDING * lengths.max()
+                held[f"scale/{name}"] = torch.where(weak, 0, 1 / lengths)
             if tensor.ndim > 1:
-                u, s, _ = torch.linalg.svd(_as_matrix(tensor).double(), full_matrices=False)
+                matrix = _as_matrix(tensor, held.get(f"scale/{name}"))
+                u, s, _ = torch.linalg.svd(matrix.double(), full_matrices=False)
                 gain = s[0] / s.clamp_min(self.floor * s[0]) - 1
                 held[f"gain/{name}"] = ((u * gain) @ u.T).to(tensor)
-            held[f"size/{name}"] = _whiten(tensor, held.get(f"gain/{name}")).square().sum()
-        return replace(self, held=held)
+        shares = self._share_weight(told)
+        sizes = {f"size/{n}": _measure(t, n, held) / shares[n] for n, t in told.items()}
+        return replace(self, held=held | sizes)
+
+    def _share_weight(self, tensors: Mapping[str, Tensor]) -> dict[str, float]:
+        """The weight of each tensor."""
+        early = {name for name, tensor in tensors.items() if tensor.ndim > 2}
+        if not any(_has_positions(tensor) for tensor in tensors.values()):
+            return dict.fromkeys(tensors, 1 / len(tensors))
+        rest = max(1, len(tensors) - len(early))
+        return {n: 1 / len(early) if n in early else self.later / rest for n in tensors}
 
     def with_held(self, held: Mapping[str, Tensor]) -> Whitened:
         """The same for another case."""
@@ -325,22 +346,29 @@ class Whitened:
         """Compare each tensor."""
         ours, theirs = candidate.update.tensors, observation.update.tensors
         gaps = [
-            _whiten(ours[name] - theirs[name], self.held.get(f"gain/{name}")).square().sum() / size
+            _measure(ours[name] - theirs[name], name, self.held) / size
             for name, size in ((key[5:], t) for key, t in self.held.items() if key[:5] == "size/")
         ]
-        return torch.stack(gaps).mean()
+        return torch.stack(gaps).sum()
 
 
-def _as_matrix(tensor: Tensor) -> Tensor:
-    """One row for each output, or for each position of an embedding `(1, positions, width)`."""
-    return (tensor[0] if tensor.ndim > 2 and len(tensor) == 1 else tensor).flatten(1)
+def _has_positions(tensor: Tensor) -> bool:
+    """Whether a tensor is `(1, positions, width)`."""
+    return tensor.ndim == 3 and len(tensor) == 1 and tensor.shape[1] > 1
 
 
-def _whiten(tensor: Tensor, gain: Tensor | None) -> Tensor:
+def _as_matrix(tensor: Tensor, scale: Tensor | None) -> Tensor:
+    """One row for each output; positions become scaled columns."""
+    return tensor.flatten(1) if scale is None else tensor[0].T * scale
+
+
+def _measure(tensor: Tensor, name: str, held: Mapping[str, Tensor]) -> Tensor:
+    """The squared length of a whitened tensor."""
+    gain = held.get(f"gain/{name}")
     if gain is None:
-        return tensor
-    matrix = _as_matrix(tensor)
-    return matrix + gain @ matrix
+        return tensor.square().sum()
+    matrix = _as_matrix(tensor, held.get(f"scale/{name}"))
+    return (matrix + gain @ matrix).square().sum()
 
 
 def _largest(observed: Update, count: int) -> Tensor:

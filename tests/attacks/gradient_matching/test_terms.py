@@ -150,7 +150,7 @@ def test_layerwise_cosine_is_a_weighted_mean_over_tensors(weighting):
 
 
 def test_whitening_makes_a_weak_direction_weigh_as_much_as_a_strong_one():
-    theirs = {"w": torch.diag(torch.tensor([1.0, 0.1, 0.0])).double()}
+    theirs = {"w": torch.diag(torch.tensor([1.0, 0.25, 0.0])).double()}
     term = Whitened().prepare(sp.Observation(task=None, update=sp.Update(theirs), simulate=None))
     strong, weak = (theirs["w"].clone() for _ in range(2))
     strong[0] *= 1.2
@@ -159,13 +159,31 @@ def test_whitening_makes_a_weak_direction_weigh_as_much_as_a_strong_one():
     expected = pytest.approx(0.2**2 / 2)
     assert value(term, {"w": strong}, theirs).item() == expected
     assert value(term, {"w": weak}, theirs).item() == expected
-    assert value(L2(), {"w": weak}, theirs) < value(L2(), {"w": strong}, theirs) / 50
+    assert value(L2(), {"w": weak}, theirs) < value(L2(), {"w": strong}, theirs) / 10
 
 
 def test_whitening_leaves_out_a_tensor_that_is_all_rounding():
     theirs = {"w": torch.eye(2).double(), "b": torch.full((2,), 1e-9).double()}
     term = Whitened().prepare(sp.Observation(task=None, update=sp.Update(theirs), simulate=None))
     assert value(term, {**theirs, "b": -theirs["b"]}, theirs) == 0
+
+
+def test_whitening_weighs_every_position_alike_and_above_later_layers():
+    key = torch.Generator().manual_seed(0)
+    places = torch.randn(1, 4, 6, generator=key).double()
+    places[:, 0] *= 1_000
+    theirs = {"positions": places, "later": torch.eye(3).double()}
+    term = Whitened(later=0.01).prepare(
+        sp.Observation(task=None, update=sp.Update(theirs), simulate=None)
+    )
+    sizes = []
+    for place in range(4):
+        moved = places.clone()
+        moved[:, place] *= 1.1
+        sizes.append(value(term, {**theirs, "positions": moved}, theirs).item())
+    assert max(sizes) < 20 * min(sizes)
+    later = value(term, {**theirs, "later": 1.1 * theirs["later"]}, theirs).item()
+    assert later == pytest.approx(0.01 * 0.1**2)
 
 
 def test_decaying_falls_by_its_factor_every_so_many_steps():
