@@ -9,7 +9,7 @@ from typing import Literal
 from seepage.attacks.applicability import applies_to, require_searchable
 from seepage.core import Attack
 from seepage.core.errors import UnknownName
-from seepage.numerics.schedules import Constant, StepDecay
+from seepage.numerics.schedules import Constant, CosineDecay, Schedule, StepDecay
 from seepage.search.engine import Engine
 from seepage.search.fidelity import L2, Cosine, LayerwiseCosine, Whitened
 from seepage.search.lbfgs import LBFGS
@@ -45,6 +45,7 @@ def inverting_gradients(
     steps: int | None = None,
     restarts: int | None = None,
     step_size: float = 0.1,
+    schedule: Literal["step", "cosine"] = "step",
     tv: float | Sequence[float] | None = None,
     layerwise: float | None = None,
     distance: Literal["cosine", "l2", "whitened"] = "cosine",
@@ -64,6 +65,8 @@ def inverting_gradients(
         steps: Steps of each restart.
         restarts: Random starts, of which the one with the lowest objective is kept.
         step_size: Step size, in normalised coordinates.
+        schedule: How the step size falls: to a tenth three times, or along a cosine (not in the
+            paper), with which a step size of 0.2 got further in trials.
         tv: Weight of the total variation; a pair falls from the first to the second (not in the
             paper).
         layerwise: Compare tensor by tensor, weighted by the observed norm to this power, instead
@@ -106,12 +109,15 @@ def inverting_gradients(
         raise UnknownName("distance", distance, distances)
     if optimiser not in rules:
         raise UnknownName("optimiser", optimiser, rules)
+    schedules: dict[str, Schedule] = {"step": StepDecay(), "cosine": CosineDecay()}
+    if schedule not in schedules:
+        raise UnknownName("schedule", schedule, schedules)
     steps = usual_steps if steps is None else steps
     variation = weigh_variation(usual_tv if tv is None else tv, steps=steps)
     search = Search(
         terms=(distances[distance], variation),
         optimiser=rules[optimiser],
-        schedule=Constant() if optimiser.endswith("lbfgs") else StepDecay(),
+        schedule=Constant() if optimiser.endswith("lbfgs") else schedules[schedule],
         steps=steps,
         restarts=usual_restarts if restarts is None else restarts,
         start=NormalStart(spread=spread),

@@ -105,7 +105,7 @@ def _shrink(rounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(3_000, (6, 2), (1, 1)),
+    "quick": Effort(3_000, (6, 2), (2, 2)),
     "standard": Effort(24_000, (12, 4, 2), (2, 2, 3)),
     "thorough": Effort(240_000, (24, 8, 3), (3, 4, 4), chosen=3),
 }

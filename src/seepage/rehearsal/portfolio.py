@@ -34,6 +34,8 @@ _PRIOR_WIDTH = 16
 _FALLING, _FALLING_HIDDEN = (1e-1, 1e-5), (1e-1, 1e-3)
 # A start near the mean input, from which a search gets further in the same steps.
 _NEAR = {"spread": 0.1}
+# Longer steps than usual that fall slowly get further still.
+_LONG_STEPS = {**_NEAR, "step_size": 0.2, "schedule": "cosine"}
 # A constant total variation that is hardly felt.
 _WEAK = 1e-4
 # For networks whose layers have gradients of nearly one direction, see `Whitened`.
@@ -93,9 +95,10 @@ class Contender:
 
     @property
     def starts_slowly(self) -> bool:
-        """Whether its prior is so weak that a short search says little about a long one."""
+        """Whether its prior ends so weak that a short search says little about a long one."""
         weight = self.options.get("tv")
-        return isinstance(weight, float) and 0 < weight <= _WEAK
+        last = weight[-1] if isinstance(weight, tuple) else weight
+        return isinstance(last, float) and 0 < last <= _WEAK
 
     def __str__(self) -> str:
         """The recipe with its settings, in a line of a table."""
@@ -172,38 +175,51 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
     hidden, one_person = _is_hidden(seen), seen.batch_size == 1
-    falling = {"tv": _FALLING_HIDDEN if hidden else _FALLING, **_NEAR}
     # The gradient itself often gets further than its sign, unless a defense changed it.
     plain = {} if hidden else {"signed": False}
     if plain and any(isinstance(layer, nn.LayerNorm) for layer in seen.task.model.modules()):
         yield Contender(search, _TRANSFORMER)
-    if one_person:
-        yield Contender("systematic", falling)
-        yield Contender("teacher_forced", {"weighting": "entries", **plain})
-        yield Contender(search, falling, read_logits=True)
-        if hidden:
-            # Pruning hides so little that a prior which stays limits what comes back.
-            yield Contender(search, {"tv": _FALLING, **_NEAR}, read_logits=True)
-        yield Contender(search, {"tv": _WEAK, **_NEAR})
-        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_NEAR})
-        yield Contender(search, {"tv": 1e-2, **_NEAR})
+    falling = {"tv": _FALLING, **_LONG_STEPS}
+    hiding = {"tv": _FALLING_HIDDEN, **_LONG_STEPS}
+    near = {} if one_person else _NEAR
+    forced = {"weighting": "entries", **near, **plain}
+    if hidden and one_person:
+        yield Contender(search, {**hiding, "step_size": 0.4})
+        yield Contender("teacher_forced", {**forced, "step_size": 0.2})
+        yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
+        # Pruning hides so little that a prior which stays limits what comes back.
         yield Contender(search, falling)
-    else:
+        yield Contender("teacher_forced", forced)
         yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
-        yield Contender("teacher_forced", {"weighting": "entries", **_NEAR, **plain})
+        yield Contender(search, hiding)
+    elif one_person:
         yield Contender(search, falling)
-        yield Contender(search, {"tv": 1e-2, **_NEAR})
-        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_NEAR})
-        yield Contender(search, {**falling, **plain})
-        yield Contender(search, {"tv": _WEAK, **_NEAR})
-    yield Contender("teacher_forced", {**falling, "weighting": "entries", **plain})
+        yield Contender("teacher_forced", {**forced, "step_size": 0.2})
+        yield Contender(search, {**falling, "layerwise": 2.5})
+        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
+        yield Contender("systematic", {"tv": _FALLING, **_NEAR})
+        yield Contender(search, hiding)
+        yield Contender(search, falling, read_logits=True)
+        yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
+    else:
+        yield Contender(search, hiding)
+        yield Contender("teacher_forced", {**forced, "step_size": 0.2})
+        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
+        yield Contender(search, {**falling, "layerwise": 2.5})
+        yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
+        yield Contender("teacher_forced", forced)
+        yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
+        yield Contender(search, falling)
+    yield Contender(search, {"tv": _WEAK, **_LONG_STEPS})
+    yield Contender("teacher_forced", {**forced, "step_size": 0.4})
+    yield Contender("teacher_forced", {"tv": _FALLING, **forced, **_NEAR})
     yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic")
     if seen.statistics is not None:
         yield Contender("gradattack_strongest")
     yield Contender("systematic", {"tv": 1e-3})
     yield Contender("teacher_forced")
-    yield Contender(search, {**falling, "layerwise": 2.5})
+    yield Contender(search, {"tv": _FALLING, **_NEAR})
     yield Contender(search, {"tv": 1e-1})
     if len(seen.task.domain.shape) == 3:
         yield Contender(search, {"tv": 1e-4}, prior_network=True)

@@ -268,8 +268,8 @@ def _run(
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:
-            # A slow one may be twice as far behind.
-            able = [one for one in left if expected[one] >= best - 2 * limit]
+            # A slow one may be three times as far behind.
+            able = [one for one in left if expected[one] >= best - 3 * limit]
             near = _keep_a_slow_one(able, near[: rungs[1].contenders], rungs[1].contenders)
         left = near
         computed = [one for one in computed if latest[one].scores]
