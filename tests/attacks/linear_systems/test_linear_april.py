@@ -42,6 +42,16 @@ def test_one_photograph_comes_back_exactly(start, defense, local):
     assert guess.certificate.error is None or worst <= guess.certificate.error
 
 
+@pytest.mark.parametrize("start", range(2))
+def test_fewer_channels_than_patches_leave_the_smoothest_photograph(start):
+    seen, batch = observe(vit(hidden_size=12), start=start)
+    guess = sp.attacks.april()(seen, rng=sp.rng(1))
+    grey = sp.Reconstruction(batch.inputs.mean((2, 3), keepdim=True).expand_as(batch.inputs))
+    found, flat = (float(sp.score(one, batch)["psnr"]) for one in (guess, grey))
+    assert found > flat + 3
+    assert not guess.certificate.unique
+
+
 @pytest.mark.parametrize(("people", "config"), [(1, {}), (2, LARGE)])
 def test_auto_and_a_step_find_it(people, config):
     batch = PHOTOS.batch(people)

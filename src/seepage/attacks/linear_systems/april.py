@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,10 +27,13 @@ from seepage.core.device import precision
 from seepage.core.errors import NotApplicable, SeepageError
 from seepage.core.rng import require_key
 from seepage.domains import Image
+from seepage.numerics.krylov import lanczos
 from seepage.probing.usable_update import require_usable
 
 # Singular values of the slopes below this share of the largest are rounding.
 _ROUNDING = 1e-5
+# Steps in which the smoothest image is found.
+_SMOOTHING = 200
 
 
 @dataclass(frozen=True)
@@ -95,27 +98,39 @@ class April:
         require_key(rng)
         began = time.perf_counter()
         require_usable(observation.update, observation.task)
-        if (observation.batch_size or 1) == 1:
+        alone = (observation.batch_size or 1) == 1
+        if alone:
             # Positions that are frozen, or too few channels, leave the spans to be tried.
             with suppress(NotApplicable):
                 return self._solve(observation, began)
-        return self._search(observation, rng, began)
+        try:
+            return self._search(observation, rng, began)
+        except NotApplicable:
+            if alone:
+                with suppress(NotApplicable):
+                    return self._solve(observation, began, complete=False)
+            raise
 
-    def _solve(self, observation: Observation, began: float) -> Reconstruction:
-        """One image in closed form."""
+    def _solve(
+        self, observation: Observation, began: float, *, complete: bool = True
+    ) -> Reconstruction:
+        """One image in closed form, all of it or the smoothest that fits."""
         task, tensors = observation.task, observation.update.tensors
         patches = find_patches(task)
         weight = tensors[f"{patches.layer}.weight"].double()
         places = tensors[patches.positions].double().reshape(-1, len(weight))
         count = patches.grid[0] * patches.grid[1]
         slopes = places[patches.first : patches.first + count]
-        values = torch.linalg.svdvals(slopes)
-        if not bool(values[-1] > _ROUNDING * values[0]):
+        base, values, _ = torch.linalg.svd(slopes)
+        rank = int((values > _ROUNDING * values[0]).sum())
+        if not (rank == count or (rank > 0 and not complete)):
             raise NotApplicable(
                 f"the slopes of the {count} patches are not independent, so the patches cannot be "
                 "told apart: there are more of them than channels, or the update is zero"
             )
-        solved = torch.linalg.pinv(slopes.T) @ weight.flatten(1)
+        solved = torch.linalg.pinv(slopes.T, rtol=_ROUNDING) @ weight.flatten(1)
+        if rank < count:
+            solved = _smooth(solved, base[:, rank:], patches.grid, weight.shape[1:])
         image = join_patches(solved, patches.grid, weight.shape[1:])
         reference = next(iter(observation.update))
         inputs = task.domain.project(task.domain.denormalise(image[None].to(reference)))
@@ -133,7 +148,7 @@ class April:
             return (errors[read[0]] + errors[read[1]] * longest) / float(values[-1])
 
         certificate = certify_solved(
-            observation, inputs, labels, read=read, alone=True, bound=bound
+            observation, inputs, labels, read=read, alone=rank == count, bound=bound
         )
         return Reconstruction(inputs, labels, trace, certificate)
 
@@ -161,6 +176,21 @@ class April:
         return Reconstruction(inputs, labels, trace, certificate, confidence)
 
 
+def _smooth(solved: Tensor, free: Tensor, grid: tuple[int, int], patch: Sequence[int]) -> Tensor:
+    """Add to patches `(N, P)` the combination of directions `(N, k)` that makes them smoothest."""
+
+    def measure(shares: Tensor) -> Tensor:
+        image = join_patches(solved + free @ shares.reshape(free.shape[1], -1), grid, patch)
+        return image.diff(dim=1).square().sum() + image.diff(dim=2).square().sum()
+
+    slope = torch.func.grad(measure)
+    first = slope(solved.new_zeros(free.shape[1] * solved.shape[1]))
+    products = torch.func.vmap(lambda shares: slope(shares) - first)
+    steps = min(_SMOOTHING, len(first))
+    found = lanczos(products, -first[None], steps=steps, tolerance=1e-6).solutions
+    return solved + free @ found.reshape(free.shape[1], -1)
+
+
 def _require_patches(observation: Observation) -> None:
     if (observation.batch_size or 1) == 1:
         with suppress(NotApplicable):
@@ -181,7 +211,7 @@ def april() -> Attack:
         dL/dW = D^T X,   X = (D^T)^+ dL/dW
 
     whatever the rest of the network does. Scale and sign of the update cancel, so clipping does not
-    matter.
+    matter. With more patches than channels, the smoothest image among the solutions is taken.
 
     A batch of B images with N patches is read by spans, and so is one image where embeddings are
     frozen and adapters are trained. The row space of a weight's gradient holds all that the layer
