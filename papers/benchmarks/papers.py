@@ -2,8 +2,8 @@
 
 Each name is made by `seepage reproduce` and kept with command, commit and machine under
 results/papers/, its pictures under docs/results/; with `--out FOLDER` both go there. A signal ends
-a table with the cells that are done. `--page` writes docs/results.md from what is there. Needs
-SEEPAGE_DATA.
+a table with the cells that are done. `--page` writes docs/results.md and a page for each paper.
+Needs SEEPAGE_DATA.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.provenance import save
-from benchmarks.results_page import FOLDER, PAGE, PICTURES, page
+from benchmarks.results_page import FOLDER, PICTURES, pages
 from seepage.cli.run_audit import pick_device
 from seepage.signals import raise_on_signals
 from seepage_papers.reading import names
-from seepage_papers.reproduce import Wish, reproduce, what_is_done
+from seepage_papers.reproduce import SPEC, Wish, reproduce, what_is_done
 from seepage_papers.table import SCALES
 
 
@@ -58,6 +58,9 @@ def record(
                 code = reproduce(wish, Console())
             except KeyboardInterrupt:
                 stopped = True
+        if stopped and not (out / SPEC).is_file():
+            print(f"{name} was ended before a cell of it was done; nothing is kept")
+            return 1
         if stopped:
             code = what_is_done(wish, Console())
         wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
@@ -82,15 +85,16 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=None, help="folder to keep and resume audits")
     parser.add_argument("--out", type=Path, default=None, help="folder for results and pictures")
     parser.add_argument("--row", action="append", default=[], help="make only rows of these labels")
-    parser.add_argument("--page", action="store_true", help="write docs/results.md")
+    parser.add_argument("--page", action="store_true", help="write the pages of results")
     options = parser.parse_args()
     device = pick_device(options.device)
     failed = 0
     for name in options.names or ([] if options.page else names()):
         failed |= record(name, options.scale, device, options.keep, options.out, tuple(options.row))
     if options.page:
-        PAGE.write_text(page(), encoding="utf-8")
-        print(PAGE)
+        for path, written in pages().items():
+            path.write_text(written, encoding="utf-8")
+            print(path)
     return failed
 
 

@@ -1,13 +1,22 @@
-"""The page of results, from what is recorded: verdicts, shortfalls, tables and pictures."""
+"""The pages of results, from what is recorded: one of all claims, and one for each paper."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from benchmarks.paper_page import (
+    PAPERS,
+    Causes,
+    Result,
+    because,
+    paper_page,
+    said,
+    table_lines,
+)
 from benchmarks.provenance import RESULTS
 from seepage.report import markdown_table, markdown_words
 from seepage_papers.judge import (
@@ -22,16 +31,15 @@ from seepage_papers.judge import (
     claims,
     judged,
 )
-from seepage_papers.measures import MEASURES
 from seepage_papers.reading import load_table, names
-from seepage_papers.reproduction import different
-from seepage_papers.shortfall import UNKNOWN, shortfalls
+from seepage_papers.shortfall import Shortfall, attacks_alone, shortfalls
 from seepage_papers.table import SCALES, PaperTable
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 PICTURES = PAGE.with_suffix("")
 FOLDER = RESULTS / "papers"
-Result = dict[str, Any]
+# A cause that names the record or the table of the experiment that shows it.
+SHOWN = re.compile(r"\.json|\d{3}-(fig|table)\d")
 TOLD = {
     HOLDS: "hold",
     FAILS: "do not hold",
@@ -43,27 +51,14 @@ TOLD = {
 
 OPENING = """# Results
 
-What five papers say, judged by their tables and figures made again. Each claim is put as
-comparisons of cells, of the largest run there is; *decided by* is the one that contradicts it most
-or is the least sure, *paper* has the printed numbers of the same cells, and *margin* is by how much
-it turns out as claimed, with the 95 % interval over people. *Paired* compares each person with
-themselves; older runs kept no people and have the wider interval of independent means.
+What five papers say, judged by their tables and figures made again. *Holds*: every comparison that
+the claim makes does, at 95 % confidence over people. *Does not hold*: one is contradicted, allowing
+for how many there are. *Within noise*: neither. *Beaten*: the claim says what an attack cannot do,
+and a stronger one can. *Premise fails*: mostly nothing came back at all, so it says nothing.
 
-A claim *holds* where all of it does, and *does not hold* where one comparison is contradicted,
-allowing for how many there are. Between the two it is *within noise*. Where it says what an attack
-cannot do and a stronger one can, it is *beaten*. Where its *premise fails*, mostly since nothing
-came back at all, it says nothing. Attacks are the authors' where a row or column says *as
-published*. Numbers in the last column are causes, listed once [below](#causes).
-"""
-DETAILS = """## Tables
-
-Made by `seepage reproduce NAME --scale SCALE` and kept in `benchmarks/results/papers/` with
-command, commit, machine and seconds; `python -m benchmarks.papers --page` writes this page.
-*Difference* is ours less the paper's in the paper's own convention, *usual* is the same result in
-the convention of the field, and *95 %* is a bootstrap interval of the mean over images and seeds.
-"Not printed" means that the paper shows a curve or pictures without values. Pictures are of the
-first eight people of each cell, with the PSNR of images in [0, 1] below them. Runs at `smoke`
-show that a table can be made and are not shown.
+*Ours* and *paper* are the numbers of the comparison that decides; *margin* is by how much it turns
+out as claimed, with its 95 % interval. A claim leads to the page of its paper, which names the
+cells, the people and the runs; *why* leads to the causes there.
 """
 # What the papers had and this project has not, and what it would change.
 MISSING = (
@@ -109,6 +104,9 @@ MISSING = (
     ),
 )
 
+Runs = Mapping[str, Mapping[str, Result]]
+Found = Sequence[tuple[Claim, Verdict]]
+
 
 def recorded(name: str) -> dict[str, Result]:
     """What is kept of a table, by scale."""
@@ -120,47 +118,25 @@ def recorded(name: str) -> dict[str, Result]:
     }
 
 
-def page() -> str:
-    """The document, from what is kept."""
+def pages() -> dict[Path, str]:
+    """Every page with its text, from what is kept."""
     tables = [load_table(name) for name in names()]
     every = {table.name: recorded(table.name) for table in tables}
-    causes = Causes()
-    lines = [OPENING, *_verdicts(tables, every, causes), ""]
-    lines += _shortfalls(tables, every, causes)
-    lines += ["", "## Causes", "", *(f"{n}. {markdown_words(why)}" for n, why in causes.listed())]
+    telling = {name: _telling(runs) for name, runs in every.items()}
+    found = [(claim, _judge(claim, telling)) for claim in claims()]
+    causes = {number: Causes() for number in PAPERS}
+    made: dict[Path, str] = {}
+    for number in PAPERS:
+        own = [table for table in tables if table.name.startswith(number)]
+        theirs = [(c, v) for c, v in found if c.table.startswith(number)]
+        written = paper_page(number, own, telling, theirs, causes[number])
+        made[PICTURES / f"{number}.md"] = written
+    lines = [OPENING, *_verdicts(found, causes), "", *_printed(tables, telling, causes)]
     lines += ["", "## What could not be had", ""]
-    lines += markdown_table(
-        ["what", "where", "what it would change"], [list(row) for row in MISSING]
-    )
-    lines += ["", "## What was run", ""]
-    header = ["name", "what", *SCALES]
-    rows = [
-        [t.name, f"{t.title} ({t.place})", *(_said(every[t.name].get(scale)) for scale in SCALES)]
-        for t in tables
-    ]
-    lines += [*markdown_table(header, rows), "", DETAILS]
-    for table in tables:
-        for scale, run in _telling(every[table.name]).items():
-            lines += ["", *_section(table, scale, run)]
-    return "\n".join(lines) + "\n"
-
-
-class Causes:
-    """Causes by number, each said once."""
-
-    def __init__(self) -> None:
-        """Begin without any."""
-        self._numbers: dict[str, int] = {}
-
-    def number(self, why: str) -> str:
-        """The number of a cause; that it is not known is said in place."""
-        if not why or why == UNKNOWN:
-            return why
-        return str(self._numbers.setdefault(why, len(self._numbers) + 1))
-
-    def listed(self) -> list[tuple[int, str]]:
-        """Every cause with its number."""
-        return [(number, why) for why, number in self._numbers.items()]
+    header = ["what", "where", "what it would change"]
+    lines += markdown_table(header, [list(row) for row in MISSING])
+    lines += ["", *_runs(tables, every)]
+    return {PAGE: "\n".join(lines) + "\n", **made}
 
 
 def _telling(runs: Mapping[str, Result]) -> dict[str, Result]:
@@ -168,14 +144,13 @@ def _telling(runs: Mapping[str, Result]) -> dict[str, Result]:
     return {scale: run for scale, run in runs.items() if scale != "smoke"}
 
 
-def _judge(claim: Claim, every: Mapping[str, Mapping[str, Result]]) -> Verdict:
+def _judge(claim: Claim, telling: Runs) -> Verdict:
     """Judge a claim by the largest run that has its cells, but of several people if there is one.
 
     A paper's own figure may be of a single image, of which no interval can be told.
     """
     ranked = {
-        name: sorted(_telling(runs).values(), key=_worth, reverse=True)
-        for name, runs in every.items()
+        name: sorted(runs.values(), key=_worth, reverse=True) for name, runs in telling.items()
     }
     largest = {name: runs[0] for name, runs in ranked.items() if runs}
     for run in ranked[claim.table]:
@@ -190,107 +165,99 @@ def _worth(run: Result) -> tuple[bool, int]:
     return several, SCALES.index(run["scale"])
 
 
-def _verdicts(
-    tables: list[PaperTable], every: Mapping[str, Mapping[str, Result]], causes: Causes
-) -> Iterator[str]:
-    found = [(claim, _judge(claim, every)) for claim in claims()]
+def _verdicts(found: Found, causes: Mapping[str, Causes]) -> Iterator[str]:
     counts = Counter(verdict.word for _, verdict in found)
-    said = ", ".join(f"{counts[word]} {words}" for word, words in TOLD.items())
-    yield f"Of {len(found)} claims, {said}."
-    for paper in dict.fromkeys(table.paper for table in tables):
-        theirs = [table.name for table in tables if table.paper == paper]
+    told = ", ".join(f"{counts[word]} {words}" for word, words in TOLD.items())
+    yield f"Of {len(found)} claims, {told}."
+    against = [claim for claim, verdict in found if verdict.word == FAILS]
+    shown = sum(bool(SHOWN.search(claim.because)) for claim in against)
+    yield f"The cause of {shown} of the {len(against)} that do not hold names an experiment."
+    for number, title in PAPERS.items():
         rows = [
-            _claim_row(claim, verdict, causes) for claim, verdict in found if claim.table in theirs
+            _claim_row(claim, verdict, causes[number])
+            for claim, verdict in found
+            if claim.table.startswith(number)
         ]
         yield ""
-        yield f"## {paper}"
+        yield f"## [{title}](results/{number}.md)"
         yield ""
-        header = ["verdict", "claim", "name", "decided by", "paper", "margin", "scale", "why"]
-        yield from markdown_table(header, rows)
+        yield from table_lines(
+            ["verdict", "claim", "ours", "paper", "margin", "scale", "why"], rows
+        )
 
 
 def _claim_row(claim: Claim, verdict: Verdict, causes: Causes) -> list[str]:
-    margin = "" if verdict.margin is None else str(verdict.margin)
-    if verdict.other:
-        margin += f"; {verdict.other}"
-    why = causes.number(_because(claim, verdict))
-    numbers = [verdict.numbers, verdict.printed, margin, verdict.scale]
-    return [verdict.word, claim.says, claim.table, *numbers, why]
+    page = f"results/{claim.table[:3]}.md"
+    why = causes.number(because(claim, verdict))
+    return [
+        verdict.word,
+        f"[{markdown_words(claim.says)}]({page}#{claim.table})",
+        verdict.found,
+        verdict.printed,
+        "" if verdict.margin is None else verdict.margin.interval(),
+        verdict.scale,
+        f"[{why}]({page}#causes)" if why.isdigit() else why,
+    ]
 
 
-def _because(claim: Claim, verdict: Verdict) -> str:
-    """What is known about a verdict; one against the paper needs a cause."""
-    if verdict.word == NOT_RUN:
-        return ""
-    return claim.because or (UNKNOWN if verdict.word in (FAILS, NO_PREMISE) else "")
-
-
-def _shortfalls(
-    tables: list[PaperTable], every: Mapping[str, Mapping[str, Result]], causes: Causes
+def _printed(
+    tables: Sequence[PaperTable], telling: Runs, causes: Mapping[str, Causes]
 ) -> Iterator[str]:
-    rows = []
+    """How many printed numbers of attacks are reached, by table and measure."""
+    rows, counts = [], Counter[str]()
     for table in tables:
-        for scale, run in _telling(every[table.name]).items():
-            for short in shortfalls(table, run):
-                cell = ", ".join(str(short.line[k]) for k in ("row", "column") if short.line[k])
-                what = f"{short.line['measure']}, {short.line['statistic']}"
-                pair = (_number(short.line[k]) for k in ("paper", "seepage"))
-                ours = "" if short.ours is None else _number(short.ours)
-                rows.append(
-                    [table.name, scale, cell, what, *pair, ours, causes.number(short.cause)]
-                )
-    yield "## Where less came back than was printed"
+        for scale, run in telling[table.name].items():
+            short = [one for one in shortfalls(table, run) if attacks_alone(one.line)]
+            lines = [line for line in run["lines"] if attacks_alone(line)]
+            counts.update(printed=len(lines), short=len(short))
+            counts.update(unshown=sum(not SHOWN.search(one.cause) for one in short))
+            for measure in dict.fromkeys(str(line["measure"]) for line in lines):
+                all_of = [line for line in lines if line["measure"] == measure]
+                less = [one for one in short if one.line["measure"] == measure]
+                where = f"[{table.name}](results/{table.name[:3]}.md#{table.name})"
+                cells = [where, scale, markdown_words(measure), str(len(all_of)), str(len(less))]
+                rows.append([*cells, *_widest(less, causes[table.name[:3]])])
+    yield "## Printed numbers of attacks"
     yield ""
     yield (
-        "By more than 2 dB of PSNR, 0.05 of LPIPS, of GradAttack's RMSE or of a feature, 2 % of "
-        "accuracy, or a tenth of any other number. *Ours* is our strongest attack in the same "
-        "column or row, where the table has one."
-        if rows
-        else "Nowhere in what was run, by more than 2 dB of PSNR or 0.05 of LPIPS."
+        f"Of {counts['printed']} numbers that the papers print for attacks, {counts['short']} are "
+        "missed by more than 1 dB of PSNR, 0.03 of LPIPS, of GradAttack's RMSE or of a feature, or "
+        f"a tenth of any other number. The cause of {counts['unshown']} of these names no "
+        "experiment. Shown is the widest gap; *ours* is our strongest attack in the same row or "
+        "column, where the table has one. The pages of the papers have every number."
     )
     yield ""
-    header = ["name", "scale", "cell", "measure", "paper", "as published", "ours", "cause"]
-    yield from markdown_table(header, rows)
+    header = ["table", "scale", "measure", "printed", "missed", "widest", "paper"]
+    yield from table_lines([*header, "as published", "ours", "why"], rows)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _widest(short: Sequence[Shortfall], causes: Causes) -> list[str]:
+    """The cell that falls short the most, with its numbers, and the causes of all."""
+    if not short:
+        return [""] * 5
+    widest = max(short, key=lambda one: abs((one.line["seepage"] or 0.0) - one.line["paper"]))
+    line = widest.line
+    cell = ", ".join(str(line[k]) for k in ("row", "column") if line[k])
+    numbers = (line["paper"], line["seepage"], widest.ours)
+    why = dict.fromkeys(causes.number(one.cause) for one in short)
+    told = ["" if value is None else f"{value:.4g}" for value in numbers]
+    return [markdown_words(cell), *told, ", ".join(why)]
 
 
-def _said(run: Result | None) -> str:
-    if run is None:
-        return "not run"
-    failed = " with failures" if run["failed"] else ""
-    computing = f", {run['cpu']:.0f} of them computing," if run["cpu"] is not None else ""
-    seconds = f"{run['wall']:.0f} s{computing}"
-    return f"{seconds} on {run['machine']['device']}{failed}"
-
-
-def _section(table: PaperTable, scale: str, run: Result) -> Iterator[str]:
-    yield f"## {table.name}, {scale}: {table.title}"
+def _runs(tables: Sequence[PaperTable], every: Runs) -> Iterator[str]:
+    yield "## What was run"
     yield ""
-    yield markdown_words(f"{table.place} of {table.paper}. {table.claim}")
+    yield (
+        "By `seepage reproduce NAME --scale SCALE`, kept in `benchmarks/results/papers/` with "
+        "command, commit, machine and seconds; `python -m benchmarks.papers --page` writes these "
+        "pages. *Again* is a run from a clean clone by the same command, with the same verdicts."
+    )
     yield ""
-    for note in (*different(table, run["values"]), *_conventions(run), *_reasons(table)):
-        yield f"- {markdown_words(note)}"
-    yield ""
-    yield f"`{run['command']}`, commit {run['commit']}, {_said(run)}."
-    for more in ("note", "stopped"):
-        if more in run:
-            yield markdown_words(run[more])
-    yield ""
-    yield from markdown_table(run["header"], run["rows"])
-    pictures = PICTURES / f"{table.name}-{scale}.png"
-    if pictures.is_file():
-        yield ""
-        yield f"![The people of {table.name} and what came back]({PICTURES.name}/{pictures.name})"
+    header = ["name", "what", *SCALES, "again"]
+    yield from markdown_table(header, [_run_row(table, every[table.name]) for table in tables])
 
 
-def _conventions(run: Result) -> list[str]:
-    named = dict.fromkeys(line["measure"] for line in run["lines"])
-    return [f"{name}: {MEASURES[name].words}." for name in named]
-
-
-def _reasons(table: PaperTable) -> list[str]:
-    """Why numbers may differ, as far as it is known by now."""
-    return list(dict.fromkeys(block.why for block in table.published if block.why))
+def _run_row(table: PaperTable, runs: Mapping[str, Result]) -> list[str]:
+    again = [run["rerun"] for run in runs.values() if "rerun" in run]
+    told = (said(runs.get(scale)) for scale in SCALES)
+    return [table.name, f"{table.title} ({table.place})", *told, " ".join(again)]

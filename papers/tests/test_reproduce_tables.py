@@ -150,5 +150,6 @@ def test_numbers_that_do_not_fit_the_table_are_refused():
         parse_table("999-table0", MINIMAL)
 
 
-def test_the_page_of_results_is_what_the_records_make():
-    assert results_page.PAGE.read_text(encoding="utf-8") == results_page.page()
+def test_the_pages_of_results_are_what_the_records_make():
+    for path, text in results_page.pages().items():
+        assert path.read_text(encoding="utf-8") == text

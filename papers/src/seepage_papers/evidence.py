@@ -93,6 +93,10 @@ class Comparison:
         """The comparison in words, with our numbers."""
         return self.words.format(*(f"{term.value:.4g}" for term in self.terms))
 
+    def found(self) -> str:
+        """Our numbers alone."""
+        return ", ".join(f"{term.value:.3g}" for term in self.terms)
+
     def printed(self) -> str:
         """The paper's numbers in the same order; empty where one is not printed."""
         numbers = [term.printed for term in self.terms]
@@ -124,10 +128,16 @@ class Margin:
             >>> str(Margin(2.0, 0.5, 3.5, 16, paired=True)), str(Margin(0.0, 0.0, 0.0, 1, False))
             ('+2 (0.5 to 3.5), 16 people, paired', '+0')
         """
+        told = self.interval()
+        if self.low == self.high:
+            return told
+        return f"{told}, {self.people} people{', paired' if self.paired else ''}"
+
+    def interval(self) -> str:
+        """The margin and its interval; a single number has none."""
         if self.low == self.high:
             return f"{self.value:+.3g}"
-        interval = f"{self.value:+.3g} ({self.low:.3g} to {self.high:.3g})"
-        return f"{interval}, {self.people} people{', paired' if self.paired else ''}"
+        return f"{self.value:+.3g} ({self.low:.3g} to {self.high:.3g})"
 
 
 def margin(comparison: Comparison, *, centre: str = "mean", doubt: float = 0.05) -> Margin:

@@ -91,6 +91,7 @@ class Verdict:
         scale: Of the run that was judged.
         margin: By how much that comparison is as claimed, with its interval.
         printed: The paper's numbers in that comparison; empty where they are not printed.
+        found: Our numbers in it.
         comparisons: How many there are in the claim.
         other: What the other centre says, mean or median, where that is of another sign.
     """
@@ -100,6 +101,7 @@ class Verdict:
     scale: str = ""
     margin: Margin | None = None
     printed: str = ""
+    found: str = ""
     comparisons: int = 0
     other: str = ""
 
@@ -139,7 +141,8 @@ def judged(claim: Claim, runs: Mapping[str, Plain]) -> Verdict:
         worst = min(given, key=lambda comparison: margin(comparison).value)
         if margin(worst).value < 0:
             numbers = f"{premise.says} Found: {worst.told()}"
-            return Verdict(NO_PREMISE, numbers, scale, comparisons=len(compared))
+            found = worst.found()
+            return Verdict(NO_PREMISE, numbers, scale, found=found, comparisons=len(compared))
     decided = _decided(claim, known, scale, doubt=DOUBT / len(compared))
     contradicted = decided.word in (FAILS, BEATEN)
     return decided if contradicted or len(known) == len(compared) else Verdict(NOT_RUN)
@@ -167,6 +170,7 @@ def _decided(claim: Claim, compared: list[Comparison], scale: str, *, doubt: flo
         scale,
         usual[decides],
         one.printed(),
+        one.found(),
         len(compared),
         _other_centre(claim, one, usual[decides]),
     )
