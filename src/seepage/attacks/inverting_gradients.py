@@ -74,8 +74,9 @@ def inverting_gradients(
             raises the PSNR by more than ten decibels; on small inputs it may lower it.
         distance: "l2" compares updates by their squared distance, as in the paper's ablation;
             "whitened" makes the weak directions of each tensor count too (`Whitened`; not in the
-            paper), for transformers, with `optimiser="lbfgs"`, `step_size=1.0` and a falling `tv`.
-            With either, neither the setting's choice of tensors nor `layerwise` applies.
+            paper), for transformers, with `optimiser="lbfgs"`, `step_size=1.0`, `spread=0.1` and a
+            falling `tv`. With either, neither the setting's choice of tensors nor `layerwise`
+            applies.
         optimiser: The others are from the ablation too. "nesterov" has the momentum of the paper's
             code, whose step size is 0.01, and "torch_lbfgs" the tolerance at which torch stops.
             L-BFGS has no schedule, and searches along its lines only if the distance is whitened.

@@ -39,7 +39,7 @@ _LONG_STEPS = {**_NEAR, "step_size": 0.2, "schedule": "cosine"}
 # A constant total variation that is hardly felt.
 _WEAK = 1e-4
 # For networks whose layers have gradients of nearly one direction, see `Whitened`.
-_TRANSFORMER = {"distance": "whitened", "optimiser": "lbfgs", "step_size": 1.0, "tv": (1e-1, 1e-3)}
+_TRANSFORMER = {"distance": "whitened", "optimiser": "lbfgs", "step_size": 1.0, **_NEAR}
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     # The gradient itself often gets further than its sign, unless a defense changed it.
     plain = {} if hidden else {"signed": False}
     if plain and any(isinstance(layer, nn.LayerNorm) for layer in seen.task.model.modules()):
-        yield Contender(search, _TRANSFORMER)
+        yield Contender(search, {**_TRANSFORMER, "tv": (1e-1, 1e-4 if one_person else 1e-3)})
     falling = {"tv": _FALLING, **_LONG_STEPS}
     hiding = {"tv": _FALLING_HIDDEN, **_LONG_STEPS}
     near = {} if one_person else _NEAR
