@@ -3,15 +3,12 @@
 import json
 import math
 import random
-import re
-import sys
 from dataclasses import replace
 from statistics import fmean
 
 import pytest
 import torch
-from benchmarks import paper_page, papers, results_page, smoke
-from benchmarks.provenance import RESULTS
+from benchmarks import results_page
 from safetensors.torch import load_file
 
 from seepage.core.errors import UnknownName
@@ -24,9 +21,8 @@ from seepage_papers.lines import Line
 from seepage_papers.lines import line as make_line
 from seepage_papers.numbers import Numbers
 from seepage_papers.place import Place
-from seepage_papers.reading import load_table, names, parse_table
-from seepage_papers.reproduction import Reproduction, different
-from seepage_papers.shortfall import shortfalls
+from seepage_papers.reading import load_table, names
+from seepage_papers.reproduction import Reproduction
 from seepage_papers.sources import Sample
 from seepage_papers.substitute import filled, laid_over
 from seepage_papers.table import SCALES
@@ -361,58 +357,6 @@ def test_a_table_ends_with_what_became_of_the_papers_claims():
     assert found_at("smoke", 1.0, 2.0, 3.0, 2.5).verdicts == []
 
 
-SHORT = """
-title = "T"
-paper = "geiping2020inverting"
-place = "Table 0"
-claim = "C."
-[scenario]
-data = { name = "photos" }
-models = { name = "mlp" }
-attacks = { name = "analytic_fc" }
-[[rows]]
-label = "$steps steps"
-cause = "Few steps."
-[[rows]]
-label = "b"
-[[published]]
-measure = "MEASURE"
-values = [[20.0], [20.0]]
-[scale.smoke]
-steps = 3
-"""
-
-
-@pytest.mark.parametrize(
-    ("measure", "found", "short"),
-    [
-        ("psnr", 19.1, False),
-        ("psnr", 18.9, True),
-        ("psnr", 50.0, False),
-        ("lpips", 20.02, False),
-        ("lpips", 20.04, True),
-        ("lpips", 10.0, False),
-        ("l1_sum_002", 21.9, False),
-        ("l1_sum_002", 22.1, True),
-        ("psnr", None, True),
-    ],
-)
-def test_a_cell_that_falls_short_has_its_cause_or_says_that_it_has_none(measure, found, short):
-    table = parse_table("999-table0", SHORT.replace("MEASURE", measure))
-    assert "cause" not in table.cells("smoke")[0].scenario
-    numbers = {("3 steps", ""): found, ("b", ""): found}
-    kept = run(numbers, measure=measure, values={"steps": 3}, paper=dict.fromkeys(numbers, 20.0))
-    told = [(one.line["row"], one.cause) for one in shortfalls(table, kept)]
-    assert told == ([("3 steps", "Few steps."), ("b", "cause not known")] if short else [])
-
-
-def test_a_spread_is_never_too_small():
-    table = parse_table("999-table0", SHORT.replace("MEASURE", "psnr"))
-    kept = run({("b", ""): 1.0}, paper={("b", ""): 20.0})
-    kept["lines"][0]["statistic"] = "deviation"
-    assert shortfalls(table, kept) == []
-
-
 def test_an_unknown_test_of_a_claim_is_one_sentence(tmp_path, monkeypatch):
     path = tmp_path / "claims.toml"
     path.write_text('[[claim]]\ntable = "t"\nsays = "S."\ntest = { name = "risin" }\n')
@@ -465,87 +409,6 @@ def test_random_neurons_are_put_in_after_the_training(data_root, tmp_path):
     assert not torch.equal(found[0][name][:4], drawn[name][:4])
 
 
-def test_a_run_leaves_its_result_and_its_pictures_where_it_is_told(
-    data_root, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("SEEPAGE_CACHE", str(tmp_path / "cache"))
-    asked = ["002-fig4", "--scale", "smoke", "--device", "cpu", "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["papers", *asked])
-    assert papers.main() == 0
-    kept = {path.name for path in (tmp_path / "out").iterdir()}
-    assert kept == {"002-fig4-smoke.json", "002-fig4-smoke.png"}
-    assert (tmp_path / "out" / "002-fig4-smoke.png").stat().st_size < 300_000
-    written = json.loads((tmp_path / "out" / "002-fig4-smoke.json").read_text())
-    assert str(tmp_path) not in written["command"]
-
-
-def written(monkeypatch, folder, **runs):
-    """The pages of these runs alone: that of all claims, and that of each paper by its number."""
-    for name, run in runs.items():
-        (folder / f"{name}.json").write_text(json.dumps(run))
-    monkeypatch.setattr(results_page, "FOLDER", folder)
-    return {path.stem: text for path, text in results_page.pages().items()}
-
-
-def kept(name):
-    return json.loads((RESULTS / "papers" / f"{name}.json").read_text())
-
-
-def test_the_pages_show_a_run_with_verdict_shortfall_cause_and_pictures(tmp_path, monkeypatch):
-    run = {**kept("002-table6f-paper"), "scale": "small"}
-    made = written(monkeypatch, tmp_path, **{"002-table6f-small": run})
-    first, paper = made["results"], made["002"]
-    assert f"Of {len(claims())} claims, 0 hold, 0 do not hold," in first
-    beaten = (
-        r"\| beaten \| \[With fewer it does not\.\]\(results/002\.md#002-table6f\) \| 0\.\d+ \|"
-    )
-    told = re.search(
-        beaten + r" 135 \| -29\.8 \| small \| \[(\d+)\]\(results/002\.md#causes\)", first
-    )
-    assert told
-    assert f"\n{told[1]}. The gradient of the filters gives equations too" in paper
-    short = re.search(r"\| 1 filter \| 1019\.\d+ / 728\.00 \(usual 0\.33\) \\\[(\d+)\\\]", paper)
-    assert f"\n{short[1]}. One filter gives equations of rank 330" in paper
-    assert paper.count("The gradient of the filters gives equations too") == 1
-    assert "](002-table6f-small.png)" in paper
-    assert "**Scale `small`.**" in paper
-    assert "**Scale `paper`.**" not in paper
-    assert "| 002-table6f | Filters of one convolution that an image needs" in first
-    assert "Of 5 numbers that the papers print for attacks, 1 are missed" in first
-
-
-def test_a_claim_is_judged_by_a_smaller_run_if_the_largest_lacks_its_cells(tmp_path, monkeypatch):
-    small = kept("002-fig5-small")
-    digits = [line for line in small["lines"] if "digits" in line["row"]]
-    large = {**small, "scale": "paper", "lines": digits}
-    made = written(monkeypatch, tmp_path, **{"002-fig5-small": small, "002-fig5-paper": large})
-    told = [line for line in made["results"].splitlines() if "#002-fig5) |" in line]
-    assert any("Eight digits" in line and "| paper |" in line for line in told)
-    assert any("Four images" in line and "| small |" in line for line in told)
-
-
-def test_a_verdict_against_the_paper_has_its_cause_or_says_that_it_has_none(tmp_path, monkeypatch):
-    run = kept("003-fig3-small")
-    for line in run["lines"]:
-        line["seepage"] *= -1
-    made = written(monkeypatch, tmp_path, **{"003-fig3-small": run})
-    told = [line for line in made["results"].splitlines() if "#003-fig3) |" in line]
-    unknown = "| small | cause not known |"
-    assert [line.endswith(unknown) for line in told if "| does not hold |" in line] == [True] * 2
-    assert "The cause of 0 of the 2 that do not hold names an experiment." in made["results"]
-
-
-def test_every_record_that_a_cause_names_is_there():
-    told = [claim.because for claim in claims()]
-    told += [
-        entry.cause for n in names() for t in [load_table(n)] for entry in (*t.rows, *t.columns)
-    ]
-    told += [block.cause for name in names() for block in load_table(name).published]
-    named = {record for why in told for record in paper_page.RECORD.findall(why)}
-    assert len(named) > 10
-    assert [record for record in named if not (RESULTS / record).is_file()] == []
-
-
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_every_claim_can_be_judged_by_the_cells_that_a_scale_has(scale):
     runs = {}
@@ -560,32 +423,3 @@ def test_every_claim_can_be_judged_by_the_cells_that_a_scale_has(scale):
         plain = [one.plain() for one in lines]
         runs[name] = {"scale": scale, "values": table.at(scale), "lines": plain}
     assert [c.says for c in claims() if judged(c, runs).word == NOT_RUN] == []
-
-
-def test_what_differs_from_the_papers_scale_is_told():
-    table = load_table("000-fig4")
-    apart = different(table, table.at("small"))
-    several = "people 8 where the paper has 16, steps 1000 where the paper has 10000"
-    assert apart == [f"Different: {several}."]
-    assert different(table, table.at("paper")) == []
-
-
-@pytest.mark.slow
-def test_a_name_that_fails_fails_the_smoke_run_and_stops_no_other(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(smoke, "BUILD", tmp_path)
-    monkeypatch.setenv("SEEPAGE_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setattr(sys, "argv", ["smoke", "002-fig4", "004-table1"])
-    assert smoke.main() == 1
-    said = capsys.readouterr().out
-    assert "002-fig4     failed" in said
-    assert "004-table1   made" in said
-    assert "1 of 2 made" in said
-    assert "002-fig4 failed with exit code" in said
-
-
-def test_what_takes_longest_is_begun_first():
-    ordered = smoke.longest_first(names())
-    assert ordered[0] == "001-table4"
-    assert ordered.index("001-table2") < 10, "48 cells, none of them an audit"
-    assert ordered[-1] == "003-fig7", "one image of one network"
-    assert sorted(ordered) == sorted(names())
