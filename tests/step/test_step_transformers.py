@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.core.errors import InvalidValue
+from seepage.attacks.text.token_span import list_token_readers
+from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.step.model_loss import find_model_loss
 from seepage.step.step_inputs import read_mask
 
@@ -224,3 +225,39 @@ def test_chosen_steps_of_a_loop_use_the_loss_of_the_model_itself(tmp_path):
     assert not result.difference
     assert result.scores["token_recall"].min() > 0.8
     assert (audit.path(1) / "report.html").is_file()
+
+
+def test_a_class_for_the_one_token_of_a_text_is_audited():
+    batch = {"input_ids": torch.tensor([[7], [9]]), "labels": torch.tensor([[2], [1]])}
+    result = sp.audit_step(bert(transformers.BertForTokenClassification), None, batch, steps=5)
+    assert result.scores["token_recall"].tolist() == [1.0, 1.0]
+
+
+BAD = {
+    "lists": (lambda b: {n: t.tolist() for n, t in b.items()}, "input_ids: list"),
+    "strings": (lambda b: {"text": ["one"], "labels": b["labels"]}, "text: list"),
+    "no labels": (lambda b: {"input_ids": b["input_ids"]}, "own loss, got input_ids;"),
+    "tokenizer": (lambda b: {**b, "input_ids": b["input_ids"] + 300}, "tokenizer does not fit"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_batch_that_is_no_tokenizers_is_refused_by_what_is_wrong(case):
+    change, words = BAD[case]
+    with pytest.raises(InvalidValue, match=words) as caught:
+        sp.audit_step(bert(), None, change(classes([7, 7])))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_frozen_model_is_named():
+    with pytest.raises(InvalidValue, match=r"^BertForSequenceClassification has no trainable"):
+        sp.audit_step(bert().requires_grad_(False), None, classes([7, 5]))
+
+
+def test_adapters_in_their_first_step_are_audited_later():
+    task = sp.zoo.gpt(width=32, layers=2, lora=4)
+    for name, parameter in task.model.named_parameters():
+        if "lora_B" in name:
+            nn.init.zeros_(parameter)
+    with pytest.raises(NotApplicable, match=r"lora_A, whose gradient is zero.*audit a later step"):
+        list_token_readers(task)

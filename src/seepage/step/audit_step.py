@@ -242,15 +242,17 @@ def audit_step(
         remove_backward_hooks(own)
     autocast = read_autocast(model)
     with leave_unchanged(model), without_checkpointing():
-        if loss is None:
-            loss = find_model_loss(own, batch)
         inputs, targets = check_batch(*read_batch(batch))
+        padding = None
         if not inputs.is_floating_point():
             mask = read_mask(batch)
-            domain = choose_texts(own, inputs, declared=domain, mask=mask)
-            others = gather_texts(others, domain)
-            if mask is not None and domain.padding is not None:
-                own, wrapped = (MaskPadding(each, domain.padding) for each in (own, wrapped))
+            texts = choose_texts(own, inputs, declared=domain, mask=mask)
+            others = gather_texts(others, texts)
+            domain, padding = texts, None if mask is None else texts.padding
+        if loss is None:
+            loss = find_model_loss(own, batch)
+        if padding is not None:
+            own, wrapped = (MaskPadding(each, padding) for each in (own, wrapped))
         prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
         private, task, client = prepared.private, prepared.task, prepared.client
         notes, own_loss = prepared.notes, prepared.own_loss
@@ -337,17 +339,15 @@ def _prepare_task(
         notes.append(assumed)
     reads = shape if shape != tuple(domain.shape) else None
     reference = next((p for p in own.parameters() if p.requires_grad), None)
+    shown = type(own.model if isinstance(own, MaskPadding) else own).__name__
     if reference is None:
-        raise InvalidValue(f"{type(own).__name__} has no trainable parameter: nothing is shared")
+        raise InvalidValue(f"{shown} has no trainable parameter: nothing is shared")
     given, outputs = _compute_outputs(own, domain, inputs, reference)
     read = read_loss(loss, outputs, given, targets)
     local, words = choose_computation(optimizer, read.reduction)
     wrap = WithInputs if read.joined else Logits
-    shown = own.model if isinstance(own, MaskPadding) else own
-    name = type(shown).__name__.lower()
-    task = Task(
-        wrap(own, shape=reads), read.loss, domain, name=name, target_shape=read.target_shape
-    )
+    network, shape_read = wrap(own, shape=reads), read.target_shape
+    task = Task(network, read.loss, domain, name=shown.lower(), target_shape=shape_read)
     client = Client(local, chain() if defense is None else defense)
     labels = read.labels if read.labels.is_floating_point() else targets[0]
     private = Batch(inputs, labels.to(inputs.device))

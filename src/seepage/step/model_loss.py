@@ -68,10 +68,11 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
     Raises:
         InvalidValue: It returns no loss, or one that is not known here.
     """
-    if not isinstance(batch, Mapping) or not isinstance(batch.get("labels"), Tensor):
+    if not isinstance(batch, Mapping) or batch.get("labels") is None:
         raise InvalidValue(
             "expected a batch as a mapping with labels where the network computes its own loss, "
-            f"got {type(batch).__name__}; give loss=, as the training loop calls it"
+            f"got {', '.join(batch) if isinstance(batch, Mapping) else type(batch).__name__}; give "
+            "loss=, as the training loop calls it"
         )
     was_training, alone = model.training, {n: part for n, part in batch.items() if n != _ITEMS}
     try:

@@ -48,6 +48,8 @@ def read_batch(batch: object) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 def _describe_parts(batch: object, parts: tuple[object, ...]) -> str:
+    if isinstance(batch, Mapping):
+        return ", ".join(f"{name}: {type(part).__name__}" for name, part in batch.items())
     if parts[0] is None and len(parts) == 1:
         return type(batch).__name__
     return f"({', '.join(type(part).__name__ for part in parts)})"

@@ -168,6 +168,9 @@ def read_loss(
         require_alike(loss, outputs, inputs)
         return _read_loss_of_inputs(loss, outputs, inputs)
     whole = not inputs.is_floating_point() and not targets[0].is_floating_point()
+    if whole and outputs.ndim == 3 and targets[0].ndim == 1 and inputs.shape[1] == 1:
+        # A text of one token has a label for its one place.
+        targets = (targets[0][:, None], *targets[1:])
     if len(targets) == 1 and targets[0].ndim > 1 and whole:
         return _read_text_loss(loss, outputs, inputs, targets[0])
     if len(targets) == 1:

@@ -71,10 +71,13 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
     require_texts(task.domain, needed_by="token_span")
     seen = list_readers(task)
     probe = Gradient()(task, seen.text[None], task.blank_labels(1))
-    found = []
+    found, silent = [], ""
     for reader in seen.readers:
         gradient = stack_gradients(task, reader.layers, probe)
-        if reader.sees != "token" or not bool(gradient.any()):
+        if reader.sees != "token":
+            continue
+        if not bool(gradient.any()):
+            silent = silent or reader.layers[0]
             continue
         basis = row_span(gradient, tolerance=_RANK)
         # The last token has no gradient where it is only predicted.
@@ -83,10 +86,12 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
         if len(basis) < gradient.shape[1] and (spanned or len(basis) == len(gradient)):
             found.append(reader.layers)
     if not found:
+        first = f"{silent}, whose gradient is zero, as that of adapters is in their first step"
+        got = f"{first}; audit a later step" if silent else "none"
         raise NotApplicable(
             f"expected {task.name} to train a linear layer that reads the vector of one token, and "
-            "has more inputs than a text has tokens, got none; use bag_of_words if the embeddings "
-            "are trained"
+            f"has more inputs than a text has tokens, got {got}; use bag_of_words if the "
+            "embeddings are trained"
         )
     return tuple(found)
 
