@@ -10,6 +10,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.certificate import (
     certify_solved,
+    davidson_smallest,
     dense_smallest,
     lanczos_smallest,
     smallest_singular_value,
@@ -146,6 +147,33 @@ def test_one_silent_direction_among_hundreds_that_speak_softly_is_found(smallest
     values = torch.logspace(0, torch.tensor(least).log10().item(), 200).double()
     values[7] = 0.0
     assert smallest(Jacobian(lambda x: values * x, torch.zeros(200).double())) == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_rough_inverse_does_not_change_the_smallest_singular_value(seed):
+    key = sp.rng(seed)
+    columns = 60
+    right, _ = torch.linalg.qr(key.fork("right").normal((columns, columns)).double())
+    values = torch.logspace(0, -4, columns).double()
+    # The part that is inverted, and rows that it does not know.
+    part = torch.diag(values) @ right
+    more = 0.1 * key.fork("rows").normal((20, columns)).double()
+    whole = torch.cat([part, more])
+    inverse = torch.linalg.inv(part.T @ part)
+    jacobian = Jacobian(lambda x: whole @ x, torch.zeros(columns).double())
+    found = davidson_smallest(jacobian, lambda rows: rows @ inverse)
+    assert found == pytest.approx(float(torch.linalg.svdvals(whole)[-1]), rel=0.1)
+    assert found <= float(torch.linalg.svdvals(whole)[-1]) * (1 + 1e-9)
+
+
+def test_davidson_finds_a_direction_that_changes_nothing_and_gives_up_on_numbers_that_are_none():
+    values = torch.logspace(0, -2, 100).double()
+    values[7] = 0.0
+    inverse = 1 / (values.square() + 1e-3)
+    silent = Jacobian(lambda x: values * x, torch.zeros(100).double())
+    assert davidson_smallest(silent, lambda rows: rows * inverse) == 0
+    broken = Jacobian(lambda x: x * torch.nan, torch.zeros(100).double())
+    assert davidson_smallest(broken, lambda rows: rows) is None
 
 
 def test_a_map_that_only_scales_is_settled_though_no_second_direction_comes_of_it():

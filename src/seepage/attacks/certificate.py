@@ -15,6 +15,7 @@ from seepage.core.device import precision
 from seepage.core.errors import MissingKnowledge
 from seepage.defenses.clip import AddGaussian, AddLaplace, Clip, ClipEach, Mean
 from seepage.numerics.krylov import krylov
+from seepage.numerics.least_squares import Linear
 from seepage.probing.first_layer import input_layer
 
 # J^T J has sixteen digits, so singular values below 1e-8 of the largest are rounding. A hundred
@@ -26,6 +27,8 @@ DENSE = 4_096
 STEPS, TESTED_FIRST, TESTED_AGAIN = 1_000, 10, 1.1
 # A Ritz value counts as an eigenvalue once its error is at most this share of it.
 SETTLED = 0.1
+# Lanczos steps for the largest singular value, and most steps of Davidson's method.
+_LARGEST, _DAVIDSON = 10, 200
 
 
 def smallest_singular_value(jacobian: Jacobian) -> float | None:
@@ -79,6 +82,39 @@ def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
             return 0.0
         if error <= SETTLED * smallest**2:
             return math.sqrt(smallest**2 - error)
+    return None
+
+
+def davidson_smallest(jacobian: Jacobian, inverse: Linear) -> float | None:
+    """Compute it as `lanczos_smallest` does, in a space that grows by Davidson's method.
+
+    Args:
+        jacobian: Only products with it are taken.
+        inverse: Multiplies by a matrix near the inverse of J^T J, which says where to look. It does
+            not change what is found.
+
+    References:
+        Davidson, 1975 (davidson1975iterative)
+    """
+    rest = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
+    *_, space = krylov(jacobian.squared, rest, steps=_LARGEST)
+    if not bool(space.matrices().isfinite().all()):
+        return None
+    largest = float(torch.linalg.eigvalsh(space.matrices()).max())
+    basis = images = rest[:0]
+    for _ in range(min(_DAVIDSON, jacobian.unknowns)):
+        new = inverse(rest)
+        for _ in range(2):
+            new = new - new @ basis.T @ basis
+        basis = torch.cat([basis, new / new.norm()])
+        images = torch.cat([images, jacobian.squared(basis[-1:])])
+        values, vectors = torch.linalg.eigh(basis @ images.T)
+        rest = vectors[None, :, 0] @ (images - values[0] * basis)
+        value, error = float(values[0]), float(rest.norm())
+        if not _resolve(value, largest):
+            return 0.0
+        if error <= SETTLED * value:
+            return math.sqrt(value - error)
     return None
 
 
@@ -199,6 +235,7 @@ def certify_solved(
     read: Collection[str],
     alone: bool,
     bound: ErrorBound | None = None,
+    inverse: Callable[[Tensor], Linear | None] | None = None,
 ) -> Certificate:
     """Certify an attack that solved equations which have one solution.
 
@@ -211,6 +248,8 @@ def certify_solved(
         bound: The largest error of the solution, normalised, given by how much each tensor may be
             off; None computes it as `certify` does. It is not used behind a defense that does more
             than scale the update.
+        inverse: Given the inputs `(n,)`, multiplies by a matrix near the inverse of J^T J, if there
+            is one; it speeds up the answer. Not used behind such a defense either.
     """
     found = _compare(observation, inputs, labels)
     if not (alone and found.proves(*read)):
@@ -225,7 +264,9 @@ def certify_solved(
             error = _bound_by_layer(observation, inputs, found)
         if error is None:
             try:
-                error = _bound_by_slopes(observation, inputs, labels, found, quick=True)
+                error = _bound_by_slopes(
+                    observation, inputs, labels, found, quick=True, inverse=inverse
+                )
             except _FLOAT32_ALONE:
                 error = None
     issued = _issue(observation, found, error)
@@ -303,6 +344,7 @@ def _bound_by_slopes(
     found: _Agreement,
     *,
     quick: bool = False,
+    inverse: Callable[[Tensor], Linear | None] | None = None,
 ) -> float | None:
     """Bound the error by the smallest singular value of the Jacobian of the update.
 
@@ -313,8 +355,12 @@ def _bound_by_slopes(
     jacobian = update_jacobian(observation, inputs, labels, weights=weights)
     if jacobian is None or not jacobian.is_true():
         return None
-    many = quick and jacobian.equations >= jacobian.unknowns > QUICK
-    smallest = lanczos_smallest(jacobian) if many else smallest_singular_value(jacobian)
+    smallest = None
+    if inverse is not None and _only_scales(observation) and (near := inverse(jacobian.at)):
+        smallest = davidson_smallest(jacobian, near)
+    if smallest is None:
+        many = quick and jacobian.equations >= jacobian.unknowns > QUICK
+        smallest = lanczos_smallest(jacobian) if many else smallest_singular_value(jacobian)
     if smallest is None:
         return None
     return math.sqrt(len(weights)) / smallest if smallest else math.inf

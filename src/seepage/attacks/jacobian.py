@@ -14,13 +14,13 @@ from torch.func import jvp, vjp, vmap
 from torch.nn.functional import one_hot
 
 from seepage.core import Observation, Rng, Simulate
+from seepage.numerics.least_squares import Linear
 
 # Numbers of a Jacobian that may be held on a CPU; one part in 16 of them is for a single pass.
 HELD, PASSING = 2**28, 16
 # Length of a small step as a share of the point's, and its largest relative error along J.
 STEP, DISAGREEMENT = 1e-6, 0.01
 
-Linear = Callable[[Tensor], Tensor]
 Pullback = Callable[[Tensor], tuple[Tensor]]
 
 

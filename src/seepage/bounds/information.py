@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from seepage.attacks.jacobian import Jacobian, Linear
+from seepage.attacks.jacobian import Jacobian
 from seepage.clients.client import Client
 from seepage.core import Batch, Defense, Protection, Rng, Task, Update
 from seepage.core.device import precision
@@ -23,6 +23,7 @@ from seepage.defenses.chain import Chain, chain
 from seepage.defenses.clip import AddGaussian, AddLaplace
 from seepage.defenses.quantize import Quantize, Sign
 from seepage.defenses.sparsify import Dropout
+from seepage.numerics.least_squares import Linear
 
 # Largest relative difference between a client and its deterministic part that is rounding.
 ROUNDING = 1e-4

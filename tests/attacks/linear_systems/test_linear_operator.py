@@ -9,9 +9,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
+from seepage.attacks.linear_systems.linear_system import (
+    LinearSystem,
+    count_covered_inputs,
+    invert_slopes,
+)
 from seepage.attacks.linear_systems.rgap import has_one_solution
-from seepage.numerics.least_squares import minimum_norm, nearest_solution
+from seepage.numerics.least_squares import invert_banded, minimum_norm, nearest_solution
 from seepage.probing.activations import Identity
 from seepage.probing.layer_stack import Layer
 
@@ -235,3 +239,76 @@ def test_systems_side_by_side_are_solved_as_one_by_one(layer):
     assert has_one_solution(together).tolist() == [
         bool(has_one_solution(system)) for system in systems
     ]
+
+
+@st.composite
+def convolutions(draw):
+    """One or two convolutions, the second reading what the first returns."""
+    axes = draw(st.integers(1, 2))
+    kernels, size, channels, chain = draw(st.lists(st.integers(1, 3), max_size=2)), 7, 2, []
+    for number, kernel in enumerate(kernels or [2]):
+        chain.append(
+            layer_of(
+                axes,
+                channels=channels,
+                filters=draw(st.integers(2, 12)),
+                size=size,
+                kernel=kernel,
+                stride=draw(st.integers(1, 2)),
+                padding=draw(st.integers(0, kernel - 1)),
+                seed=number,
+            )
+        )
+        channels, size = chain[-1].output_shape[:2]
+        if axes == 2 and chain[-1].output_shape[2] != size + 1:
+            break
+    return chain
+
+
+@settings(max_examples=40, deadline=None)
+@given(convolutions(), st.booleans())
+def test_the_inverse_of_convolutions_is_that_of_the_whole_matrix(chain, curved):
+    def outputs(x):
+        for layer in chain:
+            x = layer.linear(x)
+            x = torch.tanh(x / 10) if curved else x
+        return x.flatten()
+
+    x = noise(chain[0].inputs)
+    slopes = torch.autograd.functional.jacobian(outputs, x)
+    gram, inverse = slopes.T @ slopes, invert_slopes(outputs, x, chain)
+    values = torch.linalg.eigvalsh(gram)
+    assume(not 1e-14 < values[0] / values[-1] < 1e-10)
+    if inverse is None:
+        assert values[0] < 1e-10 * values[-1]
+    else:
+        rows = noise(3, len(x))
+        expected = torch.linalg.solve(gram, rows.T).T
+        off = (inverse(rows) - expected).norm() / expected.norm()
+        assert off <= 1e-14 * values[-1] / values[0] + 1e-10
+
+
+def test_a_singular_matrix_and_one_of_large_blocks_are_not_inverted():
+    singular = torch.diag(torch.tensor([1.0, 0.0, 1.0]))
+    assert invert_banded(lambda rows: rows @ singular, (1, 3), (0,), like=singular) is None
+    assert invert_banded(lambda rows: rows, (1025, 2), (0,), like=singular) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(layers(), st.booleans(), st.sampled_from([0.0, 0.1]))
+def test_a_preconditioned_solution_is_that_of_a_dense_factorisation(layer, consistent, damping):
+    system = replace(system_of(layer), known=None)
+    inverse = None
+    if layer.convolutional:
+        nothing = torch.zeros(layer.inputs).double()
+        inverse = invert_slopes(lambda x: layer.linear(x).flatten(), nothing, [layer])
+    assume(inverse is not None)
+    matrix = dense(system)
+    target = matrix @ noise(layer.inputs) if consistent else noise(len(matrix), seed=7)
+    normal = matrix.T @ matrix + damping**2 * torch.eye(layer.inputs, dtype=torch.float64)
+    expected = torch.linalg.solve(normal, matrix.T @ target)
+    for start in (None, noise(layer.inputs, seed=9)):
+        found = minimum_norm(
+            system, target, damping=damping, tolerance=1e-10, precondition=inverse, start=start
+        )
+        assert (found - expected).norm() <= 1e-6 * expected.norm()

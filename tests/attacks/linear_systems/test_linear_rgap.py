@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import seepage as sp
+from seepage.attacks.linear_systems import rgap
 from seepage.attacks.linear_systems.rgap import solve_head_deltas
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
@@ -100,6 +101,22 @@ def test_networks_that_leave_one_solution_give_the_photo_back(name):
     assert psnr(guess, batch) > 60
     assert guess.certificate.residual < 1e-4
     assert guess.certificate.unique
+
+
+@pytest.mark.parametrize("name", DETERMINED)
+@pytest.mark.parametrize("defense", [None, sp.AddGaussian(1e-3), sp.Prune(0.5)], ids=str)
+def test_inverting_convolutions_only_makes_it_faster(name, defense, monkeypatch):
+    task, batch = task_of(*DETERMINED[name], domain=TINY), photo(10)
+    seen = observe(task, batch, defense=defense and sp.chain(defense))
+    fast = sp.attacks.rgap()(seen, rng=sp.rng(1))
+    monkeypatch.setattr(rgap, "invert_slopes", lambda *_: None)
+    plain = sp.attacks.rgap()(seen, rng=sp.rng(1))
+    torch.testing.assert_close(fast.inputs, plain.inputs, rtol=1e-4, atol=1e-5)
+    assert fast.certificate.unique == plain.certificate.unique
+    if plain.certificate.error is not None:
+        # Rounding of the guess is part of the error.
+        assert fast.certificate.error == pytest.approx(plain.certificate.error, rel=0.5)
+        assert sp.certify(seen, fast).error == pytest.approx(fast.certificate.error, rel=0.2)
 
 
 def test_relu_with_few_filters_leaves_freedom_and_nothing_is_claimed():

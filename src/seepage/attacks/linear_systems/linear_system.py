@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import fold, unfold
 
+from seepage.attacks.jacobian import Jacobian
+from seepage.numerics.least_squares import Linear, invert_banded
 from seepage.probing.layer_stack import Layer
 
 Sizes = tuple[int, ...]
@@ -159,3 +161,23 @@ def count_covered_inputs(layer: Layer) -> int:
         for size, count, k, s, pad in axes
     ]
     return layer.input_shape[0] * math.prod(touched)
+
+
+def invert_slopes(function: Linear, at: Tensor, layers: Sequence[Layer]) -> Linear | None:
+    """Multiply by the inverse of F^T F, where F is the derivative of convolutions.
+
+    Args:
+        function: Outputs `(m,)` of the last layer, given the input `(n,)` of the first.
+        at: The input.
+        layers: Convolutions in the order in which they run; activations do not matter.
+
+    Returns:
+        None if F has no full column rank to rounding, or it takes long to find out.
+    """
+    if layers[-1].outputs < len(at):
+        return None
+    reach, stride = [0] * len(layers[0].kernel), [1] * len(layers[0].kernel)
+    for layer in layers:
+        reach = [r + (k - 1) * s for r, k, s in zip(reach, layer.kernel, stride, strict=True)]
+        stride = [s * more for s, more in zip(stride, layer.stride, strict=True)]
+    return invert_banded(Jacobian(function, at).squared, layers[0].input_shape, reach, like=at)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -14,18 +15,24 @@ from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved, residual
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import reads_classes
-from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
+from seepage.attacks.linear_systems.linear_system import (
+    LinearSystem,
+    count_covered_inputs,
+    invert_slopes,
+)
 from seepage.core import Attack, Observation, Reconstruction, Rng, Trace, Update
 from seepage.core.errors import MissingKnowledge, NotApplicable, require_at_least
 from seepage.core.loss import Loss
 from seepage.core.rng import require_key
-from seepage.numerics.least_squares import minimum_norm
+from seepage.numerics.least_squares import Linear, minimum_norm
 from seepage.probing.layer_stack import INSTEAD, Layer, Stack, read_stack
 from seepage.probing.usable_update import require_usable
 
 _GRID = 4_000
 _HALVINGS = 100
 _TOLERANCE = 1e-3
+# A preconditioned gradient that has fallen by this factor is as good as zero.
+_SOLVED = 1e-10
 
 
 def has_one_solution(system: LinearSystem) -> Tensor:
@@ -158,15 +165,36 @@ def _solve_layer(
         systems.append(system)
         targets.append(system.right_hand_side(above.z, gradient[weight].to(delta)))
     joint = LinearSystem.stack(systems)
-    if layer.convolutional:
-        solutions = minimum_norm(joint, torch.stack(targets), damping=damping)
-    else:
+    if not layer.convolutional:
         deltas = joint.delta
         outer = torch.stack([gradient[weight].to(deltas) for gradient in gradients])
         solutions = (outer.mT @ deltas[..., None])[..., 0] / deltas.square().sum(1, keepdim=True)
-    single = has_one_solution(joint).tolist()
+        single = has_one_solution(joint).tolist()
+    elif (inverse := _invert_forward(joint)) is not None:
+        # The forward pass alone has one solution, which is near that of all equations.
+        single, v = [True] * len(systems), torch.stack(targets)
+        forward = torch.cat([v[:, : layer.outputs], torch.zeros_like(v[:, layer.outputs :])], dim=1)
+        start = inverse(joint.adjoint(forward))
+        solutions = minimum_norm(
+            joint, v, damping=damping, tolerance=_SOLVED, precondition=inverse, start=start
+        )
+    else:
+        solutions = minimum_norm(joint, torch.stack(targets), damping=damping)
+        single = has_one_solution(joint).tolist()
     each = zip(systems, targets, solutions, known, single, strict=True)
     return [Step(index, system, v, x, above.exact, one) for system, v, x, above, one in each]
+
+
+def _invert_forward(system: LinearSystem) -> Linear | None:
+    """Multiply by the inverse of C^T C, where C x = z - b is the forward pass; None if it has none.
+
+    It does not exist where some z is unknown, or C x = z - b has several solutions.
+    """
+    layer, known = system.layer, system.known
+    if known is not None and not bool(known.all()):
+        return None
+    nothing = system.delta.new_zeros(layer.inputs)
+    return invert_slopes(lambda x: layer.linear(x).flatten(), nothing, [layer])
 
 
 def solve_head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> list[Tensor]:
@@ -321,8 +349,32 @@ def _certify_guess(
         return Reconstruction(found, trace=trace)
     read = [layer.parameters[0] for layer in stack.layers]
     alone = step.exact and step.determined
-    certificate = certify_solved(observation, found, labels, read=read, alone=alone)
+    certificate = certify_solved(
+        observation,
+        found,
+        labels,
+        read=read,
+        alone=alone,
+        inverse=partial(_invert_convolutions, observation, stack),
+    )
     return Reconstruction(found, labels, trace, certificate)
+
+
+def _invert_convolutions(observation: Observation, stack: Stack, at: Tensor) -> Linear | None:
+    """Multiply by the inverse of F^T F, where F is the derivative of what the convolutions return.
+
+    The first fully connected layer's gradient holds it, so F^T F is much of the update's J^T J.
+    """
+    layers = list(takewhile(lambda layer: layer.convolutional, stack.layers))
+    domain = observation.task.domain
+
+    def outputs(x: Tensor) -> Tensor:
+        values = domain.normalise(x.reshape(1, *domain.shape))
+        for layer in layers:
+            values = layer(values)
+        return values.flatten()
+
+    return invert_slopes(outputs, at, layers) if layers else None
 
 
 def _to_inputs(observation: Observation, x: Tensor) -> Tensor:
