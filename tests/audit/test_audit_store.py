@@ -400,7 +400,7 @@ def test_overwriting_removes_what_the_audit_wrote_and_no_tensors_of_others(half)
     theirs = {half / folder / "mine.safetensors" for folder in ("artifacts", "checkpoints")}
     ours = {
         half / "checkpoints" / f"{'0' * 24}.safetensors",
-        half / "checkpoints" / f"{'1' * 24}.partial",
+        half / "checkpoints" / f"{'1' * 24}-99.partial",
         half / "artifacts" / f"{CASES[2].id}.partial",
         *(half / "artifacts").iterdir(),
     }

@@ -43,7 +43,7 @@ _SQLITE = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", _JOURNAL)
 _WRITTEN = (*_SQLITE, LOCK)
 _OWNER = re.compile(rb"seepage (\d+)\n")
 # Checkpoints are named by fingerprints, which are not known when the audit begins.
-_CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|{re.escape(PARTIAL)})")
+_CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|(-\d+)?{re.escape(PARTIAL)})")
 # A journal that ends so names a file that SQLite would delete.
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 

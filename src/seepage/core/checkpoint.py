@@ -11,6 +11,7 @@ loads it.
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -93,7 +94,9 @@ class Checkpoints:
         data = save(named, metadata={"digest": digest(*own)})
         if self.key is not None:
             data = self.key.encrypt(data, name=f"checkpoints/{fingerprint}")
-        write_whole(path, data, partial=path.with_suffix(".partial"))
+        # Workers that rehearse the same save the same checkpoint, perhaps at the same time.
+        partial = path.with_name(f"{fingerprint}-{os.getpid()}.partial")
+        write_whole(path, data, partial=partial)
 
     def finish(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Remove the checkpoint of finished work; inside `until_done`, save its end instead."""

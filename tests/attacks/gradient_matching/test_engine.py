@@ -1,5 +1,6 @@
 """The engine: the same results whichever way they are computed."""
 
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -363,6 +364,22 @@ def test_a_checkpoint_with_one_flipped_bit_is_not_used(tmp_path, where):
     with pytest.warns(CheckpointWarning, match="is damaged .* the work starts anew"):
         assert saved.load("abc") is None
     assert not path.exists()
+
+
+def test_two_processes_may_save_the_same_checkpoint_at_once(tmp_path, monkeypatch):
+    folder, name, sync = Checkpoints(tmp_path), "0" * 24, os.fsync
+
+    def save_from_another_process(handle):
+        with monkeypatch.context() as other:
+            other.setattr(os, "fsync", sync)
+            other.setattr(os, "getpid", lambda: -1)
+            folder.save(name, [torch.ones(1)])
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", save_from_another_process)
+    folder.save(name, [torch.ones(1)])
+    assert [tensor.item() for tensor in folder.load(name)] == [1.0]
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_search_from_a_damaged_checkpoint_gives_what_an_undisturbed_one_gives(seen, tmp_path):
