@@ -2,6 +2,8 @@
 
 import copy
 import random
+import warnings
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import seepage as sp
+from seepage.attacks.feature_recovery import NotToldApartWarning
 from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.progress import listen
@@ -637,3 +640,29 @@ def test_others_with_labels_hide_a_person_among_those_of_the_same_label():
     # The labels of canaries are their own.
     [(control, _)] = told.controls
     assert control.target.batch.labels.tolist() == kinds[-1:].tolist()
+
+
+@dataclass(frozen=True)
+class Doubting:
+    """A user's own attack, which warns."""
+
+    def __call__(self, observation, *, rng):
+        warnings.warn("two people look alike", NotToldApartWarning, stacklevel=1)
+        return sp.attacks.analytic_fc()(observation, rng=rng)
+
+
+def test_what_an_attack_warns_of_is_a_note(photo):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 10))
+    step = (model, nn.CrossEntropyLoss(), photo)
+    options = {"domain": (0, 1), "attacks": [Doubting()], "defense": sp.Prune(0.5)}
+    said = str(sp.audit_step(*step, **options, **CHEAP))
+    assert said.count("two people look alike") == 1
+    assert "note: Doubting: two people look alike" in said
+
+
+def test_a_closed_form_is_said_to_compute_and_not_to_take_no_steps(photo):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(432, 16), nn.ReLU(), nn.Linear(16, 10))
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), photo, domain=(0, 1), **CHEAP)
+    assert "which chose analytic_fc: at best" in str(result)
+    assert "(computed, " in str(result)
+    assert "0 steps" not in str(result)

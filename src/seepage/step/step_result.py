@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.applicability import Applicability
+from seepage.attacks.feature_recovery.features import NotToldApartWarning
 from seepage.audit.case import Case
 from seepage.audit.folder import PAGE, SHEET
 from seepage.audit.record import Outcome, Record, join_controls
@@ -161,7 +163,9 @@ _NO_ATTACK = (
 def _tried(record: Record) -> str:
     race = record.race
     chosen = f", which chose {', '.join(race.chosen)}" if race is not None else ""
-    effort = f"{record.effort.get('steps', 0)} steps, {record.effort.get('seconds', 0.0):.1f} s"
+    steps = record.effort.get("steps", 0)
+    made = f"{steps} steps" if steps else "computed"
+    effort = f"{made}, {record.effort.get('seconds', 0.0):.1f} s"
     best = most(amounts(record)).words()
     return f"tried: {record.attack}{chosen}: {record.error or f'at best {best} ({effort})'}"
 
@@ -193,7 +197,7 @@ def run_attacks(
     refused = dict(found.refused)
     for one in listed:
         attempt = case(one)
-        with _show_progress(one.name.name):
+        with _show_progress(one.name.name), _collect_warnings() as said:
             outcome = run_case(attempt)
             if not _proven(outcome.record):
                 bare = Client(attempt.client.local, chain())
@@ -209,7 +213,10 @@ def run_attacks(
             refused[one.name.name] = outcome.record.error
             continue
         race = outcome.record.race
-        if race is not None and race.cut:
+        if race is None:
+            # Those of `auto` are mostly about its rehearsal.
+            notes = (*notes, *(f"{one.name.name}: {sentence}" for sentence in dict.fromkeys(said)))
+        elif race.cut:
             notes = (*notes, f"{one.name.name} {race.note}; {_MORE}")
         if real.foreign:
             record = replace(outcome.record, effort={**outcome.record.effort, "foreign": 1})
@@ -235,6 +242,20 @@ def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
 
 def _proven(record: Record) -> bool:
     return bool(record.certificate and record.certificate["unique"])
+
+
+@contextmanager
+def _collect_warnings() -> Iterator[list[str]]:
+    """Keep what attacks warn of, instead of showing it as Python does; others are shown after."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", NotToldApartWarning)
+        yield said
+    for one in heard:
+        if issubclass(one.category, NotToldApartWarning):
+            said.append(str(one.message))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 @contextmanager

@@ -416,8 +416,9 @@ def _everybody(record: Record) -> str:
 
 def _checked(record: Record) -> list[str]:
     residual = record.certificate["residual"] if record.certificate else None
-    effort = (record.effort.get(name) for name in ("steps", "restarts", "seconds"))
-    return [_number(value) for value in (residual, *effort)]
+    # A closed form takes no steps.
+    counts = (record.effort.get(name) or None for name in ("steps", "restarts"))
+    return [_number(value) for value in (residual, *counts, record.effort.get("seconds"))]
 
 
 def _number(value: float | int | str | bool | None) -> str:
