@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test test-slow check format docs flower smoke locked sbom audit-dependencies clean
 
 demo: $(READY)
-	$(BIN)/seepage audit --out demo --overwrite
+	$(BIN)/seepage audit --out demo --overwrite --workers 2
 
 test: check
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow'

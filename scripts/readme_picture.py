@@ -2,7 +2,7 @@
 
     python scripts/readme_picture.py [OUT]
 
-The photos, the network and the attack are those of the quickstart. Each photo is sent as one
+The photos and the network are those of the quickstart. Each photo is sent as one
 client's gradient, without a defense and with two, and attacked by an adversary who knows the label.
 """
 

@@ -134,9 +134,9 @@ def test_measures_of_several_kinds_are_ordered_by_what_counts_as_recognisable():
 
 def test_a_space_stands_before_every_percent_sign_of_the_quickstart(tmp_path):
     spec = tomllib.loads(QUICKSTART.read_text(encoding="utf-8"))
-    # The part that is computed is enough; noise that hides everybody adds shares to the verdict.
+    # What is computed is enough; noise that hides everybody adds shares to the verdict.
     [computed, _] = spec["scenario"]
-    computed["data"], computed["defenses"] = computed["data"][1:], computed["defenses"][::3]
+    computed["attacks"], computed["defenses"] = ["analytic_fc"], computed["defenses"][::3]
     computed["defenses"][-1][-1]["std"] = 100.0
     audit = sp.audit.run({**spec, "scenario": [computed]}, out=tmp_path / "quick")
     terminal = CliRunner().invoke(app, ["report", str(tmp_path / "quick")]).output
