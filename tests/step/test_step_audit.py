@@ -15,7 +15,7 @@ from torch.nn import functional
 import seepage as sp
 from seepage.attacks.feature_recovery import NotToldApartWarning
 from seepage.audit import load_audit
-from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
 from seepage.step.step_attacks import FindRange
@@ -666,3 +666,27 @@ def test_a_closed_form_is_said_to_compute_and_not_to_take_no_steps(photo):
     assert "which chose analytic_fc: at best" in str(result)
     assert "(computed, " in str(result)
     assert "0 steps" not in str(result)
+
+
+class Waves(nn.Module):
+    """A network with complex weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(432, 10, dtype=torch.cfloat))
+
+    def forward(self, images):
+        return (images.flatten(1).to(torch.cfloat) @ self.weight).abs()
+
+
+def test_complex_weights_are_refused_as_such(photo):
+    with pytest.raises(NotApplicable, match=r"^Waves has complex parameters, which no attack here"):
+        sp.audit_step(Waves(), nn.CrossEntropyLoss(), photo, domain=(0, 1), **CHEAP)
+
+
+def test_a_loss_that_fails_does_not_blame_outputs_that_are_not_there(photo):
+    model, labels = nn.Sequential(nn.Flatten(), nn.Linear(432, 10)), torch.tensor([12])
+    with pytest.raises(
+        InvalidValue, match=r"IndexError.*; if the network returns several tensors,"
+    ):
+        sp.audit_step(model, nn.CrossEntropyLoss(), (photo[0], labels), domain=(0, 1), **CHEAP)

@@ -225,12 +225,8 @@ def invert_banded(
     count, size = math.ceil(height / thick), thick * width * channels
     if size > _BLOCK:
         return None
-    channel, row, column = (
-        axis.flatten()
-        for axis in torch.meshgrid(
-            *(torch.arange(n, device=like.device) for n in (channels, height, width)), indexing="ij"
-        )
-    )
+    axes = (torch.arange(n, device=like.device) for n in (channels, height, width))
+    channel, row, column = torch.cartesian_prod(*axes).T
     # Columns of the matrix that are read together have one colour.
     tall, wide = min(height, 2 * down + 1), min(width, 2 * across + 1)
     colour = (channel * tall + row % tall) * wide + column % wide

@@ -342,6 +342,11 @@ def _prepare_task(
     shown = type(own.model if isinstance(own, MaskPadding) else own).__name__
     if reference is None:
         raise InvalidValue(f"{shown} has no trainable parameter: nothing is shared")
+    if any(p.is_complex() for p in own.parameters()):
+        raise NotApplicable(
+            f"{shown} has complex parameters, which no attack here reads; hold their real and "
+            "imaginary parts in two parameters, or in one by torch.view_as_real"
+        )
     given, outputs = _compute_outputs(own, domain, inputs, reference)
     read = read_loss(loss, outputs, given, targets)
     local, words = choose_computation(optimizer, read.reduction)

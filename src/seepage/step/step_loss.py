@@ -315,8 +315,8 @@ def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss,
     except Exception as error:
         raise InvalidValue(
             f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
-            f"but it raised {summarise_error(error)}; of a network that returns several tensors "
-            "the first is taken: to train on all of them, join them to one and split it in the loss"
+            f"but it raised {summarise_error(error)}; if the network returns several tensors, the "
+            "loss gets the first: to train on all, join them to one and split it in the loss"
         ) from error
     return loss, require_loss(value)
 
