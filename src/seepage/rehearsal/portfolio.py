@@ -228,6 +228,4 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     yield Contender("systematic", {"tv": 1e-1})
     yield Contender(search, {"tv": 1e-6})
     yield Contender(search, {"tv": 1e-2, "layerwise": 2.5})
-    yield Contender(search, {"tv": 1e-2, "step_size": 0.03})
-    yield Contender("systematic", {"step_size": 0.03})
     yield Contender(search, {"tv": 1e-2, "distance": "l2", "signed": False})
