@@ -204,6 +204,18 @@ def test_a_model_and_a_data_set_need_no_spec(place):
     assert "2 of 2 people were identified" in done.output
 
 
+def test_an_audit_of_one_model_is_not_resumed_as_that_of_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--data", "photos", "--people", "1", "--out", "out"]
+    command = ["audit", "--model", "mlp", "-o", "hidden=[16]", *options]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--resume"]).exit_code == 0
+    assert CliRunner().invoke(app, ["audit", "--out", "out", "--resume"]).exit_code == 0
+    other = ["audit", "--model", "mlp", "-o", "hidden=[32]", *options, "--resume"]
+    with pytest.raises(InvalidValue, match="'out' holds an audit of another --model"):
+        CliRunner().invoke(app, other, catch_exceptions=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -238,11 +238,18 @@ def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
     device = pick_device(request.device)
     if request.capture is not None and not request.resumes:
         return capture_spec(request.capture, device=device, console=console)
-    if request.network is not None and not request.resumes:
-        return model_spec(request.network, device=device)
-    return read_source(
+    asked = None if request.network is None else model_spec(request.network, device=device)
+    if asked is not None and not request.resumes:
+        return asked
+    found = read_source(
         request.spec, request.out, resume=request.resume, device=device, trust=request.trust
     )
+    if asked is not None and asked.text != found.text:
+        raise InvalidValue(
+            f"{str(request.out)!r} holds an audit of another --model or with other options; give "
+            "--resume alone to go on with it, or choose another --out"
+        )
+    return found
 
 
 def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
