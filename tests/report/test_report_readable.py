@@ -136,7 +136,8 @@ def test_a_space_stands_before_every_percent_sign_of_the_quickstart(tmp_path):
     spec = tomllib.loads(QUICKSTART.read_text(encoding="utf-8"))
     # What is computed is enough; noise that hides everybody adds shares to the verdict.
     [computed, _] = spec["scenario"]
-    computed["attacks"], computed["defenses"] = ["analytic_fc"], computed["defenses"][::3]
+    computed["attacks"] = [{"name": "analytic_fc"}]
+    computed["defenses"] = computed["defenses"][::3]
     computed["defenses"][-1][-1]["std"] = 100.0
     audit = sp.audit.run({**spec, "scenario": [computed]}, out=tmp_path / "quick")
     terminal = CliRunner().invoke(app, ["report", str(tmp_path / "quick")]).output

@@ -351,7 +351,7 @@ def contrastive(outputs, labels):
         (nn.Linear(4, 3), lambda outputs, labels: outputs.sum() * torch.nan,
          (torch.rand(2, 4), torch.ones(2).long()), InvalidValue, "a finite loss"),
         (nn.LSTM(4, 3), lambda outputs, labels: outputs[0].sum() + outputs[1][0].missing,
-         (torch.rand(2, 2, 4), torch.ones(2).long()), InvalidValue, "the first is taken"),
+         (torch.rand(2, 2, 4), torch.ones(2).long()), InvalidValue, "the loss gets the first"),
         (nn.Linear(4, 3), nn.MSELoss(), torch.rand(2, 4), InvalidValue, "a target for each output"),
         ("resnet18", nn.CrossEntropyLoss(), (torch.rand(2, 4), torch.ones(2).long()),
          InvalidValue, "expected a torch.nn.Module, got str"),
