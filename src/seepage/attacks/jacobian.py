@@ -1,7 +1,8 @@
-"""The Jacobian of the simulated update in the inputs, in double precision."""
+"""The Jacobian of the simulated update in the inputs, and its smallest singular value."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,12 +15,24 @@ from torch.func import jvp, vjp, vmap
 from torch.nn.functional import one_hot
 
 from seepage.core import Observation, Rng, Simulate
+from seepage.numerics.krylov import krylov
 from seepage.numerics.least_squares import Linear
 
 # Numbers of a Jacobian that may be held on a CPU; one part in 16 of them is for a single pass.
 HELD, PASSING = 2**28, 16
 # Length of a small step as a share of the point's, and its largest relative error along J.
 STEP, DISAGREEMENT = 1e-6, 0.01
+# J^T J has sixteen digits, so singular values below 1e-8 of the largest are rounding. A hundred
+# times more is told from zero with a margin.
+RESOLVED = 1e-6
+# Unknowns up to which all eigenvalues are computed.
+DENSE = 4_096
+# Lanczos steps beyond that. Their result is tested first after ten, then each tenth part later.
+STEPS, TESTED_FIRST, TESTED_AGAIN = 1_000, 10, 1.1
+# A Ritz value counts as an eigenvalue once its error is at most this share of it.
+SETTLED = 0.1
+# Lanczos steps for the largest singular value, and most steps of Davidson's method.
+_LARGEST, _DAVIDSON = 10, 200
 
 Pullback = Callable[[Tensor], tuple[Tensor]]
 
@@ -219,3 +232,90 @@ def exact_simulation(observation: Observation) -> Simulate | None:
     if simulation.client is None:
         return None
     return simulation.with_task(simulation.task.to(dtype=torch.float64))
+
+
+def smallest_singular_value(jacobian: Jacobian) -> float | None:
+    """Return sigma_min(J), or zero if it is below 1e-6 sigma_max(J).
+
+    It is positive exactly if every direction changes the function. With fewer equations than
+    unknowns it is zero. Up to 4096 unknowns the eigenvalues of J^T J are computed, beyond that the
+    Lanczos process is used; None if that does not converge.
+    """
+    if jacobian.equations < jacobian.unknowns:
+        return 0.0
+    if jacobian.unknowns > DENSE:
+        return lanczos_smallest(jacobian)
+    gram = jacobian.gram()
+    if not bool(gram.isfinite().all()):
+        return None
+    values = torch.linalg.eigvalsh(gram)
+    return _resolve(float(values[0]), float(values[-1]))
+
+
+def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
+    """Compute it from the extreme Ritz values of J^T J in a growing Krylov space.
+
+    A Ritz value never lies below the smallest eigenvalue. So if it is zero to rounding, some
+    direction changes nothing. Otherwise it is accepted once its error is a tenth of it, and the
+    error is taken off. A random start misses the eigenvector with probability zero.
+
+    Args:
+        jacobian: Only products with it are taken.
+        steps: Steps after which the answer is None.
+    """
+    steps = min(steps, jacobian.unknowns)
+    start = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
+    due = TESTED_FIRST
+    for space in krylov(jacobian.squared, start, steps=steps):
+        if not (space.ended or space.steps >= due or space.steps == steps):
+            continue
+        due = math.ceil(TESTED_AGAIN * space.steps)
+        (matrix,) = space.matrices()
+        if not bool(matrix.isfinite().all()):
+            continue
+        values, vectors = torch.linalg.eigh(matrix)
+        smallest = _resolve(float(values[0]), float(values[-1]))
+        error = float(space.beside[0, -1] * vectors[-1, 0].abs())
+        if not smallest:
+            return 0.0
+        if error <= SETTLED * smallest**2:
+            return math.sqrt(smallest**2 - error)
+    return None
+
+
+def davidson_smallest(jacobian: Jacobian, inverse: Linear) -> float | None:
+    """Compute it as `lanczos_smallest` does, in a space that grows by Davidson's method.
+
+    Args:
+        jacobian: Only products with it are taken.
+        inverse: Multiplies by a matrix near the inverse of J^T J, which says where to look. It does
+            not change what is found.
+
+    References:
+        Davidson, 1975 (davidson1975iterative)
+    """
+    rest = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
+    *_, space = krylov(jacobian.squared, rest, steps=_LARGEST)
+    if not bool(space.matrices().isfinite().all()):
+        return None
+    largest = float(torch.linalg.eigvalsh(space.matrices()).max())
+    basis = images = rest[:0]
+    for _ in range(min(_DAVIDSON, jacobian.unknowns)):
+        new = inverse(rest)
+        for _ in range(2):
+            new = new - new @ basis.T @ basis
+        basis = torch.cat([basis, new / new.norm()])
+        images = torch.cat([images, jacobian.squared(basis[-1:])])
+        values, vectors = torch.linalg.eigh(basis @ images.T)
+        rest = vectors[None, :, 0] @ (images - values[0] * basis)
+        value, error = float(values[0]), float(rest.norm())
+        if not _resolve(value, largest):
+            return 0.0
+        if error <= SETTLED * value:
+            return math.sqrt(value - error)
+    return None
+
+
+def _resolve(least: float, most: float) -> float:
+    """Return the root of the least eigenvalue, or zero if it is rounding beside the largest."""
+    return math.sqrt(least) if least > RESOLVED**2 * most and most > 0 else 0.0

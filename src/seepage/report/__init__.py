@@ -21,16 +21,7 @@ from seepage.report.intervals import (
     share_interval,
     share_not_ruled_out,
 )
-from seepage.report.leak import (
-    Attempt,
-    Level,
-    Verdict,
-    amounts,
-    attempts,
-    most,
-    strongest,
-    unscored,
-)
+from seepage.report.leak import Attempt, Level, Verdict, amounts, attempts, most, strongest
 from seepage.report.leak_table import leak_table
 from seepage.report.page.audit_page import audit_page
 from seepage.report.page.comparison_page import comparison_page
@@ -43,6 +34,7 @@ from seepage.report.tables import (
     markdown_table,
     markdown_words,
 )
+from seepage.report.unscored import unscored
 from seepage.report.verdict import audit_verdict, inapplicable, missing, verdict
 from seepage.report.words import decibels, defense_words
 

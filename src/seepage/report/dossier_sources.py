@@ -17,17 +17,10 @@ from seepage.core.whole_file import checksum, read_plain
 from seepage.report.dossier import TESTS, DossierFinding, Source, Status, read_json
 from seepage.report.effort import describe_effort
 from seepage.report.intervals import share_interval
-from seepage.report.leak import (
-    Attempt,
-    attempts,
-    count_identified,
-    residual_of,
-    strongest,
-    unscored,
-)
+from seepage.report.leak import Attempt, attempts, count_identified, strongest
 from seepage.report.limits import tell_limits
+from seepage.report.unscored import is_proved, unscored
 from seepage.report.verdict import (
-    EXPLAINED,
     People,
     audit_verdict,
     count_doubtful,
@@ -209,11 +202,7 @@ def _judge_unscored(
     records: Sequence[Record], noun: str, about: Mapping[str, str]
 ) -> DossierFinding:
     """Of a capture whose truth nobody gave, or of cases without a result."""
-    proved = any(
-        (r.certificate or {}).get("certain")
-        or (residual_of(r) <= EXPLAINED and (r.certificate or {}).get("unique"))
-        for r in unscored(records)
-    )
+    proved = any((r.certificate or {}).get("certain") or is_proved(r) for r in unscored(records))
     return DossierFinding(
         test="reconstruction",
         status=Status.leak if proved else Status.unclear,

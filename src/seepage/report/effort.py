@@ -10,7 +10,7 @@ from statistics import median
 from seepage.audit.record import Record
 from seepage.core.construct import Component
 from seepage.report.intervals import Interval, mean_interval
-from seepage.report.words import Setup, count_noun, list_words, short_names
+from seepage.report.words import Setup, count_noun, label_setups, list_words, short_names
 
 # A gain of less than this from twice the steps counts as none, in dB.
 GAIN = 0.5
@@ -110,6 +110,17 @@ def _curve_key(record: Record) -> tuple[Component, Scene] | None:
     others = {name: v for name, v in record.attack.arguments.items() if name != "steps"}
     scene = record.data, record.model, record.threat, Setup.of(record)
     return replace(record.attack, arguments=others), scene
+
+
+def tell_effort(records: Sequence[Record]) -> list[str]:
+    """Whether more steps would find more, of attacks that ran with several numbers of steps."""
+    curves = effort_curves(records)
+    rising = sorted((c for c in curves if c.rising), key=lambda c: -c.gain.high)
+    labels = label_setups(curve.scene[-1] for curve in curves)
+    told = f"Effort: {len(rising)} of {count_noun(len(curves), 'curve')} may still rise"
+    if rising:
+        return [f"{told}. With {labels[rising[0].scene[-1]]}, {rising[0].words()}."]
+    return [f"{told}: doubling the steps gains little."] if curves else []
 
 
 def describe_effort(records: Sequence[Record]) -> str:

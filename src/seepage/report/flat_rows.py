@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from seepage.audit.record import Record
 from seepage.core.errors import MissingExtra, install_hint
-from seepage.report.leak import Attempt, attempts, unscored
+from seepage.report.leak import Attempt, attempts
+from seepage.report.unscored import unscored
 from seepage.report.words import Setup, defense_words, local_words, threat_words
 
 if TYPE_CHECKING:

@@ -331,29 +331,6 @@ def amounts(record: Record) -> list[Amount]:
     return [amount for amount in found if amount.value is not None]
 
 
-def unscored(records: Iterable[Record]) -> list[Record]:
-    """The records of guesses that were compared with no truth."""
-    return [record for record in records if record.error is None and not record.scores]
-
-
-def residual_of(record: Record) -> float:
-    """How much of the update a guess leaves unexplained; infinite if that is not known."""
-    value = record.certificate["residual"] if record.certificate else None
-    return math.inf if value is None else float(value)
-
-
-def tell_proof(certificate: Mapping[str, float | bool | None]) -> str:
-    """What a proof says of a guess. Tokens are the same or not, so theirs has no error.
-
-    Example:
-        >>> tell_proof({"unique": True, "error": 1e-5}), tell_proof({"unique": True, "error": None})
-        ('right to 8 bits', 'right in every token')
-    """
-    return (
-        "right to 8 bits" if certificate.get("error", 0.0) is not None else "right in every token"
-    )
-
-
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
     """Per person the attempt that shows most, the worst-off person first.
 

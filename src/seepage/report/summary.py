@@ -18,8 +18,8 @@ from seepage.report.leak import (
     headline,
     in_references,
     strongest,
-    unscored,
 )
+from seepage.report.unscored import unscored
 from seepage.report.words import Setup
 
 GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size", "sampling")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Record
 from seepage.report.contradiction import contradictions
-from seepage.report.effort import effort_curves
+from seepage.report.effort import tell_effort
 from seepage.report.headroom import headrooms
 from seepage.report.intervals import share_not_ruled_out
 from seepage.report.leak import (
@@ -20,85 +20,17 @@ from seepage.report.leak import (
     attempts,
     count_identified,
     group_by_setup,
-    residual_of,
     strongest,
-    tell_proof,
-    unscored,
 )
 from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
 from seepage.report.races import tell_races
+from seepage.report.unscored import tell_certain_words, verdict_without_truth
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
 from seepage.scoring.identification import Identification
-
-# Rounding in float32 leaves less; a guess with more does not explain the update.
-EXPLAINED = 1e-3
 
 People = Mapping[Victim, Attempt]
 _NOTHING_FITS = "Nothing was measured, since no attack applies"
 _MISLED = "the attacks also find people who are not there"
-
-
-def _best_explained(records: Sequence[Record]) -> Record | None:
-    """The guess that explains the update best, or names most tokens; None if there is none."""
-
-    def rank(record: Record) -> tuple[float, float]:
-        return residual_of(record), -float((record.certificate or {}).get("certain") or 0)
-
-    return min(unscored(records), key=rank, default=None)
-
-
-def _unscored_headline(record: Record, *, noun: str) -> str:
-    """The first sentence of a report without the truth."""
-    certificate = record.certificate or {}
-    people = count_noun(len(record.people), "person", "people")
-    if certificate.get("certain") and residual_of(record) > EXPLAINED:
-        words = count_noun(int(certificate["certain"] or 0), "different word")
-        return f"{words} of {people} came back in no order, each proved to be in the batch"
-    if residual_of(record) > EXPLAINED:
-        return f"No guess explains the update of {people}, and there is no truth to compare with"
-    if certificate.get("unique"):
-        return f"The {noun} of {people} came back, proved {tell_proof(certificate)}"
-    return f"What came back explains the update of {people}; others might as well"
-
-
-def _tell_updates(records: Sequence[Record], *, noun: str) -> str:
-    """The first sentence about several captured updates: how many a guess explains or is proved."""
-    guesses = unscored(records)
-    updates = count_noun(len({record.data for record in guesses}), "update")
-    explained = {record.data for record in guesses if residual_of(record) <= EXPLAINED}
-    proofs = {
-        r.data: tell_proof(r.certificate)
-        for r in guesses
-        if r.data in explained and r.certificate and r.certificate["unique"]
-    }
-    if not explained:
-        return f"No guess explains any of {updates}, and there is no truth to compare with"
-    if not proofs:
-        return f"What came back explains {len(explained)} of {updates}; others might as well"
-    more = f"; a guess explains {len(explained)}" if len(explained) > len(proofs) else ""
-    said = list_words(sorted(set(proofs.values())))
-    return f"The {noun} of {len(proofs)} of {updates} came back, proved {said}{more}"
-
-
-def _unscored_details(record: Record) -> tuple[str, ...]:
-    """What follows it: how good the best guess is, and what that means."""
-    name = record.attack.name
-    left = residual_of(record)
-    if (record.certificate or {}).get("certain"):
-        return (f"{name} read them off the gradient of the embeddings.",)
-    if left == float("inf"):
-        return (f"The guess of {name} could not be checked: it comes without labels.",)
-    share = (
-        f"The update recomputed at the guess of {name} differs from the one that was seen by "
-        f"{left:.1g} of its length, in the layer where it differs most."
-    )
-    if left > EXPLAINED:
-        return (
-            share,
-            "That is no proof that nothing leaked: a guess may show a person without explaining "
-            "the update to the last digit. Look at the pictures, or give the truth.",
-        )
-    return (share,)
 
 
 def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
@@ -117,17 +49,9 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         said = "Every case failed" if any(record.failed for record in records) else _NOTHING_FITS
         return Verdict(None, f"{said}: {reason.rstrip('.')}")
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
-    blind = _best_explained(records)
-    if not groups and blind is not None:
-        proof = blind.certificate or {}
-        several = len({record.data for record in unscored(records)}) > 1
-        told = _unscored_headline(blind, noun=noun)
-        if several and not proof.get("certain"):
-            told = _tell_updates(records, noun=noun)
-        proved = proof.get("unique") and residual_of(blind) <= EXPLAINED
-        return Verdict(Level.reconstructed if proved else None, told, _unscored_details(blind))
     if not groups:
-        return Verdict(None, "There is no result yet")
+        without_truth = verdict_without_truth(records, noun=noun)
+        return without_truth or Verdict(None, "There is no result yet")
     bare = {setup: people for setup, people in groups.items() if setup.defense == NO_DEFENSE}
     defended = {setup: people for setup, people in groups.items() if setup not in bare}
     people = strongest(a for a in tried if a.record.defense == NO_DEFENSE or not bare)
@@ -148,9 +72,9 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
-            *_tell_certain_words(records),
+            *tell_certain_words(records),
             *tell_limits(tried),
-            *_tell_effort(records),
+            *tell_effort(records),
             *_tell_controls(tried),
             *tell_races(records),
         ),
@@ -312,28 +236,6 @@ def _describe_gallery(found: Identification) -> str:
 def count_labels(people: People) -> int:
     """How many labels came back that the adversary did not know."""
     return sum("the label" in attempt.parts for attempt in people.values())
-
-
-def _tell_certain_words(records: Sequence[Record]) -> list[str]:
-    """How many words of one batch are proved to be in it, at most."""
-    certain = max((int((r.certificate or {}).get("certain") or 0) for r in records), default=0)
-    if not certain:
-        return []
-    words = (
-        f"{count_noun(certain, 'different word')} of one batch {'is' if certain == 1 else 'are'}"
-    )
-    return [f"{words} proved to be in it."]
-
-
-def _tell_effort(records: Sequence[Record]) -> list[str]:
-    """Whether more steps would find more, of attacks that ran with several numbers of steps."""
-    curves = effort_curves(records)
-    rising = sorted((c for c in curves if c.rising), key=lambda c: -c.gain.high)
-    labels = label_setups(curve.scene[-1] for curve in curves)
-    told = f"Effort: {len(rising)} of {count_noun(len(curves), 'curve')} may still rise"
-    if rising:
-        return [f"{told}. With {labels[rising[0].scene[-1]]}, {rising[0].words()}."]
-    return [f"{told}: doubling the steps gains little."] if curves else []
 
 
 def _tell_controls(tried: Sequence[Attempt]) -> list[str]:

@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING
 from seepage.audit.choices import Choice, pareto_front
 from seepage.report.effort import GAIN, effort_curves
 from seepage.report.headroom import headrooms
-from seepage.report.leak import (
-    REFERENCES,
-    SATURATED,
-    Attempt,
-    attempts,
-    group_by_attack,
-    residual_of,
-    strength,
-    tell_proof,
-    unscored,
-)
+from seepage.report.leak import REFERENCES, SATURATED, Attempt, attempts, group_by_attack, strength
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -49,6 +39,7 @@ from seepage.report.page.people_section import (
 )
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
+from seepage.report.unscored import residual_of, tell_proof, unscored
 from seepage.report.verdict import audit_verdict, missing, private_words
 from seepage.report.words import Setup, decibels, defense_words, label_setups, short_names
 

@@ -23,11 +23,8 @@ from seepage.report.leak import (
     attempts,
     group_by_setup,
     headline,
-    residual_of,
     strength,
     strongest,
-    tell_proof,
-    unscored,
 )
 from seepage.report.page.document import (
     Markup,
@@ -42,6 +39,7 @@ from seepage.report.page.document import (
     table,
 )
 from seepage.report.page.personal_data import find_personal_data
+from seepage.report.unscored import residual_of, tell_proof, unscored
 from seepage.report.words import (
     count_noun,
     decibels,

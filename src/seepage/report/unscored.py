@@ -1,0 +1,116 @@
+"""Guesses that were compared with no truth: how much of the update they explain, and prove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from seepage.attacks.certificate import EXPLAINED
+from seepage.audit.record import Record
+from seepage.report.leak import Level, Verdict
+from seepage.report.words import count_noun, list_words
+
+
+def unscored(records: Iterable[Record]) -> list[Record]:
+    """The records of guesses that were compared with no truth."""
+    return [record for record in records if record.error is None and not record.scores]
+
+
+def residual_of(record: Record) -> float:
+    """How much of the update a guess leaves unexplained; infinite if that is not known."""
+    value = record.certificate["residual"] if record.certificate else None
+    return math.inf if value is None else float(value)
+
+
+def is_proved(record: Record) -> bool:
+    """Whether the guess explains the update, and is proved to be the only one that does."""
+    return residual_of(record) <= EXPLAINED and bool((record.certificate or {}).get("unique"))
+
+
+def tell_proof(certificate: Mapping[str, float | bool | None]) -> str:
+    """What a proof says of a guess. Tokens are the same or not, so theirs has no error.
+
+    Example:
+        >>> tell_proof({"unique": True, "error": 1e-5}), tell_proof({"unique": True, "error": None})
+        ('right to 8 bits', 'right in every token')
+    """
+    return (
+        "right to 8 bits" if certificate.get("error", 0.0) is not None else "right in every token"
+    )
+
+
+def verdict_without_truth(records: Sequence[Record], *, noun: str) -> Verdict | None:
+    """Judge an audit by the guess that explains its update best; None if there is no guess.
+
+    Args:
+        records: Of the audit.
+        noun: What a person's data are called, e.g. "images".
+    """
+    guesses = unscored(records)
+    if not guesses:
+        return None
+    # The guess that explains the update best, or names most tokens.
+    best = min(guesses, key=lambda record: (residual_of(record), -_count_certain(record)))
+    several = len({record.data for record in guesses}) > 1 and not _count_certain(best)
+    told = _tell_updates(guesses, noun=noun) if several else _tell_update(best, noun=noun)
+    return Verdict(Level.reconstructed if is_proved(best) else None, told, _tell_quality(best))
+
+
+def _count_certain(record: Record) -> int:
+    """How many words are proved to be in the batch."""
+    return int((record.certificate or {}).get("certain") or 0)
+
+
+def _tell_update(record: Record, *, noun: str) -> str:
+    """The first sentence about one captured update."""
+    people = count_noun(len(record.people), "person", "people")
+    if residual_of(record) > EXPLAINED:
+        if certain := _count_certain(record):
+            words = count_noun(certain, "different word")
+            return f"{words} of {people} came back in no order, each proved to be in the batch"
+        return f"No guess explains the update of {people}, and there is no truth to compare with"
+    if record.certificate and is_proved(record):
+        return f"The {noun} of {people} came back, proved {tell_proof(record.certificate)}"
+    return f"What came back explains the update of {people}; others might as well"
+
+
+def _tell_updates(guesses: Sequence[Record], *, noun: str) -> str:
+    """The first sentence about several captured updates: how many a guess explains or is proved."""
+    updates = count_noun(len({record.data for record in guesses}), "update")
+    explained = {record.data for record in guesses if residual_of(record) <= EXPLAINED}
+    proofs = {r.data: tell_proof(r.certificate) for r in guesses if r.certificate and is_proved(r)}
+    if not explained:
+        return f"No guess explains any of {updates}, and there is no truth to compare with"
+    if not proofs:
+        return f"What came back explains {len(explained)} of {updates}; others might as well"
+    more = f"; a guess explains {len(explained)}" if len(explained) > len(proofs) else ""
+    said = list_words(sorted(set(proofs.values())))
+    return f"The {noun} of {len(proofs)} of {updates} came back, proved {said}{more}"
+
+
+def _tell_quality(record: Record) -> tuple[str, ...]:
+    """How good the best guess is, and what that means."""
+    name = record.attack.name
+    left = residual_of(record)
+    if _count_certain(record):
+        return (f"{name} read them off the gradient of the embeddings.",)
+    if math.isinf(left):
+        return (f"The guess of {name} could not be checked: it comes without labels.",)
+    share = (
+        f"The update recomputed at the guess of {name} differs from the one that was seen by "
+        f"{left:.1g} of its length, in the layer where it differs most."
+    )
+    if left > EXPLAINED:
+        return (
+            share,
+            "That is no proof that nothing leaked: a guess may show a person without explaining "
+            "the update to the last digit. Look at the pictures, or give the truth.",
+        )
+    return (share,)
+
+
+def tell_certain_words(records: Sequence[Record]) -> list[str]:
+    """How many words of one batch are proved to be in it, at most."""
+    certain = max(map(_count_certain, records), default=0)
+    words = f"{count_noun(certain, 'different word')} of one batch"
+    return [f"{words} {'is' if certain == 1 else 'are'} proved to be in it."] if certain else []
