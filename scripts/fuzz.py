@@ -38,7 +38,7 @@ from seepage.audit.record_schema import parse_json
 from seepage.audit.verify import find_damage
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.errors import SeepageError, UnreadableFile
-from seepage.data.files import read_picture
+from seepage.data.image_files import read_picture
 
 SECONDS = 20
 MEMORY = 8 * 2**30

@@ -26,7 +26,7 @@ from benchmarks.identification import interval, noisy
 from benchmarks.provenance import parse_options, save
 from seepage.core import Batch, Rng
 from seepage.data.dataset import Dataset
-from seepage.scoring.identification import Gallery, identify
+from seepage.scoring.gallery import Gallery, identify
 
 # Data set, split, first person, strangers.
 GALLERIES = (

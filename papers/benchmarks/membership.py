@@ -22,7 +22,7 @@ from seepage.core import Protection, Task
 from seepage.data.dataset import Dataset
 from seepage.defenses import gaussian_epsilon
 from seepage.inference import Detection
-from seepage.numerics.binomial import Rate
+from seepage.numerics.significance import Rate
 from seepage.utility import Training, train
 
 MEMBERS, STRANGERS, PUBLIC = 100, 1000, 2000

@@ -16,7 +16,7 @@ from PIL import Image as Pictures
 import seepage as sp
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
 from seepage.data import load
-from seepage.data.files import read_picture
+from seepage.data.image_files import read_picture
 
 
 def npz_bomb(path, entries):

@@ -25,7 +25,8 @@ from seepage.report import (
     silences,
     summarise,
 )
-from seepage.report.bound_words import read_headroom, tabulate_bounds
+from seepage.report.headroom import read_headroom
+from seepage.report.tables import tabulate_bounds
 from seepage.report.words import defense_words
 
 THREAT = Component.of(sp.Threat(knows_labels=True, batchnorm="running"))

@@ -18,7 +18,7 @@ from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.inference import AttributeComparison, EpsilonAudit
 from seepage.inference.detection import Detection
 from seepage.inference.membership import Membership
-from seepage.numerics.binomial import Rate
+from seepage.numerics.significance import Rate
 from seepage.report.dossier import (
     LIMITS,
     TESTS,

@@ -24,7 +24,8 @@ from seepage.report import (
     missing,
     result_rows,
 )
-from seepage.report.page.people_section import LARGEST, PEOPLE, WRITTEN, picture
+from seepage.report.page.people_section import PEOPLE, WRITTEN
+from seepage.report.page.picture import LARGEST, picture
 from seepage.scoring.identification import Identification
 
 FIRST = Identification(1, 99, "same label", 9.0, 3.0, True, 5e3, 1e3, 2e4)

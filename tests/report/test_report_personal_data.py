@@ -2,7 +2,7 @@
 
 import pytest
 
-from seepage.report.page.personal_data import find_personal_data
+from seepage.report.page.picture import find_personal_data
 
 TEXTS = {
     "words": (("Ann", "Lee", "owes", "12345678"), ("name", "name", "", "long number")),

@@ -16,7 +16,7 @@ from seepage.cli.run_audit import AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
 from seepage.report.leak import Amount
 from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
-from seepage.report.page.people_section import picture
+from seepage.report.page.picture import picture
 from seepage.report.verdict import audit_verdict
 
 SPEC = """

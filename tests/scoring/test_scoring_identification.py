@@ -10,14 +10,12 @@ from scipy import stats
 import seepage as sp
 from seepage.core import Batch, Rng
 from seepage.core.errors import InvalidValue
-from seepage.scoring import identification
+from seepage.scoring import gallery
+from seepage.scoring.gallery import FEWEST, Gallery, identify
 from seepage.scoring.identification import (
-    FEWEST,
-    Gallery,
     Identification,
     compute_luck,
     extrapolate,
-    identify,
     is_identified,
 )
 from seepage.scoring.picture_views import warp
@@ -322,8 +320,8 @@ def test_a_large_gallery_is_compared_in_parts_with_the_same_result(monkeypatch, 
     whole = Gallery(Rng(0).uniform((50, *shape)))
     guess = whole.inputs[:1] + 0.3 * Rng(1).normal((1, *shape))
     expected = place(whole, guess)
-    monkeypatch.setattr(identification, "_AT_ONCE", 7)
-    monkeypatch.setattr(identification, "_REMEMBERED", 25)
+    monkeypatch.setattr(gallery, "_AT_ONCE", 7)
+    monkeypatch.setattr(gallery, "_REMEMBERED", 25)
     parts = place(Gallery(whole.inputs), guess)
     assert (parts.rank, parts.strangers) == (expected.rank, expected.strangers)
     assert parts.match == pytest.approx(expected.match, rel=1e-3)

@@ -19,7 +19,7 @@ from seepage.core.construct import construct
 from seepage.core.digest import digest
 from seepage.defenses import chain
 from seepage.utility import CropAndFlip, Drops, OneCycle, Training, train
-from seepage.zoo.resnet import random_weights
+from seepage.zoo.wide_head import random_weights
 from seepage_papers.place import Place, Trained
 
 

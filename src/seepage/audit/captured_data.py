@@ -17,7 +17,7 @@ from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.data.dataset import Dataset
 from seepage.data.load import load as load_data
-from seepage.scoring.identification import Gallery
+from seepage.scoring.gallery import Gallery
 
 # Baselines for a capture guess noise, since no other data is at hand.
 _POOL = 64

@@ -10,7 +10,7 @@ from seepage.audit.targets import Target
 from seepage.core import Rng
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.data.dataset import Dataset
-from seepage.scoring.identification import Gallery
+from seepage.scoring.gallery import Gallery
 
 
 def select_targets(

@@ -19,7 +19,8 @@ from seepage.core.task import describe_inputs
 from seepage.defenses.chain import chain
 from seepage.rehearsal.public_data import PublicData
 from seepage.scoring import Scores, baseline_scores, score
-from seepage.scoring.identification import Gallery, Identification, identify
+from seepage.scoring.gallery import Gallery, identify
+from seepage.scoring.identification import Identification
 from seepage.threats.threat import Threat
 
 # People on whom an attack without the defense is tried: one alone may be unusually hard or easy.

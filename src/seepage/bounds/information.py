@@ -21,8 +21,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
 from seepage.defenses.chain import Chain, chain
 from seepage.defenses.clip import AddGaussian, AddLaplace
-from seepage.defenses.quantize import Quantize, Sign
-from seepage.defenses.sparsify import Dropout
+from seepage.defenses.compress import Dropout, Quantize, Sign
 from seepage.numerics.least_squares import Linear
 
 # Largest relative difference between a client and its deterministic part that is rounding.

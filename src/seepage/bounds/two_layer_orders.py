@@ -14,7 +14,7 @@ from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.chain import chain
 from seepage.defenses.clip import AddGaussian, Clip, ClipEach, Mean
-from seepage.defenses.sparsify import Dropout, Prune, TopK
+from seepage.defenses.compress import Dropout, Prune, TopK
 
 ASSUMPTIONS = (
     "up to constants and logarithms: an order of magnitude, not a number to compare attacks with",

@@ -136,6 +136,11 @@ def summarise_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+def first_error_line(error: BaseException) -> str:
+    """The first line of what an error says, cut if it is long; its class if it says nothing."""
+    return str(error).partition("\n")[0][:200] or type(error).__name__
+
+
 # What Python says of code and files, not of data.
 _OF_CODE = (
     *(TypeError, AttributeError, NameError, ImportError, NotImplementedError, SyntaxError),

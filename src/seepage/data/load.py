@@ -10,10 +10,9 @@ from functools import partial
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName, summarise_error
 from seepage.core.plugins import Catalogue, first_line, import_factory, is_path
-from seepage.data.bundled import hamlet, photos, voters
 from seepage.data.dataset import DataRequest, Dataset
-from seepage.data.files import image_folder, npz_file, torchvision_set
-from seepage.data.public_sets import (
+from seepage.data.image_files import image_folder, torchvision_set
+from seepage.data.named_sets import (
     cells,
     cifar10,
     cifar100,
@@ -22,9 +21,13 @@ from seepage.data.public_sets import (
     ecg_mitbih,
     faces,
     fmri,
+    hamlet,
     imagenet,
     mnist,
+    photos,
+    voters,
 )
+from seepage.data.npz_files import npz_file
 from seepage.data.table_files import csv_file, parquet_file
 
 

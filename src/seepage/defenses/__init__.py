@@ -18,11 +18,10 @@ from seepage.defenses.clip import (
     epsilon,
     gaussian_epsilon,
 )
+from seepage.defenses.compress import Dropout, Prune, Quantize, Sign, TopK
 from seepage.defenses.mixing import InstaHide, MixUp, Oasis, mix
 from seepage.defenses.precode import Precode
-from seepage.defenses.quantize import Quantize, Sign
 from seepage.defenses.soteria import Soteria
-from seepage.defenses.sparsify import Dropout, Prune, TopK
 
 _ALL: tuple[Callable[..., Protection], ...] = (
     *(AddGaussian, AddLaplace, Clip, ClipEach, Dropout, InstaHide, Mean, MixUp, Oasis, Precode),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.core.errors import InvalidValue
 from seepage.inference.membership import Membership
-from seepage.numerics.binomial import Rate
+from seepage.numerics.significance import Rate
 
 LEVELS = (0.001, 0.01)
 

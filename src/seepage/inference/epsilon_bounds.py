@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seepage.core.errors import InvalidValue
 from seepage.defenses.clip import gaussian_epsilon
-from seepage.numerics.binomial import lower_limit, upper_limit
+from seepage.numerics.significance import lower_limit, upper_limit
 
 # Shares of the canaries that are guessed in one run; each has its part of the error.
 _SHARES = (1.0, 0.5, 0.2, 0.05)

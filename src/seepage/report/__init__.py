@@ -1,6 +1,5 @@
 """Reports of audits: tables, contact sheets, HTML pages, and files for other programs."""
 
-from seepage.report.bound_words import read_headroom, silences
 from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
 from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.contradiction import Contradiction, contradictions
@@ -13,7 +12,7 @@ from seepage.report.flat_rows import (
     labelled_record,
     result_rows,
 )
-from seepage.report.headroom import Headroom, headrooms
+from seepage.report.headroom import Headroom, headrooms, read_headroom, silences
 from seepage.report.intervals import (
     Interval,
     mean_interval,

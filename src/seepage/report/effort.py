@@ -22,7 +22,7 @@ Person = tuple[str, int]
 
 
 @dataclass(frozen=True, eq=False)
-class EffortCurve:
+class _EffortCurve:
     """One attack on the same people with several numbers of steps.
 
     Args:
@@ -71,7 +71,7 @@ class EffortCurve:
         )
 
 
-def effort_curves(records: Sequence[Record]) -> list[EffortCurve]:
+def effort_curves(records: Sequence[Record]) -> list[_EffortCurve]:
     """Every attack that a setup was attacked with at several numbers of steps.
 
     For images and signals: PSNR says little about tables and texts.
@@ -89,13 +89,13 @@ def effort_curves(records: Sequence[Record]) -> list[EffortCurve]:
                 score = min(max(value, 0.0), _HIGHEST)
                 found[record.data, person] = max(score, found.get((record.data, person), 0.0))
     curves = [
-        EffortCurve(*key, dict(sorted(found.items())), updates.get(key, {}))
+        _EffortCurve(*key, dict(sorted(found.items())), updates.get(key, {}))
         for key, found in groups.items()
     ]
     return [curve for curve in curves if _is_comparable(curve)]
 
 
-def _is_comparable(curve: EffortCurve) -> bool:
+def _is_comparable(curve: _EffortCurve) -> bool:
     """Whether the last two numbers of steps have anybody in common."""
     last = list(curve.scores.values())[-2:]
     return len(last) == 2 and bool(last[0].keys() & last[1].keys())

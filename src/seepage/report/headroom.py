@@ -1,8 +1,12 @@
-"""Bounds beside what attacks reached, person by person, in one unit."""
+"""Bounds beside what attacks reached, person by person, in one unit and in words.
+
+Where the assumptions of a bound do not cover an attack, that is said.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +16,20 @@ from types import MappingProxyType
 from seepage.audit.record import Ceiling, Record
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
+from seepage.report.contradiction import contradictions
 from seepage.report.leak import Attempt, Victim, strongest
-from seepage.report.words import NO_DEFENSE, Setup
+from seepage.report.words import (
+    NO_DEFENSE,
+    Setup,
+    count_noun,
+    decibels,
+    label_setups,
+    list_words,
+    percent,
+    short_names,
+)
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # Errors that can be told as a PSNR: a value and the width of the range to dB.
 DECIBELS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
@@ -89,6 +104,11 @@ class Standing:
     def covers_unbiased_attacks_only(self) -> bool:
         """Whether the bound says nothing of searches."""
         return any(p.startswith("the attack is unbiased") for p in self.bound.assumptions)
+
+    def words(self) -> str:
+        """What the bound says of this person."""
+        sign = "at most" if self.bound.side == "lower" else "at least"
+        return f"{sign} {decibels(self.ceiling)} (error {error_words(self.rmse)})"
 
 
 @dataclass(frozen=True)
@@ -219,3 +239,89 @@ def _decibels(share: float) -> float:
     if share == 0:
         return math.inf
     return -math.inf if share == math.inf else -20 * math.log10(share)
+
+
+def read_headroom(headroom: Headroom) -> str:
+    """How the closest attacks stand to the bound, in words."""
+    if headroom.odds:
+        return f"no attack identifies more than {percent(max(headroom.odds))} of people"
+    if not headroom.speaks:
+        return "says nothing"
+    silent = f"; says nothing of {headroom.silent}" if headroom.silent else ""
+    return _comparison(headroom) + silent
+
+
+def _comparison(headroom: Headroom) -> str:
+    if contradictions([headroom]):
+        return "BEATEN: one of the two has a bug"
+    tried = [person for person in headroom.people if person.tried]
+    if not tried:
+        return "no attack to compare with"
+    passed = [person for person in tried if person.passed]
+    share = f"{len(passed)} of {len(tried)}"
+    if passed and all(person.blunt for person in passed):
+        return f"a guess without any update is closer, for {share}"
+    if passed and headroom.middle.covers_every_attack:
+        return f"closer for {share}, no more than luck explains"
+    if passed and headroom.middle.covers_unbiased_attacks_only:
+        return f"closer for {share}, by bias or luck: the bound covers unbiased attacks only"
+    if passed:
+        return f"closer for {share}, by what the bound leaves out: a prior, or luck"
+    return f"holds for {count_noun(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
+
+
+def silences(found: Sequence[Headroom]) -> list[str]:
+    """Why some bounds say nothing, one sentence for each reason.
+
+    Reasons that differ in numbers alone are told once, with the range of the numbers.
+    """
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    short = short_names(headroom.bound for headroom in found)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    places: dict[tuple[str, str], dict[str, None]] = {}
+    for headroom in found:
+        for remark in headroom.remarks:
+            key = short[headroom.bound], _NUMBER.sub("#", remark)
+            reasons.setdefault(key, []).append(remark)
+            places.setdefault(key, {})[labels[headroom.scene.setup]] = None
+    return [
+        f"{bound} says nothing behind {list_words(list(places[bound, pattern]))}: "
+        f"{_merge_remarks(remarks)}."
+        for (bound, pattern), remarks in reasons.items()
+    ]
+
+
+def _merge_remarks(remarks: Sequence[str]) -> str:
+    """Remarks of one pattern as one.
+
+    Example:
+        >>> _merge_remarks(["2 of 9 are open", "4 of 9 are open"])
+        '2 to 4 of 9 are open'
+    """
+    columns = zip(*(_NUMBER.findall(remark) for remark in remarks), strict=True)
+    spans = iter([sorted(set(column), key=float) for column in columns])
+
+    def span(_: re.Match[str]) -> str:
+        values = next(spans)
+        return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+    return _NUMBER.sub(span, remarks[0])
+
+
+def closest_words(found: Sequence[Headroom]) -> str:
+    """The attack that came closest to anybody."""
+    people = reached(found)
+    if not people:
+        return "-"
+    best = max(people.values(), key=lambda attempt: attempt.psnr)
+    return f"{decibels(best.psnr)} by {best.record.attack.name}"
+
+
+def error_words(rmse: float) -> str:
+    """An error per entry, in a few characters.
+
+    Example:
+        >>> error_words(0.01234), error_words(math.inf)
+        ('0.0123', 'any')
+    """
+    return "any" if math.isinf(rmse) else f"{rmse:.3g}"

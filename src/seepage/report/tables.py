@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from seepage.report.bound_words import COLUMNS, silences, tabulate_bounds
 from seepage.report.change import Change, Direction, comparison_verdict
-from seepage.report.headroom import Headroom, headrooms
+from seepage.report.headroom import (
+    Headroom,
+    closest_words,
+    error_words,
+    headrooms,
+    read_headroom,
+    silences,
+)
 from seepage.report.leak import Verdict, attempts
 from seepage.report.leak_table import list_varying, start_table
 from seepage.report.summary import exact_words, summarise, unscored_words
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
 
 SHOWN = 20
+COLUMNS = ("network", "defense", "bound", "error at least", "PSNR at most", "closest attack", "")
 STYLES = {Direction.worse: "bold red", Direction.better: "green"}
 
 
@@ -51,6 +58,24 @@ def bound_table(found: Sequence[Headroom]) -> Table:
         style = "bold red" if row[-1].startswith("BEATEN") else ""
         table.add_row(*(Text(cell, style=style) for cell in (networks[network], *row)))
     return table
+
+
+def tabulate_bounds(found: Sequence[Headroom]) -> list[list[str]]:
+    """One row per scene and bound, as text under `COLUMNS`."""
+    short = short_names(headroom.bound for headroom in found)
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    return [
+        [
+            headroom.scene.model,
+            labels[headroom.scene.setup],
+            short[headroom.bound],
+            error_words(headroom.middle.rmse) if headroom.speaks else "-",
+            decibels(headroom.middle.ceiling) if headroom.speaks else "-",
+            closest_words([headroom]),
+            read_headroom(headroom),
+        ]
+        for headroom in found
+    ]
 
 
 def change_table(found: Sequence[Change]) -> Table:

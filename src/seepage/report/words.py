@@ -75,14 +75,14 @@ def defense_words(defense: Defense) -> str:
 
 
 @dataclass(frozen=True)
-class Promise:
+class _Promise:
     """What DP-SGD promises: the clipping norm C, and the noise in units of it."""
 
     max_norm: float
     noise_multiplier: float
 
 
-def read_dp_sgd(defense: Defense, *, batch_size: int | None = None) -> Promise | None:
+def read_dp_sgd(defense: Defense, *, batch_size: int | None = None) -> _Promise | None:
     """The promise of a chain that begins with DP-SGD; None if it does not.
 
     Links after the noise cannot weaken the promise, those before the clipping can.
@@ -94,7 +94,7 @@ def read_dp_sgd(defense: Defense, *, batch_size: int | None = None) -> Promise |
     Example:
         >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
         >>> read_dp_sgd((clip, mean, Component("AddGaussian", {"std": 0.125})))
-        Promise(max_norm=1.0, noise_multiplier=0.5)
+        _Promise(max_norm=1.0, noise_multiplier=0.5)
     """
     if tuple(link.name for link in defense[:3]) != _DP_SGD:
         return None
@@ -102,7 +102,7 @@ def read_dp_sgd(defense: Defense, *, batch_size: int | None = None) -> Promise |
     try:
         norm = float(clip.arguments["max_norm"])
         sigma = noise.arguments["std"] * (mean.arguments.get("over") or batch_size) / norm
-        return Promise(norm, float(sigma))
+        return _Promise(norm, float(sigma))
     except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
         return None
 

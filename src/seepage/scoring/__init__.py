@@ -2,7 +2,8 @@
 
 from seepage.scoring.accuracy import FeatureAccuracy, LabelAccuracy, TokenAccuracy, count_error
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
-from seepage.scoring.identification import Gallery, Identification, identify, is_identified
+from seepage.scoring.gallery import Gallery, identify
+from seepage.scoring.identification import Identification, is_identified
 from seepage.scoring.lpips import LPIPS
 from seepage.scoring.pairing import pair
 from seepage.scoring.scores import (

@@ -23,7 +23,7 @@ from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
 from seepage.rehearsal import PublicData
 from seepage.rehearsal.auto_attack import EffortName
-from seepage.scoring.identification import FEWEST, Gallery
+from seepage.scoring.gallery import FEWEST, Gallery
 from seepage.step.model_loss import find_model_loss
 from seepage.step.real_step import (
     RealStep,

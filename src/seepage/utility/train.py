@@ -29,7 +29,7 @@ from seepage.defenses.mixing import InstaHide
 from seepage.utility.per_example import TrackStatistics
 from seepage.utility.quality import Quality, Utility, evaluate
 from seepage.utility.training_plan import Sampler, TrainingPlan
-from seepage.zoo.resnet import random_weights
+from seepage.zoo.wide_head import random_weights
 
 # Steps that are timed with the defense and without it, after one warm-up step.
 TIMED = 4

@@ -23,8 +23,8 @@ from seepage.zoo.resnet import (
     resnet50,
     resnet56,
     resnet152,
-    wide_head_resnet18,
 )
+from seepage.zoo.wide_head import wide_head_resnet18
 
 
 def _make_variant(variant: str) -> Callable[..., Task]:

@@ -9,7 +9,13 @@ from importlib import import_module
 from torch import Tensor, nn
 
 from seepage.core import Domain, Task, cross_entropy
-from seepage.core.errors import InvalidValue, MissingExtra, import_extra, install_hint
+from seepage.core.errors import (
+    InvalidValue,
+    MissingExtra,
+    first_error_line,
+    import_extra,
+    install_hint,
+)
 from seepage.domains.box import IMAGENET
 from seepage.zoo.building import add_argument, require_int, seed_torch
 
@@ -93,7 +99,7 @@ def hugging_face(
     except (ValueError, TypeError, KeyError, ImportError) as error:
         raise InvalidValue(
             f"expected an image classifier that transformers knows and a configuration it takes, "
-            f"got 'hf:{kind}': {_first_line(error)}"
+            f"got 'hf:{kind}': {first_error_line(error)}"
         ) from error
 
 
@@ -113,7 +119,7 @@ def pytorch_image_models(
     except Exception as error:  # torchvision, which it imports, fails in many ways
         raise MissingExtra(
             f"'timm:{name}' needs timm and a torchvision that loads beside this torch: "
-            f"{install_hint('timm')} ({_first_line(error)})"
+            f"{install_hint('timm')} ({first_error_line(error)})"
         ) from error
     options = {"num_classes": require_int("classes", classes), "in_chans": domain.shape[0]}
     build = partial(timm.create_model, name, pretrained=False, **options)
@@ -121,7 +127,7 @@ def pytorch_image_models(
         return _draw_task(f"timm:{name}", build, domain, seed)
     except (RuntimeError, TypeError) as error:
         raise InvalidValue(
-            f"expected a network that timm knows, got 'timm:{name}': {_first_line(error)}"
+            f"expected a network that timm knows, got 'timm:{name}': {first_error_line(error)}"
         ) from error
 
 
@@ -139,7 +145,3 @@ def _draw_task(
     if seed:
         name = add_argument(name, "seed", seed)
     return Task(Logits(model), cross_entropy, domain, name=name)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

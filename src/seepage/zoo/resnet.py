@@ -1,20 +1,17 @@
-"""Residual networks for CIFAR and ImageNet, and ResNet-18 with a wide random head."""
+"""Residual networks for CIFAR and ImageNet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from seepage.core import Domain, Rng, Task
-from seepage.core.errors import InvalidValue, require_positive
+from seepage.core import Domain, Task
 from seepage.domains.box import CIFAR10
-from seepage.zoo.building import build_task, require_image_shape, require_int
+from seepage.zoo.building import build_task, require_image_shape
 
 Shortcut = Callable[[int, int, int], nn.Module]
 """`(channels in, channels out, stride)` to the module on the shortcut."""
@@ -40,12 +37,13 @@ def _project_channels(before: int, after: int, stride: int) -> nn.Module:
     return nn.Sequential(convolution, nn.BatchNorm2d(after))
 
 
-class _BasicBlock(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
     expansion: ClassVar[int] = 1
 
     def __init__(self, before: int, channels: int, stride: int, shortcut: nn.Module) -> None:
+        """Build the block; `before` are its channels in, `channels` those out."""
         super().__init__()
         self.conv1 = _conv3x3(before, channels, stride)
         self.bn1 = nn.BatchNorm2d(channels)
@@ -54,6 +52,7 @@ class _BasicBlock(nn.Module):
         self.downsample = shortcut
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the features of the next block."""
         hidden = relu(self.bn1(self.conv1(inputs)))
         return relu(self.bn2(self.conv2(hidden)) + self.downsample(inputs))
 
@@ -80,7 +79,7 @@ class _BottleneckBlock(nn.Module):
         return relu(self.bn3(self.conv3(hidden)) + self.downsample(inputs))
 
 
-Block = type[_BasicBlock] | type[_BottleneckBlock]
+Block = type[BasicBlock] | type[_BottleneckBlock]
 
 
 def _make_stages(
@@ -116,9 +115,7 @@ def _conv3x3(before: int, after: int, stride: int) -> nn.Conv2d:
 
 ShortcutOption = Literal["A", "B"]
 
-SHORTCUTS: Mapping[str, Shortcut] = MappingProxyType(
-    {"A": _SubsampleAndPad, "B": _project_channels}
-)
+_SHORTCUTS: dict[str, Shortcut] = {"A": _SubsampleAndPad, "B": _project_channels}
 
 
 class _CifarResNet(nn.Module):
@@ -130,7 +127,7 @@ class _CifarResNet(nn.Module):
         super().__init__()
         self.conv1 = _conv3x3(channels, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
-        stages = _make_stages(_BasicBlock, width, (blocks,) * 3, shortcut)
+        stages = _make_stages(BasicBlock, width, (blocks,) * 3, shortcut)
         self.layer1, self.layer2, self.layer3 = stages
         self.linear = nn.Linear(4 * width, classes)
         _initialise(self)
@@ -218,7 +215,7 @@ def _cifar_resnet(
 ) -> Task:
     def make() -> nn.Module:
         channels, _, _ = require_image_shape(factory.__name__, domain)
-        around = SHORTCUTS[options["shortcut"]]
+        around = _SHORTCUTS[options["shortcut"]]
         width, classes = options["width"], options["classes"]
         return _CifarResNet(blocks, width, channels=channels, classes=classes, shortcut=around)
 
@@ -292,7 +289,7 @@ def resnet18(
         He et al., 2016, Table 1 (he2016deep)
     """
     options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
-    return _imagenet_resnet(resnet18, _BasicBlock, (2, 2, 2, 2), domain, **options)
+    return _imagenet_resnet(resnet18, BasicBlock, (2, 2, 2, 2), domain, **options)
 
 
 def resnet50(
@@ -350,119 +347,3 @@ def _imagenet_resnet(
         return ResNet(block, blocks, stem=stem, width=width, channels=channels, head=head)
 
     return build_task(factory, make, domain, **options)
-
-
-class WideHead(nn.Module):
-    """A sigma(W z), in which the first `trained` neurons are trained and the others stay random.
-
-    Random neurons have gradients too, which a client shares. A server that trains the network
-    leaves them as they were drawn (`random_weights`).
-    """
-
-    def __init__(
-        self,
-        features: int,
-        neurons: int,
-        trained: int,
-        classes: int,
-        rng: Rng,
-        deviation: float | None = None,
-    ) -> None:
-        """Draw the random neurons from the key, and the rest as PyTorch does."""
-        super().__init__()
-        self.trained = trained
-        self.hidden = nn.Linear(features, neurons, bias=False)
-        self.head = nn.Linear(neurons, classes)
-        random = neurons - trained
-        with torch.no_grad():
-            weight = self.hidden.weight
-            spread = features**-0.5 if deviation is None else deviation
-            weight[trained:] = spread * rng.normal((random, features), like=weight)
-            self.head.weight[:, trained:] = torch.arange(1, classes + 1)[:, None] / random
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return logits `(B, K)`."""
-        logits: Tensor = self.head(relu(self.hidden(features)))
-        return logits
-
-
-def random_weights(model: nn.Module) -> list[Tensor]:
-    """Views of the weights of a network's random neurons.
-
-    Example:
-        >>> task = wide_head_resnet18(width=2, neurons=64, trained=16)
-        >>> [tuple(weights.shape) for weights in random_weights(task.model)]
-        [(48, 16), (10, 48)]
-    """
-    heads = [module for module in model.modules() if isinstance(module, WideHead)]
-    rows = [head.hidden.weight.detach()[head.trained :] for head in heads]
-    return rows + [head.head.weight.detach()[:, head.trained :] for head in heads]
-
-
-def wide_head_resnet18(
-    *,
-    neurons: int = 16384,
-    trained: int = 2048,
-    deviation: float | None = None,
-    head_seed: int = 0,
-    width: int = 64,
-    classes: int = 10,
-    domain: Domain = CIFAR10,
-    seed: int = 0,
-) -> Task:
-    """ResNet-18 with a wide layer of trained and random Gaussian neurons before its head.
-
-        f(x) = A relu(W z(x)),   W = [W1; W2],   A = [A1, A2]
-
-    W2 has v = neurons - trained rows drawn from N(0, I/d), and row i of A2 is the constant i/v, as
-    the tensor method needs. W1 and A1 are initialised as usual and trained. The d features z of an
-    input can then be recovered from the gradient of A2. `utility.train` keeps W2 and A2 fixed.
-
-    Args:
-        neurons: Number m of neurons in the wide layer; the paper's is 512 x 32.
-        trained: Number m - v of neurons that are not random; they come first.
-        deviation: Of the entries of W2; 1 / sqrt(d) if None, 1 in the paper.
-        head_seed: Of the random neurons only.
-        width: Channels of ResNet-18's first stage; 8 times as many features reach the wide layer.
-        classes: Number K of outputs.
-        domain: The space of the images.
-        seed: Of all other weights.
-
-    Example:
-        >>> task = wide_head_resnet18(width=2, neurons=64, trained=16)
-        >>> task.parameters["fc.head.weight"][1, 16:].unique()  # 2 / 48
-        tensor([0.0417])
-
-    Deviations:
-        The paper states both 4096 and 2048 trained neurons for all experiments; the default is
-        2048. Its theory has N(0, I) and inputs of length one; features are about sqrt(d) long, so
-        the rows of W2 are divided by that. Otherwise logit i starts at about 0.4 i sqrt(d), and
-        training shrinks the features to nothing before it learns. The paper adds W2 and A2 after
-        training; here they are present from the start, so that the attacked network is the one
-        that was trained; `deviation=1` is for networks to which they are added afterwards. Rows
-        are numbered from 1, so that no row of A2 is zero. The wide layer has no bias, as in the
-        formula; the head keeps ResNet-18's.
-
-    References:
-        Liu et al., 2024, appendix F (liu2024systematic)
-    """
-    if require_int("trained", trained, at_least=0) >= require_int("neurons", neurons):
-        raise InvalidValue(
-            f"expected fewer trained neurons than the {neurons} there are, got {trained!r}; "
-            "at least one must be random"
-        )
-
-    def make() -> nn.Module:
-        channels, _, _ = require_image_shape("wide_head_resnet18", domain)
-        rng = Rng(head_seed).fork("wide head")
-        head = lambda features: WideHead(  # noqa: E731
-            features, neurons, trained, classes, rng, deviation
-        )
-        blocks = (2, 2, 2, 2)
-        return ResNet(_BasicBlock, blocks, stem="cifar", width=width, channels=channels, head=head)
-
-    require_positive(deviation=deviation)
-    options: dict[str, float] = {"neurons": neurons, "trained": trained}
-    options |= {"head_seed": head_seed, "width": width}
-    options |= {} if deviation is None else {"deviation": deviation}
-    return build_task(wide_head_resnet18, make, domain, **options, classes=classes, seed=seed)

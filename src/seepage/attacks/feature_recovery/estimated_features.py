@@ -19,7 +19,7 @@ from seepage.core import Observation, Rng
 from seepage.core.errors import require_at_least, require_positive
 from seepage.core.rng import require_key
 from seepage.defenses.clip import AddGaussian, AddLaplace
-from seepage.defenses.sparsify import Prune, TopK
+from seepage.defenses.compress import Prune, TopK
 from seepage.probing.heads import Head
 
 # How far starts spread, so that examples of one label do not stay equal.

@@ -37,7 +37,7 @@ _SMOOTHING = 200
 
 
 @dataclass(frozen=True)
-class PatchEmbedding:
+class _PatchEmbedding:
     """Where a network cuts images into patches, and where their slopes are.
 
     Args:
@@ -53,7 +53,7 @@ class PatchEmbedding:
     grid: tuple[int, int]
 
 
-def find_patches(task: Task) -> PatchEmbedding:
+def find_patches(task: Task) -> _PatchEmbedding:
     """Find the patch embedding and the positions, by the gradient of one random image.
 
     Raises:
@@ -68,7 +68,7 @@ def find_patches(task: Task) -> PatchEmbedding:
             positions, first = find_rows(gradient, rows)
             if positions is not None:
                 height, width = slopes.shape[2:]
-                return PatchEmbedding(name, positions, first, (height, width))
+                return _PatchEmbedding(name, positions, first, (height, width))
     raise NotApplicable(
         f"expected {task.name} to cut images into patches by a trained convolution, and to add "
         "trained positions to them, as vision transformers do; use gradient matching"

@@ -50,7 +50,7 @@ _AGREE = 0.03
 
 
 @dataclass(frozen=True, eq=False)
-class FoundImages:
+class _FoundImages:
     """Images that were read.
 
     Args:
@@ -67,7 +67,7 @@ class FoundImages:
 
 def read_images(
     task: Task, update: Update, *, size: int | None, classes: Sequence[int], rng: Rng
-) -> FoundImages:
+) -> _FoundImages:
     """Find the images of a batch by the spans of the gradients, one after the other.
 
     What the first attention read of a patch lies in the span of its gradient. That leaves every
@@ -119,7 +119,7 @@ def read_images(
     rough = hull.image(readers, _aim(readers, hull, rest, _ROUGH[0]).flatten())
     solved = len(images)
     images += [rough] * (size - solved)
-    return FoundImages(torch.stack(images), labels, solved)
+    return _FoundImages(torch.stack(images), labels, solved)
 
 
 def _find_spans(

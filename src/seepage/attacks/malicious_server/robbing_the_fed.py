@@ -17,7 +17,7 @@ from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, requir
 from seepage.core.rng import require_key
 from seepage.data.load import load, require_split
 from seepage.defenses.clip import Clip
-from seepage.defenses.sparsify import Dropout
+from seepage.defenses.compress import Dropout
 from seepage.probing.usable_update import require_usable
 
 

@@ -31,12 +31,12 @@ from seepage.report.page.document import (
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.opening import assumptions, opening, rerun_section
 from seepage.report.page.people_section import (
-    Shown,
     pair,
     people_section,
     record_section,
     unscored_section,
 )
+from seepage.report.page.picture import Shown
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
 from seepage.report.unscored import residual_of, tell_proof, unscored

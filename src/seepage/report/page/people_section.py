@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from seepage.audit.record import Record
-from seepage.domains.box import Vector
-from seepage.report.contact_sheet import draw_image
 from seepage.report.leak import (
     Amount,
     Attempt,
@@ -38,7 +33,7 @@ from seepage.report.page.document import (
     make_scrollable,
     table,
 )
-from seepage.report.page.personal_data import find_personal_data
+from seepage.report.page.picture import Shown, picture
 from seepage.report.unscored import residual_of, tell_proof, unscored
 from seepage.report.words import (
     count_noun,
@@ -51,14 +46,10 @@ from seepage.report.words import (
     threat_words,
 )
 
-# Longest side of a picture, in pixels; larger images are reduced.
-LARGEST = 96
-POINTS = 160
 # With many people only the worst-off are drawn, so that the page stays small enough to send.
 PEOPLE = 24
 BYTES = 4_000_000
 
-Shown = Tensor | tuple[str, ...]
 # The private input of an attempt, or what came back; None if it was not kept.
 Look = Callable[[Attempt], Shown | None]
 
@@ -226,115 +217,6 @@ def _alt(attempt: Attempt) -> str:
 
 def _name(victim: Victim) -> str:
     return f"{victim[0]} #{victim[1]}"
-
-
-def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
-    """Draw an image `(C, H, W)` as pixels, words as text, and other tensors as lines.
-
-    Args:
-        values: One person's input or a guess at it, in natural units or in words.
-        alt: What it shows, for screen readers.
-        over: The truth under a guess: lines are drawn over it, and words that differ are marked.
-    """
-    if not isinstance(values, Tensor):
-        return _draw_words(values, over=over if isinstance(over, tuple) else values)
-    if values.ndim == 1:
-        said = Vector(tuple(values.shape)).words(values)
-        return _draw_columns(said, said)
-    if values.ndim == 3:
-        return element("img", {"class": "pixels", "src": _png(values), "alt": alt})
-    return _draw_signal(values, alt=alt, over=over if isinstance(over, Tensor) else None)
-
-
-def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
-    """A text or the columns of a row; words that differ from the truth are marked.
-
-    Words of the text that came back in another place are told from wrong ones, and what looks like
-    personal data is highlighted.
-
-    Example:
-        >>> _draw_words(("good", "night"), over=("good", "morrow"))
-        '<p class="said"><span>good</span> <mark>night</mark> </p>'
-        >>> _draw_words(("night", "_"), over=("good", "night"))
-        '<p class="said"><span class="elsewhere">night</span> <mark>_</mark> </p>'
-    """
-    if all(": " in word for word in (*said, *over)):
-        return _draw_columns(said, over)
-    kinds, pool = find_personal_data(over), set(over)
-    places = {word: kind for word, kind in zip(over, kinds, strict=True) if kind}
-    marked = []
-    for ours, theirs in zip(said, over, strict=True):
-        tag = "span" if ours in pool else "mark"
-        classes = ["elsewhere"] if ours in pool and ours != theirs else []
-        kind = places.get(ours, "")
-        classes += ["personal"] if kind else []
-        options = {"class": " ".join(classes)} if classes else {}
-        options |= {"title": kind} if kind else {}
-        marked.append(join_markup(element(tag, options or None, ours), " "))
-    return element("p", {"class": "said"}, *marked)
-
-
-def _draw_columns(said: tuple[str, ...], over: tuple[str, ...]) -> Markup:
-    """A row as a table of its columns: the truth, and what came back where it differs.
-
-    Example:
-        >>> "<td><mark>61</mark></td>" in _draw_columns(("age: 61",), ("age: 58",))
-        True
-    """
-    rows = []
-    for ours, theirs in zip(said, over, strict=True):
-        name, _, value = ours.partition(": ")
-        truth = theirs.partition(": ")[2]
-        shown = element("span" if ours == theirs else "mark", None, value)
-        cells = [element("td", None, shown)]
-        if over is not said:
-            cells.insert(0, element("td", {"class": "faint"}, truth))
-        rows.append(element("tr", None, element("th", {"scope": "row"}, name), *cells))
-    heads = ["column", "value"] if over is said else ["column", "truth", "guess"]
-    head = element("tr", None, *(element("th", {"scope": "col"}, one) for one in heads))
-    return make_scrollable("one row", element("table", {"class": "columns"}, head, *rows))
-
-
-def _png(image: Tensor) -> str:
-    """An image `(C, H, W)` in [0, 1] as a data address; a small one keeps its pixels.
-
-    Example:
-        >>> _png(torch.zeros(1, 2, 2))[:22]
-        'data:image/png;base64,'
-    """
-    drawn, kept = draw_image(image), io.BytesIO()
-    drawn.thumbnail((LARGEST, LARGEST))
-    drawn.save(kept, format="png", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode("ascii")
-
-
-def _draw_signal(values: Tensor, *, alt: str, over: Tensor | None) -> Markup:
-    """A signal `(C, L)` or `(L,)` as one line per channel."""
-    layers = {"under": over, None: values}
-    drawn = {kind: _thin(layer) for kind, layer in layers.items() if layer is not None}
-    low = min(float(lines.min()) for lines in drawn.values())
-    high = max(float(lines.max()) for lines in drawn.values())
-    lines = [
-        _draw_line((line - low) / max(high - low, 1e-12), kind)
-        for kind, channels in drawn.items()
-        for line in channels
-    ]
-    frame = {"class": "signal", "viewBox": "0 0 96 40", "role": "img", "aria-label": alt}
-    return element("svg", frame, *lines)
-
-
-def _thin(values: Tensor) -> Tensor:
-    """Channels `(C, L)` with about `POINTS` values each at most."""
-    lines = values.nan_to_num().reshape(-1, values.shape[-1])
-    return lines[:, :: max(1, lines.shape[-1] // POINTS)]
-
-
-def _draw_line(heights: Tensor, kind: str | None) -> Markup:
-    """A line of heights in [0, 1]."""
-    across = torch.linspace(2, 94, len(heights)).tolist()
-    pairs = zip(across, heights.tolist(), strict=True)
-    points = " ".join(f"{x:.1f},{36 - 32 * y:.1f}" for x, y in pairs)
-    return element("polyline", {"class": kind, "points": points})
 
 
 # Rows written as HTML, for readers without scripts and for paper; the script has all of them.

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
-from seepage.report.bound_words import (
-    ceiling_words,
+from seepage.report.headroom import (
+    Headroom,
+    Standing,
     closest_words,
     error_words,
+    reached,
     read_headroom,
+    scenes,
     silences,
 )
-from seepage.report.headroom import Headroom, Standing, reached, scenes
 from seepage.report.intervals import Interval, median_interval
 from seepage.report.leak import (
     REFERENCES,
@@ -317,7 +319,7 @@ def _bound_strip(
     speaking = sorted((h for h in group if h.speaks), key=lambda headroom: hues[headroom.bound])
     height = ATTACKS + LANE * len(speaking)
     worst = f"worst-off {decibels(floor[0].psnr)}" if floor else "not attacked"
-    said = [worst, *(f"{h.bound} {ceiling_words(h.middle)}" for h in speaking)]
+    said = [worst, *(f"{h.bound} {h.middle.words()}" for h in speaking)]
     lanes = [
         _draw_lane(headroom, hues[headroom.bound], ATTACKS + LANE * number + LANE // 2, axis)
         for number, headroom in enumerate(speaking)
@@ -362,7 +364,7 @@ def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
 
 def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Markup:
     key = "{} #{}".format(*person.victim)
-    tip = f"{key}: {ceiling_words(person)} by {bound}"
+    tip = f"{key}: {person.words()} by {bound}"
     return element(
         "rect",
         {"class": kind, "x": f"{axis.place(person.ceiling)}%", "y": middle - 5, "width": 2,
