@@ -284,6 +284,16 @@ def test_a_search_that_starts_slowly_gets_into_the_second_round():
     assert rehearse._keep_a_slow_one(strong, strong[:2], 2) == strong[:2]
 
 
+@pytest.mark.parametrize(("behind", "ahead"), [(0.7, True), (1.3, False)])
+def test_a_search_that_whitens_wins_unless_it_is_clearly_behind(behind, ahead):
+    options = {"tv": 1e-2}, {"tv": 1e-2, "distance": "whitened", "optimiser": "lbfgs"}
+    plain, whitened = (Contender("inverting_gradients", one) for one in options)
+    latest = {plain: Trial(str(plain), 300, (12.0,))}
+    latest[whitened] = Trial(str(whitened), 300, (12.0 - behind,))
+    expected = rehearse._expect_scores(latest, (), "psnr", more=0.5)
+    assert (expected[whitened] > expected[plain]) is ahead
+
+
 @pytest.mark.slow
 def test_behind_pruning_a_smooth_network_is_searched_with_a_fading_prior(photos, public):
     task = sp.zoo.cnn(variant="cnn3-v3", domain=photos.domain)
@@ -364,6 +374,8 @@ def test_guesses_are_combined_without_the_truth(photos, task):
     noisy = sp.Reconstruction(batch.inputs + noise[0], batch.labels)
     mean = combine("mean", seen, [noisy, swapped])
     assert (psnr(mean, batch) > psnr(noisy, batch) + 1.5).all()
+    # What explains far less of the update would only blur the rest.
+    assert combine("mean", seen, [wrong, right]) is right
 
 
 def test_forecasts_cover_nine_in_ten():

@@ -12,21 +12,29 @@ from seepage.attacks.certificate import residual
 from seepage.attacks.tableak import align_members
 from seepage.core import Observation, Reconstruction
 
+# A guess that leaves this many times as much of the update unexplained only blurs a mean.
+_FAR = 4.0
+
 
 def combine(rule: str, seen: Observation, guesses: Sequence[Reconstruction]) -> Reconstruction:
     """Make one guess of several, without the truth.
 
     Args:
         rule: "first" takes the first, "residual" the one whose update is nearest to the observed
-            one, "mean" the mean of all, person by person.
+            one, "mean" the mean of all that explain the update about as well, person by person.
         seen: What was observed.
         guesses: Of the attacks that were chosen, the best first.
     """
     first = guesses[0]
     if rule == "residual":
         return min(guesses, key=lambda guess: _residual(seen, guess))
-    alike = [guess for guess in guesses if guess.inputs.shape == first.inputs.shape]
-    if rule != "mean" or len(alike) < 2:
+    if rule != "mean" or len(guesses) < 2:
+        return first
+    left = [_residual(seen, guess) for guess in guesses]
+    near = [guess for guess, one in zip(guesses, left, strict=True) if one <= _FAR * min(left)]
+    first = near[0]
+    alike = [guess for guess in near if guess.inputs.shape == first.inputs.shape]
+    if len(alike) < 2:
         return first
     rows = torch.stack([guess.inputs.flatten(1) for guess in alike])
     anybody = torch.zeros(len(first.inputs), dtype=torch.long)

@@ -94,6 +94,11 @@ class Contender:
     searches: bool = True
 
     @property
+    def whitens(self) -> bool:
+        """Whether weak directions of the gradient count as well, as transformers need it."""
+        return self.options.get("distance") == "whitened"
+
+    @property
     def starts_slowly(self) -> bool:
         """Whether its prior ends so weak that a short search says little about a long one."""
         weight = self.options.get("tv")
