@@ -12,10 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 303,
-    "lines": 60_745,
-    "public names": 1_198,
-    "single-user modules": 31,
+    "files": 304,
+    "lines": 60_871,
+    "public names": 1_199,
+    "single-user modules": 32,
 }
 
 

@@ -34,7 +34,8 @@ from seepage.core.errors import SeepageError
 from seepage.data.dataset import Dataset
 from seepage.rehearsal import Auto
 from seepage.rehearsal.auto_attack import EFFORTS
-from seepage.rehearsal.rehearse import Rehearsal, count_steps
+from seepage.rehearsal.rehearse import count_steps
+from seepage.rehearsal.simulated_clients import Rehearsal
 from seepage.search.many import attack_many
 
 FIXED: dict[str, Callable[[int], Attack]] = {

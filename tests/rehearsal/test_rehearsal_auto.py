@@ -15,21 +15,19 @@ from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
 from seepage.core.race import Race, Trial
+from seepage.core.reconstruction import Trace
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
+from seepage.rehearsal.combine import MeanOfStarts
 from seepage.rehearsal.portfolio import Contender, list_contenders
-from seepage.rehearsal.rehearse import (
-    Rehearsal,
-    Rung,
-    combine,
-    make_forecast,
-    simulate_client,
-)
+from seepage.rehearsal.rehearse import Rung, combine, make_forecast
+from seepage.rehearsal.simulated_clients import Rehearsal, simulate_client
 from seepage.search.runner import Runner
 from seepage.testing import check_attack
 from seepage.threats.threat import Threat
 
 SMALL = Effort(640, (2, 1), (1, 1))
 RUNGS = (Rung(2, 1, 20), Rung(1, 2, 20))
+TRACE = Trace((1.0, 0.5), finals=(0.5,))
 SEARCHES = (Contender("inverting_gradients", {"tv": 1e-2}), Contender("inverting_gradients"))
 
 
@@ -262,14 +260,62 @@ def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(pho
     by_name = {str(one): [guess] for one, guess in zip(SEARCHES, near, strict=True)}
     level = tuple(Trial(str(SEARCHES[0]), steps, (20.0,)) for steps in (20, 40))
     team = rehearse._choose_team(rehearsal, SEARCHES, by_name, level, 3.0)
-    assert (team.size, team.rule, team.doublings) == (2, "mean", 2.0)
+    assert (team.members, team.rule, team.doublings) == (SEARCHES, "mean", 2.0)
     # One round does not tell what the steps are worth.
-    assert rehearse._choose_team(rehearsal, SEARCHES, by_name, level[:1], 3.0).size == 1
+    assert (
+        rehearse._choose_team(rehearsal, SEARCHES, by_name, level[:1], 3.0).members == SEARCHES[:1]
+    )
     # A search that gains much with every doubling needs the steps for itself.
     trials = tuple(
         Trial(str(SEARCHES[0]), steps, (score,)) for steps, score in ((20, 0), (40, 200))
     )
-    assert rehearse._choose_team(rehearsal, SEARCHES, by_name, trials, 3.0).size == 1
+    assert rehearse._choose_team(rehearsal, SEARCHES, by_name, trials, 3.0).members == SEARCHES[:1]
+
+
+def test_the_mean_of_starts_is_nearer_than_one_if_the_starts_err_apart(photos, task):
+    batch = photos.take([0])
+    truth, seen = batch.inputs, observe(task, batch)
+
+    def guess(_, *, rng):
+        return sp.Reconstruction(truth + 0.1 * rng.normal(truth.shape, like=truth), trace=TRACE)
+
+    def fails_once(seen, *, rng):
+        if rng == sp.rng(0).fork("start", 1):
+            raise NotApplicable("this start")
+        return guess(seen, rng=rng)
+
+    def measure_error(attack):
+        return (attack(seen, rng=sp.rng(0)).inputs - truth).square().mean().item()
+
+    one, eight = (measure_error(MeanOfStarts(guess, starts)) for starts in (1, 8))
+    # Clamping to the domain only brings a guess nearer.
+    assert eight < one / 4
+    assert MeanOfStarts(guess, 8)(seen, rng=sp.rng(0)).trace.restarts == 8
+    assert MeanOfStarts(fails_once, 8)(seen, rng=sp.rng(0)).trace.restarts == 7
+
+
+def test_starts_share_the_steps_and_none_is_shorter_than_was_rehearsed():
+    contender = replace(SEARCHES[0], start_steps=100)
+    assert [contender.count_starts(steps) for steps in (50, 150, 350, 5_000)] == [1, 1, 3, 8]
+    assert SEARCHES[0].count_starts(5_000) == 1
+    assert str(contender).endswith("mean of starts of 100 steps")
+    assert contender.build(350) == MeanOfStarts(SEARCHES[0].build(116), 3)
+
+
+def test_behind_much_noise_the_steps_go_into_more_starts(photos, task, public):
+    seen = observe(task, photos.take([0]), defense=sp.AddGaussian(100.0))
+    rungs = (Rung(1, 2, 20), Rung(1, 2, 40))
+    chosen = rehearse.rehearse(seen, SEARCHES, public, rungs, chosen=1, steps=200)
+    (contender,) = chosen.contenders
+    assert contender.start_steps == 40
+    *_, alone, mean = chosen.race.trials
+    assert mean.attack == str(contender)
+    assert mean.mean > alone.mean
+    assert rehearse.count_steps(chosen.race, rungs) == 2 * (20 + 40 + 40)
+    # Without noise every further step gains.
+    bare = observe(task, photos.take([0]))
+    (contender,) = rehearse.rehearse(bare, SEARCHES, public, rungs, chosen=1, steps=200).contenders
+    assert contender is SEARCHES[0]
 
 
 def test_a_search_that_starts_slowly_gets_into_the_second_round():
@@ -458,7 +504,9 @@ def test_closed_forms_are_rehearsed_once_for_the_same_people(photos, task, publi
     seen = observe(network, batch, defense=sp.AddGaussian(1e-4))
     attacked, attack = [], Rehearsal.attack
     monkeypatch.setattr(
-        Rehearsal, "attack", lambda self, one, n: attacked.append(one) or attack(self, one, n)
+        Rehearsal,
+        "attack",
+        lambda self, one, n, **start: attacked.append(one) or attack(self, one, n, **start),
     )
     rehearse._remembered.cache_clear()
     contenders = (Contender("analytic_fc", searches=False), *SEARCHES)

@@ -18,7 +18,7 @@ from seepage.inference.rehearsed_test import require_batch_size, score_members
 from seepage.numerics.significance import Rate, monotone_likelihood_ratios
 from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData
-from seepage.rehearsal.rehearse import simulate_client
+from seepage.rehearsal.simulated_clients import simulate_client
 
 # People of rehearsed batches, steps and ridge of the public model, and the fewest public rows.
 _PEOPLE, _STEPS, _RIDGE, _LEAST = 64, 100, 1e-3, 40

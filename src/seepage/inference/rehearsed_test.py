@@ -15,7 +15,7 @@ from seepage.inference.alignment import Whitening, alignment_scores
 from seepage.inference.layer_span import read_layers, span_layers, span_scores, stack_rounds
 from seepage.numerics.significance import evidence
 from seepage.rehearsal.public_data import PublicData
-from seepage.rehearsal.rehearse import simulate_client
+from seepage.rehearsal.simulated_clients import simulate_client
 
 # Public inputs for the whitening of gradients, and rehearsed members, batches and strangers: 40
 # members who are all found show a power above 90 %.

@@ -43,8 +43,9 @@ class Effort:
     """How hard `auto` tries.
 
     Args:
-        steps: All steps of one attack together, at most half of them for the rehearsal. A step is
-            one gradient of the network and one step of the search, for a whole batch.
+        steps: All steps of one attack together, at most half of them for the rounds of the
+            rehearsal. A step is one gradient of the network and one step of the search, for a
+            whole batch.
         contenders: How many race in each round of the rehearsal.
         people: How many people each of them attacks in each round, at least one batch of them.
         chosen: At most so many of the last round attack the update; they share the other steps.

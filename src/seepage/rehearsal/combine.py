@@ -1,16 +1,18 @@
-"""Make one guess of several, without the truth."""
+"""Make one guess of several, without the truth: of several attacks, or of several starts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from seepage.attacks.certificate import residual
 from seepage.attacks.tableak import align_members
-from seepage.core import Observation, Reconstruction
+from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core.errors import SeepageError
+from seepage.search.many import attack_many
 
 # A guess that leaves this many times as much of the update unexplained only blurs a mean.
 _FAR = 4.0
@@ -41,6 +43,48 @@ def combine(rule: str, seen: Observation, guesses: Sequence[Reconstruction]) -> 
     ordered = align_members(rows, anybody, reference=0)
     mean = ordered.mean(0).reshape(first.inputs.shape)
     return replace(first, inputs=seen.task.domain.project(mean), certificate=None)
+
+
+@dataclass(frozen=True)
+class MeanOfStarts:
+    """Searches from several starts, and takes the mean of what they end at, person by person.
+
+    Args:
+        attack: What searches.
+        starts: How many.
+    """
+
+    attack: Attack
+    starts: int
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Attack one update."""
+        (found,) = self.many((observation,), rngs=(rng,))
+        if isinstance(found, SeepageError):
+            raise found
+        return found
+
+    def many(
+        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    ) -> list[Reconstruction | SeepageError]:
+        """Attack several updates, all starts side by side."""
+        keys = [rng.fork("start", number) for rng in rngs for number in range(self.starts)]
+        rows = [seen for seen in observations for _ in range(self.starts)]
+        found = attack_many(self.attack, rows, rngs=keys)
+        return [
+            self._combine(seen, found[place * self.starts : (place + 1) * self.starts])
+            for place, seen in enumerate(observations)
+        ]
+
+    def _combine(
+        self, seen: Observation, guesses: Sequence[Reconstruction | SeepageError]
+    ) -> Reconstruction | SeepageError:
+        able = [guess for guess in guesses if isinstance(guess, Reconstruction)]
+        if not able:
+            return guesses[0]
+        mean = combine("mean", seen, able)
+        finals = tuple(final for guess in able for final in guess.trace.finals)
+        return replace(mean, trace=replace(mean.trace, finals=finals))
 
 
 def _residual(seen: Observation, guess: Reconstruction) -> float:

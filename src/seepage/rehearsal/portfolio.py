@@ -18,6 +18,7 @@ from seepage.core.errors import SeepageError
 from seepage.defenses.chain import chain
 from seepage.defenses.clip import Clip
 from seepage.domains import Tabular, Vector
+from seepage.rehearsal.combine import MeanOfStarts
 from seepage.search.many import attack_many
 
 # What a search does about a defense that it knows: reads off the update what the defense did,
@@ -27,6 +28,8 @@ Knowledge = Literal["adapts", "simulates", "ignores"]
 _COUNTERS = {"iterations": 20}
 # Members of an ensemble, which share the steps.
 _MEMBERS = 8
+# At most so many starts of one search.
+_STARTS = 8
 # Channels of a prior network, which is costly.
 _PRIOR_WIDTH = 16
 # A total variation that falls over the search. What a defense or the others of a batch hide, a
@@ -84,6 +87,8 @@ class Contender:
         read_logits: Whether it reads the gradient at the logits off the update.
         prior_network: Whether it searches for the weights of a network that makes the images.
         searches: Whether it takes steps; closed forms do not.
+        start_steps: If not 0, so many steps are one start at least, and the mean of the starts is
+            the guess.
     """
 
     recipe: str
@@ -92,6 +97,7 @@ class Contender:
     read_logits: bool = False
     prior_network: bool = False
     searches: bool = True
+    start_steps: int = 0
 
     @property
     def whitens(self) -> bool:
@@ -110,11 +116,19 @@ class Contender:
         words = {"adapts": ", adapted", "simulates": "", "ignores": ", ignoring the defense"}
         read = ", reading the logits" if self.read_logits else ""
         read += ", through a prior network" if self.prior_network else ""
+        mean = f", mean of starts of {self.start_steps} steps" if self.start_steps else ""
         called = write_call(self.recipe, self.options) if self.options else self.recipe
-        return f"{called}{read}{words[self.knowledge]}"
+        return f"{called}{read}{words[self.knowledge]}{mean}"
+
+    def count_starts(self, steps: int) -> int:
+        """How many starts share these steps."""
+        return max(1, min(_STARTS, steps // self.start_steps)) if self.start_steps else 1
 
     def build(self, steps: int, *, restarts: int = 1) -> Attack:
         """The attack with this many steps of each restart."""
+        if (starts := self.count_starts(steps)) > 1:
+            each = replace(self, start_steps=0).build(steps // starts, restarts=restarts)
+            return MeanOfStarts(each, starts)
         if not self.searches:
             return InferLabels(ATTACKS.built_in[self.recipe]())
         made = ATTACKS.built_in[self.recipe](**self._count(steps, restarts))
@@ -202,20 +216,27 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender("teacher_forced", {**forced, "step_size": 0.2})
         yield Contender(search, {**falling, "layerwise": 2.5})
         yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
-        yield Contender("systematic", {"tv": _FALLING, **_NEAR})
+        # Where the network normalises by the batch, long steps gain nothing.
+        systematic = Contender("systematic", {"tv": _FALLING, **_NEAR})
+        weak = Contender(search, {"tv": _WEAK, **_LONG_STEPS})
+        first, later = (systematic, weak) if seen.task.mode == "train" else (weak, systematic)
+        yield first
         yield Contender(search, hiding)
         yield Contender(search, falling, read_logits=True)
+        yield later
         yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
     else:
         yield Contender(search, hiding)
         yield Contender("teacher_forced", {**forced, "step_size": 0.2})
         yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
         yield Contender(search, {**falling, "layerwise": 2.5})
-        yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
+        strong = Contender(search, {"tv": 1e-2, **_LONG_STEPS})
+        weak = Contender(search, {"tv": _WEAK, **_LONG_STEPS})
+        yield strong if hidden else weak
         yield Contender("teacher_forced", forced)
         yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
         yield Contender(search, falling)
-    yield Contender(search, {"tv": _WEAK, **_LONG_STEPS})
+        yield weak if hidden else strong
     yield Contender("teacher_forced", {**forced, "step_size": 0.4})
     yield Contender("teacher_forced", {"tv": _FALLING, **forced, **_NEAR})
     yield Contender("teacher_forced", {"tv": 1e-1})

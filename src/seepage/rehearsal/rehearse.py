@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -15,26 +14,20 @@ from typing import TYPE_CHECKING
 import torch
 
 from seepage.attacks.labels.count_labels import estimate_batch_size
-from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
+from seepage.core import Observation, Reconstruction
 from seepage.core.checkpoint import checkpoints
 from seepage.core.digest import digest, stable_repr
-from seepage.core.errors import MissingKnowledge, SeepageError, summarise_error
+from seepage.core.errors import MissingKnowledge, SeepageError
 from seepage.core.progress import staged
 from seepage.core.race import Forecast, Race, Trial
-from seepage.domains import Tabular
 from seepage.rehearsal.combine import combine
-from seepage.scoring import score
-from seepage.scoring.accuracy import FeatureAccuracy
-from seepage.scoring.entrywise import PSNR
-from seepage.search.many import attack_many
-from seepage.threats.threat import Threat, sort_labels
+from seepage.rehearsal.simulated_clients import Rehearsal
+from seepage.threats.threat import Threat
 
 if TYPE_CHECKING:
     from seepage.rehearsal.portfolio import Contender
     from seepage.rehearsal.public_data import PublicData
 
-# Above this a reconstruction is exact to 8 bits and more.
-_HIGHEST = 60.0
 # A doubling of the steps that gains less than this, in dB or as a share of a row, is a plateau.
 _PLATEAU = {"psnr": 0.5, "feature_accuracy": 0.01}
 # Ignoring a defense recovers this much more if the defense only misleads the search.
@@ -77,106 +70,15 @@ class Chosen:
     @classmethod
     def of(cls, race: Race, contenders: Sequence[Contender]) -> Chosen:
         """Find the contenders of a race by their names."""
-        by_name = {str(contender): contender for contender in contenders}
+        starts = {trial.steps for trial in race.trials}
+        several = [replace(one, start_steps=steps) for one in contenders for steps in starts]
+        by_name = {str(one): one for one in (*several, *contenders)}
         means = {trial.attack: trial.mean for trial in race.trials if trial.scores}
         others = sorted(means.keys() - set(race.chosen), key=lambda name: -means[name])
         return cls(
             tuple(by_name[name] for name in race.chosen),
             race,
             tuple(by_name[name] for name in others),
-        )
-
-
-def simulate_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
-    """What the adversary would see if the client had this batch.
-
-    Args:
-        seen: What the adversary sees of the client; neither its update nor its labels are used.
-        batch: Public inputs.
-        rng: Randomness of the rehearsed client, which the real one does not share.
-    """
-    client, threat = seen.simulate.client, Threat.of(seen)
-    if client is not None:
-        return threat.observe_broadcast(client, seen.task, batch, rng=rng)
-    update = seen.simulate(batch.inputs, batch.labels).detach()
-    labels = batch.labels[sort_labels(batch.labels)] if threat.knows_labels else None
-    return replace(seen, update=update, labels=labels)
-
-
-def _give_known_targets(seen: Observation, batch: Batch) -> Batch:
-    """Replace targets by known ones if no network predicts such, as labels with weights."""
-    known, task = seen.labels, seen.task
-    if (
-        known is None
-        or known.ndim == 1
-        or known.shape[1:] in (task.target_shape, task.output_shape)
-    ):
-        return batch
-    return Batch(batch.inputs, known[torch.arange(len(batch)) % len(known)])
-
-
-@dataclass(frozen=True, eq=False)
-class Rehearsal:
-    """Updates that the adversary made itself, of people whom it knows.
-
-    Args:
-        seen: What it sees of each.
-        people: Their inputs.
-        domain: What an input is.
-    """
-
-    seen: tuple[Observation, ...]
-    people: tuple[Batch, ...]
-    domain: Domain
-
-    @classmethod
-    def of(cls, seen: Observation, public: PublicData, *, batches: int, size: int) -> Rehearsal:
-        """Draw batches of public inputs, and be the client of each."""
-        key, domain = Rng(0).fork("rehearsal"), seen.task.domain
-        people = tuple(
-            _give_known_targets(seen, public.draw(size, seen.task, rng=key.fork("people", i)))
-            for i in range(batches)
-        )
-        updates = (
-            simulate_client(seen, batch, rng=key.fork("client", i))
-            for i, batch in enumerate(people)
-        )
-        return cls(tuple(updates), people, domain)
-
-    @property
-    def metric(self) -> Metric:
-        """How much of an input came back."""
-        return FeatureAccuracy() if isinstance(self.domain, Tabular) else PSNR()
-
-    def attack(self, attack: Attack, batches: int) -> list[Reconstruction | SeepageError]:
-        """Attack the first batches; whatever fails is an error of this attack alone."""
-        keys = [Rng(0).fork("rehearsal", "attack", i) for i in range(batches)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                return attack_many(attack, self.seen[:batches], rngs=keys)
-            except Exception as error:  # noqa: BLE001 - the others race on
-                known = isinstance(error, SeepageError)
-                failed = error if known else SeepageError(summarise_error(error))
-                return [failed] * batches  # type: ignore[list-item]
-
-    def score(self, guesses: Sequence[Reconstruction]) -> tuple[float, ...]:
-        """How much of each person came back, at most 60 dB."""
-        pairs = zip(guesses, self.people, strict=False)
-        return tuple(value for guess, batch in pairs for value in self._score(guess, batch))
-
-    def _score(self, guess: Reconstruction, batch: Batch) -> list[float]:
-        low, high = getattr(self.domain, "bounds", (0.0, 1.0))
-        own = Reconstruction(guess.inputs.cpu().float())
-        truth = Batch(batch.inputs.cpu().float(), batch.labels.cpu())
-        metric, domain = self.metric, self.domain
-        found = score(own, truth, metrics=(metric,), low=low, peak=high - low, domain=domain)
-        return (
-            found[metric.name]
-            .double()
-            .nan_to_num(nan=0.0, posinf=_HIGHEST)
-            .clamp(max=_HIGHEST)
-            .tolist()
         )
 
 
@@ -272,24 +174,31 @@ def _run(
         computed = [one for one in computed if latest[one].scores]
     able = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
     team = _choose_team(rehearsal, able, guesses, trials, _doublings(steps, rungs[-1]))
-    left, scores = able[: team.size], team.scores
-    gain = max(0.0, _measure_gain(str(left[0]), trials))
+    began = time.perf_counter()
+    if len(rungs) > 1 and len(team.members) == 1:
+        team = _try_several_starts(rehearsal, team, rungs[-1], guesses, trials, steps)
+    starting = time.perf_counter() - began
+    gain = max(0.0, _measure_gain(str(team.members[0]), trials))
     race = Race(
         metric=metric,
         trials=tuple(trials),
-        chosen=tuple(map(str, left)),
+        chosen=tuple(map(str, team.members)),
         rule=team.rule,
-        forecast=make_forecast(scores, metric, gain=gain * team.doublings) if scores else None,
+        forecast=make_forecast(team.scores, metric, gain=gain * team.doublings)
+        if team.scores
+        else None,
         rising=gain > _PLATEAU[metric],
         masked=_is_masked(trials, contenders, metric),
         made_up=made_up,
     )
     # On a GPU the batches of a round are attacked side by side.
     rows = 1 if next(iter(rehearsal.seen[0].update)).is_cuda else rungs[-1].batches
-    each = [seconds[-1][one] / (rows * rungs[-1].steps) for one in left if one.searches]
+    last = {str(one): spent for one, spent in seconds[-1].items()}
+    searches = [str(replace(one, start_steps=0)) for one in team.members if one.searches]
+    each = [last[one] / (rows * rungs[-1].steps) for one in searches]
     return replace(
         Chosen.of(race, contenders),
-        spent=sum(sum(one.values()) for one in seconds),
+        spent=sum(sum(one.values()) for one in seconds) + starting,
         each=fmean(each) if each else 0.0,
     )
 
@@ -353,9 +262,9 @@ def _try(
 
 @dataclass(frozen=True)
 class _Team:
-    """So many of the best, how their guesses are combined, and how that went in rehearsal."""
+    """Some of the best, how their guesses are combined, and how that went in rehearsal."""
 
-    size: int
+    members: tuple[Contender, ...]
     rule: str
     scores: tuple[float, ...]
     doublings: float
@@ -376,7 +285,7 @@ def _choose_team(
     """
     rounds = {trial.steps for trial in trials if trial.steps}
     gain = max(0.0, _measure_gain(str(ranked[0]), trials)) / 2
-    best, highest = _Team(1, "first", (), doublings), -math.inf
+    best, highest = _Team((ranked[0],), "first", (), doublings), -math.inf
     for size in range(1, len(ranked) + 1):
         searches = sum(one.searches for one in ranked[:size])
         if searches > 1 and len(rounds) < 2:
@@ -388,8 +297,42 @@ def _choose_team(
             scores = rehearsal.score([combine(rule, seen, each) for seen, each in pairs])
             expected = fmean(scores) + gain * shared if scores else -math.inf
             if expected > highest:
-                best, highest = _Team(size, rule, scores, max(0.0, shared)), expected
+                members = tuple(ranked[:size])
+                best, highest = _Team(members, rule, scores, max(0.0, shared)), expected
     return best
+
+
+def _try_several_starts(
+    rehearsal: Rehearsal,
+    team: _Team,
+    rung: Rung,
+    guesses: Mapping[str, Sequence[Reconstruction]],
+    trials: list[Trial],
+    steps: int,
+) -> _Team:
+    """Where more steps gain nothing, search from another start, and see if the mean is nearer.
+
+    Behind noise a longer search fits the noise, from each start in another way. If starts err
+    independently, and two halve that part of the squared error, more starts divide it further.
+    """
+    (leader,) = team.members
+    gain, metric = _measure_gain(str(leader), trials), rehearsal.metric.name
+    if metric != "psnr" or not leader.searches or not team.scores or gain > _PLATEAU[metric]:
+        return team
+    several = replace(leader, start_steps=rung.steps)
+    with staged(f"rehearsing {several}"):
+        found = rehearsal.attack(leader.build(rung.steps), rung.batches, start=1)
+    again = [guess for guess in found if isinstance(guess, Reconstruction)]
+    if len(again) < len(found):
+        return team
+    pairs = zip(rehearsal.seen, guesses[str(leader)], again, strict=False)
+    scores = rehearsal.score([combine("mean", seen, both) for seen, *both in pairs])
+    trials.append(Trial(str(several), rung.steps, scores))
+    starts = several.count_starts(steps)
+    one, two = (10 ** (-fmean(each) / 10) for each in (team.scores, scores))
+    error = max(one - 2 * (one - two) * (1 - 1 / starts), two / starts)
+    gained = 10 * math.log10(one / error) - gain / 2 * math.log2(starts)
+    return _Team((several,), "first", scores, 0.0) if gained > 0 else team
 
 
 def _measure_gain(attack: str, trials: Sequence[Trial]) -> float:

@@ -1,0 +1,117 @@
+"""Clients that the adversary plays itself, on public inputs, and what its attacks bring back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
+from seepage.core.errors import SeepageError, summarise_error
+from seepage.domains import Tabular
+from seepage.rehearsal.public_data import PublicData
+from seepage.scoring import score
+from seepage.scoring.accuracy import FeatureAccuracy
+from seepage.scoring.entrywise import PSNR
+from seepage.search.many import attack_many
+from seepage.threats.threat import Threat, sort_labels
+
+# Above this a reconstruction is exact to 8 bits and more.
+_HIGHEST = 60.0
+
+
+def simulate_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
+    """What the adversary would see if the client had this batch.
+
+    Args:
+        seen: What the adversary sees of the client; neither its update nor its labels are used.
+        batch: Public inputs.
+        rng: Randomness of the rehearsed client, which the real one does not share.
+    """
+    client, threat = seen.simulate.client, Threat.of(seen)
+    if client is not None:
+        return threat.observe_broadcast(client, seen.task, batch, rng=rng)
+    update = seen.simulate(batch.inputs, batch.labels).detach()
+    labels = batch.labels[sort_labels(batch.labels)] if threat.knows_labels else None
+    return replace(seen, update=update, labels=labels)
+
+
+def _give_known_targets(seen: Observation, batch: Batch) -> Batch:
+    """Replace targets by known ones if no network predicts such, as labels with weights."""
+    known, task = seen.labels, seen.task
+    if (
+        known is None
+        or known.ndim == 1
+        or known.shape[1:] in (task.target_shape, task.output_shape)
+    ):
+        return batch
+    return Batch(batch.inputs, known[torch.arange(len(batch)) % len(known)])
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """Updates that the adversary made itself, of people whom it knows.
+
+    Args:
+        seen: What it sees of each.
+        people: Their inputs.
+        domain: What an input is.
+    """
+
+    seen: tuple[Observation, ...]
+    people: tuple[Batch, ...]
+    domain: Domain
+
+    @classmethod
+    def of(cls, seen: Observation, public: PublicData, *, batches: int, size: int) -> Rehearsal:
+        """Draw batches of public inputs, and be the client of each."""
+        key, domain = Rng(0).fork("rehearsal"), seen.task.domain
+        people = tuple(
+            _give_known_targets(seen, public.draw(size, seen.task, rng=key.fork("people", i)))
+            for i in range(batches)
+        )
+        updates = (
+            simulate_client(seen, batch, rng=key.fork("client", i))
+            for i, batch in enumerate(people)
+        )
+        return cls(tuple(updates), people, domain)
+
+    @property
+    def metric(self) -> Metric:
+        """How much of an input came back."""
+        return FeatureAccuracy() if isinstance(self.domain, Tabular) else PSNR()
+
+    def attack(
+        self, attack: Attack, batches: int, *, start: int = 0
+    ) -> list[Reconstruction | SeepageError]:
+        """Attack the first batches; whatever fails is an error of this attack alone."""
+        keys = [Rng(start).fork("rehearsal", "attack", i) for i in range(batches)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return attack_many(attack, self.seen[:batches], rngs=keys)
+            except Exception as error:  # noqa: BLE001 - the others race on
+                known = isinstance(error, SeepageError)
+                failed = error if known else SeepageError(summarise_error(error))
+                return [failed] * batches  # type: ignore[list-item]
+
+    def score(self, guesses: Sequence[Reconstruction]) -> tuple[float, ...]:
+        """How much of each person came back, at most 60 dB."""
+        pairs = zip(guesses, self.people, strict=False)
+        return tuple(value for guess, batch in pairs for value in self._score(guess, batch))
+
+    def _score(self, guess: Reconstruction, batch: Batch) -> list[float]:
+        low, high = getattr(self.domain, "bounds", (0.0, 1.0))
+        own = Reconstruction(guess.inputs.cpu().float())
+        truth = Batch(batch.inputs.cpu().float(), batch.labels.cpu())
+        metric, domain = self.metric, self.domain
+        found = score(own, truth, metrics=(metric,), low=low, peak=high - low, domain=domain)
+        return (
+            found[metric.name]
+            .double()
+            .nan_to_num(nan=0.0, posinf=_HIGHEST)
+            .clamp(max=_HIGHEST)
+            .tolist()
+        )
