@@ -9,30 +9,9 @@ from benchmarks import paper_page, papers, results_page, smoke
 from benchmarks.provenance import RESULTS
 
 from seepage_papers.judge import claims
-from seepage_papers.reading import load_table, names, parse_table
+from seepage_papers.reading import load_table, names
 from seepage_papers.reproduction import different
 from seepage_papers.shortfall import attacks_alone, shortfalls
-
-SHORT = """
-title = "T"
-paper = "geiping2020inverting"
-place = "Table 0"
-claim = "C."
-[scenario]
-data = { name = "photos" }
-models = { name = "mlp" }
-attacks = { name = "analytic_fc" }
-[[rows]]
-label = "$steps steps"
-cause = "Few steps."
-[[rows]]
-label = "b"
-[[published]]
-measure = "MEASURE"
-values = [[20.0], [20.0]]
-[scale.smoke]
-steps = 3
-"""
 
 
 def line(row, found, *, measure="psnr", statistic="mean"):
@@ -55,8 +34,10 @@ def line(row, found, *, measure="psnr", statistic="mean"):
         ("psnr", None, True),
     ],
 )
-def test_a_cell_that_falls_short_has_its_cause_or_says_that_it_has_none(measure, found, short):
-    table = parse_table("999-table0", SHORT.replace("MEASURE", measure))
+def test_a_cell_that_falls_short_has_its_cause_or_says_that_it_has_none(
+    measure, found, short, small_table
+):
+    table = small_table(measure)
     assert "cause" not in table.cells("smoke")[0].scenario
     lines = [line(row, found, measure=measure) for row in ("3 steps", "b")]
     missed = shortfalls(table, {"lines": lines, "values": {"steps": 3}})
@@ -64,8 +45,8 @@ def test_a_cell_that_falls_short_has_its_cause_or_says_that_it_has_none(measure,
     assert told == ([("3 steps", "Few steps."), ("b", "cause not known")] if short else [])
 
 
-def test_a_spread_is_never_too_small():
-    table = parse_table("999-table0", SHORT.replace("MEASURE", "psnr"))
+def test_a_spread_is_never_too_small(small_table):
+    table = small_table()
     spread = line("b", 1.0, statistic="deviation")
     assert shortfalls(table, {"lines": [spread], "values": {"steps": 3}}) == []
 

@@ -15,7 +15,7 @@ from seepage_papers.chosen import RULES
 from seepage_papers.cost import cost
 from seepage_papers.measures import MEASURES, STATISTICS
 from seepage_papers.prepare import without_preparation
-from seepage_papers.reading import load_table, names, parse_table
+from seepage_papers.reading import load_table, names
 from seepage_papers.run import build, source
 from seepage_papers.sources import SOURCES
 from seepage_papers.table import SCALES
@@ -126,28 +126,9 @@ def test_a_missing_name_is_one_sentence():
         load_table("003-tabel1")
 
 
-MINIMAL = """
-title = "T"
-paper = "geiping2020inverting"
-place = "Table 0"
-claim = "C."
-[scenario]
-data = { name = "photos" }
-models = { name = "mlp" }
-attacks = { name = "analytic_fc" }
-[[rows]]
-label = "a"
-[[rows]]
-label = "b"
-[[published]]
-values = [[1.0]]
-[scale.smoke]
-"""
-
-
-def test_numbers_that_do_not_fit_the_table_are_refused():
+def test_numbers_that_do_not_fit_the_table_are_refused(small_table):
     with pytest.raises(InvalidValue, match="expected 2 rows of 1 values of psnr in 999-table0"):
-        parse_table("999-table0", MINIMAL)
+        small_table(values="[[1.0]]")
 
 
 def test_the_pages_of_results_are_what_the_records_make():
