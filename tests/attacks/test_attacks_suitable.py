@@ -7,6 +7,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.applicability import attacks_on, check_applicability, require_kind
 from seepage.core.errors import NotApplicable
+from seepage.rehearsal import auto
 
 ON_TEXTS = {"bag_of_words", "dager", "token_span"}
 PHOTOS = sp.data.load("photos")
@@ -46,6 +47,25 @@ def test_what_is_chosen_runs_and_what_is_not_would_refuse():
         assert found.refused[name]
         with pytest.raises(NotApplicable):
             getattr(sp.attacks, name)()(observation, rng=sp.rng(0))
+
+
+def test_where_nothing_applies_auto_says_why_in_one_line_and_lists_the_rest_below():
+    class Severed(nn.Linear):
+        """Cuts its own graph, so that no update depends on the input."""
+
+        def forward(self, inputs):
+            return super().forward(torch.zeros_like(inputs.flatten(1)))
+
+    task = sp.Task(Severed(3072, 10), sp.cross_entropy, PHOTOS.domain)
+    observation = seen(task, 2, sp.Threat(knows_labels=True))
+    refused = check_applicability(observation).refused
+    with pytest.raises(NotApplicable) as raised:
+        auto()(observation, rng=sp.rng(0))
+    first, *rest = str(raised.value).splitlines()
+    assert first.startswith("no attack applies to this update; inverting_gradients")
+    assert "does not change with the inputs" in first
+    assert len(first) < 250
+    assert {line.partition(":")[0] for line in rest} >= set(refused)
 
 
 def test_labels_that_cannot_be_inferred_are_a_reason():

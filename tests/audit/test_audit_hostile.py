@@ -318,13 +318,14 @@ def test_a_flipped_byte_of_a_database_is_noticed_or_changes_nothing(place, where
 def test_purging_leaves_scores_and_nothing_private(place):
     out = place / "out"
     (out / "contact_sheet.png").write_text("private")
-    Checkpoints(out / "checkpoints").save("0" * 24, [torch.ones(1)])
+    for name in ("0" * 24, f"race-{'0' * 24}"):
+        Checkpoints(out / "checkpoints").save(name, [torch.ones(1)])
     (out / "artifacts" / "notes.txt").write_text("mine")
     report(out)
     assert "embeds private inputs of 1 person and guesses" in (out / "report.html").read_text()
     done = CliRunner().invoke(app, ["purge", str(out)])
     assert done.exit_code == 0, done.output
-    assert "4 files removed" in done.output
+    assert "5 files removed" in done.output
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     reports = {f"report.{end}" for end in ("html", "md", "csv", "json")}
     assert left - reports == {

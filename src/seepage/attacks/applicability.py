@@ -6,8 +6,7 @@ inputs made of numbers, and it runs only if a spec or a caller names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Attack, Domain, Observation, Rng
-from seepage.core.errors import NotApplicable, SeepageError, summarise_error
+from seepage.core.errors import NotApplicable, SeepageError, explain_errors
 from seepage.domains import Image, Signal, Tabular, Tokens, Vector
 from seepage.probing.usable_update import require_continuous, require_usable
 
@@ -112,7 +111,9 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
         if conditions.require is None or name not in fitting:
             continue
         try:
-            with _foreign_errors_as_reasons(observation):
+            with explain_errors(
+                NotApplicable, f"{observation.task.name} cannot be run in this way, it raised"
+            ):
                 conditions.require(observation)
         except SeepageError as error:
             refused[name] = str(error).splitlines()[0]
@@ -122,23 +123,27 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
     return Applicability(tuple(chosen), MappingProxyType(refused))
 
 
+def explain_refusals(refused: Mapping[str, str]) -> str:
+    """Say why no attack applies: in the first line for the most general one, then for each.
+
+    Args:
+        refused: Each attack that was considered, with the reason.
+
+    Example:
+        >>> print(explain_refusals({"rgap": "got two inputs", "inverting_gradients": "no labels"}))
+        no attack applies to this update; inverting_gradients, the most general: no labels
+        rgap: got two inputs
+        inverting_gradients: no labels
+    """
+    general = next(name for name in ("inverting_gradients", *refused) if name in refused)
+    first = f"no attack applies to this update; {general}, the most general: {refused[general]}"
+    return "\n".join([first, *(f"{name}: {reason}" for name, reason in refused.items())])
+
+
 def _built_in() -> Mapping[str, Callable[..., Attack]]:
     from seepage.attacks import ATTACKS
 
     return ATTACKS.built_in
-
-
-@contextmanager
-def _foreign_errors_as_reasons(observation: Observation) -> Iterator[None]:
-    """Turn whatever a user's network raises into a reason."""
-    try:
-        yield
-    except SeepageError:
-        raise
-    except Exception as error:
-        raise NotApplicable(
-            f"{observation.task.name} cannot be run in this way, it raised {summarise_error(error)}"
-        ) from error
 
 
 def require_several(observation: Observation) -> None:

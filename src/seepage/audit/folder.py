@@ -43,7 +43,9 @@ _SQLITE = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", _JOURNAL)
 _WRITTEN = (*_SQLITE, LOCK)
 _OWNER = re.compile(rb"seepage (\d+)\n")
 # Checkpoints are named by fingerprints, which are not known when the audit begins.
-_CHECKPOINT = re.compile(rf"[0-9a-f]{{24}}({re.escape(SUFFIX)}|(-\d+)?{re.escape(PARTIAL)})")
+_CHECKPOINT = re.compile(
+    rf"(race-)?[0-9a-f]{{24}}({re.escape(SUFFIX)}|(-\d+)?{re.escape(PARTIAL)})"
+)
 # A journal that ends so names a file that SQLite would delete.
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 
@@ -210,7 +212,7 @@ def _find_written(path: Path, names: Iterable[str]) -> Iterator[Path]:
 
 
 def find_checkpoints(path: Path) -> list[Path]:
-    """Find the states of interrupted attacks, whole or not."""
+    """Find the states of interrupted attacks, whole or not, and the races of `auto`."""
     folder = path / CHECKPOINTS
     return [
         file

@@ -67,7 +67,7 @@ class CapturedUpdate:
         return self.capture.observation(task, labels=labels, defense=known)
 
 
-class HeldUpdate(Protocol):
+class _HeldUpdate(Protocol):
     """An update that is there already, instead of being computed from the batch."""
 
     @property
@@ -112,7 +112,7 @@ class Target:
     everybody: Gallery | None = None
     bounds: tuple[float, float] = (0.0, 1.0)
     source: str = ""
-    captured: HeldUpdate | None = None
+    captured: _HeldUpdate | None = None
     domain: Domain | None = None
     sampling: str = ""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from seepage.attacks.applicability import check_applicability
+from seepage.attacks.applicability import check_applicability, explain_refusals
 from seepage.audit.captured_data import CapturedData, read_capture
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
@@ -97,7 +97,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
             place = _find_place(held, file, places)
             found = check_applicability(held.captured.observe(read_model(network, held)))
             if not found.chosen:
-                raise NotApplicable(f"no attack fits: {'; '.join(found.refused.values())}")
+                raise NotApplicable(explain_refusals(found.refused).splitlines()[0])
         except SeepageError as error:
             print_line(console, f"{file.name} is left out: {error}", style="dim")
             continue
@@ -160,7 +160,8 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     for name, reason in found.refused.items():
         print_line(console, f"{name} does not apply: {reason}", style="dim")
     if not found.chosen:
-        raise NotApplicable(f"no attack fits {request.file}: {'; '.join(found.refused.values())}")
+        reason = explain_refusals(found.refused).splitlines()[0]
+        raise NotApplicable(f"{request.file}: {reason}")
     written = write_toml(
         {
             "title": f"Captured update {request.file.name}",

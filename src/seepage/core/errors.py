@@ -136,6 +136,17 @@ def summarise_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+@contextmanager
+def explain_errors(kind: type[SeepageError], sentence: str) -> Iterator[None]:
+    """Turn whatever somebody else's code raises into an error of ours, after a sentence."""
+    try:
+        yield
+    except SeepageError:
+        raise
+    except Exception as error:
+        raise kind(f"{sentence} {summarise_error(error)}") from error
+
+
 def first_error_line(error: BaseException) -> str:
     """The first line of what an error says, cut if it is long; its class if it says nothing."""
     return str(error).partition("\n")[0][:200] or type(error).__name__

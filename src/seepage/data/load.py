@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from seepage.core.construct import construct
-from seepage.core.errors import InvalidValue, SeepageError, UnknownName, summarise_error
+from seepage.core.errors import InvalidValue, UnknownName, explain_errors
 from seepage.core.plugins import Catalogue, first_line, import_factory, is_path
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.data.image_files import image_folder, torchvision_set
@@ -51,16 +51,10 @@ def _adapt_source(name: str, found: object) -> _DataSource:
 
 def _load_foreign(name: str, function: Callable[..., object], request: DataRequest) -> Dataset:
     asked, default = {"split": request.split, "pixels": request.pixels}, DataRequest()
-    try:
+    with explain_errors(InvalidValue, f"{name} cannot be loaded, it raised"):
         taken = inspect.signature(function).parameters
         options = {k: v for k, v in asked.items() if k in taken or v != getattr(default, k)}
         made = construct(name, function, options)
-    except SeepageError:
-        raise
-    except Exception as error:
-        raise InvalidValue(
-            f"{name} cannot be loaded, it raised {summarise_error(error)}"
-        ) from error
     if not isinstance(made, Dataset):
         raise InvalidValue(
             f"expected {name} to return a seepage.data.Dataset, got {type(made).__name__}"

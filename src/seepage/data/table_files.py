@@ -53,7 +53,7 @@ Cells = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnType:
+class _ColumnType:
     """What a column of a table is; what is not given is measured.
 
     Args:
@@ -173,7 +173,7 @@ def parquet_file(request: DataRequest) -> Dataset:
 
 
 def _make_dataset(
-    name: str, rows: _RawTable, label: str, declared: Mapping[str, ColumnType]
+    name: str, rows: _RawTable, label: str, declared: Mapping[str, _ColumnType]
 ) -> Dataset:
     notes, parts, kept = _Notes(), [], list[Column]()
     for key, cells in rows.cells.items():
@@ -200,7 +200,7 @@ def _make_dataset(
 
 
 def _make_column(
-    name: str, key: str, cells: Sequence[str], declared: ColumnType | None, notes: _Notes
+    name: str, key: str, cells: Sequence[str], declared: _ColumnType | None, notes: _Notes
 ) -> tuple[Column, Tensor] | None:
     """The type of a column and its entries `(N, width)`; None if it is left out."""
     kind = declared.kind if declared else _infer_kind(name, key, cells)
@@ -220,7 +220,7 @@ def _make_column(
     if bool(values.isnan().any()):
         notes.filled.append(key)
         values = torch.where(values.isnan(), values.nanmedian(), values)
-    number = _measure(key, values, declared or ColumnType(kind="number"))
+    number = _measure(key, values, declared or _ColumnType(kind="number"))
     unit = (values - number.low) / (number.high - number.low)
     if bool((outside := ~((unit >= 0) & (unit <= 1))).any()):
         raise InvalidValue(
@@ -248,7 +248,7 @@ def _infer_kind(name: str, key: str, cells: Sequence[str]) -> Kind:
     return "leave out"
 
 
-def _measure(key: str, values: Tensor, declared: ColumnType) -> Continuous:
+def _measure(key: str, values: Tensor, declared: _ColumnType) -> Continuous:
     low, high = round_outwards(float(values.min()), float(values.max()))
     low = low if declared.low is None else float(declared.low)
     high = high if declared.high is None else float(declared.high)
@@ -263,7 +263,7 @@ def _measure(key: str, values: Tensor, declared: ColumnType) -> Continuous:
 
 
 def _make_labels(
-    name: str, label: str, cells: Sequence[str], declared: ColumnType | None
+    name: str, label: str, cells: Sequence[str], declared: _ColumnType | None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Classes `(N,)` with their names, or numbers `(N, 1)`, standardised."""
     if any(_is_missing(cell) for cell in cells):
@@ -442,10 +442,10 @@ def _read_declared(path: Path) -> _Declared:
         return construct(path.name, _Declared, written)
 
 
-def _read_type(key: str, value: str | Mapping[str, object]) -> ColumnType:
+def _read_type(key: str, value: str | Mapping[str, object]) -> _ColumnType:
     with error_path("columns", key):
         options = value if isinstance(value, Mapping) else {"kind": value}
-        return construct(f"column {key}", ColumnType, options)
+        return construct(f"column {key}", _ColumnType, options)
 
 
 def _list_few(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 from torch import Tensor
 
 from seepage.attacks import ATTACKS
-from seepage.attacks.applicability import check_applicability
+from seepage.attacks.applicability import check_applicability, explain_refusals
 from seepage.attacks.certificate import EXPLAINED
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.digest import digest, stable_repr
@@ -203,8 +203,7 @@ class Auto:
             return None, _Searched(seen, chosen, computed, steps)
         if computed:
             return max(computed.values(), key=_weigh), None
-        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
-        raise NotApplicable(f"no attack applies to this update ({reasons})")
+        raise NotApplicable(explain_refusals(refused))
 
     def has_time_to_rehearse(self, seen: Observation) -> bool:
         """Whether so many steps fit into the time that some are rehearsed."""

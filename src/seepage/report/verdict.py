@@ -29,7 +29,6 @@ from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, li
 from seepage.scoring.identification import Identification
 
 People = Mapping[Victim, Attempt]
-_NOTHING_FITS = "Nothing was measured, since no attack applies"
 _MISLED = "the attacks also find people who are not there"
 
 
@@ -46,7 +45,11 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
     errors = Counter(record.error for record in records if record.error is not None)
     if errors and errors.total() == len(records):
         reason, _ = errors.most_common(1)[0]
-        said = "Every case failed" if any(record.failed for record in records) else _NOTHING_FITS
+        said = "Nothing was measured"
+        if any(record.failed for record in records):
+            said = "Every case failed"
+        elif not reason.startswith("no attack applies"):
+            said += ", since no attack applies"
         return Verdict(None, f"{said}: {reason.rstrip('.')}")
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     if not groups:

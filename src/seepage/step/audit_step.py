@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +17,7 @@ from seepage.clients import Client
 from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.batch import class_numbers
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, summarise_error
+from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
 from seepage.rehearsal import PublicData
@@ -58,6 +57,8 @@ from seepage.step.step_result import StepAudit, run_attacks
 from seepage.threats import Threat
 from seepage.zoo.autoencoder import WithInputs
 from seepage.zoo.foreign import Logits, find_logits
+
+_NO_FUNCTION = "the gradient of {} cannot be computed as a function, which every attack needs:"
 
 
 def _choose_canaries(who: Target, others: Tensor | None, effort: EffortName) -> list[Target]:
@@ -277,7 +278,7 @@ def audit_step(
         else:
             mode = task.in_mode(known.mode)
             loop = TrainingLoop(wrapped, own_loss, autocast, mode, client, _move(who, task), shape)
-            with _needs_a_function(mode):
+            with explain_errors(NotApplicable, _NO_FUNCTION.format(mode.name)):
                 mode.check(loop.batch)
                 real = loop.compare() if gradients is None else loop.accept(gradients)
             if real.gradients is not None:
@@ -373,25 +374,20 @@ def _compute_outputs(
     domain.check(natural)
     moved = natural.to(like if natural.is_floating_point() else like.device)
     given = domain.normalise(moved).reshape(size, *shape)
-    was_training = own.training
+    was_training, name = own.training, type(own).__name__
     try:
-        with torch.no_grad():
-            # In float32, to tell a mean from other reductions by more digits than bfloat16 has.
-            outputs = upcast(find_logits(own.eval()(given)).detach())
-        if outputs.ndim == 0 or len(outputs) != size:
-            raise InvalidValue(
-                f"expected {type(own).__name__} to return an output for each of {size} inputs, got "
-                f"{tuple(outputs.shape)}"
-            )
-        return upcast(given), outputs
-    except SeepageError:
-        raise
-    except Exception as error:
-        raise InvalidValue(
-            f"{type(own).__name__} cannot be run on this batch, it raised {summarise_error(error)}"
-        ) from error
+        with explain_errors(InvalidValue, f"{name} cannot be run on this batch, it raised"):
+            with torch.no_grad():
+                # In float32, to tell a mean from other reductions by more digits than bfloat16 has.
+                outputs = upcast(find_logits(own.eval()(given)).detach())
+            if outputs.ndim == 0 or len(outputs) != size:
+                raise InvalidValue(
+                    f"expected {name} to return an output for each of {size} inputs, got "
+                    f"{tuple(outputs.shape)}"
+                )
     finally:
         own.train(was_training)
+    return upcast(given), outputs
 
 
 def _move(who: Target, task: Task) -> Batch:
@@ -401,22 +397,8 @@ def _move(who: Target, task: Task) -> Batch:
 
 
 def _observe(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
-    with _needs_a_function(task):
+    with explain_errors(NotApplicable, _NO_FUNCTION.format(task.name)):
         if who.captured is not None:
             return who.captured.observe(task, defense=client.defense)
         key = client_key(seed, client, who)
         return threat.observe(client, task, _move(who, task), rng=key)
-
-
-@contextmanager
-def _needs_a_function(task: Task) -> Iterator[None]:
-    """Say in one sentence if torch cannot differentiate the step as a function."""
-    try:
-        yield
-    except SeepageError:
-        raise
-    except Exception as error:
-        raise NotApplicable(
-            f"the gradient of {task.name} cannot be computed as a function, which every attack "
-            f"needs: {summarise_error(error)}"
-        ) from error

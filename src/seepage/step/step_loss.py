@@ -34,7 +34,7 @@ NO_LABEL = -100
 
 
 @dataclass(frozen=True)
-class PackedTargets:
+class _PackedTargets:
     """Several tensors per example as one: labels with weights or a mask.
 
     Args:
@@ -42,7 +42,7 @@ class PackedTargets:
         whole: Which of them hold whole numbers.
 
     Example:
-        >>> packed = PackedTargets.of([torch.tensor([2, 1]), torch.tensor([0.5, 1.0])])
+        >>> packed = _PackedTargets.of([torch.tensor([2, 1]), torch.tensor([0.5, 1.0])])
         >>> packed.pack([torch.tensor([2, 1]), torch.tensor([0.5, 1.0])])
         tensor([[2.0000, 0.5000],
                 [1.0000, 1.0000]])
@@ -52,7 +52,7 @@ class PackedTargets:
     whole: tuple[bool, ...]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> PackedTargets:
+    def of(cls, tensors: Sequence[Tensor]) -> _PackedTargets:
         """How to pack tensors like these."""
         return cls(
             tuple(tuple(t.shape[1:]) for t in tensors),
@@ -79,7 +79,7 @@ class _OfParts:
     """A loss that a training loop calls with more than outputs and labels."""
 
     loss: AnyLoss
-    packed: PackedTargets
+    packed: _PackedTargets
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.loss(outputs, *self.packed.unpack(targets))
@@ -182,7 +182,7 @@ def read_loss(
         unreduced, reduction = unreduce_loss(loss, outputs, labels)
         numbers = labels.is_floating_point() and not _reads_classes(loss, outputs)
         return StepLoss(unreduced, reduction, labels, tuple(labels.shape[1:]) if numbers else None)
-    packing = PackedTargets.of(targets)
+    packing = _PackedTargets.of(targets)
     packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
     return StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)
 
@@ -206,7 +206,7 @@ def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tens
         padding = unlabelled[0] if len(unlabelled) == 1 else None
         if torch.equal(labels, _label_text(inputs, padding)):
             return _read_loss_of_inputs(_OfText(loss, padding), outputs, inputs)
-    packing = PackedTargets.of([labels])
+    packing = _PackedTargets.of([labels])
     own, packed = _OfParts(loss, packing), packing.pack([labels]).to(outputs)
     return StepLoss(*unreduce_loss(own, outputs, packed), packed, tuple(packed.shape[1:]), own=own)
 
