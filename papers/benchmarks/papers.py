@@ -34,6 +34,7 @@ def record(
     keep: Path | None,
     to: Path | None,
     rows: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
 ) -> int:
     """Make a table and keep it, with its pictures where they say something; 0 if all went well."""
     with tempfile.TemporaryDirectory() as folder:
@@ -51,6 +52,7 @@ def record(
             plain=True,
             quiet=False,
             rows=rows,
+            columns=columns,
         )
         stopped = False
         with raise_on_signals():
@@ -85,12 +87,14 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, default=None, help="folder to keep and resume audits")
     parser.add_argument("--out", type=Path, default=None, help="folder for results and pictures")
     parser.add_argument("--row", action="append", default=[], help="make only rows of these labels")
+    parser.add_argument("--column", action="append", default=[], help="likewise, columns")
     parser.add_argument("--page", action="store_true", help="write the pages of results")
     options = parser.parse_args()
     device = pick_device(options.device)
     failed = 0
     for name in options.names or ([] if options.page else names()):
-        failed |= record(name, options.scale, device, options.keep, options.out, tuple(options.row))
+        chosen = tuple(options.row), tuple(options.column)
+        failed |= record(name, options.scale, device, options.keep, options.out, *chosen)
     if options.page:
         for path, written in pages().items():
             path.write_text(written, encoding="utf-8")

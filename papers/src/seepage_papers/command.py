@@ -43,6 +43,9 @@ def reproduce(
     row: Annotated[
         list[str] | None, typer.Option(help="Make only the row of this label; may be repeated.")
     ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Make only the column of this label; likewise.")
+    ] = None,
     device: DeviceOption = Device.auto,
     workers: Workers = None,
     resume: Resume = False,
@@ -74,5 +77,6 @@ def reproduce(
         plain=plain,
         quiet=quiet,
         rows=tuple(row or ()),
+        columns=tuple(column or ()),
     )
     raise typer.Exit(run_reproduction(wish, make_console()))

@@ -48,11 +48,12 @@ class Wish:
     plain: bool
     quiet: bool
     rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
     def table(self) -> PaperTable:
         """What is to be made."""
-        return load_table(self.name).only(self.rows, self.scale)
+        return load_table(self.name).only(self.rows, self.scale, columns=self.columns)
 
 
 def list_tables(console: Console) -> None:

@@ -127,21 +127,24 @@ class PaperTable:
             for (i, row), (j, column) in product(rows, columns)
         ]
 
-    def only(self, wanted: Sequence[str], scale: str) -> PaperTable:
-        """The same table with the rows of these labels alone, or with all if none is named.
+    def only(self, rows: Sequence[str], scale: str, *, columns: Sequence[str] = ()) -> PaperTable:
+        """The same table with the rows and columns of these labels alone; all where none is named.
 
         Raises:
-            UnknownName: A label is of no row.
+            UnknownName: A label is of no row or column.
         """
-        if not wanted:
-            return self
-        values = self.at(scale)
-        labels = [str(filled(row.label, values)) for row in self.rows]
-        for label in wanted:
-            if label not in labels:
-                raise UnknownName("row", label, labels)
-        kept = [number for number, label in enumerate(labels) if label in wanted]
-        return replace(self, scales={**self.scales, scale: {**values, "rows": kept}})
+        values = dict(self.at(scale))
+        for kind, wanted, entries in (
+            ("row", rows, self.rows),
+            ("column", columns, self.columns),
+        ):
+            labels = [str(filled(entry.label, values)) for entry in entries]
+            for label in wanted:
+                if label not in labels:
+                    raise UnknownName(kind, label, labels)
+            if wanted:
+                values[f"{kind}s"] = [i for i, label in enumerate(labels) if label in wanted]
+        return replace(self, scales={**self.scales, scale: values})
 
     def at(self, scale: str) -> Plain:
         """The values of a scale."""
