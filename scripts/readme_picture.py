@@ -2,8 +2,8 @@
 
     python scripts/readme_picture.py [OUT]
 
-The photos and the network are those of the quickstart. Each photo is sent as one
-client's gradient, without a defense and with two, and attacked by an adversary who knows the label.
+Photos, network and attack are those of the quickstart. Each photo is sent as one client's gradient,
+without a defense and with two, and attacked by an adversary who knows the label.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 import seepage as sp
 from seepage.core import Defense
+from seepage.rehearsal import auto
 
 PEOPLE, SIDE, GAP, MARGIN = 4, 96, 6, 200
 DEFENSES: dict[str, Defense] = {
@@ -30,8 +31,7 @@ def recover_photo(batch: sp.Batch, defense: Defense) -> tuple[Tensor, float]:
     task = sp.zoo.cnn(variant="cnn3-v3")
     client = sp.Client(sp.Gradient(), defense)
     seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
-    attack = sp.attacks.inverting_gradients(steps=300, restarts=1, tv=1e-4)
-    guess = attack(seen, rng=sp.rng(1))
+    guess = auto(effort="quick", budget=1_500)(seen, rng=sp.rng(1))
     return guess.inputs[0], float(sp.score(guess, batch)["psnr"])
 
 
