@@ -355,7 +355,8 @@ def _print_result(found: AuditResult, console: Console) -> None:
         print_line(console, sentence)
     if found.bounds:
         told = report.headrooms(report.attempts(found.records), found.bounds)
-        console.print(report.bound_table(told))
+        if any(headroom.speaks or headroom.odds for headroom in told):
+            console.print(report.bound_table(told))
         for sentence in report.silences(told):
             print_line(console, sentence)
         print_alarms(judged, console)
