@@ -28,7 +28,7 @@ from seepage.data.named_sets import (
     voters,
 )
 from seepage.data.npz_files import npz_file
-from seepage.data.table_files import csv_file, parquet_file
+from seepage.data.table_files import table_file
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,12 @@ NAMED: Catalogue[_DataSource] = Catalogue(
 
 # Named by a prefix; the loader reads what follows the colon.
 _NPZ = _DataSource(npz_file, "an archive with arrays images (or inputs) and labels")
-_CSV = _DataSource(csv_file, "a table of comma-separated values, one row for each person")
-_PARQUET = _DataSource(parquet_file, "a table of a Parquet file, one row for each person")
+_CSV = _DataSource(
+    partial(table_file, "csv"), "a table of comma-separated values, one row for each person"
+)
+_PARQUET = _DataSource(
+    partial(table_file, "parquet"), "a table of a Parquet file, one row for each person"
+)
 _FOLDER = _DataSource(image_folder, "a folder with one sub-folder of images per class")
 _TORCHVISION = _DataSource(torchvision_set, "a torchvision data set already on disk", None)
 FAMILIES = {

@@ -160,16 +160,10 @@ def read_table(
     return _make_dataset(name, rows, label or guessed, declared)
 
 
-def csv_file(request: DataRequest) -> Dataset:
-    """Load a table of comma-separated values; see `read_table`."""
+def table_file(form: str, request: DataRequest) -> Dataset:
+    """Load a table of a file; see `read_table`."""
     request.refuse_pixels("a table")
-    return replace(read_table(request.argument), name=f"csv:{request.argument}")
-
-
-def parquet_file(request: DataRequest) -> Dataset:
-    """Load a table of a Parquet file; see `read_table`."""
-    request.refuse_pixels("a table")
-    return replace(read_table(request.argument), name=f"parquet:{request.argument}")
+    return replace(read_table(request.argument), name=f"{form}:{request.argument}")
 
 
 def _make_dataset(
