@@ -89,6 +89,15 @@ def test_whole_texts_of_several_lengths_come_back(kind):
     assert result.difference == ""
 
 
+@pytest.mark.parametrize("at_most", [8_192, 300], ids=["every token", "likely tokens"])
+def test_the_head_of_a_decoder_alone_gives_whole_texts_away(at_most):
+    model, batch = gpt2(tie_word_embeddings=False).requires_grad_(False), next_tokens((7, 4, 5))
+    model.lm_head.requires_grad_(True)
+    result = sp.audit_step(model, None, batch, attacks=[sp.attacks.dager(at_most=at_most)])
+    assert torch.equal(result.guess, batch["input_ids"])
+    assert (result.outcomes[0].record.certificate["unique"] is True) is (at_most == 8_192)
+
+
 def test_the_audited_step_is_that_of_the_model_itself():
     model, batch = gpt2(), next_tokens((LENGTH, 4))
     model(**batch).loss.backward()

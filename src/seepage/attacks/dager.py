@@ -26,12 +26,12 @@ from seepage.attacks.text.readers import (
     stack_gradients,
     takes_prefixes,
 )
-from seepage.attacks.text.text_labels import find_labels, find_last_words
+from seepage.attacks.text.text_labels import find_labels, find_last_words, rank_next_words
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, draw_texts, require_texts
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.core.progress import report
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
@@ -40,6 +40,8 @@ from seepage.numerics.row_span import row_span, share_outside
 _LATER = 8
 # Where there are too many texts to try: prefixes that rank the tokens, and tokens that stay.
 _PREFIXES, _TOKENS = 6, 16
+# Next tokens that are tried for each place: at most so many can be likelier than one in so many.
+_NEXT = 32
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,13 @@ class _TextReaders:
     """The layers of a transformer whose gradients span what they read.
 
     Args:
-        token: Reads functions of a token and its position.
+        token: Reads functions of a token and its position; None if only later layers are trained.
         later: Read functions of all tokens before as well, or of the whole text.
         both_ways: Whether the later ones read the whole text.
         reads_last: Whether the last token is read, and not only predicted.
     """
 
-    token: Reader
+    token: Reader | None
     later: tuple[Reader, ...]
     both_ways: bool
     reads_last: bool
@@ -64,15 +66,17 @@ def find_readers(task: Task, *, tolerance: float) -> _TextReaders:
 
     Only readers count whose gradient spans everything they read, which is tested on one random
     text: in the last block only the classified position may count. Where the loss is that of the
-    next token, the last one has no gradient.
+    next token, the last one has no gradient. A decoder needs no reader of single tokens: its output
+    layer reads every prefix, and each token can be tried at the end of each.
 
     Raises:
-        NotApplicable: The network has no such layers, for example if one block alone is trained.
+        NotApplicable: The network has no such layers, for example if a classifier's head alone is
+            trained.
     """
     found = list_readers(task)
     probe = Gradient()(task, found.text[None], task.blank_labels(1))
     spanning: dict[str, list[Reader]] = {"token": [], "prefix": [], "text": []}
-    reads_last: list[bool] = []
+    reads_last: dict[str, bool] = {}
     for reader in found.readers:
         gradient = stack_gradients(task, reader.layers, probe)
         if len(spanning["prefix"] + spanning["text"]) == _LATER or not bool(gradient.any()):
@@ -84,12 +88,12 @@ def find_readers(task: Task, *, tolerance: float) -> _TextReaders:
         # A span of everything that could be read tells nothing.
         if len(basis) < gradient.shape[1] and bool(inside[:-1].all()):
             spanning[reader.sees].append(reader.layers)
-            reads_last += [bool(inside[-1])] if reader.sees == "token" else []
+            reads_last.setdefault(reader.sees, bool(inside[-1]))
     later = spanning["prefix"] or spanning["text"]
-    if not spanning["token"] or not later:
+    if not spanning["prefix"] and not (spanning["token"] and later):
         raise NotApplicable(
-            f"expected {task.name} to read texts by trained linear layers, two blocks deep or "
-            "more, got none whose gradient spans what it read; use another attack"
+            f"expected {task.name} to read texts by trained linear layers, the first ones or a "
+            "decoder's last, got none whose gradient spans what it read; use another attack"
         )
     both_ways = not spanning["prefix"]
     if both_ways:
@@ -99,7 +103,9 @@ def find_readers(task: Task, *, tolerance: float) -> _TextReaders:
                 f"{task.name} reads words in no order, so it holds no texts, only words; use "
                 "bag_of_words or token_span"
             )
-    return _TextReaders(spanning["token"][0], tuple(later), both_ways, reads_last[0])
+    token = next(iter(spanning["token"]), None)
+    ends = reads_last["prefix" if token is None else "token"]
+    return _TextReaders(token, tuple(later), both_ways, ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +116,9 @@ class _Dager:
     in its row space, whose dimension is at most the number of tokens in the batch. The first
     attention reads a function of a token and its position: every token of the vocabulary is tried.
     Later layers also depend on the tokens before: texts grow from left to right, and only those
-    are kept whose every prefix lies in the spans.
+    are kept whose every prefix lies in the spans. Where only the last layers of a decoder are
+    trained, the whole vocabulary is tried after every prefix, or those tokens whose rows of the
+    output layer have the largest gradients, as the next ones have.
 
     Labels, batch size and the gradient of the embeddings are not needed. The scale of the update
     cancels, so one local step and clipping change nothing. With noise, where nothing lies inside,
@@ -128,8 +136,7 @@ class _Dager:
         for name in ("rank_tolerance", "tolerance"):
             if not 0 < getattr(self, name) < 1:
                 raise InvalidValue(f"expected {name} between 0 and 1, got {getattr(self, name)!r}")
-        if self.at_most < 1:
-            raise InvalidValue(f"expected at_most >= 1, got {self.at_most!r}")
+        require_at_least(1, at_most=self.at_most)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the texts; chance only orders what is tried."""
@@ -144,12 +151,15 @@ class _Dager:
     ) -> Reconstruction:
         task, size = observation.task, observation.batch_size
         readers = find_readers(task, tolerance=self.rank_tolerance)
-        first, *rest = self._find_spans(observation, (readers.token, *readers.later))
+        checks = self._find_spans(observation, readers)
         if not readers.both_ways:
-            first, *rest = _calibrate_spans(observation, (first, *rest), readers)
-        candidates = self._find_tokens(task, first, at_least=size or 1)
+            checks = _calibrate_spans(observation, checks, readers)
+        if readers.token is None:
+            rest, candidates = checks, self._list_tokens(observation, at_least=size or 1)
+        else:
+            rest, candidates = checks[1:], self._find_tokens(task, checks[0], at_least=size or 1)
         limit = max(check.tolerance for check in rest)
-        clear = all(check.whole for check in (first, *rest))
+        clear = all(check.whole for check in checks)
         if readers.both_ways:
             limit = min(limit, CERTAIN)
             found, outside, complete = assemble_texts(
@@ -165,6 +175,7 @@ class _Dager:
             grown = candidates if readers.reads_last else candidates[:-1]
             found, outside, complete = self._grow_texts(task, rest, grown, at_least=size or 1)
             found, outside = _order_texts(found, outside, domain.padding, at_least=size or 1)
+            complete &= readers.token is not None or len(candidates[-1]) == domain.vocabulary
         size = size or len(found)
         texts, inside = found[:size], int((outside < limit).sum())
         if not readers.reads_last:
@@ -174,7 +185,7 @@ class _Dager:
             labels = find_labels(observation, texts)
         certificate = Certificate(math.inf)
         if labels is not None:
-            layers = tuple(layer for check in (first, *rest) for layer in check.reader)
+            layers = tuple(layer for check in checks for layer in check.reader)
             certificate = certify_solved(
                 observation,
                 texts,
@@ -187,9 +198,10 @@ class _Dager:
         sure = (outside[: len(texts), None] < limit) & (texts != UNKNOWN)
         return Reconstruction(texts, labels, trace, certificate, (sure & clear).float())
 
-    def _find_spans(self, observation: Observation, readers: Sequence[Reader]) -> list[SpanCheck]:
+    def _find_spans(self, observation: Observation, readers: _TextReaders) -> list[SpanCheck]:
         """The spans of the gradients; unclear if noise or local steps left too many directions."""
         task, size = observation.task, observation.batch_size
+        first = () if readers.token is None else (readers.token,)
         spans = [
             find_span(
                 task,
@@ -199,11 +211,11 @@ class _Dager:
                 rank_tolerance=self.rank_tolerance,
                 tolerance=self.tolerance,
             )
-            for reader in readers
+            for reader in (*first, *readers.later)
         ]
         # A span with all the rows that adapters have may be a part of one, in which no text lies.
         checks = [s for s in spans if s is not None and (s.whole or not s.clear)]
-        if len(checks) < 2 or checks[0].reader != readers[0]:
+        if len(checks) <= len(first) or (first and checks[0].reader != readers.token):
             raise NotApplicable(
                 f"the update spans everything that {task.name} could have read, so it tells no "
                 "texts apart; the batch holds too many tokens for this width or these adapters, or "
@@ -236,6 +248,25 @@ class _Dager:
                 "noisy"
             )
         return [self._select_nearest(column, at_least, check.tolerance) for column in outside.T]
+
+    def _list_tokens(self, observation: Observation, *, at_least: int) -> list[Tensor]:
+        """Every token for each position; after the first only likely ones if there are too many.
+
+        Raises:
+            NotApplicable: There are too many, and no output layer that tells which are likely.
+        """
+        domain = require_texts(observation.task.domain, needed_by="dager")
+        every = observation.task.move_inputs(torch.arange(domain.vocabulary))
+        likely = rank_next_words(observation)
+        if likely is None and len(every) > self.at_most:
+            raise NotApplicable(
+                f"expected at most {self.at_most} tokens to try after every prefix, as dager does "
+                f"where neither the first layers nor the output layer is trained, got {len(every)}"
+            )
+        if likely is None or len(every) * at_least <= self.at_most:
+            return [every] * domain.length
+        most = min(self.at_most // at_least, _NEXT * at_least * domain.length)
+        return [every, *[likely[: max(_TOKENS, most)]] * (domain.length - 1)]
 
     def _grow_texts(
         self,
@@ -393,7 +424,8 @@ def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int
         tolerance: Largest share of a vector outside a span that counts as inside; less where the
             span is clear.
         at_most: Texts tried at each position of a decoder; of an encoder, half of those tried in
-            all. Where there are more, the likeliest are tried, and what came of it is returned.
+            all. Where there are more, the likeliest are tried, and what came of it is returned. If
+            only last layers are trained, every token of the vocabulary passes the network once.
 
     Example:
         >>> dager(tolerance=0.01).tolerance

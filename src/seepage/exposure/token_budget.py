@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
+from seepage.attacks.dager import find_readers
 from seepage.attacks.linear_systems.patch_readers import find_patch_readers
 from seepage.attacks.text.readers import Reader, stack_gradients
 from seepage.attacks.text.token_span import list_token_readers
@@ -21,9 +23,10 @@ class TokenBudget:
             frozen.
         tied: Whether the output layer shares them, which hides some.
         layers: Names of the trained layers that read single tokens, such as the matrices A of
-            adapters on the first attention.
+            adapters on the first attention; without such, of a decoder's layers that read prefixes.
         rank: Rows of all their weights together.
         width: Length of the vectors that they read.
+        attack: What reads them.
     """
 
     table: str | None
@@ -31,11 +34,14 @@ class TokenBudget:
     layers: tuple[str, ...]
     rank: int
     width: int
+    attack: str = "token_span"
 
     @property
     def tokens(self) -> int:
         """How many tokens of a batch the gradients of these layers determine."""
-        return min(self.rank, max(0, self.width - 1))
+        # Prefixes are told from others only if a row is left over.
+        rows = self.rank - 1 if self.attack == "dager" else self.rank
+        return min(rows, max(0, self.width - 1))
 
     @property
     def advice(self) -> str:
@@ -47,15 +53,15 @@ class TokenBudget:
             )
         if not self.layers:
             return (
-                "no trained layer reads single tokens, as where a prompt, a prefix or the last "
-                "layers alone are trained, so none leaks by a closed form known here; gradients "
-                "still depend on every text, so this is no promise"
+                "no trained layer reads single tokens or a decoder's prefixes, as where a prompt, "
+                "a prefix or a classifier's head alone is trained, so none leaks by a closed form "
+                "known here; gradients still depend on every text, so this is no promise"
             )
         named = ", ".join(self.layers)
         return (
             f"with {self.rank} rows over {named}, up to {self.tokens} tokens of a batch leak "
-            "exactly (token_span), and fewer of a larger batch: share updates of batches with many "
-            "times as many tokens, or add noise"
+            f"exactly ({self.attack}), and fewer of a larger batch: share updates of batches with "
+            "many times as many tokens, or add noise"
         )
 
 
@@ -63,7 +69,8 @@ def token_budget(task: Task) -> TokenBudget:
     """Count the tokens that the gradient of a network determines.
 
     The embeddings name all of them. Else the row space of the gradients of layers that read single
-    tokens has room for as many as these layers have rows, below the width of what they read.
+    tokens has room for as many as these layers have rows, below the width of what they read; where
+    only a decoder's last layers are trained, that of layers which read prefixes has.
 
     Example:
         >>> from seepage.zoo import gpt
@@ -76,20 +83,18 @@ def token_budget(task: Task) -> TokenBudget:
         NotApplicable: Inputs are no texts.
     """
     table, tied = None, False
-    readers: tuple[Reader, ...] = ()
-    try:
+    readers: dict[Reader, str] = {}
+    with suppress(NotApplicable):
         found = find_token_table(task)
         table, tied = found.weight, found.tied
-    except NotApplicable:
-        table = None
-    try:
-        readers = list_token_readers(task)
-    except NotApplicable:
-        readers = ()
+    with suppress(NotApplicable):
+        readers = dict.fromkeys(list_token_readers(task), "token_span")
+    with suppress(NotApplicable):
+        readers = readers or dict.fromkeys(find_readers(task, tolerance=1e-6).later, "dager")
     counted = []
-    for reader in readers:
+    for reader, attack in readers.items():
         rows, width = stack_gradients(task, reader, Update(task.parameters)).shape
-        counted.append(TokenBudget(table, tied, reader, rows, width))
+        counted.append(TokenBudget(table, tied, reader, rows, width, attack))
     return max(counted, key=lambda one: one.tokens, default=TokenBudget(table, tied, (), 0, 0))
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.text.bag_of_words import UNKNOWN, adds_to_zero
+from seepage.attacks.text.bag_of_words import UNKNOWN, _adds_to_zero
 from seepage.attacks.text.token_table import find_token_table
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
@@ -198,7 +198,7 @@ def test_whether_a_defense_keeps_zeros_is_found_out():
         sp.dp_sgd(max_norm=1.0, noise_multiplier=1.0, batch_size=2): True,
     }
     for defense, adds in tried.items():
-        assert adds_to_zero(observe(Classifier("mean"), domain, batch, defense=defense)) is adds
+        assert _adds_to_zero(observe(Classifier("mean"), domain, batch, defense=defense)) is adds
 
 
 def test_an_unknown_defense_lets_nothing_be_proved():

@@ -10,6 +10,7 @@ from seepage.attacks.dager import find_readers
 from seepage.attacks.text.readers import run_reader
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
+from seepage.exposure.token_budget import token_budget
 from seepage.numerics.row_span import row_span, share_outside
 from seepage.zoo.gpt import TransformerBlock
 
@@ -89,6 +90,22 @@ def test_whole_texts_come_back_word_by_word(people, embeddings):
     assert scores["label_accuracy"].tolist() == [1.0] * people
     assert guess.certificate.residual < 1e-5
     assert guess.certificate.unique
+
+
+def test_the_last_blocks_of_a_classifying_decoder_alone_give_whole_texts_away():
+    model = text_task().model.requires_grad_(False)
+    for part in (*model.blocks[1:], model.head):
+        part.requires_grad_(True)
+    task = sp.Task(model, sp.cross_entropy, HAMLET.domain)
+    assert find_readers(task, tolerance=1e-6).token is None
+    assert "up to 63 tokens of a batch leak exactly (dager)" in token_budget(task).advice
+    seen, batch = observed(2, start=30, task=task)
+    guess = sp.attacks.dager()(seen, rng=sp.rng(1))
+    scores = sp.score(guess, batch)
+    assert scores["exact"].tolist() == [1.0, 1.0]
+    assert scores["label_accuracy"].tolist() == [1.0, 1.0]
+    with pytest.raises(NotApplicable, match="expected at most 100 tokens to try"):
+        sp.attacks.dager(at_most=100)(seen, rng=sp.rng(1))
 
 
 def test_neither_the_batch_size_nor_the_scale_of_the_update_is_needed():

@@ -15,7 +15,7 @@ from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.text.token_table import UNKNOWN, TokenTable, begin_reading, find_token_table
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Trace, Update
-from seepage.core.errors import InvalidValue, SeepageError
+from seepage.core.errors import SeepageError, require_positive
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
 from seepage.numerics.standout_rows import noise_probabilities
@@ -64,8 +64,7 @@ class _BagOfWords:
 
     def __post_init__(self) -> None:
         """Check the number."""
-        if not 0 < self.false_tokens < math.inf:
-            raise InvalidValue(f"expected false_tokens > 0, got {self.false_tokens!r}")
+        require_positive(false_tokens=self.false_tokens)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the tokens; nothing is random."""
@@ -97,7 +96,7 @@ class _BagOfWords:
 
     def _find_tokens(self, observation: Observation, table: TokenTable) -> _Found:
         rows = observation.update.tensors[table.weight].double()
-        used, noisy = rows.any(1), adds_to_zero(observation)
+        used, noisy = rows.any(1), _adds_to_zero(observation)
         most = len(rows) - 1
         if observation.batch_size is not None:
             most = observation.batch_size * observation.task.domain.shape[0]
@@ -120,7 +119,7 @@ class _BagOfWords:
         return _Found(tokens, rows[tokens], doubt[tokens], exact)
 
 
-def adds_to_zero(observation: Observation) -> bool | None:
+def _adds_to_zero(observation: Observation) -> bool | None:
     """Whether the defense turns zeros of an update into other numbers; None if it is unknown.
 
     Clipping, pruning, rounding and sums over clients keep a zero; noise does not.

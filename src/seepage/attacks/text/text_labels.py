@@ -15,7 +15,7 @@ from seepage.probing.heads import classifier_head
 from seepage.probing.hooks import layer_inputs
 
 # Texts times labels, of which each is tried if no head tells.
-MOST_TRIED = 256
+_MOST_TRIED = 256
 # Rounds in which last words are corrected, and the share of an update that is explained by then.
 _ROUNDS, _EXPLAINED = 6, 1e-4
 
@@ -42,7 +42,7 @@ def _try_labels(observation: Observation, texts: Tensor) -> Tensor | None:
     """
     known, classes = observation.labels, observation.task.classes
     count = len(texts)
-    if count * max(count, classes) > MOST_TRIED:
+    if count * max(count, classes) > _MOST_TRIED:
         return None
     wanted = observation.update.flat()
 
@@ -161,6 +161,19 @@ def find_last_words(observation: Observation, texts: Tensor, lengths: Tensor) ->
             break
         whole[rows[wrong], lengths[rows][wrong]] = better[wrong]
     return whole
+
+
+def rank_next_words(observation: Observation) -> Tensor | None:
+    """All tokens, the likeliest to follow another one first; None if no output layer is trained.
+
+    The row of a token in the gradient of the output layer is sum_i (p_i - y_i) h_i, where y_i is 1
+    if it follows place i. So it is long for tokens that do, unless the network expected them.
+    """
+    found = _find_text_head(observation.task)
+    if found is None:
+        return None
+    lengths: Tensor = observation.update.tensors[found[1]].double().norm(dim=1)
+    return lengths.argsort(descending=True, stable=True)
 
 
 def _find_text_head(task: Task) -> tuple[str, str] | None:

@@ -28,7 +28,7 @@ from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_tex
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
+from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, require_positive
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
 
@@ -109,8 +109,7 @@ class _TokenSpan:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not 0 < self.false_tokens < math.inf:
-            raise InvalidValue(f"expected false_tokens > 0, got {self.false_tokens!r}")
+        require_positive(false_tokens=self.false_tokens)
         for name in ("rank_tolerance", "tolerance"):
             if not 0 < getattr(self, name) < 1:
                 raise InvalidValue(f"expected {name} between 0 and 1, got {getattr(self, name)!r}")
