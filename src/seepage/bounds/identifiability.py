@@ -22,7 +22,8 @@ from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.rng import require_key
-from seepage.exposure.inspection import inspection, rank_metric
+from seepage.exposure.inspection import inspection
+from seepage.exposure.rank_metric import rank_metric
 
 LINEAR = "the update is treated as linear around the inputs"
 UNSTRUCTURED = "entries without an equation are guessed, without any known structure"

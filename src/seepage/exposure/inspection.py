@@ -1,23 +1,25 @@
-"""Inspect a network before anything is shared: its rank metric and equation counts."""
+"""Inspect a network before anything is shared: equations, tokens and patches it gives away."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from seepage.attacks.linear_systems.linear_system import LinearSystem, count_covered_inputs
-from seepage.core import Rng, Task, cross_entropy
+from seepage.attacks.dager import find_readers
+from seepage.attacks.linear_systems.patch_readers import find_patch_readers
+from seepage.attacks.text.readers import Reader, stack_gradients
+from seepage.attacks.text.token_span import list_token_readers
+from seepage.attacks.text.token_table import find_token_table
+from seepage.core import Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.token_budget import PatchBudget, TokenBudget, patch_budget, token_budget
-from seepage.probing.activations import ReLU
+from seepage.exposure.rank_metric import RankMetric, rank_metric
 from seepage.probing.first_layer import (
     calls,
     convolutional_reader,
@@ -25,191 +27,7 @@ from seepage.probing.first_layer import (
     input_readers,
     noise,
 )
-from seepage.probing.layer_stack import Layer, Stack, read_stack
-
-# Relative to the largest, singular values are at least 1e-3 or about 1e-15. Any threshold between
-# 1e-7 and 1e-14 separates their squares, which are what is computed.
-SQUARED_TOLERANCE = 1e-11
-# Numbers in memory at once while a matrix is applied to parts of the identity.
-HELD = 2**21
-
-
-def counted_rank(layer: Layer) -> int:
-    """The rank of u for almost all weights and gradients, by counting.
-
-    Let the columns of X hold what each of the N windows sees, one row for each of the K weights of
-    a filter. With o filters A and gradients B = dL/dz the equations are A X and X B^T. Given the
-    second, a (N - b) of the first are independent, a = min(o, K), b = min(o, N):
-
-        rank(u) = min(covered, rank(B part) + a (N - b))
-
-    Weights whose offsets agree modulo the stride meet the same inputs: m such weights give b m
-    equations for the n inputs they reach, of which min(b m, n) are independent. Unless the layer
-    is tiny this is min(covered, |z| + |w| - o^2).
-
-    Almost all weights and gradients reach this rank without padding, if along some axis there are
-    more windows than the kernel has strides; with padding, unless maps are few pixels wide. None
-    of full rank exceed it.
-
-    Example:
-        >>> from seepage.probing.layer_stack import read_stack
-        >>> from seepage.zoo import cnn
-        >>> counted_rank(read_stack(cnn(variant="cnn2-v2")).layers[0])  # 1350 + 288 - 36
-        1602
-    """
-    channels, windows = layer.input_shape[0], math.prod(layer.output_shape[1:])
-    filters = min(layer.channels, layer.weight[0].numel())
-    maps = min(layer.channels, windows)
-    meeting = [
-        (math.prod(weights for weights, _ in axes), math.prod(reached for _, reached in axes))
-        for axes in product(*_by_offset(layer))
-    ]
-    from_gradient = channels * sum(min(maps * m, n) for m, n in meeting)
-    return min(count_covered_inputs(layer), from_gradient + filters * (windows - maps))
-
-
-def _by_offset(layer: Layer) -> Iterator[list[tuple[int, int]]]:
-    """Along each axis, for every offset modulo the stride: its weights, and the inputs reached."""
-    geometry = (layer.output_shape[1:], layer.kernel, layer.stride, layer.padding)
-    for size, windows, kernel, stride, padding in zip(
-        layer.input_shape[1:], *geometry, strict=True
-    ):
-        groups: dict[int, list[set[int]]] = {}
-        for weight in range(kernel):
-            places = {stride * window + weight - padding for window in range(windows)}
-            groups.setdefault((weight - padding) % stride, []).append(places & set(range(size)))
-        yield [(sum(map(bool, reached)), len(set().union(*reached))) for reached in groups.values()]
-
-
-def numerical_rank(system: LinearSystem) -> int:
-    """The rank of u: eigenvalues above zero of u^T u or u u^T, whichever is smaller."""
-    rows, columns = system.shape
-    unit = torch.eye(min(rows, columns), dtype=system.delta.dtype, device=system.delta.device)
-    parts = torch.split(unit, max(1, HELD // (rows + columns)))
-    pair = (system.apply, system.adjoint)
-    first, second = pair if columns <= rows else pair[::-1]
-    gram = torch.cat([second(first(part)) for part in parts])
-    # The largest sum of a row bounds the largest eigenvalue.
-    zero = SQUARED_TOLERANCE * gram.abs().sum(1).max()
-    # Full rank, the common case, is tested ten times faster: the difference is positive definite.
-    if int(torch.linalg.cholesky_ex(gram - zero * unit).info) == 0:
-        return len(gram)
-    return int((torch.linalg.eigvalsh((gram + gram.T) / 2) > zero).sum())
-
-
-@dataclass(frozen=True)
-class _LayerRank:
-    """The linear system u of one convolution: one equation per output and per weight."""
-
-    name: str
-    unknowns: int
-    equations: int
-    rank: int
-
-    @property
-    def deficiency(self) -> int:
-        """Rank minus n: zero if the equations determine the input, otherwise negative."""
-        return self.rank - self.unknowns
-
-
-@dataclass(frozen=True)
-class RankMetric:
-    """The rank metric c(M) of a network with d convolutions.
-
-        c(M) = sum_i (d - i + 1) / d (rank(u_i) - n_i) <= 0
-
-    Zero means that every layer's equations determine its input, so that one example can be
-    computed from its gradient. A lower value means that more must be guessed, above all in early
-    layers.
-
-    Args:
-        layers: The convolutions in the order in which they run.
-        forgetful: Names of the convolutions followed by a ReLU.
-
-    References:
-        Chen and Campbell, 2022, Definition 3.3 (chen2022analysing)
-    """
-
-    layers: tuple[_LayerRank, ...]
-    forgetful: tuple[str, ...] = ()
-
-    @property
-    def value(self) -> float:
-        """c(M)."""
-        depth = len(self.layers)
-        weighted = ((depth - i) * layer.deficiency for i, layer in enumerate(self.layers))
-        return sum(weighted) / max(depth, 1)
-
-    @property
-    def advice(self) -> str:
-        """What the number means for the designer of the network, in one sentence."""
-        if self.value == 0:
-            return (
-                "every layer's input is determined, so one example can be computed from its "
-                "gradient: share no gradient of one example, or give early layers fewer filters "
-                "and wider strides"
-            )
-        first = self.layers[0]
-        if first.deficiency < 0:
-            return (
-                f"{-first.deficiency} of the {first.unknowns} degrees of freedom of one example "
-                f"have no equation in {first.name}, whatever follows: they can only be guessed, "
-                "which a good prior may do"
-            )
-        worst = min(self.layers, key=lambda layer: layer.deficiency)
-        return (
-            f"solving layer by layer must guess {-worst.deficiency} of the {worst.unknowns} inputs "
-            f"of {worst.name}, but {first.name} determines its own: matching all layers at once "
-            "may still recover the example"
-        )
-
-
-def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
-    """The rank metric of a network of convolutions that ends in fully connected layers.
-
-    Args:
-        task: The network; another kind raises NotApplicable.
-        numerical: Compute ranks of the matrices at the network's weights and the gradient of a
-            random input, instead of by `counted_rank`. A z that a ReLU set to zero then has no
-            equation; `counted_rank` takes every z as known and is an upper bound.
-
-    Example:
-        >>> from seepage.zoo import cnn
-        >>> rank_metric(cnn(variant="cnn4-v1")).value
-        -2772.0
-    """
-    stack = read_stack(task)
-    convolutions = [layer for layer in stack.layers if layer.convolutional]
-    if list(stack.layers[: len(convolutions)]) != convolutions:
-        raise NotApplicable(
-            f"expected the convolutions of {task.name} before its fully connected layers; the rank "
-            "metric is not defined for another order"
-        )
-    systems = _systems(stack, task) if numerical else iter(())
-    ranks = [numerical_rank(s) for s in systems] or [counted_rank(c) for c in convolutions]
-    return RankMetric(
-        tuple(
-            _LayerRank(layer.name, layer.inputs, layer.outputs + layer.weight.numel(), rank)
-            for layer, rank in zip(convolutions, ranks, strict=True)
-        ),
-        tuple(c.name for c in convolutions if isinstance(c.activation, ReLU)),
-    )
-
-
-def _systems(stack: Stack, task: Task) -> Iterator[LinearSystem]:
-    """The system of every convolution, at the gradient of a random input of the first class."""
-    reference = stack.layers[0].weight
-    values = task.domain.normalise(task.domain.sample(1, rng=Rng(0)).to(reference))
-    linear: list[Tensor] = []
-    for layer in stack.layers:
-        linear.append(layer.linear(values).requires_grad_())
-        values = layer.activation(linear[-1])
-    loss = cross_entropy(values, torch.zeros(1, dtype=torch.int64, device=values.device)).sum()
-    deltas: Sequence[Tensor] = torch.autograd.grad(loss, linear)
-    for layer, z, delta in zip(stack.layers, linear, deltas, strict=True):
-        if layer.convolutional:
-            known = layer.activation.known(layer.activation(z.detach()))
-            yield LinearSystem(layer, delta[0], known[0])
+from seepage.probing.layer_stack import read_stack
 
 
 def hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
@@ -289,6 +107,137 @@ def features_determined(batch: int, *, features: int, outputs: int) -> bool:
 def _require_batch(batch: int) -> None:
     if batch < 1:
         raise InvalidValue(f"expected a batch of one or more, got {batch!r}")
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """What the trained parameters of a network tell about the tokens of a batch.
+
+    Args:
+        table: Name of the trained embeddings, whose gradient names every token; None if they are
+            frozen.
+        tied: Whether the output layer shares them, which hides some.
+        layers: Names of the trained layers that read single tokens, such as the matrices A of
+            adapters on the first attention; without such, of a decoder's layers that read prefixes.
+        rank: Rows of all their weights together.
+        width: Length of the vectors that they read.
+        attack: What reads them.
+    """
+
+    table: str | None
+    tied: bool
+    layers: tuple[str, ...]
+    rank: int
+    width: int
+    attack: str = "token_span"
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens of a batch the gradients of these layers determine."""
+        # Prefixes are told from others only if a row is left over.
+        rows = self.rank - 1 if self.attack == "dager" else self.rank
+        return min(rows, max(0, self.width - 1))
+
+    @property
+    def advice(self) -> str:
+        """What the numbers mean, in one sentence."""
+        if self.table is not None and not self.tied:
+            return (
+                f"every token of a batch of any size leaks from the rows of {self.table} that "
+                "have a gradient (bag_of_words): freeze the embeddings, or add noise"
+            )
+        if not self.layers:
+            return (
+                "no trained layer reads single tokens or a decoder's prefixes, as where a prompt, "
+                "a prefix or a classifier's head alone is trained, so none leaks by a closed form "
+                "known here; gradients still depend on every text, so this is no promise"
+            )
+        named = ", ".join(self.layers)
+        return (
+            f"with {self.rank} rows over {named}, up to {self.tokens} tokens of a batch leak "
+            f"exactly ({self.attack}), and fewer of a larger batch: share updates of batches with "
+            "many times as many tokens, or add noise"
+        )
+
+
+def token_budget(task: Task) -> TokenBudget:
+    """Count the tokens that the gradient of a network determines.
+
+    The embeddings name all of them. Else the row space of the gradients of layers that read single
+    tokens has room for as many as these layers have rows, below the width of what they read; where
+    only a decoder's last layers are trained, that of layers which read prefixes has.
+
+    Example:
+        >>> from seepage.zoo import gpt
+        >>> token_budget(gpt(width=64, layers=2, lora=4)).tokens
+        12
+        >>> token_budget(gpt(width=64, layers=2)).table
+        'tokens.weight'
+
+    Raises:
+        NotApplicable: Inputs are no texts.
+    """
+    table, tied = None, False
+    readers: dict[Reader, str] = {}
+    with suppress(NotApplicable):
+        found = find_token_table(task)
+        table, tied = found.weight, found.tied
+    with suppress(NotApplicable):
+        readers = dict.fromkeys(list_token_readers(task), "token_span")
+    with suppress(NotApplicable):
+        readers = readers or dict.fromkeys(find_readers(task, tolerance=1e-6).later, "dager")
+    counted = []
+    for reader, attack in readers.items():
+        rows, width = stack_gradients(task, reader, Update(task.parameters)).shape
+        counted.append(TokenBudget(table, tied, reader, rows, width, attack))
+    return max(counted, key=lambda one: one.tokens, default=TokenBudget(table, tied, (), 0, 0))
+
+
+@dataclass(frozen=True)
+class PatchBudget:
+    """What the trained parameters of a vision transformer tell about the patches of a batch.
+
+    Args:
+        layers: Names of the trained layers that read single patches, such as the matrices A of
+            adapters on the first attention.
+        rank: Rows of all their weights together.
+        width: Length of the vectors that they read.
+        patches: Of an image.
+        images: How many images the row space of their gradient has room for.
+    """
+
+    layers: tuple[str, ...]
+    rank: int
+    width: int
+    patches: int
+    images: int
+
+    @property
+    def advice(self) -> str:
+        """What the numbers mean, in one sentence."""
+        named = ", ".join(self.layers)
+        if not self.images:
+            return (
+                f"with {self.rank} rows over {named}, the {self.patches} patches of one image are "
+                "not told apart by a closed form known here; gradients still depend on every "
+                "image, so this is no promise"
+            )
+        return (
+            f"with {self.rank} rows over {named} and {self.patches} patches of an image, batches "
+            f"of up to {self.images} images may leak exactly (april); this says nothing of what "
+            "searches bring back from larger ones"
+        )
+
+
+def patch_budget(task: Task) -> PatchBudget:
+    """Count the images that the gradient of a vision transformer has room for.
+
+    Raises:
+        NotApplicable: The network cuts no patches, or trains no layer that reads them.
+    """
+    found = find_patch_readers(task)
+    rows, width = stack_gradients(task, found.first, Update(task.parameters)).shape
+    return PatchBudget(found.first, rows, width, found.count, found.room(task))
 
 
 BATCHES = (1, 8, 32)

@@ -12,7 +12,7 @@ from seepage.attacks.jacobian import update_jacobian
 from seepage.attacks.linear_systems.linear_system import LinearSystem
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
-from seepage.exposure.inspection import counted_rank, numerical_rank, rank_metric
+from seepage.exposure.rank_metric import counted_rank, numerical_rank, rank_metric
 from seepage.probing.activations import Identity
 from seepage.probing.layer_stack import Layer
 

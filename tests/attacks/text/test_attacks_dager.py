@@ -10,7 +10,7 @@ from seepage.attacks.dager import find_readers
 from seepage.attacks.text.readers import run_reader
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.token_budget import token_budget
+from seepage.exposure.inspection import token_budget
 from seepage.numerics.row_span import row_span, share_outside
 from seepage.zoo.gpt import TransformerBlock
 

@@ -8,8 +8,7 @@ import seepage as sp
 from seepage.attacks.text.token_span import list_token_readers
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.inspection import inspection
-from seepage.exposure.token_budget import token_budget
+from seepage.exposure.inspection import inspection, token_budget
 from seepage.numerics.row_span import row_span, share_outside, split_span
 from seepage.zoo.lora import LowRank, adapt, add_lora
 
