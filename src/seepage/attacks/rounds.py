@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from seepage.attacks.exact_batch.exact_batch import (
     DirectionSearch,
+    KernelSampling,
     find_labels,
     select_searches,
     separate_batch,
 )
-from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
 from seepage.attacks.exact_batch.separation import ReLULayer
 from seepage.attacks.exact_batch.span_factors import factorise
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections

@@ -117,8 +117,7 @@ def _silenced_classes(task: Task) -> Iterator[Finding]:
         head = classifier_head(task)
     except NotApplicable:
         return
-    layer = head.weight.removesuffix(".weight")
-    norms = task.parameters[head.weight].norm(dim=1)
+    layer, norms = head.layer, task.parameters[head.weight].norm(dim=1)
     silent = int((norms <= DEAD * norms.max()).sum()) if float(norms.max()) > 0 else 0
     if silent:
         reason = (

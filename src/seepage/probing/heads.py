@@ -39,6 +39,11 @@ class Head:
     features: Tensor = field(repr=False)
     logits: Tensor = field(repr=False)
 
+    @property
+    def layer(self) -> str:
+        """Its name, as in `named_modules`."""
+        return self.weight.removesuffix("weight").removesuffix(".")
+
     def without_bias(self, task: Task) -> Head:
         """Turn the bias into a fixed offset."""
         if self.bias is None:

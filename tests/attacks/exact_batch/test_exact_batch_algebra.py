@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import seepage as sp
 from seepage.attacks.exact_batch import determined_probability, success_probability
 from seepage.attacks.exact_batch.complementarity import _best_above, _move, _objective
-from seepage.attacks.exact_batch.kernel_sampling import find_kernels
+from seepage.attacks.exact_batch.exact_batch import find_kernels
 from seepage.attacks.exact_batch.separation import (
     ReLULayer,
     is_determined,

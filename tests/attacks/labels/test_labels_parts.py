@@ -9,16 +9,15 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import seepage as sp
-from seepage.attacks.labels.count_labels import (
-    _cost_of_adding,
-    count_classes,
-    count_visible,
-    peel,
-    round_counts,
-    write_equations,
-)
+from seepage.attacks.labels.count_labels import count_classes, round_counts
 from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
+from seepage.attacks.labels.peel_examples import (
+    _cost_of_adding,
+    count_visible,
+    peel,
+    write_equations,
+)
 from seepage.core import Update
 from seepage.core.errors import SeepageError
 from seepage.domains import Signal

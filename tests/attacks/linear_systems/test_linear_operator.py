@@ -14,7 +14,6 @@ from seepage.attacks.linear_systems.linear_system import (
     count_covered_inputs,
     invert_slopes,
 )
-from seepage.attacks.linear_systems.rgap import has_one_solution
 from seepage.numerics.least_squares import invert_banded, minimum_norm, nearest_solution
 from seepage.probing.activations import Identity
 from seepage.probing.layer_stack import Layer
@@ -213,7 +212,7 @@ def test_a_solved_system_stays_solved():
 @given(layers())
 def test_determined_means_full_column_rank(layer):
     system = system_of(layer)
-    assert has_one_solution(system) == (rank_of(dense(system)) == layer.inputs)
+    assert system.has_one_solution() == (rank_of(dense(system)) == layer.inputs)
 
 
 @settings(max_examples=15, deadline=None)
@@ -236,8 +235,8 @@ def test_systems_side_by_side_are_solved_as_one_by_one(layer):
     near = nearest_solution(together, targets, x, iterations=3)
     one = alone(lambda u, v, x: nearest_solution(u, v, x, iterations=3))
     torch.testing.assert_close(near, one)
-    assert has_one_solution(together).tolist() == [
-        bool(has_one_solution(system)) for system in systems
+    assert together.has_one_solution().tolist() == [
+        bool(system.has_one_solution()) for system in systems
     ]
 
 

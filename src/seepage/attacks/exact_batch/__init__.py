@@ -1,8 +1,7 @@
 """Exact inversion of whole batches through a first layer with ReLU."""
 
 from seepage.attacks.exact_batch.complementarity import Complementarity
-from seepage.attacks.exact_batch.exact_batch import ExactBatch
-from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
+from seepage.attacks.exact_batch.exact_batch import ExactBatch, KernelSampling
 from seepage.attacks.exact_batch.span_factors import (
     determined_probability,
     sparse_probability,

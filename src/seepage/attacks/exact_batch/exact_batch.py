@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ from seepage.attacks.applicability import applies_to, require_several
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import find_copies, read_labels
 from seepage.attacks.exact_batch.complementarity import Complementarity
-from seepage.attacks.exact_batch.kernel_sampling import KernelSampling
 from seepage.attacks.exact_batch.separation import (
     ReLULayer,
     Separation,
@@ -29,13 +29,15 @@ from seepage.attacks.exact_batch.span_factors import (
     column_space,
     empty_candidates,
     factorise,
+    find_silent,
+    success_probability,
 )
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.probing.first_layer import Rectified, rectified_layer
@@ -67,6 +69,68 @@ class DirectionSearch(Protocol):
 
     def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
         """Find more candidates, given the best so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSampling:
+    """Draws B - 1 neurons at a time and takes the direction that is zero at all of them.
+
+    ReLU zeroes about half of each column of dL/dZ = span P. If the B - 1 drawn neurons are silent
+    for one example, that example's direction p is the kernel of their rows of the span. Then span p
+    is also zero at many other neurons, which does not happen by chance. For a given example, one
+    draw in 2^(B-1) succeeds.
+
+    Args:
+        samples: Draws in each round.
+        rounds: Largest number of rounds.
+
+    Deviations: candidates are ranked by the number of silent neurons, and the best linearly
+    independent ones are chosen greedily. The paper starts from the same choice and then exchanges
+    single directions to improve the agreement with the forward pass. Here that agreement is only
+    checked.
+
+    References:
+        Dimitrov et al., 2024 (dimitrov2024spear)
+    """
+
+    samples: int = 8_192
+    rounds: int = 32
+
+    quick_up_to: ClassVar[float] = 8
+    patience: ClassVar[float] = math.inf
+
+    def __post_init__(self) -> None:
+        require_at_least(1, samples=self.samples, rounds=self.rounds)
+
+    def probability(self, factors: Factors) -> float:
+        """Probability that all rounds together find all examples."""
+        return success_probability(
+            neurons=int(factors.live.sum()),
+            batch_size=factors.batch_size,
+            samples=self.samples * self.rounds,
+        )
+
+    def __call__(self, factors: Factors, found: Candidates, *, rng: Rng) -> Candidates:
+        """Run one round of draws, independent of what was found before."""
+        span = factors.span[factors.live]
+        neurons = rng.uniform((self.samples, len(span)), like=span)
+        directions = find_kernels(span[neurons.topk(factors.batch_size - 1, dim=1).indices])
+        zeros = find_silent(span, directions, factors.tolerance).sum(1)
+        return Candidates(directions, 1 - zeros / len(span))
+
+
+def find_kernels(rows: Tensor) -> Tensor:
+    """The unit vectors `(N, B)` that rows `(N, B - 1, B)` map to zero.
+
+    Example:
+        >>> find_kernels(torch.tensor([[[3.0, 4.0]]])).allclose(torch.tensor([-0.8, 0.6]))
+        True
+    """
+    # With the last entry set to one, the others solve a square system; LU is fast in batches.
+    others = torch.linalg.solve_ex(rows[..., :-1], -rows[..., -1:])[0][..., 0]
+    vectors = torch.cat([others, rows.new_ones(len(rows), 1)], dim=1)
+    unit = vectors / vectors.norm(dim=1, keepdim=True)
+    return torch.nan_to_num(unit, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def separate_batch(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.feature_recovery.features import Features
-from seepage.attacks.feature_recovery.softmax_features import (
+from seepage.attacks.feature_recovery.features import (
+    Features,
     find_missing,
-    layer_name,
     read_classifier,
 )
 from seepage.clients.gradient import Gradient
@@ -62,7 +61,7 @@ class EstimatedFeatures:
         values, left = self._find_mode(head, observation, labels, rng)
         values = values.to(next(iter(observation.task.parameters.values())))
         span = torch.linalg.qr(values.T).Q
-        return Features(layer_name(head), values, span, True, left, in_order=True)
+        return Features(head.layer, values, span, True, left, in_order=True)
 
     def _find_mode(
         self, head: Head, observation: Observation, labels: Tensor, rng: Rng

@@ -1,4 +1,4 @@
-"""What feature recovery finds: the inputs of one layer inside a network."""
+"""What feature recovery reads and finds: the last layer, and the inputs of one layer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from seepage.attacks.certificate import residual
+from seepage.attacks.labels.label_evidence import require_classes
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.probing.heads import Head, classifier_head
+from seepage.probing.usable_update import require_continuous, require_usable
 
 
 class NotToldApartWarning(UserWarning):
@@ -124,3 +129,46 @@ def read_inputs(task: Task, features: Features) -> Tensor:
     """Convert features that are normalised inputs to natural units, within the domain."""
     normalised = features.values.reshape(-1, *task.domain.shape)
     return task.domain.project(task.domain.denormalise(normalised))
+
+
+def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, Tensor]:
+    """Find the last layer, and the known labels as probabilities `(B, K)`.
+
+    Raises:
+        MissingKnowledge: Labels are unknown.
+        NotApplicable: There is no such layer, or the loss is not its cross-entropy.
+    """
+    task, labels = observation.task, observation.labels
+    require_usable(observation.update, task)
+    require_continuous(task)
+    require_classes(task)
+    if labels is None:
+        raise MissingKnowledge(
+            "labels",
+            needed_by=needed_by,
+            hint="use knows_labels=True, or InferLabels to recover them",
+        )
+    probabilities = one_hot(labels, task.classes) if labels.ndim == 1 else labels
+    # Recognise cross-entropy by its gradient for the labels of the batch.
+    reference = next(iter(task.parameters.values()))
+    shape = len(labels), task.classes
+    logits = Rng(0).fork("logits").normal(shape, like=reference).requires_grad_()
+    (found,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
+    expected = (logits.softmax(1) - probabilities).to(found)
+    if not torch.allclose(found, expected, atol=1e-2 if found.itemsize < 4 else 1e-4):
+        raise NotApplicable(
+            f"{needed_by} reads the gradient of cross-entropy, and the loss of {task.name} "
+            "has another one; use systematic without features"
+        )
+    return classifier_head(task), probabilities
+
+
+def find_missing(gradient: Tensor) -> Tensor:
+    """Which entries of the last layer's gradient a defense removed, `(K, d)`.
+
+    An entry is a sum of products of features and softmax shares, and shares are hardly ever zero.
+    So a column of zeros may be that of a dead feature, but any other zero was set by a defense. If
+    there are such zeros, the columns of zeros may have been set by it as well.
+    """
+    there = gradient != 0
+    return ~there & bool((~there & there.any(0)).any())

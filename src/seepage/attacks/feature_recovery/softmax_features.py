@@ -9,25 +9,26 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from seepage.attacks.applicability import applies_to, require_several
 from seepage.attacks.feature_recovery.features import (
     Features,
     NotToldApartWarning,
+    find_missing,
     make_reconstruction,
+    read_classifier,
 )
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import require_classes
 from seepage.core import Observation, Reconstruction, Rng, Task
 from seepage.core.device import precision
-from seepage.core.errors import MissingKnowledge, NotApplicable, require_at_least
+from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.numerics.least_squares import least_squares
 from seepage.probing.first_layer import input_readers
 from seepage.probing.heads import Head, classifier_head
-from seepage.probing.usable_update import require_continuous, require_usable
+from seepage.probing.usable_update import require_usable
 
 # Rounding relative to the largest singular value: in single precision, and in double.
 _ROUNDING = {True: 4e-7, False: 1e-12}
@@ -123,54 +124,6 @@ class SoftmaxEquations:
         return lengths
 
 
-def layer_name(head: Head) -> str:
-    """The name of the last layer, as in `named_modules`."""
-    return head.weight.removesuffix("weight").removesuffix(".")
-
-
-def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, Tensor]:
-    """Find the last layer, and the known labels as probabilities `(B, K)`.
-
-    Raises:
-        MissingKnowledge: Labels are unknown.
-        NotApplicable: There is no such layer, or the loss is not its cross-entropy.
-    """
-    task, labels = observation.task, observation.labels
-    require_usable(observation.update, task)
-    require_continuous(task)
-    require_classes(task)
-    if labels is None:
-        raise MissingKnowledge(
-            "labels",
-            needed_by=needed_by,
-            hint="use knows_labels=True, or InferLabels to recover them",
-        )
-    probabilities = one_hot(labels, task.classes) if labels.ndim == 1 else labels
-    # Recognise cross-entropy by its gradient for the labels of the batch.
-    reference = next(iter(task.parameters.values()))
-    shape = len(labels), task.classes
-    logits = Rng(0).fork("logits").normal(shape, like=reference).requires_grad_()
-    (found,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
-    expected = (logits.softmax(1) - probabilities).to(found)
-    if not torch.allclose(found, expected, atol=1e-2 if found.itemsize < 4 else 1e-4):
-        raise NotApplicable(
-            f"{needed_by} reads the gradient of cross-entropy, and the loss of {task.name} "
-            "has another one; use systematic without features"
-        )
-    return classifier_head(task), probabilities
-
-
-def find_missing(gradient: Tensor) -> Tensor:
-    """Which entries of the last layer's gradient a defense removed, `(K, d)`.
-
-    An entry is a sum of products of features and softmax shares, and shares are hardly ever zero.
-    So a column of zeros may be that of a dead feature, but any other zero was set by a defense. If
-    there are such zeros, the columns of zeros may have been set by it as well.
-    """
-    there = gradient != 0
-    return ~there & bool((~there & there.any(0)).any())
-
-
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxFeatures:
     """Recovers what the last layer of a classifier reads; see `softmax_features`.
@@ -198,7 +151,7 @@ class SoftmaxFeatures:
             best, left = self._solve(wanted, head, rng)
         mixed, _ = wanted.split(best)
         dtype = next(iter(observation.task.parameters.values())).dtype
-        layer = layer_name(head)
+        layer = head.layer
         if left > _LEFT:
             warnings.warn(
                 f"not all of {len(labels)} examples were told apart: their features leave "
@@ -249,7 +202,7 @@ class SoftmaxFeatures:
 
 def _require_input_at_the_end(task: Task) -> None:
     """Raise `NotApplicable` unless the classifier reads the input itself."""
-    layer = layer_name(classifier_head(task))
+    layer = classifier_head(task).layer
     if layer not in input_readers(task):
         raise NotApplicable(
             f"{layer!r} of {task.name} reads features and not the input; use recover(...) for the "

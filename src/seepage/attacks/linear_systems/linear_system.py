@@ -16,10 +16,13 @@ from torch import Tensor
 from torch.nn.functional import fold, unfold
 
 from seepage.attacks.jacobian import Jacobian
-from seepage.numerics.least_squares import Linear, invert_banded
+from seepage.core import Rng
+from seepage.numerics.least_squares import Linear, invert_banded, minimum_norm
 from seepage.probing.layer_stack import Layer
 
 Sizes = tuple[int, ...]
+# A vector that comes back with a smaller relative error is the only solution.
+_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +103,33 @@ class LinearSystem:
     def input_gradient(self) -> Tensor:
         """dL/dx = W^T dL/dz, `(n,)`; of one system."""
         return self._fold(self._weight.T @ self._delta[None]).flatten()
+
+    def has_one_solution(self) -> Tensor:
+        """Whether u has full column rank, so that u x = v has at most one solution, `(...)`.
+
+        Solve u x = u r for a random vector r. If u has a null space, r has a part in it, and r does
+        not come back.
+        """
+        alive = self.delta.abs().amax(tuple(range(-len(self.layer.output_shape), 0))) > 0
+        if not self.layer.convolutional:
+            return alive
+        rows, columns = self.shape
+        if rows < columns or count_covered_inputs(self.layer) < columns:
+            return torch.zeros_like(alive)
+        r = Rng(0).normal((columns,), like=self.delta).expand(*alive.shape, columns)
+        lost = torch.linalg.vector_norm(minimum_norm(self, self.apply(r)) - r, dim=-1)
+        nothing: Tensor = lost < _TOLERANCE * torch.linalg.vector_norm(r, dim=-1)
+        return nothing
+
+    def invert_forward(self) -> Linear | None:
+        """Multiply by the inverse of C^T C, where C x = z - b is the forward pass.
+
+        None where some z is unknown, or C x = z - b has several solutions.
+        """
+        if self.known is not None and not bool(self.known.all()):
+            return None
+        nothing = self.delta.new_zeros(self.layer.inputs)
+        return invert_slopes(lambda x: self.layer.linear(x).flatten(), nothing, [self.layer])
 
     @property
     def _weight(self) -> Tensor:

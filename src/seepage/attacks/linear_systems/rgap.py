@@ -15,11 +15,7 @@ from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved, residual
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import reads_classes
-from seepage.attacks.linear_systems.linear_system import (
-    LinearSystem,
-    count_covered_inputs,
-    invert_slopes,
-)
+from seepage.attacks.linear_systems.linear_system import LinearSystem, invert_slopes
 from seepage.core import Attack, Observation, Reconstruction, Rng, Trace, Update
 from seepage.core.errors import MissingKnowledge, NotApplicable, require_at_least
 from seepage.core.loss import Loss
@@ -30,28 +26,8 @@ from seepage.probing.usable_update import require_usable
 
 _GRID = 4_000
 _HALVINGS = 100
-_TOLERANCE = 1e-3
 # A preconditioned gradient that has fallen by this factor is as good as zero.
 _SOLVED = 1e-10
-
-
-def has_one_solution(system: LinearSystem) -> Tensor:
-    """Whether u has full column rank, so that u x = v has at most one solution, `(...)`.
-
-    Solve u x = u r for a random vector r. If u has a null space, r has a part in it, and r does
-    not come back.
-    """
-    axes = tuple(range(-len(system.layer.output_shape), 0))
-    alive = system.delta.abs().amax(axes) > 0
-    if not system.layer.convolutional:
-        return alive
-    rows, columns = system.shape
-    if rows < columns or count_covered_inputs(system.layer) < columns:
-        return torch.zeros_like(alive)
-    r = Rng(0).normal((columns,), like=system.delta).expand(*alive.shape, columns)
-    lost = torch.linalg.vector_norm(minimum_norm(system, system.apply(r)) - r, dim=-1)
-    nothing: Tensor = lost < _TOLERANCE * torch.linalg.vector_norm(r, dim=-1)
-    return nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +145,8 @@ def _solve_layer(
         deltas = joint.delta
         outer = torch.stack([gradient[weight].to(deltas) for gradient in gradients])
         solutions = (outer.mT @ deltas[..., None])[..., 0] / deltas.square().sum(1, keepdim=True)
-        single = has_one_solution(joint).tolist()
-    elif (inverse := _invert_forward(joint)) is not None:
+        single = joint.has_one_solution().tolist()
+    elif (inverse := joint.invert_forward()) is not None:
         # The forward pass alone has one solution, which is near that of all equations.
         single, v = [True] * len(systems), torch.stack(targets)
         forward = torch.cat([v[:, : layer.outputs], torch.zeros_like(v[:, layer.outputs :])], dim=1)
@@ -180,21 +156,9 @@ def _solve_layer(
         )
     else:
         solutions = minimum_norm(joint, torch.stack(targets), damping=damping)
-        single = has_one_solution(joint).tolist()
+        single = joint.has_one_solution().tolist()
     each = zip(systems, targets, solutions, known, single, strict=True)
     return [Step(index, system, v, x, above.exact, one) for system, v, x, above, one in each]
-
-
-def _invert_forward(system: LinearSystem) -> Linear | None:
-    """Multiply by the inverse of C^T C, where C x = z - b is the forward pass; None if it has none.
-
-    It does not exist where some z is unknown, or C x = z - b has several solutions.
-    """
-    layer, known = system.layer, system.known
-    if known is not None and not bool(known.all()):
-        return None
-    nothing = system.delta.new_zeros(layer.inputs)
-    return invert_slopes(lambda x: layer.linear(x).flatten(), nothing, [layer])
 
 
 def solve_head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> list[Tensor]:
@@ -296,12 +260,11 @@ def recover_inputs(
         raise MissingKnowledge(
             "labels", needed_by="gradient matching", hint="use Threat(knows_labels=True)"
         )
-    deltas = [_read_head_deltas(observation, stack) for observation in observations]
-    owners = [case for case, found in enumerate(deltas) for _ in found]
-    starts = zip(owners, (delta for found in deltas for delta in found), strict=True)
+    walks = [(c, d) for c, seen in enumerate(observations) for d in _read_head_deltas(seen, stack)]
+    owners = [case for case, _ in walks]
     steps = walk_back(
         stack,
-        [(observations[case].update, delta) for case, delta in starts],
+        [(observations[case].update, delta) for case, delta in walks],
         damping=damping,
         correct=None if correct is None else partial(correct, stack, owners),
     )
@@ -347,14 +310,12 @@ def _certify_guess(
     found, labels = _to_inputs(observation, step.x), observation.labels
     if labels is None:
         return Reconstruction(found, trace=trace)
-    read = [layer.parameters[0] for layer in stack.layers]
-    alone = step.exact and step.determined
     certificate = certify_solved(
         observation,
         found,
         labels,
-        read=read,
-        alone=alone,
+        read=[layer.parameters[0] for layer in stack.layers],
+        alone=step.exact and step.determined,
         inverse=partial(_invert_convolutions, observation, stack),
     )
     return Reconstruction(found, labels, trace, certificate)
