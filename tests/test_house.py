@@ -13,9 +13,9 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 304,
-    "lines": 60_910,
-    "public names": 1_195,
-    "single-user modules": 31,
+    "lines": 60_824,
+    "public names": 1_191,
+    "single-user modules": 32,
 }
 
 

@@ -31,12 +31,7 @@ from seepage.audit.run_case import AnyCase
 from seepage.audit.run_spec import find_breaches, pick_device, read_source, require_measured, run
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource
-from seepage.cli.capture_command import (
-    CaptureRequest,
-    ModelRequest,
-    capture_spec,
-    model_spec,
-)
+from seepage.cli.capture_command import CaptureRequest, ModelRequest, capture_spec, model_spec
 from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage

@@ -14,12 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from seepage.core.errors import (
-    DataNotFound,
-    InvalidValue,
-    UnreadableFile,
-    import_extra,
-)
+from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, import_extra
 from seepage.core.whole_file import open_plain
 
 # The environment variable that names the file of the key.

@@ -2,12 +2,7 @@
 
 from seepage.inference.attributes import AttributeComparison, AttributeGuess, attributes
 from seepage.inference.detection import Detection
-from seepage.inference.epsilon_audit import (
-    EpsilonAudit,
-    PrivateSteps,
-    audit_epsilon,
-    audit_one_run,
-)
+from seepage.inference.epsilon_audit import EpsilonAudit, PrivateSteps, audit_epsilon, audit_one_run
 from seepage.inference.membership import Membership, membership, membership_by_round
 
 __all__ = [

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, one_hot
 from seepage.core import Batch, Observation, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.domains.tabular import Categorical, Tabular
-from seepage.inference.alignment import Whitening
 from seepage.inference.rehearsed_test import require_batch_size, score_members
+from seepage.inference.update_statistics import Whitening
 from seepage.numerics.significance import Rate, monotone_likelihood_ratios
 from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData

@@ -12,8 +12,8 @@ from torch import Tensor
 from seepage.core import Batch, Observation
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.defenses.clip import AddGaussian
-from seepage.inference.layer_span import stack_rounds
 from seepage.inference.rehearsed_test import PublicPeople, RehearsedTest
+from seepage.inference.update_statistics import stack_rounds
 from seepage.numerics.significance import Rate, conformal_p_values, monotone_likelihood_ratios
 from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData

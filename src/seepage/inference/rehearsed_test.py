@@ -11,8 +11,14 @@ from torch import Tensor
 from seepage.attacks.labels.count_labels import estimate_batch_size
 from seepage.core import Batch, Observation, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
-from seepage.inference.alignment import Whitening, alignment_scores
-from seepage.inference.layer_span import read_layers, span_layers, span_scores, stack_rounds
+from seepage.inference.update_statistics import (
+    Whitening,
+    alignment_scores,
+    read_layers,
+    span_layers,
+    span_scores,
+    stack_rounds,
+)
 from seepage.numerics.significance import evidence
 from seepage.rehearsal.public_data import PublicData
 from seepage.rehearsal.simulated_clients import simulate_client

@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Defense, Rng
-from seepage.core.errors import (
-    InvalidValue,
-    NotApplicable,
-    import_extra,
-)
+from seepage.core.errors import InvalidValue, NotApplicable, import_extra
 from seepage.defenses.clip import dp_sgd
 
 if TYPE_CHECKING:

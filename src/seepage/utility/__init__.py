@@ -4,13 +4,7 @@ from seepage.defenses.clip import noise_multiplier
 from seepage.numerics.schedules import Constant, Drops, OneCycle, Schedule
 from seepage.utility.quality import Quality, Utility, evaluate
 from seepage.utility.train import train
-from seepage.utility.training_plan import (
-    CropAndFlip,
-    Dirichlet,
-    Federated,
-    Training,
-    TrainingPlan,
-)
+from seepage.utility.training_plan import CropAndFlip, Dirichlet, Federated, Training, TrainingPlan
 
 __all__ = [
     "Constant",

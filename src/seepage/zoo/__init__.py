@@ -7,14 +7,7 @@ from seepage.zoo.foreign import hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.lora import LowRank, add_lora
 from seepage.zoo.mlp import ACTIVATIONS, fc, mlp, square_loss, two_layer
-from seepage.zoo.resnet import (
-    resnet18,
-    resnet20,
-    resnet32,
-    resnet50,
-    resnet56,
-    resnet152,
-)
+from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
 from seepage.zoo.wide_head import WideHead, wide_head_resnet18
 
 __all__ = [

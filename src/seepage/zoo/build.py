@@ -16,14 +16,7 @@ from seepage.zoo.factory import from_factory
 from seepage.zoo.foreign import hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.mlp import fc, mlp, two_layer
-from seepage.zoo.resnet import (
-    resnet18,
-    resnet20,
-    resnet32,
-    resnet50,
-    resnet56,
-    resnet152,
-)
+from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
 from seepage.zoo.wide_head import wide_head_resnet18
 
 

@@ -9,11 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.attacks.exact_batch.span_factors import (
-    Candidates,
-    Factors,
-    determined_probability,
-)
+from seepage.attacks.exact_batch.span_factors import Candidates, Factors, determined_probability
 from seepage.core import Rng
 from seepage.core.errors import require_at_least
 

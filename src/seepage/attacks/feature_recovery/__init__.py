@@ -5,10 +5,7 @@ from seepage.attacks.feature_recovery.estimated_features import (
     EstimatedFeatures,
     estimated_features,
 )
-from seepage.attacks.feature_recovery.exact_features import (
-    ExactFeatures,
-    exact_features,
-)
+from seepage.attacks.feature_recovery.exact_features import ExactFeatures, exact_features
 from seepage.attacks.feature_recovery.features import (
     Fallback,
     FeatureRecovery,

@@ -20,12 +20,7 @@ from seepage.attacks.exact_batch.span_factors import numerical_rank
 from seepage.attacks.feature_recovery.features import Features
 from seepage.core import Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import (
-    MissingKnowledge,
-    NotApplicable,
-    UnknownName,
-    require_at_least,
-)
+from seepage.core.errors import MissingKnowledge, NotApplicable, UnknownName, require_at_least
 from seepage.core.progress import report
 from seepage.core.rng import require_key
 from seepage.probing.first_layer import calls, input_readers, noise

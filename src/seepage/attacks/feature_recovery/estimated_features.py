@@ -8,11 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.feature_recovery.features import (
-    Features,
-    find_missing,
-    read_classifier,
-)
+from seepage.attacks.feature_recovery.features import Features, find_missing, read_classifier
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Rng
 from seepage.core.errors import require_at_least, require_positive

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.labels.count_labels import count_classes, estimate_batch_size
-from seepage.attacks.labels.label_evidence import (
-    read_evidence,
-    require_batch_size,
-    require_classes,
-)
+from seepage.attacks.labels.label_evidence import read_evidence, require_batch_size, require_classes
 from seepage.attacks.labels.read_targets import read_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError

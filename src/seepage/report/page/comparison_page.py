@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.audit.audit_result import AuditResult
-from seepage.report.change import (
-    NOTICED,
-    Change,
-    Direction,
-    changes,
-    comparison_verdict,
-    shifts,
-)
+from seepage.report.change import NOTICED, Change, Direction, changes, comparison_verdict, shifts
 from seepage.report.leak import Attempt
 from seepage.report.page.document import (
     Markup,

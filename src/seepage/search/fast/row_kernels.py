@@ -20,6 +20,10 @@ import torch
 from torch import Tensor
 
 Sides = tuple[int, ...]
+# The context of an autograd function, to which anything may be attached.
+Context = Any
+_Gradients = tuple[Tensor | None, ...]
+_ONLY_INPUTS = (True, False)
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,9 @@ class _KernelPlan:
 _plans: dict[tuple[object, ...], _KernelPlan] = {}
 
 
-def choose_plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
+def _choose_plan(
+    slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry
+) -> _KernelPlan:
     """Choose the fastest way for these shapes.
 
     Args:
@@ -154,12 +160,12 @@ def choose_plan(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geome
 
 def _time_ways(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry) -> _KernelPlan:
     def differentiate_weight(way: Way) -> None:
-        kept = extract_row_windows(inputs, weights, geometry, way)
-        row_weight_gradient(slopes, inputs, weights, geometry, way, kept)
-        row_convolution(inputs, weights, geometry, way, kept)
+        kept = _extract_row_windows(inputs, weights, geometry, way)
+        _row_weight_gradient(slopes, inputs, weights, geometry, way, kept)
+        _row_convolution(inputs, weights, geometry, way, kept)
 
     def differentiate_inputs(way: Way) -> None:
-        row_input_gradient(slopes, inputs, weights, geometry, way)
+        _row_input_gradient(slopes, inputs, weights, geometry, way)
 
     ways: list[Way] = ["in_turn", "grouped"]
     weight_ways = [*ways, "products"] if inputs.ndim == 4 else ways
@@ -170,7 +176,7 @@ def _time_ways(slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geomet
     )
 
 
-def extract_row_windows(
+def _extract_row_windows(
     inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way
 ) -> Tensor | None:
     """Extract the windows that the weight gradient and the convolution share by "products"."""
@@ -181,7 +187,7 @@ def extract_row_windows(
     )
 
 
-def row_weight_gradient(
+def _row_weight_gradient(
     slopes: Tensor,
     inputs: Tensor,
     weights: Tensor,
@@ -199,7 +205,7 @@ def row_weight_gradient(
     return split_rows(_grouped_gradient(slopes, inputs, weights, geometry, 1), count)
 
 
-def row_convolution(
+def _row_convolution(
     inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way, kept: Tensor | None
 ) -> Tensor:
     """Convolve each row `(R B, C, ...)` with its own weight `(R, O, C, ...)`."""
@@ -215,7 +221,7 @@ def row_convolution(
     return _separate(joined, count)
 
 
-def row_input_gradient(
+def _row_input_gradient(
     slopes: Tensor, inputs: Tensor, weights: Tensor, geometry: Geometry, way: Way
 ) -> Tensor:
     """Gradient by the inputs `(R B, C, ...)` when each row has its own weight."""
@@ -283,3 +289,68 @@ def _milliseconds(work: Callable[[Way], None], way: Way) -> float:
     except torch.cuda.OutOfMemoryError:
         return float("inf")
     return float(begin.elapsed_time(end))
+
+
+def convolve_rows(inputs: Tensor, rows: Tensor, shared: Tensor, geometry: Geometry) -> Tensor:
+    """Convolve `(R B, C, ...)` with the shared weight that every entry of `rows` equals.
+
+    It may be differentiated twice, the second time by the inputs only.
+    """
+    outputs: Tensor = _ConvolutionForward.apply(inputs, rows, shared, geometry)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _ConvolutionForward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Context, inputs: Tensor, rows: Tensor, shared: Tensor, geometry: Geometry
+    ) -> Tensor:
+        ctx.save_for_backward(inputs, shared)
+        ctx.geometry, ctx.count = geometry, len(rows)
+        return convolve(inputs, shared, geometry)
+
+    @staticmethod
+    def backward(ctx: Context, slopes: Tensor) -> _Gradients:
+        inputs, shared = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            # In the second differentiation nobody asks for the weight gradient.
+            by_inputs, _ = convolution_gradients(slopes, inputs, shared, ctx.geometry, _ONLY_INPUTS)
+            return by_inputs, None, None, None
+        first, second = _ConvolutionBackward.apply(slopes, inputs, shared, ctx.geometry, ctx.count)  # type: ignore[no-untyped-call]
+        return first, second, None, None
+
+
+class _ConvolutionBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Context,
+        slopes: Tensor,
+        inputs: Tensor,
+        shared: Tensor,
+        geometry: Geometry,
+        count: int,
+    ) -> tuple[Tensor, Tensor]:
+        weights = shared.expand(count, *shared.shape)
+        ctx.plan = _choose_plan(slopes, inputs, weights, geometry)
+        ctx.kept = _extract_row_windows(inputs, weights, geometry, ctx.plan.weight)
+        ctx.save_for_backward(slopes, inputs, shared)
+        ctx.geometry = geometry
+        # Nobody asks for the input gradient of the first layer.
+        ctx.set_materialize_grads(False)
+        return (
+            convolution_gradients(slopes, inputs, shared, geometry, _ONLY_INPUTS)[0],
+            _row_weight_gradient(slopes, inputs, weights, geometry, ctx.plan.weight, ctx.kept),
+        )
+
+    @staticmethod
+    def backward(ctx: Context, on_inputs: Tensor | None, on_rows: Tensor | None) -> _Gradients:
+        slopes, inputs, shared = ctx.saved_tensors
+        to_slopes, to_inputs = None, None
+        if on_rows is not None:
+            kept, ctx.kept = ctx.kept, None
+            to_slopes = _row_convolution(inputs, on_rows, ctx.geometry, ctx.plan.weight, kept)
+            to_inputs = _row_input_gradient(slopes, inputs, on_rows, ctx.geometry, ctx.plan.inputs)
+        if on_inputs is not None:
+            through = convolve(on_inputs, shared, ctx.geometry)
+            to_slopes = through if to_slopes is None else to_slopes + through
+        return to_slopes, to_inputs, None, None, None

@@ -12,86 +12,20 @@ differentiation may be by the inputs only, which is what a search needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from seepage.search.fast.row_kernels import (
+    Context,
     Geometry,
-    choose_plan,
-    convolution_gradients,
-    convolve,
-    extract_row_windows,
-    row_convolution,
-    row_input_gradient,
-    row_weight_gradient,
+    convolve_rows,
     split_rows,
     use_channels_last,
 )
 
-# The context of an autograd function, to which anything may be attached.
-_Context = Any
 _Gradients = tuple[Tensor | None, ...]
-_ONLY_INPUTS = (True, False)
-
-
-class _ConvolutionForward(torch.autograd.Function):
-    """Convolve `(R B, C, ...)` with the shared weight that every entry of `rows` equals."""
-
-    @staticmethod
-    def forward(
-        ctx: _Context, inputs: Tensor, rows: Tensor, shared: Tensor, geometry: Geometry
-    ) -> Tensor:
-        ctx.save_for_backward(inputs, shared)
-        ctx.geometry, ctx.count = geometry, len(rows)
-        return convolve(inputs, shared, geometry)
-
-    @staticmethod
-    def backward(ctx: _Context, slopes: Tensor) -> _Gradients:
-        inputs, shared = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            # In the second differentiation nobody asks for the weight gradient.
-            by_inputs, _ = convolution_gradients(slopes, inputs, shared, ctx.geometry, _ONLY_INPUTS)
-            return by_inputs, None, None, None
-        first, second = _ConvolutionBackward.apply(slopes, inputs, shared, ctx.geometry, ctx.count)  # type: ignore[no-untyped-call]
-        return first, second, None, None
-
-
-class _ConvolutionBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: _Context,
-        slopes: Tensor,
-        inputs: Tensor,
-        shared: Tensor,
-        geometry: Geometry,
-        count: int,
-    ) -> tuple[Tensor, Tensor]:
-        weights = shared.expand(count, *shared.shape)
-        ctx.plan = choose_plan(slopes, inputs, weights, geometry)
-        ctx.kept = extract_row_windows(inputs, weights, geometry, ctx.plan.weight)
-        ctx.save_for_backward(slopes, inputs, shared)
-        ctx.geometry = geometry
-        # Nobody asks for the input gradient of the first layer.
-        ctx.set_materialize_grads(False)
-        return (
-            convolution_gradients(slopes, inputs, shared, geometry, _ONLY_INPUTS)[0],
-            row_weight_gradient(slopes, inputs, weights, geometry, ctx.plan.weight, ctx.kept),
-        )
-
-    @staticmethod
-    def backward(ctx: _Context, on_inputs: Tensor | None, on_rows: Tensor | None) -> _Gradients:
-        slopes, inputs, shared = ctx.saved_tensors
-        to_slopes, to_inputs = None, None
-        if on_rows is not None:
-            kept, ctx.kept = ctx.kept, None
-            to_slopes = row_convolution(inputs, on_rows, ctx.geometry, ctx.plan.weight, kept)
-            to_inputs = row_input_gradient(slopes, inputs, on_rows, ctx.geometry, ctx.plan.inputs)
-        if on_inputs is not None:
-            through = convolve(on_inputs, shared, ctx.geometry)
-            to_slopes = through if to_slopes is None else to_slopes + through
-        return to_slopes, to_inputs, None, None, None
 
 
 def _per_channel(values: Tensor, like: Tensor) -> Tensor:
@@ -124,7 +58,7 @@ def _batchnorm_eval(
 class _AffineForward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context, inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
+        ctx: Context, inputs: Tensor, weight: Tensor, bias: Tensor, inverse: Tensor, offset: Tensor
     ) -> Tensor:
         scale = _per_channel(weight * inverse, inputs)
         ctx.save_for_backward(inputs, scale, inverse, offset)
@@ -132,7 +66,7 @@ class _AffineForward(torch.autograd.Function):
         return torch.addcmul(shift, inputs, scale)
 
     @staticmethod
-    def backward(ctx: _Context, slopes: Tensor) -> _Gradients:
+    def backward(ctx: Context, slopes: Tensor) -> _Gradients:
         inputs, scale, inverse, offset = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return slopes * scale, None, None, None, None
@@ -143,7 +77,7 @@ class _AffineForward(torch.autograd.Function):
 class _AffineBackward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context,
+        ctx: Context,
         slopes: Tensor,
         inputs: Tensor,
         scale: Tensor,
@@ -158,7 +92,7 @@ class _AffineBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(
-        ctx: _Context, on_inputs: Tensor | None, on_weight: Tensor | None, on_bias: Tensor | None
+        ctx: Context, on_inputs: Tensor | None, on_weight: Tensor | None, on_bias: Tensor | None
     ) -> _Gradients:
         slopes, inputs, scale, inverse, offset = ctx.saved_tensors
         to_slopes = to_inputs = None
@@ -213,7 +147,7 @@ def batchnorm_train(
 class _StandardisedForward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context,
+        ctx: Context,
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor,
@@ -233,7 +167,7 @@ class _StandardisedForward(torch.autograd.Function):
         return torch.addcmul(_per_channel(bias, inputs), standard, scale)
 
     @staticmethod
-    def backward(ctx: _Context, slopes: Tensor) -> _Gradients:
+    def backward(ctx: Context, slopes: Tensor) -> _Gradients:
         inputs, standard, inverse, scale = ctx.saved_tensors
         if torch.is_grad_enabled():
             saved = slopes, inputs, standard, inverse, scale, ctx.own
@@ -256,7 +190,7 @@ class _StandardisedBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _Context,
+        ctx: Context,
         slopes: Tensor,
         inputs: Tensor,
         standard: Tensor,
@@ -273,9 +207,7 @@ class _StandardisedBackward(torch.autograd.Function):
         return to_inputs, count * along.flatten(1), count * mean.flatten(1)
 
     @staticmethod
-    def backward(
-        ctx: _Context, on_inputs: Tensor, on_weight: Tensor, on_bias: Tensor
-    ) -> _Gradients:
+    def backward(ctx: Context, on_inputs: Tensor, on_weight: Tensor, on_bias: Tensor) -> _Gradients:
         slopes, standard, inverse, scale, mean, along = ctx.saved_tensors
         steep = scale * inverse
         level, tilt = _mean(on_inputs), _mean(on_inputs * standard)
@@ -349,7 +281,7 @@ class _RowConvolution(Replacement):
     def forward(self, inputs: Tensor) -> Tensor:
         if self.circular:
             inputs = nn.functional.pad(inputs, self.edges, mode="circular")
-        outputs: Tensor = _ConvolutionForward.apply(inputs, self.weight, self.shared, self.geometry)  # type: ignore[no-untyped-call]
+        outputs = convolve_rows(inputs, self.weight, self.shared, self.geometry)
         if self.bias is None:
             return outputs
         split = split_rows(outputs, len(self.bias))
