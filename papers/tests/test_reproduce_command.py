@@ -138,15 +138,17 @@ def test_a_table_puts_ours_beside_the_papers(tiny, place):
     assert "Noise hides it." in result.output
 
 
-def test_one_row_can_be_made_alone(tiny, place):
+def test_a_row_or_a_column_can_be_made_alone(tiny, place):
     (reading.FOLDER / "999-table0.toml").write_text(TWO_ROWS)
-    alone = reproduce("999-table0", "--row", "wide", "--plain")
+    alone = reproduce("999-table0", "--row", "wide", "--column", "no defense", "--plain")
     assert alone.exit_code == 0, alone.output
     found = json.loads((place / "999-table0-smoke" / "table.json").read_text())
-    assert {line["row"] for line in found["lines"]} == {"wide"}
+    assert {(line["row"], line["column"]) for line in found["lines"]} == {("wide", "no defense")}
     unknown = reproduce("999-table0", "--row", "wider")
     assert "unknown row 'wider'" in str(unknown.exception)
     assert "known: mlp, wide" in str(unknown.exception)
+    unknown = reproduce("999-table0", "--column", "wide")
+    assert "unknown column 'wide' (known: no defense, noise)" in str(unknown.exception)
 
 
 def test_a_table_can_be_put_together_from_the_cells_of_others(tiny, place, monkeypatch):

@@ -126,7 +126,7 @@ def test_a_verdict_against_the_paper_has_its_cause_or_says_that_it_has_none(tmp_
     told = [line for line in made["results"].splitlines() if "#003-fig3) |" in line]
     unknown = "| small | cause not known |"
     assert [line.endswith(unknown) for line in told if "| does not hold |" in line] == [True] * 2
-    assert "The cause of 0 of the 2 that do not hold names an experiment." in made["results"]
+    assert "The cause of 0 of the 2 that do not hold names an experiment," in made["results"]
 
 
 def test_every_record_that_a_cause_names_is_there():
