@@ -9,11 +9,17 @@ where one in a thousand is allowed, with its 95 % interval. `token_span` reads t
 whose base is frozen.
 
     python -m benchmarks.text_tokens --texts [--seeds N] [--device cuda] [--sizes 1 4 16 64]
+        [--cells gradient/float32 gradient/float32/labels ...]
 
 reads whole texts by `dager`: off gradients and five local steps, in float32 and bfloat16, with and
 without the labels. The tokens of a batch must be fewer than the network is wide, so larger batches
 are read by wider networks. `bag_of_words` names the words of the same updates. The same command
 goes on where it was ended.
+
+    python -m benchmarks.text_tokens --last [--seeds N] [--sizes 1 4 16]
+
+reads whole texts by `dager` off a small GPT-2 of random weights that predicts the next token, all
+of it frozen but the last block, the output layer, or both.
 
     python -m benchmarks.text_tokens --peer [--steps N] [--sizes 1 4]
 
@@ -44,6 +50,13 @@ WIDTHS = {1: 64, 4: 64, 16: 256, 64: 768}
 WIDEST = 1_024
 RANKS = (4, 16, 32)
 CLIENTS = 10
+CELLS = {
+    "gradient/float32": ("gradient", torch.float32, False),
+    "gradient/float32/labels": ("gradient", torch.float32, True),
+    "gradient/bfloat16": ("gradient", torch.bfloat16, False),
+    "steps/float32": ("5 local steps", torch.float32, False),
+    "steps/bfloat16": ("5 local steps", torch.bfloat16, False),
+}
 
 
 class Encoder(nn.Module):
@@ -196,13 +209,7 @@ def run_texts(options: argparse.Namespace) -> None:
     rows = continue_rows(options.name, options.device, options.out)
     shared = {"gradient": sp.Gradient(), "5 local steps": sp.FedAvg(lr=0.01, steps=5)}
     for people, kind in ((p, k) for p in options.sizes for k in options.networks):
-        for what, dtype, labels in (
-            ("gradient", torch.float32, False),
-            ("gradient", torch.float32, True),
-            ("gradient", torch.bfloat16, False),
-            ("5 local steps", torch.float32, False),
-            ("5 local steps", torch.bfloat16, False),
-        ):
+        for what, dtype, labels in (CELLS[name] for name in options.cells):
             row = {"network": kind, "people": people, "shared": what}
             row |= {"precision": str(dtype).removeprefix("torch."), "labels": labels}
             if any(row.items() <= done.items() for done in rows):
@@ -210,6 +217,59 @@ def run_texts(options: argparse.Namespace) -> None:
             rows.append(row | measure_texts(kind, people, shared[what], labels, options, dtype))
             print(rows[-1], flush=True)
             save(options.name, options.device, {"rows": rows}, options.out)
+
+
+def measure_last(parts: str, people: int, options: argparse.Namespace) -> dict[str, object]:
+    """Texts of a decoder that trains its last layers alone; its last words are only predicted."""
+    import transformers
+
+    exact, begun, proved = [], [], []
+    seconds = 0.0
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        domain, batch = mixed_texts(people, seed)
+        torch.manual_seed(seed)
+        sizes = {"n_embd": WIDTHS[people], "n_layer": 3, "n_head": 4, "n_positions": domain.length}
+        config = {"vocab_size": domain.vocabulary, "tie_word_embeddings": False}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **config))
+        model.eval().requires_grad_(False)
+        for name, part in (("block", model.transformer.h[-1]), ("head", model.lm_head)):
+            part.requires_grad_(name in parts)
+        texts, mask = batch.inputs, batch.inputs != domain.padding
+        given = {"input_ids": texts, "attention_mask": mask.long()}
+        given["labels"] = torch.where(mask, texts, -100)
+        began = time.perf_counter()
+        result = sp.audit_step(model, None, given, domain=domain, attacks=["dager"])
+        seconds += time.perf_counter() - began
+        found = {tuple(text) for text in result.guess.tolist()}
+        exact += [tuple(text) in found for text in texts.tolist()]
+        known = {tuple(text[: text.index(-1)]) for text in map(list, found) if -1 in text}
+        lengths = mask.sum(1).tolist()
+        begun += [
+            tuple(text) in found or tuple(text[: length - 1]) in known
+            for text, length in zip(texts.tolist(), lengths, strict=True)
+        ]
+        proof = result.outcomes[0].record.certificate
+        proved.append(proof is not None and proof["unique"] is True)
+    return {
+        "width": WIDTHS[people],
+        "vocabulary": domain.vocabulary,
+        "texts": len(exact),
+        "exact_texts": sum(exact),
+        "all_but_last": sum(begun),
+        "batches_proved": sum(proved),
+        "seconds": round(seconds / options.seeds, 1),
+    }
+
+
+def run_last(options: argparse.Namespace) -> None:
+    rows = continue_rows("text_last_layers", "cpu", options.out)
+    for people, parts in ((p, k) for p in options.sizes for k in ("head", "block", "block, head")):
+        row = {"trained": parts, "people": people}
+        if any(row.items() <= done.items() for done in rows):
+            continue
+        rows.append(row | measure_last(parts, people, options))
+        print(rows[-1], flush=True)
+        save("text_last_layers", "cpu", {"rows": rows}, options.out)
 
 
 class PlainEncoder(nn.Module):
@@ -256,6 +316,8 @@ def run_peer(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", action="store_true", help="whole texts instead of words")
+    parser.add_argument("--last", action="store_true", help="last layers trained alone")
+    parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=CELLS, help="of --texts")
     parser.add_argument("--peer", action="store_true", help="the peer breaching, if installed")
     parser.add_argument("--steps", type=int, default=1_000, help="of the peer")
     parser.add_argument("--seeds", type=int, default=2, help="batches of each row")
@@ -266,8 +328,8 @@ def main() -> None:
     parser.add_argument("--name", default="whole_texts", help="of the result of --texts")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
-    if options.texts or options.peer:
-        (run_texts if options.texts else run_peer)(options)
+    if options.texts or options.peer or options.last:
+        (run_texts if options.texts else run_peer if options.peer else run_last)(options)
         return
     rows: list[dict[str, object]] = []
     for kind in ("decoder", "encoder"):
