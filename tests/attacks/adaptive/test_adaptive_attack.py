@@ -191,6 +191,24 @@ def test_several_are_attacked_side_by_side_as_they_are_one_by_one(defense, task,
         assert alone.trace.finals == pytest.approx(guess.trace.finals, rel=1e-7)
 
 
+def test_columns_are_masked_in_each_row_even_if_one_update_has_them_all(task, data):
+    """An update of noise, as that of a negative control, shows no column that was pruned."""
+    seen = [observed(sp.Soteria(0.5), task, data.batch(1, start=i)) for i in range(2)]
+    noise = {
+        n: sp.rng(0).fork(n).normal(t.shape, like=t) for n, t in seen[1].update.tensors.items()
+    }
+    seen[1] = replace(seen[1], update=replace(seen[1].update, tensors=noise))
+    read = [adapt_to_defense(sp.attacks.inverting_gradients(), one).observation for one in seen]
+    simulate = case_simulation(read, rows=2)
+    rows = task.domain.normalise(data.batch(2, start=4).inputs).unsqueeze(1)
+    labels = torch.arange(2).unsqueeze(1)
+    together = simulate(rows, labels)
+    for row in range(2):
+        alone = read[row].simulate(task.domain.denormalise(rows[row]), labels[row])
+        for name, tensor in alone.tensors.items():
+            assert torch.allclose(together[name][row], tensor, atol=1e-5)
+
+
 def test_survivors_of_several_are_compared_after_one_pass_through_the_network(task, data):
     seen = [observed(sp.Dropout(0.7), task, data.batch(1, start=i)) for i in range(2)]
     read = [adapt_to_defense(sp.attacks.inverting_gradients(), one).observation for one in seen]

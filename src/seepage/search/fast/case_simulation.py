@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seepage.core import Observation, Simulate
 from seepage.core.errors import NotApplicable
+from seepage.core.protocols import InputDefense
 from seepage.core.task import batchnorm_layers
 from seepage.probing.hooks import running_order
 from seepage.search.fast.row_layers import RowBatchNorm
@@ -84,7 +85,12 @@ def _share_network(
 def _kind(simulation: Simulate) -> tuple[object, ...]:
     client = simulation.client
     assert client is not None
-    return (repr(client.local), simulation.mixing is None, *map(type, client.chain.links))
+    # What acts before the update, as a mask of columns that was read off it, may differ from case
+    # to case: rows share a network behind a mask that lets all pass, and behind no other.
+    links = [
+        id(link) if isinstance(link, InputDefense) else type(link) for link in client.chain.links
+    ]
+    return (repr(client.local), simulation.mixing is None, *links)
 
 
 def _are_alike(one: Observation, other: Observation) -> bool:
