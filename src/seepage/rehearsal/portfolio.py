@@ -202,6 +202,7 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     hiding = {"tv": _FALLING_HIDDEN, **_LONG_STEPS}
     near = {} if one_person else _NEAR
     forced = {"weighting": "entries", **near, **plain}
+    wide = Contender("teacher_forced", {"tv": _FALLING, "weighting": "entries", **_NEAR})
     if hidden and one_person:
         yield Contender(search, {**hiding, "step_size": 0.4})
         yield Contender("teacher_forced", {**forced, "step_size": 0.2})
@@ -210,6 +211,7 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, falling)
         yield Contender("teacher_forced", forced)
         yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
+        yield wide
         yield Contender(search, hiding)
     elif one_person:
         yield Contender(search, falling)
@@ -218,12 +220,14 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
         # Where the network normalises by the batch, long steps gain nothing.
         systematic = Contender("systematic", {"tv": _FALLING, **_NEAR})
-        weak = Contender(search, {"tv": _WEAK, **_LONG_STEPS})
-        first, later = (systematic, weak) if seen.task.mode == "train" else (weak, systematic)
+        reading = Contender(search, falling, read_logits=True)
+        first, later = (systematic, reading) if seen.task.mode == "train" else (reading, systematic)
         yield first
-        yield Contender(search, hiding)
-        yield Contender(search, falling, read_logits=True)
+        # On wide networks this one is far ahead.
+        yield wide
         yield later
+        yield Contender(search, {"tv": _WEAK, **_LONG_STEPS})
+        yield Contender(search, hiding)
         yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
     else:
         yield Contender(search, hiding)
@@ -231,14 +235,13 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
         yield Contender(search, {**falling, "layerwise": 2.5})
         strong = Contender(search, {"tv": 1e-2, **_LONG_STEPS})
-        weak = Contender(search, {"tv": _WEAK, **_LONG_STEPS})
-        yield strong if hidden else weak
+        yield strong if hidden else wide
         yield Contender("teacher_forced", forced)
         yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
         yield Contender(search, falling)
-        yield weak if hidden else strong
+        yield wide if hidden else strong
+        yield Contender(search, {"tv": _WEAK, **_LONG_STEPS})
     yield Contender("teacher_forced", {**forced, "step_size": 0.4})
-    yield Contender("teacher_forced", {"tv": _FALLING, **forced, **_NEAR})
     yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic")
     if seen.statistics is not None:

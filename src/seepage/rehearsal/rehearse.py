@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from seepage.rehearsal.portfolio import Contender
     from seepage.rehearsal.public_data import PublicData
 
+# Above this a search finds the person from most starts, and one that does not would blur the mean.
+_CLEAR = 20.0
 # A doubling of the steps that gains less than this, in dB or as a share of a row, is a plateau.
 _PLATEAU = {"psnr": 0.5, "feature_accuracy": 0.01}
 # Ignoring a defense recovers this much more if the defense only misleads the search.
@@ -310,7 +312,7 @@ def _try_several_starts(
     trials: list[Trial],
     steps: int,
 ) -> _Team:
-    """Where more steps gain nothing, search from another start, and see if the mean is nearer.
+    """Where little comes back and more steps gain nothing, see if the mean of starts is nearer.
 
     Behind noise a longer search fits the noise, from each start in another way. If starts err
     independently, and two halve that part of the squared error, more starts divide it further.
@@ -318,6 +320,8 @@ def _try_several_starts(
     (leader,) = team.members
     gain, metric = _measure_gain(str(leader), trials), rehearsal.metric.name
     if metric != "psnr" or not leader.searches or not team.scores or gain > _PLATEAU[metric]:
+        return team
+    if fmean(team.scores) > _CLEAR:
         return team
     several = replace(leader, start_steps=rung.steps)
     with staged(f"rehearsing {several}"):
