@@ -106,10 +106,16 @@ class Contender:
 
     @property
     def starts_slowly(self) -> bool:
-        """Whether its prior ends so weak that a short search says little about a long one."""
+        """Whether a short search says little about a long one.
+
+        So it is with a weak prior, if it is weak from the start, if steps are not signed, or if
+        there is a defense.
+        """
         weight = self.options.get("tv")
         last = weight[-1] if isinstance(weight, tuple) else weight
-        return isinstance(last, float) and 0 < last <= _WEAK
+        weak = isinstance(last, float) and 0 < last <= _WEAK
+        unsigned, defended = self.options.get("signed") is False, self.knowledge == "adapts"
+        return weak and (weight == last or unsigned or defended)
 
     def __str__(self) -> str:
         """The recipe with its settings, in a line of a table."""
@@ -202,17 +208,23 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     hiding = {"tv": _FALLING_HIDDEN, **_LONG_STEPS}
     near = {} if one_person else _NEAR
     forced = {"weighting": "entries", **near, **plain}
-    wide = Contender("teacher_forced", {"tv": _FALLING, "weighting": "entries", **_NEAR})
+    # Of these two the first is far ahead on wide networks, the other on smooth ones.
+    fading = {"tv": _FALLING, "weighting": "entries", "step_size": 0.2}
+    wide = Contender("teacher_forced", {**fading, **_NEAR})
+    smooth = Contender("teacher_forced", {**fading, **plain})
+    weak = Contender(search, {"tv": _WEAK, **_LONG_STEPS})
+    strong = Contender(search, {"tv": 1e-2, **_LONG_STEPS})
     if hidden and one_person:
         yield Contender(search, {**hiding, "step_size": 0.4})
         yield Contender("teacher_forced", {**forced, "step_size": 0.2})
-        yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
+        yield strong
         # Pruning hides so little that a prior which stays limits what comes back.
         yield Contender(search, falling)
         yield Contender("teacher_forced", forced)
+        yield smooth
         yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
-        yield wide
         yield Contender(search, hiding)
+        yield weak
     elif one_person:
         yield Contender(search, falling)
         yield Contender("teacher_forced", {**forced, "step_size": 0.2})
@@ -223,24 +235,24 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         reading = Contender(search, falling, read_logits=True)
         first, later = (systematic, reading) if seen.task.mode == "train" else (reading, systematic)
         yield first
-        # On wide networks this one is far ahead.
         yield wide
+        yield smooth
+        yield weak
         yield later
-        yield Contender(search, {"tv": _WEAK, **_LONG_STEPS})
         yield Contender(search, hiding)
-        yield Contender(search, {"tv": 1e-2, **_LONG_STEPS})
+        yield strong
     else:
         yield Contender(search, hiding)
         yield Contender("teacher_forced", {**forced, "step_size": 0.2})
-        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
-        yield Contender(search, {**falling, "layerwise": 2.5})
-        strong = Contender(search, {"tv": 1e-2, **_LONG_STEPS})
         yield strong if hidden else wide
+        yield Contender(search, {**falling, "layerwise": 2.5})
+        yield smooth
+        yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
         yield Contender("teacher_forced", forced)
+        yield weak
         yield Contender("systematic", {"tv": _FALLING_HIDDEN, **_NEAR})
         yield Contender(search, falling)
         yield wide if hidden else strong
-        yield Contender(search, {"tv": _WEAK, **_LONG_STEPS})
     yield Contender("teacher_forced", {**forced, "step_size": 0.4})
     yield Contender("teacher_forced", {"tv": 1e-1})
     yield Contender("systematic")
