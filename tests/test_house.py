@@ -14,7 +14,7 @@ PACKAGE = Path(seepage.__file__).parent
 REACHED = {
     "files": 304,
     "lines": 60_849,
-    "public names": 1_191,
+    "public names": 1_192,
     "single-user modules": 32,
 }
 

@@ -38,6 +38,7 @@ from seepage.probing.usable_update import require_usable
 from seepage.search.engine import Engine
 from seepage.search.feature_matching import FeatureMatching
 from seepage.search.fidelity import LayerwiseCosine
+from seepage.search.many import attack_one
 from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
 from seepage.search.priors import BatchNormStatistics, weigh_variation
@@ -84,10 +85,7 @@ class Systematic:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover features, order them, and search."""
-        (found,) = self.many((observation,), rngs=(rng,))
-        if isinstance(found, SeepageError):
-            raise found
-        return found
+        return attack_one(self, observation, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]

@@ -25,7 +25,7 @@ from seepage.rehearsal.combine import combine
 from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
 from seepage.rehearsal.rehearse import Chosen, Rung, count_steps, rehearse
-from seepage.search.many import attack_many
+from seepage.search.many import attack_many, attack_one
 from seepage.threats.threat import Threat
 
 EffortName = Literal["quick", "standard", "thorough"]
@@ -135,10 +135,7 @@ class Auto:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack one update."""
-        (found,) = self.many((observation,), rngs=(rng,))
-        if isinstance(found, SeepageError):
-            raise found
-        return found
+        return attack_one(self, observation, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
@@ -373,7 +370,7 @@ def auto(
     Args:
         effort: How hard to try: "quick" takes 3000 steps, "standard" eight times and "thorough"
             eighty times as many, the last for a GPU or a night.
-        budget: Steps in all, at most half of them for the rehearsal; by default those of the
+        budget: Steps in all, at most six in ten for the rehearsal; by default those of the
             effort. The same budget gives the same result on every machine, up to rounding.
         seconds: About how long one update and its rehearsal may take at most. Fewer steps are
             taken if they do not fit, so that the result depends on the machine.

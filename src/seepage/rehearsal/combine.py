@@ -12,7 +12,7 @@ from seepage.attacks.certificate import residual
 from seepage.attacks.tableak import align_members
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError
-from seepage.search.many import attack_many
+from seepage.search.many import attack_many, attack_one
 
 # A guess that leaves this many times as much of the update unexplained only blurs a mean.
 _FAR = 4.0
@@ -59,10 +59,7 @@ class MeanOfStarts:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Attack one update."""
-        (found,) = self.many((observation,), rngs=(rng,))
-        if isinstance(found, SeepageError):
-            raise found
-        return found
+        return attack_one(self, observation, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]

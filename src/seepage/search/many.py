@@ -33,3 +33,11 @@ def attack_many(
         except SeepageError as error:
             found.append(error)
     return found
+
+
+def attack_one(attack: SideBySide, observation: Observation, *, rng: Rng) -> Reconstruction:
+    """Attack one observation by an attack on several, and raise what it cannot."""
+    (found,) = attack.many((observation,), rngs=(rng,))
+    if isinstance(found, SeepageError):
+        raise found
+    return found
