@@ -1,21 +1,22 @@
-"""A table whose cells other tables have: `python -m benchmarks.assemble NAME --of RECORD ...`.
+"""A table whose cells other records have: `python -m benchmarks.assemble NAME --of RECORD ...`.
 
-Figures of a paper often show what its tables print. A cell is taken from the first record that has
-one with the same data, network, client, threat and attack, all to the letter; nothing is run. The
-record names those it was put together from, and the pictures stay with them.
+Figures of a paper often show what its tables print, and a long table is made in parts. A cell is
+taken from the records that have one with the same network, client, threat and attack, all to the
+letter; where they attacked different people, these are put together. Nothing is run. The record
+names those it was put together from, and the pictures stay with them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.papers import FOLDER
-from seepage.report import Interval
+from benchmarks.papers import FOLDER, read_values
+from seepage.report import Interval, mean_interval
 from seepage_papers.lines import Line
 from seepage_papers.reading import load_table
 from seepage_papers.reproduction import Reproduction
@@ -33,8 +34,10 @@ def find_cells(table: PaperTable, scale: str) -> list[Cell]:
 
 def read_lines(record: Record) -> dict[Key, Record]:
     """The numbers of a record by scenario, measure and statistic."""
-    cells = find_cells(load_table(record["name"]), record["scale"])
-    scenarios = {cell.labels: json.dumps(cell.scenario, sort_keys=True) for cell in cells}
+    table, scale = load_table(record["name"]), record["scale"]
+    values = {**table.at(scale), **record["values"]}
+    cells = find_cells(replace(table, scales={scale: values}), scale)
+    scenarios = {cell.labels: _name(cell) for cell in cells}
     return {
         (scenarios[line["row"], line["column"]], line["measure"], line["statistic"]): line
         for line in record["lines"]
@@ -42,11 +45,53 @@ def read_lines(record: Record) -> dict[Key, Record]:
     }
 
 
+def _name(cell: Cell) -> str:
+    """A scenario without who was attacked, which parts of a cell differ in."""
+    data = {k: v for k, v in cell.scenario["data"].items() if k not in ("people", "start")}
+    return json.dumps({"defenses": [[]], **cell.scenario, "data": data}, sort_keys=True)
+
+
+def join_records(records: Sequence[Record]) -> dict[Key, Record]:
+    """The numbers of all records, with the people of each cell together."""
+    found: dict[Key, list[Record]] = {}
+    for record in records:
+        for key, line in read_lines(record).items():
+            found.setdefault(key, []).append(line)
+    return {key: join_people(lines) for key, lines in found.items()}
+
+
+def join_people(lines: Sequence[Record]) -> Record:
+    """One line of several of the same cell; a person who is in two counts as in the first.
+
+    Example:
+        >>> parts = [{"seepage": 1.0, "standard": None, "statistic": "mean", "each": {"a.0": 1.0}},
+        ...          {"seepage": 3.0, "standard": None, "statistic": "mean", "each": {"b.0": 3.0}}]
+        >>> join_people(parts)["seepage"], join_people(parts)["people"]
+        (2.0, 2)
+    """
+    first, *rest = lines
+    used = [first]
+    for line in rest:
+        known = {who for one in used for who in one["each"]}
+        if line["statistic"] == "mean" and line["each"] and not known & line["each"].keys():
+            used.append(line)
+    if len(used) == 1:
+        return first
+    each = {who: float(value) for line in used for who, value in line["each"].items()}
+    found = mean_interval(list(each.values()), [who.rsplit(".", 1)[0] for who in each])
+    usual = [(line["standard"], len(line["each"])) for line in used]
+    standard = None
+    if all(value is not None for value, _ in usual):
+        standard = sum(value * count for value, count in usual) / len(each)
+    joined = {"seepage": found.middle, "interval": [found.low, found.high], "people": len(each)}
+    return {**first, **joined, "standard": standard, "each": each}
+
+
 def find_lines(table: PaperTable, scale: str, known: dict[Key, Record]) -> Iterator[Line]:
     """The lines of a table, as far as there are numbers for them."""
     for block in table.published:
         for cell in find_cells(table, scale):
-            key = (json.dumps(cell.scenario, sort_keys=True), block.measure, block.statistic)
+            key = (_name(cell), block.measure, block.statistic)
             if key in known:
                 yield _move(known[key], table, cell, block)
 
@@ -65,12 +110,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--of", type=Path, nargs="+", required=True, help="records of one scale")
+    parser.add_argument("--set", action="append", default=[], help="as for benchmarks.papers")
     options = parser.parse_args()
     records = [json.loads(path.read_text(encoding="utf-8")) for path in options.of]
-    known: dict[Key, Record] = {}
-    for record in records:
-        known = read_lines(record) | known
-    table, scale = load_table(options.name), records[0]["scale"]
+    known = join_records(records)
+    scale = records[0]["scale"]
+    table = load_table(options.name).with_values(scale, read_values(options.set))
     lines = list(find_lines(table, scale, known))
     if not lines:
         raise SystemExit(f"expected cells of {options.name} in these records, found none")

@@ -2,8 +2,9 @@
 
 Each name is made by `seepage reproduce` and kept with command, commit and machine under
 results/papers/, its pictures under docs/results/; with `--out FOLDER` both go there. A signal ends
-a table with the cells that are done. `--page` writes docs/results.md and a page for each paper.
-Needs SEEPAGE_DATA.
+a table with the cells that are done. `--row`, `--column` and `--set steps=3000` make a part of it
+or change it; `benchmarks.assemble` puts parts together. `--page` writes docs/results.md and a page
+for each paper. Needs SEEPAGE_DATA.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -35,6 +37,7 @@ def record(
     to: Path | None,
     rows: tuple[str, ...] = (),
     columns: tuple[str, ...] = (),
+    values: dict[str, object] | None = None,
 ) -> int:
     """Make a table and keep it, with its pictures where they say something; 0 if all went well."""
     with tempfile.TemporaryDirectory() as folder:
@@ -53,6 +56,7 @@ def record(
             quiet=False,
             rows=rows,
             columns=columns,
+            values=values or {},
         )
         stopped = False
         with raise_on_signals():
@@ -79,6 +83,16 @@ def record(
     return code
 
 
+def read_values(told: Sequence[str]) -> dict[str, object]:
+    """What `--set` says.
+
+    Example:
+        >>> read_values(["steps=3000", "rate=1e-3"])
+        {'steps': 3000, 'rate': 0.001}
+    """
+    return {name: json.loads(value) for name, value in (one.split("=", 1) for one in told)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="all if none is given and no --page")
@@ -88,13 +102,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None, help="folder for results and pictures")
     parser.add_argument("--row", action="append", default=[], help="make only rows of these labels")
     parser.add_argument("--column", action="append", default=[], help="likewise, columns")
+    parser.add_argument("--set", action="append", default=[], help="a value of it, as steps=3000")
     parser.add_argument("--page", action="store_true", help="write the pages of results")
     options = parser.parse_args()
     device = pick_device(options.device)
+    values = read_values(options.set)
     failed = 0
     for name in options.names or ([] if options.page else names()):
         chosen = tuple(options.row), tuple(options.column)
-        failed |= record(name, options.scale, device, options.keep, options.out, *chosen)
+        failed |= record(name, options.scale, device, options.keep, options.out, *chosen, values)
     if options.page:
         for path, written in pages().items():
             path.write_text(written, encoding="utf-8")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import results_page
+from benchmarks.assemble import find_lines, join_records
 
 from seepage.audit import spec_entries as entries
 from seepage.core.errors import InvalidValue, UnknownName
@@ -134,3 +135,30 @@ def test_numbers_that_do_not_fit_the_table_are_refused(small_table):
 def test_the_pages_of_results_are_what_the_records_make():
     for path, text in results_page.pages().items():
         assert path.read_text(encoding="utf-8") == text
+
+
+def test_a_value_of_a_scale_that_does_not_exist_is_refused():
+    table = load_table("001-table7")
+    assert table.with_values("small", {"steps": 7}).at("small")["steps"] == 7
+    with pytest.raises(UnknownName, match="unknown value 'stepz'; did you mean 'steps'"):
+        table.with_values("small", {"stepz": 7})
+
+
+def test_parts_of_a_table_are_put_together_by_settings_and_people():
+    def part(steps, each):
+        values = load_table("001-table7").at("small")
+        line = {"row": "B = 4", "column": "GradClip 4", "measure": "psnr", "statistic": "mean"}
+        mean = sum(each.values()) / len(each)
+        found = {"seepage": mean, "interval": None, "people": len(each), "standard": None}
+        return {
+            "name": "001-table7",
+            "scale": "small",
+            "values": {**values, "steps": steps},
+            "lines": [{**line, **found, "paper": 23.93, "each": each, "why": ""}],
+        }
+
+    parts = [part(7, {"a.0": 1.0, "a.1": 3.0}), part(7, {"b.0": 8.0}), part(9, {"c.0": 50.0})]
+    table = load_table("001-fig4").with_values("small", {"steps": 7})
+    [found] = find_lines(table, "small", join_records(parts))
+    assert (found.row, found.column) == ("GradClip 4", "with feature matching")
+    assert (found.seepage, found.people) == (4.0, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +27,7 @@ from seepage_papers.reading import load_table, names
 from seepage_papers.reproduction import Reproduction
 from seepage_papers.run import Announce, reproduction, source
 from seepage_papers.sources import Audited
+from seepage_papers.substitute import Plain
 from seepage_papers.table import SCALES, PaperTable
 
 AUDIT, SPEC, PICTURES = "audit", "spec.toml", "pictures.png"
@@ -49,11 +50,13 @@ class Wish:
     quiet: bool
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    values: Plain = field(default_factory=dict)
 
     @property
     def table(self) -> PaperTable:
         """What is to be made."""
-        return load_table(self.name).only(self.rows, self.scale, columns=self.columns)
+        table = load_table(self.name).with_values(self.scale, self.values)
+        return table.only(self.rows, self.scale, columns=self.columns)
 
 
 def list_tables(console: Console) -> None:

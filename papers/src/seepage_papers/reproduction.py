@@ -160,13 +160,13 @@ def different(table: PaperTable, here: Plain) -> list[str]:
 
     Args:
         table: What was made.
-        here: The values of the run's scale.
+        here: The values of the run's scale; what a record lacks is newer than it.
     """
     there = table.at("paper")
     apart = [
-        f"{name} {here.get(name, 'all')} where the paper has {there.get(name, 'all')}"
-        for name in dict.fromkeys([*there, *here])
-        if here.get(name) != there.get(name)
+        f"{name} {value} where the paper has {there.get(name, 'all')}"
+        for name, value in here.items()
+        if value != there.get(name)
     ]
     return [f"Different: {', '.join(apart)}."] if apart else []
 

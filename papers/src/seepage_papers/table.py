@@ -146,6 +146,18 @@ class PaperTable:
                 values[f"{kind}s"] = [i for i, label in enumerate(labels) if label in wanted]
         return replace(self, scales={**self.scales, scale: values})
 
+    def with_values(self, scale: str, changed: Plain) -> PaperTable:
+        """The same table with other values at a scale, such as fewer people or more steps.
+
+        Raises:
+            UnknownName: The scale has no value of that name.
+        """
+        values = self.at(scale)
+        for name in changed:
+            if name not in values:
+                raise UnknownName("value", name, values)
+        return replace(self, scales={**self.scales, scale: {**values, **changed}})
+
     def at(self, scale: str) -> Plain:
         """The values of a scale."""
         if scale not in self.scales:
