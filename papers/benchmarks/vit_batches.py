@@ -1,10 +1,12 @@
 """Batches of CIFAR-10 images that a small vision transformer gives away, with and without adapters.
 
     python -m benchmarks.vit_batches [--seeds 3] [--sizes 1 2 4 8] [--patches 16 8 4] [--first 1400]
-        [--search 500]
+        [--search 500 | --audit [--train 200]]
 
 `april` reads them: one image in closed form, batches and adapters by the spans of what layers read.
 With --search they are searched for by the whitened distance in so many steps, as `auto` does first.
+With --audit, `audit_step` audits them at its defaults, beside 400 other images from number 0 on;
+--train trains the network first, by so many steps of Adam on images from number 400 to 911.
 Needs CIFAR-10 in SEEPAGE_DATA. The images begin at --first; those of the tests, which settings of
 the attack were chosen on, are numbers 10 to 17. The transformer of Hugging Face has three blocks of
 width 64, as in the tests, or 128, and random weights; adapters of rank 32 stand beside query, key
@@ -16,10 +18,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import seepage as sp
 from benchmarks.provenance import continue_rows, save
@@ -31,6 +35,7 @@ from seepage.zoo.foreign import hugging_face
 from seepage.zoo.lora import add_lora
 
 RANK, RECOGNISABLE = 32, 30.0
+OTHERS = 400
 
 
 def build_network(data: Dataset, patch: int, width: int, seed: int, *, lora: bool) -> Task:
@@ -46,6 +51,47 @@ def build_attack(steps: int | None, people: int) -> Attack:
     rule = {"distance": "whitened", "optimiser": "lbfgs", "step_size": 1.0, "spread": 0.1}
     prior = (1e-1, 1e-4 if people == 1 else 1e-3)
     return InferLabels(sp.attacks.inverting_gradients(steps=steps, tv=prior, **rule))
+
+
+def train(model: nn.Module, data: Dataset, steps: int) -> None:
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        batch = data.batch(64, start=OTHERS + 64 * (step % 8))
+        optimiser.zero_grad()
+        model(data.domain.normalise(batch.inputs), labels=batch.labels).loss.backward()
+        optimiser.step()
+    optimiser.zero_grad()
+
+
+def audit(
+    data: Dataset, people: int, patch: int, width: int, options: argparse.Namespace
+) -> dict[str, object]:
+    levels: Counter[str] = Counter()
+    found: list[float] = []
+    chosen, seconds, controls = [], [], []
+    public = data.batch(OTHERS)
+    for seed in range(options.seeds):
+        model = build_network(data, patch, width, seed, lora=False).model.model
+        train(model, data, options.train)
+        batch = data.batch(people, start=options.first + 8 * seed)
+        private = {"pixel_values": data.domain.normalise(batch.inputs), "labels": batch.labels}
+        others = sp.PublicData(data.domain.normalise(public.inputs), public.labels)
+        began = time.perf_counter()
+        result = sp.audit_step(model.eval(), None, private, others=others)
+        seconds.append(time.perf_counter() - began)
+        levels.update(attempt.level.name for attempt in result.people.values())
+        found += result.scores["psnr"].tolist()
+        controls += [line for line in str(result).splitlines() if line.startswith("Positive")]
+        race = result.outcomes[0].record.race
+        chosen.append([] if race is None else list(race.chosen))
+    return {
+        "images": people * options.seeds,
+        "levels": dict(levels),
+        "psnr": [round(one, 1) for one in sorted(found)],
+        "chosen": chosen,
+        "controls": controls,
+        "seconds": round(sum(seconds) / len(seconds), 1),
+    }
 
 
 def measure(
@@ -81,14 +127,17 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--first", type=int, default=1_400, help="number of the first image")
     parser.add_argument("--search", type=int, default=None, help="steps of a search instead")
+    parser.add_argument("--audit", action="store_true", help="audit a step at its defaults")
+    parser.add_argument("--train", type=int, default=0, help="steps of training before the audit")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
     name = "vit_batches" if options.search is None else "vit_search"
+    name = f"vit_audit{'_trained' if options.train else ''}" if options.audit else name
     rows = continue_rows(name, "cpu", options.out)
     data = sp.data.load("cifar10")
     for people, lora, patch, width in product(
         options.sizes,
-        (False, True) if options.search is None else (False,),
+        (False, True) if options.search is None and not options.audit else (False,),
         options.patches,
         options.widths,
     ):
@@ -97,7 +146,11 @@ def main() -> None:
         row |= {} if options.search is None else {"steps": options.search}
         if any(row.items() <= done.items() for done in rows):
             continue
-        rows.append(row | measure(data, people, patch, width, options, lora=lora))
+        rows.append(
+            row | audit(data, people, patch, width, options)
+            if options.audit
+            else row | measure(data, people, patch, width, options, lora=lora)
+        )
         print(rows[-1], flush=True)
         save(name, "cpu", {"rows": rows}, options.out)
 

@@ -42,6 +42,14 @@ def test_one_photograph_comes_back_exactly(start, defense, local):
     assert guess.certificate.error is None or worst <= guess.certificate.error
 
 
+@pytest.mark.parametrize("start", [0, 2])
+def test_a_photograph_of_few_patches_is_proved(start):
+    seen, batch = observe(vit(**LARGE), start=start)
+    guess = sp.attacks.april()(seen, rng=sp.rng(1))
+    assert guess.certificate.unique
+    assert float((guess.inputs - batch.inputs).abs().max()) <= guess.certificate.error
+
+
 @pytest.mark.parametrize("start", range(2))
 def test_fewer_channels_than_patches_leave_the_smoothest_photograph(start):
     seen, batch = observe(vit(hidden_size=12), start=start)
@@ -52,7 +60,7 @@ def test_fewer_channels_than_patches_leave_the_smoothest_photograph(start):
     assert not guess.certificate.unique
 
 
-@pytest.mark.parametrize(("people", "config"), [(1, {}), (2, LARGE)])
+@pytest.mark.parametrize(("people", "config"), [(1, {}), (2, LARGE), (4, LARGE)])
 def test_auto_and_a_step_find_it(people, config):
     batch = PHOTOS.batch(people)
     model = vit(**config).model

@@ -117,8 +117,9 @@ class April:
         """One image in closed form, all of it or the smoothest that fits."""
         task, tensors = observation.task, observation.update.tensors
         patches = find_patches(task)
-        weight = tensors[f"{patches.layer}.weight"].double()
-        places = tensors[patches.positions].double().reshape(-1, len(weight))
+        read = (f"{patches.layer}.weight", patches.positions)
+        weight, places = (tensors[name].double() for name in read)
+        places = places.reshape(-1, len(weight))
         count = patches.grid[0] * patches.grid[1]
         slopes = places[patches.first : patches.first + count]
         base, values, _ = torch.linalg.svd(slopes)
@@ -128,24 +129,23 @@ class April:
                 f"the slopes of the {count} patches are not independent, so the patches cannot be "
                 "told apart: there are more of them than channels, or the update is zero"
             )
-        solved = torch.linalg.pinv(slopes.T, rtol=_ROUNDING) @ weight.flatten(1)
+        inverse = torch.linalg.pinv(slopes.T, rtol=_ROUNDING)
+        solved = inverse @ weight.flatten(1)
         if rank < count:
             solved = _smooth(solved, base[:, rank:], patches.grid, weight.shape[1:])
-        image = join_patches(solved, patches.grid, weight.shape[1:])
-        reference = next(iter(observation.update))
-        inputs = task.domain.project(task.domain.denormalise(image[None].to(reference)))
+        image = join_patches(solved, patches.grid, weight.shape[1:])[None]
+        inputs = task.domain.project(task.domain.denormalise(image.to(tensors[read[1]])))
         labels = None
         with suppress(SeepageError):
             labels = recover_labels(observation)
         trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
         if labels is None:
             return Reconstruction(inputs, None, trace)
-        read = (f"{patches.layer}.weight", patches.positions)
-        longest = float(solved.norm(dim=1).max())
+        steepest, longest = float(inverse.norm(dim=1).max()), float(solved.norm(dim=0).max())
 
         def bound(errors: Mapping[str, float]) -> float:
-            # dL/dW = D^T X and its error give ||X - X*|| <= (e_W + e_D max ||x_p||) / sigma_min(D).
-            return (errors[read[0]] + errors[read[1]] * longest) / float(values[-1])
+            # X[p, i] is off by at most ||row p of (D^T)^+|| (e_W + e_D ||column i of X||).
+            return steepest * (errors[read[0]] + errors[read[1]] * longest)
 
         certificate = certify_solved(
             observation, inputs, labels, read=read, alone=rank == count, bound=bound
