@@ -1,6 +1,6 @@
 """Why some claims of the papers do not hold here: one experiment for each.
 
-    python -m benchmarks.contradictions --only digits|filters|head|own_image|pruned
+    python -m benchmarks.contradictions --only depth|digits|filters|head|own_image|pruned
 
 Each part changes what is suspected and leaves the rest as in the table of the claim. A run that was
 ended goes on with the rows it lacks. Needs CIFAR-10, CIFAR-100 and MNIST in SEEPAGE_DATA.
@@ -9,6 +9,7 @@ ended goes on with the rows it lacks. Needs CIFAR-10, CIFAR-100 and MNIST in SEE
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from statistics import fmean
 from typing import Any
 
@@ -26,6 +27,7 @@ from seepage_papers.place import Place
 from seepage_papers.prepare import prepared
 from seepage_papers.reading import load_table
 from seepage_papers.run import SPEC_KEYS
+from seepage_papers.substitute import laid_over
 
 Row = dict[str, object]
 KNOWN = sp.Threat(knows_labels=True)
@@ -162,14 +164,7 @@ def pruned(done: int, device: str) -> Iterator[Row]:
         scenario = prepared(cell.scenario, Place(device=device))
         scenario["data"] |= {"people": max(2, batch), "batch_size": batch}
         scenario["models"]["width"] = width
-        spec = {key: value for key, value in scenario.items() if key in SPEC_KEYS}
-        metrics = ["ssim", "psnr"]
-        wanted = {"metrics": metrics, "controls": False, "scenario": spec}
-        found = sp.audit.run(wanted, device=device)
-        scores = {
-            name: [round(v, 3) for record in found.records for v in record.scores[name] if v]
-            for name in metrics
-        }
+        scores = _scores(scenario, device)
         task = sp.zoo.mnist_convnet(width=width)
         sizes = [parameter.numel() for parameter in task.parameters.values()]
         ratio = float(label.split()[-1])
@@ -178,7 +173,48 @@ def pruned(done: int, device: str) -> Iterator[Row]:
         yield row | {"ssim_mean": round(fmean(scores["ssim"]), 3), **scores}
 
 
-PARTS = {part.__name__: part for part in (digits, filters, head, own_image, pruned)}
+def depth(done: int, device: str) -> Iterator[Row]:
+    """003-fig4d: images behind ResNet-18, by training, by gradient and by tensors compared."""
+    table = load_table("003-fig4d")
+    cell = table.cells("small")[0]
+    count = cell.scenario["data"]["people"]
+    whole: Row = {"attacks": {"setting": "A", "tv": 1e-4}}
+    largest: Row = {
+        "data": {"people": {"choose": "largest_gradient", "count": count, "among": 1000}}
+    }
+    # As many updates as make running statistics, and hardly any learning.
+    begun: Row = {"models": {"schooling": {"steps": 10, "drops": False}}}
+    cells: list[tuple[str, list[Row]]] = [
+        ("as in the table", []),
+        ("all tensors", [whole]),
+        ("largest gradients", [largest]),
+        ("largest gradients, all tensors", [largest, whole]),
+        ("ten steps of training", [begun]),
+        ("ten steps of training, all tensors", [begun, whole]),
+    ]
+    for label, changes in cells[done:]:
+        scenario = reduce(laid_over, changes, cell.scenario)
+        if begun in changes:
+            del scenario["models"]["schooling"]["epochs"]
+        if largest in changes:
+            del scenario["data"]["start"]
+        scores = _scores(prepared(scenario, Place(device=device)), device)
+        yield {"changed": label, "psnr_mean": round(fmean(scores["psnr"]), 2), **scores}
+
+
+def _scores(scenario: dict[str, Any], device: str) -> dict[str, list[float]]:
+    """What comes back of everybody in a scenario."""
+    metrics = ["ssim", "psnr"]
+    spec = {key: value for key, value in scenario.items() if key in SPEC_KEYS}
+    wanted = {"metrics": metrics, "controls": False, "scenario": spec}
+    found = sp.audit.run(wanted, device=device)
+    return {
+        name: [round(v, 3) for record in found.records for v in record.scores[name] if v]
+        for name in metrics
+    }
+
+
+PARTS = {part.__name__: part for part in (depth, digits, filters, head, own_image, pruned)}
 
 
 def main() -> None:
