@@ -176,6 +176,23 @@ def test_equal_inputs_with_different_labels_come_back_with_both(digits, knows):
     assert sorted(guess.labels.tolist()) == [0, 1, 2, 7]
 
 
+@pytest.mark.parametrize("odd", ["zeros", "darker copy", "darker mean"])
+@pytest.mark.parametrize("knows", [{}, {"knows_batch_size": False}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_input_that_adds_no_rank_comes_back_with_the_others(digits, odd, knows, dtype):
+    batch = private(digits, 4, dtype=dtype)
+    first, second = batch.inputs[1], batch.inputs[2]
+    made = {"zeros": 0 * first, "darker copy": first / 2, "darker mean": (first + second) / 4}
+    batch = replace(batch, inputs=torch.stack([made[odd], *batch.inputs[1:]]))
+    # Its layer reads the inputs as they are.
+    domain = sp.domains.Image((1, 28, 28))
+    task = sp.zoo.mlp(hidden=(64,), domain=domain, seed=0).to(dtype=dtype)
+    guess = invert(observe(task, batch, **knows))
+    assert largest_error(guess, batch) < (1e-8 if dtype == torch.float64 else 1e-3)
+    assert guess.certificate.error > largest_error(guess, batch)
+    assert labels_right(guess, batch)
+
+
 def test_a_batch_of_one_input_twice_comes_back_if_its_size_is_known(digits):
     batch = digits.take([3, 3]).to(dtype=torch.float64)
     assert largest_error(invert(observe(network(digits, 64), batch)), batch) < 1e-10

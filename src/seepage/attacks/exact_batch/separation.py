@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seepage.attacks.exact_batch.span_factors import Candidates, Factors
 
@@ -108,7 +108,8 @@ def is_determined(factors: Factors, separation: Separation) -> bool:
 def bound_error(separation: Separation, *, weight_error: float, bias_error: float) -> float:
     """Bound the error of every entry of the inputs, given the errors of the layer's gradients.
 
-    With E and e the errors of dL/dW = D X and dL/db = D 1, to first order
+    With E the error of (dL/dW, s dL/db) = D X, where s is the last entry of every input, and e that
+    of dL/db = D 1, to first order
 
         dX = D^+ E - A X,   D A = 0 at silent neurons, up to E X^+,   D A 1 = e, up to E X^+ 1
 
@@ -117,15 +118,17 @@ def bound_error(separation: Separation, *, weight_error: float, bias_error: floa
 
     Args:
         separation: The inputs and gradients, whose silent neurons are taken to be right.
-        weight_error: ||E||, relative to ||D X||.
+        weight_error: That of dL/dW, relative to its norm.
         bias_error: ||e||, relative to ||D 1||.
     """
     inputs, columns = separation.inputs.double(), separation.gradients.double().T
     size = len(inputs)
-    off = weight_error * float((columns @ inputs).norm())
     moved = bias_error * float(columns.sum(1).norm())
+    scale = float(inputs.norm(dim=1).mean()) or 1.0
+    off = math.hypot(weight_error * float((columns @ inputs).norm()), scale * moved)
     solved = torch.linalg.pinv(columns).norm(dim=1)
-    spread = torch.linalg.pinv(inputs).norm(dim=0)
+    # An input of zeros, or a combination of others, is told apart by the bias.
+    spread = torch.linalg.pinv(nn.functional.pad(inputs, (0, 1), value=scale)).norm(dim=0)
     largest = inputs.abs().amax(1)
     turned = torch.zeros_like(spread)
     for one in range(size if size > 1 else 0):

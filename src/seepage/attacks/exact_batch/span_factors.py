@@ -77,16 +77,25 @@ def factorise(weight: Tensor, bias: Tensor, *, batch_size: int | None) -> Factor
     """Split dL/dW `(m, n)`, given dL/db `(m,)`.
 
     A known batch size is checked against the rank. A lower rank is taken for the number of
-    different examples, as an unknown batch size is.
+    different examples, as an unknown batch size is. An input of zeros, or one that is a combination
+    of others, adds nothing to dL/dW = D X, but it does to (dL/dW, dL/db) = D (X, 1). So the bias
+    counts where rounding alone hides it.
     """
-    left, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
+    double, total = weight.double(), bias.double()
+    left, values, _ = torch.linalg.svd(double, full_matrices=False)
     rank, noisy = numerical_rank(values, _rounding(weight))
+    if not noisy:
+        scaled = total * float(values[0] or 1) / total.norm().clamp_min(1e-300)
+        joined = torch.linalg.svd(torch.cat([double, scaled[:, None]], 1), full_matrices=False)
+        apart, _ = numerical_rank(joined.S, _rounding(weight))
+        if rank < apart <= (batch_size or apart):
+            left, values, rank = joined.U, joined.S, apart
     size = _choose_batch_size(batch_size, rank, noisy, len(values))
     span = left[:, :size]
     freedom = max(1, (weight.shape[0] - size) * (weight.shape[1] - size))
     spread = values[size:].square().sum() / freedom
     noise = float((spread * len(weight)).sqrt() / values[size - 1])
-    return Factors(span, values[:size, None] * right[:size], span.T @ bias.double(), noise)
+    return Factors(span, span.T @ double, span.T @ total, noise)
 
 
 def numerical_rank(values: Tensor, rounding: float) -> tuple[int, bool]:
