@@ -335,3 +335,22 @@ def test_a_near_copy_of_an_image_that_is_mostly_blank_counts():
         own = digits[person : person + 1]
         assert place(gallery, own + 0.02 * Rng(person).normal(own.shape), person).singled_out
         assert not place(gallery, digits[person + 10 : person + 11], person).singled_out
+
+
+@pytest.mark.parametrize("shade", [(0.5, 0.5, 0.5), (1.0, 1.0, 1.0), (0.9, 0.1, 0.1)], ids=str)
+def test_an_image_of_one_shade_is_found_by_its_values(shade):
+    blank = torch.tensor(shade)[None, :, None, None].expand(1, 3, 24, 24)
+    noise = Rng(1).normal((1, 3, 24, 24))
+    gallery = Gallery(torch.cat([blank + 0.003 * noise, patterns()]))
+    found = place(gallery, blank + 0.01 * noise)
+    assert (found.rank, found.singled_out, found.gallery) == (1, True, "one shade")
+    for guess in (blank + 0.1 * noise, patterns().mean(0, keepdim=True), torch.nan * noise):
+        missed = place(gallery, guess)
+        assert not missed.singled_out
+        # Nothing else in it could have been found, so that this says nothing.
+        assert not missed.fair
+
+
+def test_one_person_with_large_values_does_not_make_others_one_shade():
+    loud = Gallery(torch.cat([patterns(), 500 * patterns(1, seed=3)]))
+    assert place(loud, patterns()[:1] + 0.1).gallery == "any label"

@@ -134,6 +134,7 @@ def _tell_sampling(records: Sequence[Record], name: str) -> list[str]:
 _GALLERIES = {
     "synthetic": "no other people were given, and strangers were made up",
     "few of the label": "too few strangers have the label of the person",
+    "one shade": "an input has one shade, so that nothing in it tells it apart",
 }
 
 

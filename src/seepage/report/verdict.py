@@ -233,6 +233,7 @@ def _describe_gallery(found: Identification) -> str:
         "any label": "",
         "few of the label": ", too few of whom share the label",
         "synthetic": " made up for the comparison, since no others were given",
+        "one shade": ", compared by values alone, since the input has one shade",
     }[found.gallery]
 
 

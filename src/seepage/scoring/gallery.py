@@ -31,8 +31,11 @@ _TOGETHER, _AT_ONCE = 25, 1000
 # Degraded truths that an eye still recognises: noise of a quarter of the range.
 _NOISE = 0.25
 _SEEN = ("pixels", "structure", "entries")
+# An image of one shade has nothing in it to look alike, so only its values count: up to this share
+# of the range, about 34 dB of PSNR.
+_ONE_SHADE = 0.02
 # What about 26 dB of PSNR gives a photo, and neither a mean nor another person does.
-_NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98}
+_NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98, "shades": 1 - _ONE_SHADE}
 # Most texts share no word, so that one word in the same place by chance would stand out.
 _LEAST = {"places": 0.05, "words": 0.05}
 # The other measures of a signal blur it, so that noise would drown those that do not. A shift
@@ -128,6 +131,27 @@ class Gallery:
         back = groups.argsort(stable=True).argsort()
         return {name: torch.cat([one[name] for one in found])[back] for name in found[0]}
 
+    @cached_property
+    def _width(self) -> float:
+        """The range of a typical person's values, whatever those of a single other one are."""
+        some = self.inputs[self.order[:STRANGERS]].flatten(1)
+        typical = float((some.amax(1) - some.amin(1)).median())
+        return typical or float(some.max() - some.min()) or 1.0
+
+    def is_one_shade(self, truth: Tensor) -> bool:
+        """Whether an image or signal varies too little for any part of it to be recognised."""
+        if not truth.is_floating_point() or truth.ndim not in (2, 3):
+            return False
+        varied = truth - truth.mean(tuple(range(1, truth.ndim)), keepdim=True)
+        return float(varied.square().mean().sqrt()) < _ONE_SHADE * self._width
+
+    def compare_values(self, guesses: Tensor, truth: Tensor, strangers: Tensor) -> Table:
+        """How near every guess is to the truth, first, and to strangers, value by value."""
+        candidates = torch.cat([truth[None].to(self.inputs), self.inputs[strangers]]).flatten(1)
+        rows = torch.nan_to_num(guesses.detach().to(candidates).flatten(1))
+        apart = [(row - candidates).square().mean(1).sqrt() / self._width for row in rows]
+        return {"shades": 1 - torch.stack(apart)}
+
     def compare(self, shown: Sequence[View], truth: Tensor, strangers: Tensor) -> Table:
         """Similarity of every guess to the truth, first, and to strangers: measure to `(G, C)`."""
         similarity, parts = self.similarity, torch.split(strangers, _AT_ONCE)
@@ -187,7 +211,8 @@ def identify(
     A label alone would single out many people, and most updates give it away, so strangers have the
     person's label whatever the adversary knows. If fewer than nine people have it, strangers have
     any label, and only a near copy of the truth counts, which the label alone does not give. The
-    same holds for strangers who are made up.
+    same holds for strangers who are made up, and for an image of one shade, which has nothing in it
+    to look alike: its values must come back, to a fiftieth of the range.
 
     A person is recognisable if the truth is first by pixels or by structure and looks as much like
     the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
@@ -226,30 +251,29 @@ def identify(
         strangers = gallery.choose_strangers(truth, label=label, without=without, size=size)
         if len(strangers) == 0:
             raise InvalidValue("expected at least one stranger to compare with, got none")
-        found.append(_find(shown, truth, gallery, strangers, label))
+        if gallery.is_one_shade(truth):
+            table, kind = gallery.compare_values(guesses, truth, strangers), "one shade"
+        else:
+            table = gallery.compare(shown, truth, strangers)
+            kind = _describe_gallery(gallery, strangers, label)
+        found.append(_find(table, truth, gallery, kind, label))
     return tuple(found)
 
 
 def _find(
-    shown: Sequence[View],
-    truth: Tensor,
-    gallery: Gallery,
-    strangers: Tensor,
-    label: int | None,
+    table: Table, truth: Tensor, gallery: Gallery, kind: str, label: int | None
 ) -> Identification:
-    table = gallery.compare(shown, truth, strangers)
     standing = _stand_out(table)
     match, rivals = float(standing[0]), standing[1:]
     rank = 1 + int((rivals >= match).sum())
     one_in, low, high = extrapolate(match, rivals)
-    kind = _describe_gallery(gallery, strangers, label)
     fair = kind in ("same label", "any label")
     recognisable = rank == 1 and _is_recognisable(
         table, gallery.least_alike(label) if fair else _near_copy(gallery, truth), every=not fair
     )
     return Identification(
         rank=rank,
-        strangers=len(strangers),
+        strangers=len(rivals),
         gallery=kind,
         match=match,
         rival=float(rivals.max()),

@@ -21,7 +21,8 @@ class Identification:
         rank: Place of the truth among the candidates; 1 is first.
         strangers: How many others were in the gallery.
         gallery: Who they were: "same label", "any label" if nobody has one, "few of the label" if
-            too few others have it, or "synthetic" if they were made up.
+            too few others have it, "synthetic" if they were made up, or "one shade" if the person's
+            input has nothing in it that could look more like one than like another.
         match: How far the truth stands out, in robust deviations of the candidates.
         rival: The same for the stranger who stands out most.
         recognisable: Whether an eye would agree; see `identify`.
