@@ -414,6 +414,26 @@ def test_a_defense_of_ones_own_tells_whether_closed_forms_can_read_it(digits):
     assert [record.control.relevant for record in join_controls(found)] == [True, True, False]
 
 
+def test_a_closed_form_that_explains_other_updates_but_not_this_one_hides_nobody(digits):
+    inputs = digits.inputs.clone()
+    inputs[0] = (inputs[1] + inputs[2]) / 2
+    mixed = replace(digits, inputs=inputs)
+    audit = Audit(
+        tasks=[sp.zoo.mlp(hidden=(64,), domain=digits.domain)],
+        attacks={"attack": sp.attacks.exact_batch()},
+        controls=True,
+    )
+    targets = select_targets(mixed, people=3, batch_size=3, start=0)
+    records = [outcome.record for outcome in audit.run(targets)]
+    canaries = [record for record in records if record.control_kind == "canary"]
+    [record] = join_controls(records)
+    assert record.residual > 0.1 > 1e-3 > max(canary.residual for canary in canaries)
+    assert all(place.singled_out for canary in canaries for place in canary.identification)
+    assert not record.control.able
+    found = strongest(attempts([record]))
+    assert found["digits", 0].level is Level.inconclusive
+
+
 @dataclass(frozen=True, repr=False)
 class Flipped(OnAggregate):
     """Shares the rows of every tensor in another order than it says."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seepage.attacks.certificate import EXPLAINED
 from seepage.audit.artifacts import pack, unpack
 from seepage.audit.record_schema import check_record, parse_json
 from seepage.core.construct import Component
@@ -167,6 +168,12 @@ class Record:
         """Number of people in the batch."""
         return len(self.people)
 
+    @property
+    def residual(self) -> float:
+        """How much of the update the guess leaves unexplained; infinite if that is not known."""
+        value = self.certificate["residual"] if self.certificate else None
+        return math.inf if value is None else float(value)
+
     def is_exact(self, index: int) -> bool:
         """Whether a person's input came back: to 8 bits, in every column, in every word."""
         shares = ("feature_accuracy", "token_accuracy")
@@ -266,7 +273,7 @@ def _speaks_for(control: Record, record: Record) -> bool:
 
     Behind a defense a closed form may not apply, or compute from numbers that are no gradient any
     more. A canary that it found then shows nothing, least of all that a search is strong which is
-    left to `auto`.
+    left to `auto`. Nor does one whose update it explains, if it does not explain this one.
     """
     race, other = control.race, record.race
     if control.effort.get("simulates"):
@@ -274,6 +281,8 @@ def _speaks_for(control: Record, record: Record) -> bool:
         raced = other is not None and any(trial.steps for trial in other.trials)
         return raced or bool(record.effort.get("simulates"))
     if record.defense and not record.readable:
+        return False
+    if not record.defense and control.residual <= EXPLAINED < record.residual:
         return False
     if race is None or other is None:
         return True

@@ -16,15 +16,9 @@ def unscored(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if record.error is None and not record.scores]
 
 
-def residual_of(record: Record) -> float:
-    """How much of the update a guess leaves unexplained; infinite if that is not known."""
-    value = record.certificate["residual"] if record.certificate else None
-    return math.inf if value is None else float(value)
-
-
 def is_proved(record: Record) -> bool:
     """Whether the guess explains the update, and is proved to be the only one that does."""
-    return residual_of(record) <= EXPLAINED and bool((record.certificate or {}).get("unique"))
+    return record.residual <= EXPLAINED and bool((record.certificate or {}).get("unique"))
 
 
 def tell_proof(certificate: Mapping[str, float | bool | None]) -> str:
@@ -50,7 +44,7 @@ def verdict_without_truth(records: Sequence[Record], *, noun: str) -> Verdict | 
     if not guesses:
         return None
     # The guess that explains the update best, or names most tokens.
-    best = min(guesses, key=lambda record: (residual_of(record), -_count_certain(record)))
+    best = min(guesses, key=lambda record: (record.residual, -_count_certain(record)))
     several = len({record.data for record in guesses}) > 1 and not _count_certain(best)
     told = _tell_updates(guesses, noun=noun) if several else _tell_update(best, noun=noun)
     return Verdict(Level.reconstructed if is_proved(best) else None, told, _tell_quality(best))
@@ -64,7 +58,7 @@ def _count_certain(record: Record) -> int:
 def _tell_update(record: Record, *, noun: str) -> str:
     """The first sentence about one captured update."""
     people = count_noun(len(record.people), "person", "people")
-    if residual_of(record) > EXPLAINED:
+    if record.residual > EXPLAINED:
         if certain := _count_certain(record):
             words = count_noun(certain, "different word")
             return f"{words} of {people} came back in no order, each proved to be in the batch"
@@ -77,7 +71,7 @@ def _tell_update(record: Record, *, noun: str) -> str:
 def _tell_updates(guesses: Sequence[Record], *, noun: str) -> str:
     """The first sentence about several captured updates: how many a guess explains or is proved."""
     updates = count_noun(len({record.data for record in guesses}), "update")
-    explained = {record.data for record in guesses if residual_of(record) <= EXPLAINED}
+    explained = {record.data for record in guesses if record.residual <= EXPLAINED}
     proofs = {r.data: tell_proof(r.certificate) for r in guesses if r.certificate and is_proved(r)}
     if not explained:
         return f"No guess explains any of {updates}, and there is no truth to compare with"
@@ -91,7 +85,7 @@ def _tell_updates(guesses: Sequence[Record], *, noun: str) -> str:
 def _tell_quality(record: Record) -> tuple[str, ...]:
     """How good the best guess is, and what that means."""
     name = record.attack.name
-    left = residual_of(record)
+    left = record.residual
     if _count_certain(record):
         return (f"{name} read them off the gradient of the embeddings.",)
     if math.isinf(left):

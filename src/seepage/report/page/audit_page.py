@@ -39,7 +39,7 @@ from seepage.report.page.people_section import (
 from seepage.report.page.picture import Shown
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
-from seepage.report.unscored import residual_of, tell_proof, unscored
+from seepage.report.unscored import tell_proof, unscored
 from seepage.report.verdict import audit_verdict, missing, private_words
 from seepage.report.words import Setup, decibels, defense_words, label_setups, short_names
 
@@ -159,13 +159,13 @@ def _draw_cell(data: str | None, records: Sequence[Record], tried: Sequence[Atte
     if mine:
         worst = max(mine, key=strength)
         return element("td", None, badge(worst.level), " ", filter_link(amount(worst), words=data))
-    blind = sorted(unscored(r for r in records if r.data == data), key=residual_of)
+    blind = sorted(unscored(r for r in records if r.data == data), key=lambda r: r.residual)
     if not blind:
         return element("td", None, filter_link("failed", words=data))
     proofs = [r.certificate for r in blind if r.certificate and r.certificate["unique"]]
     said = tell_proof(proofs[0]) if proofs else "no truth"
     style = {"class": "badge leak" if proofs else "badge trace"}
-    left = filter_link(f"residual {residual_of(blind[0]):.0e}", words=data)
+    left = filter_link(f"residual {blind[0].residual:.0e}", words=data)
     return element("td", None, element("span", style, said), " ", left)
 
 

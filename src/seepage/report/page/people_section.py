@@ -34,7 +34,7 @@ from seepage.report.page.document import (
     table,
 )
 from seepage.report.page.picture import Shown, picture
-from seepage.report.unscored import residual_of, tell_proof, unscored
+from seepage.report.unscored import tell_proof, unscored
 from seepage.report.words import (
     count_noun,
     decibels,
@@ -97,7 +97,7 @@ def unscored_section(
     records: Sequence[Record], *, guess: Callable[[Record], Tensor | None]
 ) -> Section | None:
     """Pictures of the guesses without a truth, the best explanation first; None without any."""
-    blind = sorted(unscored(records), key=residual_of)
+    blind = sorted(unscored(records), key=lambda record: record.residual)
     if not blind:
         return None
     return Section(
