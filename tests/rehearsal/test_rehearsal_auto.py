@@ -170,10 +170,10 @@ def test_fewer_steps_leave_fewer_contenders_and_no_search_too_short_to_tell():
         rungs, attack = Effort(steps, (24, 8, 3), (1, 1, 1)).plan()
         spent = sum(rung.contenders * rung.batches * rung.steps for rung in rungs)
         assert spent <= steps // 2
-        assert min(rung.steps for rung in rungs) >= 125
+        assert min(rung.steps for rung in rungs) >= 100
         assert attack == steps // 2
         assert all(rung.contenders > 1 for rung in rungs[1:])
-    assert Effort(490, (24, 8, 3), (1, 1, 1)).plan() == ((), 490)
+    assert Effort(390, (24, 8, 3), (1, 1, 1)).plan() == ((), 390)
 
 
 def test_a_batch_of_several_people_is_rehearsed_once_and_longer():
@@ -332,6 +332,13 @@ def test_a_search_that_starts_slowly_gets_into_the_second_round():
     assert rehearse._keep_a_slow_one(strong, strong[:2], 2) == strong[:2]
 
 
+def test_of_searches_that_do_the_same_only_the_first_races_on():
+    ways = [replace(SEARCHES[0], knowledge=way) for way in ("adapts", "simulates", "ignores")]
+    scores = (10.0, 12.0), (10.0, 12.0), (9.0, 12.0)
+    latest = {one: Trial(str(one), 100, each) for one, each in zip(ways, scores, strict=True)}
+    assert rehearse._drop_equals(ways, latest) == [ways[0], ways[2]]
+
+
 @pytest.mark.parametrize(("behind", "ahead"), [(0.7, True), (1.3, False)])
 def test_a_search_that_whitens_wins_unless_it_is_clearly_behind(behind, ahead):
     options = {"tv": 1e-2}, {"tv": 1e-2, "distance": "whitened", "optimiser": "lbfgs"}
@@ -347,9 +354,8 @@ def test_behind_pruning_a_smooth_network_is_searched_with_a_fading_prior(photos,
     task = sp.zoo.cnn(variant="cnn3-v3", domain=photos.domain)
     seen = observe(task, photos.take([0]), defense=sp.Prune(0.9))
     guess = sp.auto(effort="quick", public=public)(seen, rng=sp.rng(1))
-    (chosen,) = guess.trace.race.chosen
-    assert chosen.startswith("inverting_gradients(tv=(0.1, 1e-05), spread=0.1")
-    assert float(sp.score(guess, photos.take([0]))["psnr"]) > 32
+    assert guess.trace.race.chosen[0].startswith("inverting_gradients(tv=(0.1, 1e-05), spread=0.1")
+    assert float(sp.score(guess, photos.take([0]))["psnr"]) > 31
 
 
 @pytest.mark.parametrize("size", [1, 2])

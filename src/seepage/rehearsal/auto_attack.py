@@ -32,7 +32,7 @@ EffortName = Literal["quick", "standard", "thorough"]
 # More steps than this go into further restarts.
 _LONGEST = 8_000
 # Fewer steps than this say too little of how a search would end.
-_SHORTEST = 125
+_SHORTEST = 100
 _MADE_UP = 64
 # The share of the time that is planned.
 _PLANNED = 0.95
@@ -106,7 +106,7 @@ def _shrink(rounds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 EFFORTS: dict[str, Effort] = {
-    "quick": Effort(3_000, (8, 2), (2, 2)),
+    "quick": Effort(3_000, (8, 3), (2, 2)),
     "standard": Effort(24_000, (12, 4, 2), (2, 2, 3)),
     "thorough": Effort(240_000, (24, 8, 3), (3, 4, 4), chosen=3),
 }

@@ -34,6 +34,8 @@ _CLEAR = 20.0
 _PLATEAU = {"psnr": 0.5, "feature_accuracy": 0.01}
 # Ignoring a defense recovers this much more if the defense only misleads the search.
 _MASKED = {"psnr": 3.0, "feature_accuracy": 0.1}
+# The gain of a doubling is expected for at most so many more.
+_AHEAD = 3.0
 # Who is further behind than this after a round leaves the race.
 _CLEARLY_BEHIND = {"psnr": 3.0, "feature_accuracy": 0.15}
 # The deviation of people's scores that is assumed before any is seen, as if from so many people.
@@ -95,9 +97,9 @@ def rehearse(
 ) -> Chosen:
     """Let contenders race on rehearsed clients, and drop the slower ones after every rung.
 
-    From the second rung on, half of what the last doubling of its steps gained is expected once
-    more: a search with a weak prior starts slowly, and gets further with more steps. Who is clearly
-    behind does not race on, even if there is a place.
+    From the second rung on, half of what the last doubling of its steps gained is expected of
+    each doubling that is left: a search with a weak prior starts slowly, and gets further with more
+    steps. Who is clearly behind does not race on, even if there is a place.
 
     The result depends on the network, the client, the threat, the batch size, the public inputs and
     the rungs alone, so that it is computed once for all updates of a kind. With `checkpointing` it
@@ -160,12 +162,12 @@ def _run(
             latest[contender] = _try(rehearsal, contender, rung, guesses)
             seconds[-1][contender] = time.perf_counter() - began
         trials += latest.values()
-        more = min(1.0, max(0.0, _doublings(steps, rung))) / 2
+        more = min(_AHEAD, max(0.0, _doublings(steps, rung))) / 2
         expected = _expect_scores(latest, trials, metric, more=more)
         best, limit = max(expected.values()), _CLEARLY_BEHIND[metric]
         # Of equal ones what is computed comes first.
         keys = {one: (-expected[one], one.searches) for one in latest}
-        ranked = sorted(latest, key=keys.__getitem__)
+        ranked = _drop_equals(sorted(latest, key=keys.__getitem__), latest)
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:
@@ -219,6 +221,12 @@ def _expect_scores(
         + one.whitens * _CLEARLY_BEHIND[metric] / 3
         for one, trial in latest.items()
     }
+
+
+def _drop_equals(ranked: Sequence[Contender], latest: Mapping[Contender, Trial]) -> list[Contender]:
+    """Drop a search that ended exactly as one before it: it does the same, by another name."""
+    first = {latest[one].scores: one for one in reversed(ranked)}
+    return [one for one in ranked if not latest[one].scores or first[latest[one].scores] is one]
 
 
 def _keep_a_slow_one(
