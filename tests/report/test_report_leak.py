@@ -257,6 +257,19 @@ def test_people_singled_out_by_luck_among_many_are_not_counted():
     assert sum(attempt.level.identified for attempt in best.values()) == 9
 
 
+def test_who_is_first_among_too_few_strangers_to_rule_out_luck_is_not_called_safe():
+    first = replace(place(low=14), strangers=13)
+    alone = record([18.0], places=[first])
+    assert attempts([alone])[0].level is Level.inconclusive
+    assert verdict([alone]).headline.startswith("Inconclusive: the person came first")
+    second = record([18.0], places=[replace(first, rank=2)])
+    assert attempts([second])[0].level is Level.not_shown
+    # Of many people somebody is first by luck, and all of them could not be.
+    many = [first if n < 2 else HIDDEN for n in range(100)]
+    levels = {attempt.level for attempt in attempts([record([12.0] * 100, places=many)])}
+    assert levels == {Level.not_shown}
+
+
 @pytest.mark.parametrize("gallery", ["synthetic", "few of the label"])
 def test_without_fair_strangers_only_a_near_copy_identifies(gallery):
     [far] = attempts([record([12.0], places=[place(recognisable=False, gallery=gallery)])])

@@ -16,7 +16,7 @@ from seepage.core.construct import Component
 from seepage.core.grouping import group_by
 from seepage.report.effort import effort_curves
 from seepage.report.words import NO_DEFENSE, Setup, decibels
-from seepage.scoring.identification import Identification
+from seepage.scoring.identification import Identification, is_close_call
 
 # PSNR says little about tables and texts: it would compare codes of answers and word numbers.
 _SHARES: Mapping[str, str] = {
@@ -192,14 +192,15 @@ def _level_of(attempt: Attempt, *, identified: bool) -> Level:
     return Level.not_shown if attempt.conclusive else Level.inconclusive
 
 
-def _is_conclusive(record: Record, index: int) -> bool:
-    """Whether the attack would have found this person, as far as the controls can tell."""
+def _is_conclusive(record: Record, index: int, people: int) -> bool:
+    """Whether the attack would have found this one of `people`, as far as controls can tell."""
     found, race = record.identification[index] if record.identification else None, record.race
     # `auto` must have seen in rehearsal that more steps find no more.
     searched = race and (record.effort.get("steps") or any(t.steps for t in race.trials))
     return (
         found is not None
         and found.fair
+        and not is_close_call(found, people)
         and record.control is not None
         and record.control.able
         and not record.effort.get("cut")
@@ -284,6 +285,10 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     """
     identifying, labels = find_identified(records), _find_leaked_labels(records)
     rising = [curve for curve in effort_curves(records) if curve.rising]
+    people = {
+        setup: len({(record.data, person) for record in group for person in record.people})
+        for setup, group in group_by(records, Setup.of).items()
+    }
     found = []
     for number, record in enumerate(records):
         for index in range(len(record.people) if record.scores else 0):
@@ -295,7 +300,7 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
                 psnr=-math.inf if psnr is None else psnr,
                 level=Level.inconclusive,
                 parts=_list_parts(record, index, label=entry in labels),
-                conclusive=_is_conclusive(record, index)
+                conclusive=_is_conclusive(record, index, people[Setup.of(record)])
                 and not any(curve.covers(record) for curve in rising),
             )
             level = _level_of(attempt, identified=entry in identifying)

@@ -26,7 +26,7 @@ from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
 from seepage.report.races import tell_races
 from seepage.report.unscored import tell_certain_words, verdict_without_truth
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
-from seepage.scoring.identification import Identification
+from seepage.scoring.identification import Identification, is_close_call
 
 People = Mapping[Victim, Attempt]
 _MISLED = "the attacks also find people who are not there"
@@ -159,6 +159,8 @@ def _excuse(people: People) -> str:
     places = [a.identification for a in unclear if a.identification is not None]
     if places and not any(place.fair for place in places):
         return "there were too few strangers of the kind to compare with"
+    if any(is_close_call(place, len(people)) for place in places):
+        return "the person came first among strangers, but among too few to rule out luck"
     if any(a.record.effort.get("foreign") for a in unclear):
         return "what was simulated is not the step of the training loop"
     if not controlled:

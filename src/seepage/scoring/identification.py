@@ -146,6 +146,17 @@ def compute_luck(hits: int, people: int, chance: float) -> float:
     return max(shared, float(betainc(hits, people - hits + 1, chance)))
 
 
+def is_close_call(found: Identification, people: int) -> bool:
+    """Whether a person is first, but among so few strangers that luck would explain it anyway.
+
+    Example:
+        >>> first = Identification(1, 13, "same label", 2.0, 1.9, False, 14.0, 14.0, 14.0)
+        >>> is_close_call(first, people=1), is_close_call(first, people=2)
+        (True, False)
+    """
+    return found.singled_out and compute_luck(people, people, 1 / (found.strangers + 1)) > _LUCK
+
+
 def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
     """Which of the people singled out in a group may owe it to luck alone.
 
