@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 304,
-    "lines": 60_899,
-    "public names": 1_191,
+    "lines": 60_981,
+    "public names": 1_193,
     "single-user modules": 32,
 }
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.core.errors import InvalidValue
-from seepage.core.loss import TrainingLoss, adapt_loss
+from seepage.core.loss import TrainingLoss, adapt_loss, take_any_target
 from seepage.step.step_loss import read_loss
 
 CLASS_WEIGHTS = torch.tensor([1.0, 2.0, 5.0])
@@ -106,6 +106,49 @@ def test_the_target_of_one_row_is_read_off_its_update(name):
     _, result = share(dense(outputs, width=24), loss, batch, attacks=["analytic_fc"])
     assert float(result.scores["label_accuracy"]) == 1
     assert result.records[0].certificate["unique"]
+
+
+# What a network of three outputs ends in, the loss, and the targets of four.
+PROBABILITIES = {
+    "log-softmax": (nn.LogSoftmax(1), nn.NLLLoss(), CLASSES),
+    "log-softmax, class weights": (nn.LogSoftmax(1), nn.NLLLoss(CLASS_WEIGHTS), CLASSES),
+    "log-softmax, a function": (nn.LogSoftmax(1), lambda o, t: functional.nll_loss(o, t), CLASSES),
+    "sigmoid": (nn.Sigmoid(), nn.BCELoss(), seeds(4, 3).round()),
+    "sigmoid, a function": (nn.Sigmoid(), functional.binary_cross_entropy, seeds(4, 3).round()),
+}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("name", PROBABILITIES)
+def test_rows_come_back_from_networks_that_return_probabilities(name, size):
+    end, loss, targets = PROBABILITIES[name]
+    inputs, targets = seeds(4, 12)[:size], targets[:size]
+    model = nn.Sequential(dense(3), end)
+    shared, result = share(model, loss, (inputs, targets))
+    for parameter, gradient in train(model, loss, inputs, (targets,)).items():
+        torch.testing.assert_close(shared[parameter], gradient, rtol=1e-5, atol=1e-7)
+    assert float(result.scores["psnr"].min()) > 60
+
+
+@pytest.mark.parametrize("name", ["log-softmax", "log-softmax, a function", "sigmoid"])
+def test_a_search_runs_behind_networks_that_return_probabilities(name, photo):
+    end, loss, targets = PROBABILITIES[name]
+    batch, model = (photo.repeat(2, 1, 1, 1), targets[:2]), nn.Sequential(convolutional(3), end)
+    result = sp.audit_step(model, loss, batch, **CHEAP)
+    assert result.records, result.refused
+    if targets.ndim == 1:
+        assert float(result.scores["label_accuracy"].min()) == 1
+
+
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 3.0])], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_binary_cross_entropy_is_that_of_torch_and_goes_on_straight(reduction, weight):
+    given, targets = 0.1 + 0.8 * seeds(3, 2), seeds(3, 2)
+    plain = nn.BCELoss(weight, reduction=reduction)
+    ours = take_any_target(plain)
+    torch.testing.assert_close(ours(given, targets), plain(given, targets))
+    near, far = (plain(given, at * torch.ones(3, 2)) for at in (0.0, 1.0))
+    torch.testing.assert_close(ours(given, 3 * torch.ones(3, 2)), near + 3 * (far - near))
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -80,6 +80,29 @@ def require_alike(loss: object, outputs: Tensor, targets: Tensor) -> None:
         )
 
 
+class _BinaryCrossEntropy(nn.BCELoss):
+    """Binary cross-entropy that goes on as a straight line where a target is no probability.
+
+    Attacks look for targets there too, where torch raises an error.
+    """
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:  # noqa: A002 - as torch has it
+        inside, weight = target.clamp(0, 1), self.weight
+        values = nn.functional.binary_cross_entropy(input, inside, weight, reduction="none")
+        odds = input.log().clamp(min=-100) - (1 - input).log().clamp(min=-100)
+        values = values - (target - inside) * odds * (1 if weight is None else weight)
+        if self.reduction == "none":
+            return values
+        return values.sum() if self.reduction == "sum" else values.mean()
+
+
+def take_any_target(loss: Loss) -> Loss:
+    """The same loss, defined for all targets that a search may try."""
+    if type(loss) is not nn.BCELoss:
+        return loss
+    return _BinaryCrossEntropy(loss.weight, reduction=loss.reduction)
+
+
 @dataclass(frozen=True)
 class TrainingLoss:
     """A loss with its own mean over a batch, and its value for each example.
@@ -179,6 +202,7 @@ def adapt_loss(loss: Loss) -> Loss:
         >>> loss(torch.zeros(2, 3), torch.ones(2, 3))
         tensor([0.6931, 0.6931])
     """
+    loss = take_any_target(loss)
     if not isinstance(loss, nn.modules.loss._Loss):
         return loss
     reduction = loss.reduction

@@ -51,10 +51,18 @@ class Head:
         return replace(self, bias=None, offset=task.parameters[self.bias])
 
 
-def classifier_head(task: Task) -> Head:
-    """Find the linear layer whose outputs are what the network returns.
+def _are_logits(returned: Tensor, outputs: Tensor) -> bool:
+    """Whether a layer returns what the network does, or what a log-softmax makes that of."""
+    return returned.shape == outputs.shape and any(
+        torch.equal(each, outputs) for each in (returned, returned.log_softmax(-1))
+    )
 
-    It is found by running noise and comparing outputs, so any module will do.
+
+def classifier_head(task: Task) -> Head:
+    """Find the linear layer whose outputs are what the network returns, or before a log-softmax.
+
+    It is found by running noise and comparing outputs, so any module will do. Logarithms of
+    probabilities are logits too: a softmax of them gives the probabilities.
 
     Example:
         >>> from seepage.zoo import lenet
@@ -67,7 +75,7 @@ def classifier_head(task: Task) -> Head:
     probes = task.move_inputs(task.domain.sample(PROBES, rng=Rng(0).fork("probes")))
     with watch_linear_layers(task.network) as passes, torch.no_grad():
         logits = task.outputs(task.parameters, probes)
-    heads = [name for name, one in passes.items() if torch.equal(one.returned, logits)]
+    heads = [name for name, one in passes.items() if _are_logits(one.returned, logits)]
     if not heads:
         raise NotApplicable(
             f"expected {task.name} to end in a linear layer, whose gradient holds the labels, got "
@@ -184,7 +192,7 @@ def _find_place(task: Task) -> _Place:
     network = copy.deepcopy(task.in_mode("eval").network).double()
     seen, logits = visits(network, noise(task).double())
     linear = [visit for visit in seen if isinstance(visit.module, nn.Linear)]
-    if len(linear) < 2 or not torch.equal(linear[-1].outputs, logits):
+    if len(linear) < 2 or not _are_logits(linear[-1].outputs, logits):
         raise NotApplicable(
             f"expected {task.name} to end in two fully connected layers, got "
             f"{min(len(linear), 1)} at its end; feature recovery needs a head such as that of "

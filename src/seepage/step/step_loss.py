@@ -20,6 +20,7 @@ from seepage.core.loss import (
     Unreduced,
     require_alike,
     require_loss,
+    take_any_target,
 )
 from seepage.core.task import Reduction
 from seepage.step.step_inputs import find_mask
@@ -129,6 +130,30 @@ class _OfLogits:
         return self.loss(SimpleNamespace(logits=outputs), labels)
 
 
+@dataclass(frozen=True)
+class _OfLogProbabilities:
+    """A loss of the logarithms of probabilities, given logits; a second log-softmax does nothing.
+
+    So the loss of a network that ends in one is a function of any logits, as attacks need it.
+    """
+
+    loss: AnyLoss
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.loss(outputs.log_softmax(1), labels)
+
+
+def _take_logits(loss: AnyLoss, outputs: Tensor) -> AnyLoss:
+    """The loss as a function of logits if the network returns logarithms of probabilities."""
+    several = outputs.ndim == 2 and outputs.shape[1] > 1
+    if not several or float(outputs.logsumexp(1).abs().max()) > _PROPORTIONAL:
+        return take_any_target(loss)
+    if isinstance(loss, nn.NLLLoss):
+        ignored = loss.ignore_index
+        return nn.CrossEntropyLoss(loss.weight, ignore_index=ignored, reduction=loss.reduction)
+    return _OfLogProbabilities(loss)
+
+
 @dataclass(frozen=True, eq=False)
 class StepLoss:
     """What a step minimises, as a task needs it.
@@ -179,9 +204,10 @@ def read_loss(
         require_alike(loss, outputs, labels)
         if not labels.is_floating_point() and labels.ndim > 1:
             return _read_place_loss(loss, outputs, labels)
-        unreduced, reduction = unreduce_loss(loss, outputs, labels)
-        numbers = labels.is_floating_point() and not _reads_classes(loss, outputs)
-        return StepLoss(unreduced, reduction, labels, tuple(labels.shape[1:]) if numbers else None)
+        unreduced, reduction = unreduce_loss(_take_logits(loss, outputs), outputs, labels)
+        shape = tuple(labels.shape[1:]) if labels.is_floating_point() else None
+        shape = None if _reads_classes(loss, outputs) else shape
+        return StepLoss(unreduced, reduction, labels, shape, own=loss)
     packing = _PackedTargets.of(targets)
     packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
     return StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)

@@ -211,12 +211,20 @@ def test_the_head_is_found_by_what_it_gives_not_by_its_place():
 
 
 def test_a_network_without_a_linear_head_is_refused():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 5), nn.LogSoftmax(1))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 5), nn.Tanh())
     task = sp.Task(model, sp.cross_entropy, Signal((1, 8)))
     seen = observe(task, noise_batch(task, [1, 2]))
     for rule in RULES:
         with pytest.raises(NotApplicable, match="to end in a linear layer"):
             rule(seen)
+
+
+def test_labels_behind_a_log_softmax_are_those_of_the_logits():
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(8, 5))
+    for model in (plain, nn.Sequential(*plain, nn.LogSoftmax(1))):
+        task = sp.Task(model, sp.cross_entropy, Signal((1, 8)))
+        seen = observe(task, noise_batch(task, [1, 2, 2]))
+        assert CountAware()(seen).tolist() == [1, 2, 2]
 
 
 def test_a_frozen_head_is_refused():

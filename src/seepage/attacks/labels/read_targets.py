@@ -81,6 +81,11 @@ def _invert_slopes(task: Task, outputs: Tensor, slopes: Tensor) -> Tensor:
     Losses of this kind compare entry by entry, so the best option of each entry is taken.
     """
     options = torch.stack([*_list_options(task, outputs, slopes)])
+    try:
+        _differentiate(task, outputs, options[-1])
+    except (RuntimeError, ValueError):
+        # A loss of probabilities refuses other numbers, if only by rounding.
+        options = options.nan_to_num().clamp(0, 1)
     caused = torch.stack([_differentiate(task, outputs, option) for option in options])
     best = (caused - slopes).abs().nan_to_num(nan=math.inf).argmin(0, keepdim=True)
     return options.gather(0, best)[0]
@@ -143,7 +148,8 @@ def _measure_scale(observation: Observation, head: Head) -> float:
     task, shape = observation.task, observation.task.target_shape or ()
     key = Rng(0).fork("scale")
     inputs = task.move_inputs(task.domain.sample(1, rng=key))
-    targets = key.fork("targets").normal((1, *shape), like=inputs)
+    # Any targets will do, and a loss of probabilities takes these alone.
+    targets = key.fork("targets").uniform((1, *shape), like=inputs)
     assert head.bias is not None
     shared = observation.simulate(inputs, targets).descent().tensors[head.bias].double()
     plain = Gradient()(task, inputs, targets).tensors[head.bias].double()
