@@ -130,8 +130,8 @@ def said(run: Result | None) -> str:
 
 def _matrices(table: PaperTable, run: Result, causes: Causes) -> Iterator[str]:
     """One table for each measure, rows and columns as in the paper."""
-    short = {_place(one.line): causes.number(one.cause) for one in shortfalls(table, run)}
-    lines = {_place(line): line for line in run["lines"]}
+    short = {place_of(one.line): causes.number(one.cause) for one in shortfalls(table, run)}
+    lines = {place_of(line): line for line in run["lines"]}
     for kind in dict.fromkeys(place[:2] for place in lines):
         rows, columns = (
             list(dict.fromkeys(place[axis] for place in lines if place[:2] == kind))
@@ -156,7 +156,8 @@ def _matrices(table: PaperTable, run: Result, causes: Causes) -> Iterator[str]:
     yield from _notes(run["lines"])
 
 
-def _place(line: Mapping[str, Any]) -> tuple[str, ...]:
+def place_of(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where a number stands in its table."""
     return (line["measure"], line["statistic"], line["row"], line["column"])
 
 

@@ -106,6 +106,30 @@ def test_the_pages_show_a_run_with_verdict_shortfall_cause_and_pictures(tmp_path
     assert "**Scale `paper`.**" not in paper
     assert "| 002-table6f | Filters of one convolution that an image needs" in first
     assert "Of 5 numbers that the papers print for attacks, 1 are missed" in first
+    assert "Of these, 0 are *reached*" in first
+
+
+def test_a_number_is_counted_once_by_the_largest_run(tmp_path, monkeypatch):
+    large = kept("002-table6f-paper")
+    small = {**large, "scale": "small", "lines": [{**n, "seepage": None} for n in large["lines"]]}
+    made = written(monkeypatch, tmp_path, **{"002-table6f-small": small})
+    assert "Of 5 numbers that the papers print for attacks, 5 are missed" in made["results"]
+    made = written(monkeypatch, tmp_path, **{"002-table6f-paper": large})
+    assert "Of 5 numbers that the papers print for attacks, 1 are missed" in made["results"]
+
+
+def test_a_missed_number_is_reached_by_an_experiment_or_in_part(tmp_path, monkeypatch):
+    made = written(monkeypatch, tmp_path, **{"001-table2-small": kept("001-table2-small")})
+    assert "48 numbers that the papers print for attacks, 45 are missed" in made["results"]
+    assert "Of these, 45 are *reached*" in made["results"]
+    alone = kept("003-fig4-small")
+    made = written(monkeypatch, tmp_path, **{"003-fig4-small": alone})
+    assert "52 numbers that the papers print for attacks, 46 are missed" in made["results"]
+    assert "Of these, 46 are *reached*" in made["results"]
+    for number in alone["lines"]:
+        number["each"] = {}
+    made = written(monkeypatch, tmp_path, **{"003-fig4-small": alone})
+    assert "Of these, 45 are *reached*" in made["results"]
 
 
 def test_a_claim_is_judged_by_a_smaller_run_if_the_largest_lacks_its_cells(tmp_path, monkeypatch):

@@ -31,11 +31,13 @@ class Shortfall:
         cause: Why, or that it is not known.
         ours: What our strongest attack has there instead; None if the table has no such row or
             column.
+        single: What came back of the person of whom most did, if the paper's number is of one.
     """
 
     line: Plain
     cause: str
     ours: float | None = None
+    single: float | None = None
 
 
 def shortfalls(table: PaperTable, run: Plain) -> list[Shortfall]:
@@ -46,10 +48,36 @@ def shortfalls(table: PaperTable, run: Plain) -> list[Shortfall]:
         run: As `Reproduction.plain` has it.
     """
     return [
-        Shortfall(line, _cause(table, line, run["values"]), _ours(table, line, run))
+        Shortfall(
+            line, _cause(table, line, run["values"]), _ours(table, line, run), _single(table, line)
+        )
         for line in run["lines"]
         if falls_short(line)
     ]
+
+
+def is_reached(line: Plain, experiment: Plain) -> bool:
+    """Whether an experiment has the printed number in the cell of a line.
+
+    Args:
+        line: As `Line.plain` has it.
+        experiment: A record of `rows`, each with its `row`, `column` and what was `found`.
+
+    Example:
+        >>> line = {"row": "a", "column": "b", "measure": "psnr", "statistic": "mean",
+        ...         "paper": 20.0, "seepage": 12.0}
+        >>> is_reached(line, {"rows": [{"row": "a", "column": "b", "found": 19.5}]})
+        True
+        >>> is_reached(line, {"rows": [{"row": "a", "column": "c", "found": 19.5}]})
+        False
+    """
+    rows = experiment.get("rows", ())
+    return any(
+        all(row.get(axis) == line[axis] for axis in ("row", "column"))
+        and "found" in row
+        and not falls_short({**line, "seepage": row["found"]})
+        for row in rows
+    )
 
 
 def attacks_alone(line: Plain) -> bool:
@@ -105,6 +133,15 @@ def _ours(table: PaperTable, line: Plain, run: Plain) -> float | None:
             and all(there[k] == line[k] for k in (other, *kind))
         ]
     sign = 1.0 if measure(str(line["measure"])).higher_leaks_more else -1.0
+    return max(found, key=lambda value: sign * value, default=None)
+
+
+def _single(table: PaperTable, line: Plain) -> float | None:
+    same = (line["measure"], line["statistic"])
+    if not any(b.single for b in table.published if (b.measure, b.statistic) == same):
+        return None
+    sign = 1.0 if measure(str(line["measure"])).higher_leaks_more else -1.0
+    found = map(float, (line.get("each") or {}).values())
     return max(found, key=lambda value: sign * value, default=None)
 
 

@@ -43,6 +43,7 @@ class Published:
         statistic: How people become one number.
         values: By row, then by column; "-" is not printed. Empty if none is.
         columns: Numbers of the columns it has; empty for all.
+        single: The paper's numbers are of one image, which it does not name.
         why: A known reason for another result.
         cause: Why its cells fall short of the paper, once that is known.
     """
@@ -52,6 +53,7 @@ class Published:
     statistic: str = "mean"
     values: Sequence[Sequence[float | str]] = ()
     columns: Sequence[int] = ()
+    single: bool = False
     why: str = ""
     cause: str = ""
 
