@@ -163,9 +163,12 @@ def _judge(claim: Claim, telling: Runs) -> Verdict:
     ranked = {
         name: sorted(runs.values(), key=_worth, reverse=True) for name, runs in telling.items()
     }
-    largest = {name: runs[0] for name, runs in ranked.items() if runs}
     for run in ranked[claim.table]:
-        verdict = judged(claim, {**largest, claim.table: run})
+        # Another table is compared at the same scale, if it has that.
+        others = {
+            name: telling[name].get(run["scale"], runs[0]) for name, runs in ranked.items() if runs
+        }
+        verdict = judged(claim, {**others, claim.table: run})
         if verdict.word != NOT_RUN:
             return verdict
     return Verdict(NOT_RUN)

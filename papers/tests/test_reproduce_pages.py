@@ -142,6 +142,21 @@ def test_a_claim_is_judged_by_a_smaller_run_if_the_largest_lacks_its_cells(tmp_p
     assert any("Four images" in line and "| small |" in line for line in told)
 
 
+def test_another_table_is_compared_at_the_same_scale(tmp_path, monkeypatch):
+    def told(**more):
+        small = {f"{name}-small": kept(f"{name}-small") for name in ("001-table7", "001-table8")}
+        lines = written(monkeypatch, tmp_path, **small, **more)["results"].splitlines()
+        return [line for line in lines if "#001-table8) |" in line]
+
+    before = told()
+    longer = kept("001-table7-small")
+    for number in longer["lines"]:
+        number["each"] = {who: value + 50 for who, value in number["each"].items()}
+        number["seepage"] += 50
+    assert told(**{"001-table7-paper": {**longer, "scale": "paper"}}) == before
+    assert "| small |" in before[0]
+
+
 def test_a_verdict_against_the_paper_has_its_cause_or_says_that_it_has_none(tmp_path, monkeypatch):
     run = kept("003-fig3-small")
     for line in run["lines"]:
