@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 304,
-    "lines": 60_981,
+    "lines": 60_999,
     "public names": 1_193,
     "single-user modules": 32,
 }

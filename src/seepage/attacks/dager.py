@@ -18,7 +18,6 @@ from seepage.attacks.text.readers import (
     SpanCheck,
     calibrate_span,
     find_span,
-    find_widest,
     list_readers,
     list_weights,
     measure_tokens,
@@ -38,8 +37,8 @@ from seepage.numerics.row_span import row_span, share_outside
 
 # Layers above the first attention that check texts, at most: two blocks or so.
 _LATER = 8
-# Where there are too many texts to try: prefixes that rank the tokens, and tokens that stay.
-_PREFIXES, _TOKENS = 6, 16
+# Where there are too many texts to try: tokens that stay, at least.
+_TOKENS = 16
 # Next tokens that are tried for each place: at most so many can be likelier than one in so many.
 _NEXT = 32
 
@@ -129,7 +128,7 @@ class _Dager:
 
     rank_tolerance: float = 1e-6
     tolerance: float = 0.05
-    at_most: int = 8_192
+    at_most: int = 16_384
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -168,7 +167,7 @@ class _Dager:
                 candidates,
                 size=size,
                 tolerance=self.tolerance,
-                at_most=2 * self.at_most,
+                at_most=self.at_most,
                 rng=rng,
             )
         else:
@@ -299,23 +298,26 @@ class _Dager:
                 tokens = tokens[tokens != padding]
                 if position:
                     ended, ended_worst = torch.cat([ended, live]), torch.cat([ended_worst, worst])
-            if len(live) * len(tokens) > self.at_most:
+            if position and len(live) * len(tokens) > self.at_most:
                 complete = False
-                live = live[: self.at_most // max(at_least, _TOKENS)]
-                tokens = self._find_likeliest(task, checks, live, tokens, position, short=short)
-            worst = worst[: len(live)].repeat_interleave(len(tokens))
+                nearest = worst.argsort(stable=True)[: self.at_most // max(at_least, _TOKENS)]
+                live, worst = live[nearest], worst[nearest]
+                tokens = tokens[: max(1, self.at_most // len(live))]
+            worst = worst.repeat_interleave(len(tokens))
             live = _extend(live, tokens, position)
             for check in checks:
                 if not len(live):
                     break
-                outside = check.measure_last(task, live, position, short=short)
-                worst = torch.maximum(
-                    worst, outside if clear else outside * tolerance / check.tolerance
+                limit = tolerance if clear else check.tolerance
+                outside = check.measure_last(
+                    task, live, position, short=short, limit=limit, count=at_least
                 )
+                worst = torch.maximum(worst, outside * (tolerance / limit))
                 kept = self._select_nearest(torch.cat([worst, ended_worst]), at_least, tolerance)
                 stopped = kept[kept >= len(worst)] - len(worst)
                 ended, ended_worst = ended[stopped], ended_worst[stopped]
-                kept = kept[kept < len(worst)]
+                # Texts that begin alike stay together, which are read faster.
+                kept = kept[kept < len(worst)].sort().values
                 live, worst = live[kept], worst[kept]
             if not len(live):
                 break
@@ -323,23 +325,6 @@ class _Dager:
         worst = torch.cat([worst, ended_worst])
         order = worst.argsort(stable=True)
         return torch.cat([live, ended])[order, : len(candidates)], worst[order], complete
-
-    def _find_likeliest(
-        self,
-        task: Task,
-        checks: Sequence[SpanCheck],
-        live: Tensor,
-        tokens: Tensor,
-        position: int,
-        *,
-        short: bool,
-    ) -> Tensor:
-        """The tokens that lie nearest after some of the prefixes, as many as may be tried."""
-        check = find_widest(checks)
-        texts = _extend(live[:_PREFIXES], tokens, position)
-        outside = check.measure_last(task, texts, position, short=short)
-        nearest = outside.reshape(-1, len(tokens)).mean(0).argsort(stable=True)
-        return tokens[nearest[: max(1, self.at_most // len(live))]]
 
     def _select_nearest(self, outside: Tensor, at_least: int, tolerance: float) -> Tensor:
         """Return indices of those inside, nearest first; with noise, of the `at_least` nearest."""
@@ -416,16 +401,18 @@ def _require_readers(observation: Observation) -> None:
 
 
 @applies_to(Tokens, require=_require_readers)
-def dager(*, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 8_192) -> Attack:
+def dager(
+    *, rank_tolerance: float = 1e-6, tolerance: float = 0.05, at_most: int = 16_384
+) -> Attack:
     """Exact texts of a transformer: tokens and texts that lie in the spans of its gradients.
 
     Args:
         rank_tolerance: Singular values below this share of the largest are rounding.
         tolerance: Largest share of a vector outside a span that counts as inside; less where the
             span is clear.
-        at_most: Texts tried at each position of a decoder; of an encoder, half of those tried in
-            all. Where there are more, the likeliest are tried, and what came of it is returned. If
-            only last layers are trained, every token of the vocabulary passes the network once.
+        at_most: Texts tried at each position of a decoder; of an encoder, in all. Where there are
+            more, the likeliest are tried, and what came of it is returned. If only last layers are
+            trained, every token of the vocabulary passes the network once.
 
     Example:
         >>> dager(tolerance=0.01).tolerance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -20,6 +20,8 @@ from seepage.probing.hooks import layer_inputs
 _TOGETHER = 4_096
 # Vectors that made a span lie outside it by at most this, or this multiple of its rounding.
 _OUTSIDE, _TURNED = 1e-3, 2.0
+# By how much single precision changes the square of a share, at most.
+_ROUGH = 1e-4
 
 # Directions to try, in multiples of the tokens and at most this share of all; which share of wrong
 # texts may lie nearer than the tolerance assumes; how much further out than known texts the unknown
@@ -127,6 +129,32 @@ def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
         return torch.cat([run_until(task, p, reader[:1])[reader[0]] for p in _split(texts)])
 
 
+def _read_last(task: Task, layer: str, texts: Tensor, position: int) -> Tensor:
+    """What a layer of a decoder reads at a position of texts `(N, L)`, `(N, d)`.
+
+    Linear layers, which take most of the time, run once on what texts have in common before it.
+    """
+    count, length = texts.shape
+    prefix = torch.unique(texts[:, : max(1, position)], dim=0, return_inverse=True)[1]
+    rows, places = (torch.arange(n, device=texts.device) for n in (count, length))
+    first = rows.new_full((count,), count).scatter_reduce(0, prefix, rows, "amin")[prefix]
+    held = torch.where(places == position, rows[:, None], first[:, None]) * length + places
+    kept, index = torch.unique(held, return_inverse=True)
+
+    def shorten(_: nn.Module, given: tuple[Tensor, ...]) -> Tensor | None:
+        return given[0].flatten(0, 1)[kept][None] if given[0].shape[:2] == texts.shape else None
+
+    def restore(_: nn.Module, given: tuple[Tensor, ...], outputs: Tensor) -> Tensor | None:
+        return outputs[0][index] if given[0].shape[:2] == (1, len(kept)) else None
+
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in task.network.named_modules():
+            if name != layer and (isinstance(module, nn.Linear) or _is_turned(module)):
+                hooks.enter_context(module.register_forward_pre_hook(shorten))
+                hooks.enter_context(module.register_forward_hook(restore))
+        return run_until(task, texts, (layer,))[layer][:, position]
+
+
 def _split(texts: Tensor) -> tuple[Tensor, ...]:
     return torch.split(texts, max(1, _TOGETHER // texts.shape[1]))
 
@@ -231,18 +259,21 @@ class SpanCheck:
             [share(self.basis, run_reader(task, self.reader, p)) for p in _split(texts)]
         )
 
-    def measure_last(self, task: Task, texts: Tensor, position: int, *, short: bool) -> Tensor:
+    def measure_last(
+        self, task: Task, texts: Tensor, position: int, *, short: bool, limit: float, count: int
+    ) -> Tensor:
         """Return how far outside texts lie at a position, `(N,)`; `short` if the rest is left out.
 
-        For networks in which a position does not depend on later ones, see `takes_prefixes`.
+        For networks in which a position does not depend on later ones, see `takes_prefixes`. What
+        lies outside by more than the limit, and is not among the nearest, is measured roughly.
         """
         rows = texts[:, : position + 1] if short else texts
-        return torch.cat(
-            [
-                share_outside(self.basis, run_reader(task, self.reader, p)[:, position])
-                for p in _split(rows)
-            ]
-        )
+        read = torch.cat([_read_last(task, self.reader[0], p, position) for p in _split(rows)])
+        shares = _share_roughly(self.basis, read).double()
+        nearest = shares.topk(min(count, len(shares)), largest=False).values
+        near = shares.square() < max(limit, float(nearest[-1])) ** 2 + _ROUGH
+        shares[near] = share_outside(self.basis, read[near])
+        return shares
 
     def find_outside(self, task: Task, texts: Tensor) -> Tensor:
         """Return what lies outside the span at every position, `(N, L, d)`, of unit vectors."""
