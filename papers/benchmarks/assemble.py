@@ -128,7 +128,8 @@ def main() -> None:
         "cpu": None,
     }
     made = Reproduction(table, scale, lines, seconds).plain()
-    note = {"note": f"Put together from cells of {' and '.join(parts)}."}
+    told_before = [record["note"] for record in records if "note" in record]
+    note = {"note": " ".join([f"Put together from cells of {' and '.join(parts)}.", *told_before])}
     path = FOLDER / f"{options.name}-{scale}.json"
     path.write_text(
         json.dumps({**first, **told, **made, **note}, indent=1) + "\n", encoding="utf-8"
