@@ -154,10 +154,14 @@ def test_the_loss_and_the_weights_of_the_user_are_taken(user_module, tmp_path):
         zoo.from_factory(path, domain=TINY, weights=tmp_path / "nowhere.pt")
 
 
-def test_the_number_of_classes_is_insisted_on(user_module):
+def test_a_network_has_an_output_for_each_class_and_may_have_more(user_module):
     path = f"{user_module(NETWORKS)}:small_network"
     with pytest.raises(InvalidValue, match="to have 10 outputs, got 2"):
         zoo.from_factory(path, domain=TINY, classes=10)
+    # A few people need not have all classes.
+    assert zoo.from_factory(path, domain=TINY, classes=1).classes == 2
+    with pytest.raises(InvalidValue, match="to have 1 outputs, got 2"):
+        zoo.from_factory(path, domain=TINY, classes=1, loss=nn.MSELoss())
 
 
 @pytest.mark.parametrize("path", ["module", "package.module", ":factory", "module:", ":"])

@@ -188,8 +188,13 @@ def from_factory(
     task = Task(model, loss, domain, name=add_argument(path, "seed", seed) if seed else path)
     if weights is not None:
         task = load_weights(task, weights)
-    if classes is not None and task.classes != require_int("classes", classes):
-        raise InvalidValue(f"expected {path!r} to have {classes} outputs, got {task.classes}")
+    needed = task.classes if classes is None else require_int("classes", classes)
+    # A few people need not have all classes, but as many numbers as the network predicts.
+    if task.classes < needed or (task.target_shape is not None and task.classes != needed):
+        raise InvalidValue(
+            f"expected {path!r} to have {needed} outputs, got {task.classes}; labels that are "
+            "whole numbers are classes, and others are numbers to predict"
+        )
     return task
 
 
