@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from seepage.audit.artifacts import Artifacts
-from seepage.audit.database import ARTIFACTS, DATABASE, Database, Planned, artifact_names, open_key
+from seepage.audit.database import ARTIFACTS, DATABASE, Database, Planned, artifact_names
 from seepage.audit.folder import require_plain
 from seepage.audit.record import Outcome, Record, join_controls, unpack_words
 from seepage.audit.record_schema import parse_json
-from seepage.core.encryption import Key
+from seepage.core.encryption import Key, open_key
 from seepage.core.errors import UnreadableFile
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from seepage.audit.artifacts import NAME, SUFFIX
 from seepage.audit.record import Record
 from seepage.audit.record_schema import parse_json
-from seepage.core.encryption import VARIABLE, Key, find_key
+from seepage.core.encryption import ENCRYPTION
 from seepage.core.errors import DataNotFound, UnreadableFile
 from seepage.core.whole_file import checksum, open_plain, read_plain, write_whole
 
@@ -26,9 +26,6 @@ ARTIFACT = re.compile(rf"{ARTIFACTS}/({NAME}){re.escape(SUFFIX)}")
 # Under this name `about` says whether private inputs and guesses are stored.
 PRIVATE = "private inputs"
 KEPT, LEFT_OUT = "kept", "left out"
-# Under this name it has what only the key of an encrypted audit decrypts.
-ENCRYPTION = "encryption"
-_PROOF = "audit"
 # A database is built under this name and then renamed, which begins the audit.
 TEMPORARY = ".seepage-new-audit.sqlite"
 
@@ -335,35 +332,6 @@ class Database:
     def _rows(self, query: str) -> list[Any]:
         with _explain_errors(self.path):
             return self._sqlite.execute(query).fetchall()
-
-
-def prove_key(key: Key | None) -> dict[str, str]:
-    """What `about` holds of a key, by which the same one is known again."""
-    return {} if key is None else {ENCRYPTION: key.encrypt(b"", name=_PROOF).hex()}
-
-
-def open_key(path: Path, about: Mapping[str, str]) -> Key | None:
-    """Return the key of an audit; None if it is not encrypted.
-
-    Raises:
-        UnreadableFile: If the key is not there, or another.
-    """
-    proof = about.get(ENCRYPTION)
-    if proof is None:
-        return None
-    key = find_key()
-    if key is None:
-        raise UnreadableFile(
-            f"the audit in {str(path)!r} is encrypted; name the file of its key with --encrypt-key "
-            f"or {VARIABLE}"
-        )
-    try:
-        key.decrypt(bytes.fromhex(proof), name=_PROOF)
-    except (UnreadableFile, ValueError):
-        raise UnreadableFile(
-            f"the audit in {str(path)!r} is encrypted with another key than {VARIABLE} names"
-        ) from None
-    return key
 
 
 def artifact_names(files: Mapping[str, str]) -> dict[str, str]:

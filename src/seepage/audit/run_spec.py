@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -21,7 +24,7 @@ from seepage.audit.record import Record
 from seepage.audit.run_case import AnyCase, Executor, fail_case, serial, side_by_side
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.audit.store import AuditStore, environment
+from seepage.audit.store import AuditStore
 from seepage.audit.trust import SEAL, find_imports, is_own
 from seepage.audit.workers import TRIES, Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
@@ -333,3 +336,28 @@ def _run_missing(
         except BaseException:
             store.interrupt()
             raise
+
+
+PACKAGES = ("seepage", "torch", "numpy", "scipy", "pillow", "safetensors")
+
+
+def environment(device: str) -> dict[str, str | dict[str, str]]:
+    """Versions, platform, device and the time now, as plain data."""
+    on_gpu = device.startswith("cuda")
+    processor = torch.cuda.get_device_name() if on_gpu else platform.processor()
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": device,
+        "processor": processor or platform.machine(),
+        "packages": {name: _find_version(name) for name in PACKAGES},
+        "begun": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+def _find_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        # Seepage itself may run from its source tree.
+        return "not installed"

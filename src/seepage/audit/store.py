@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from seepage.audit.artifacts import SUFFIX, Artifacts, pack
 from seepage.audit.database import (
@@ -26,8 +21,6 @@ from seepage.audit.database import (
     Database,
     Planned,
     artifact_names,
-    open_key,
-    prove_key,
 )
 from seepage.audit.folder import (
     BESIDE,
@@ -48,11 +41,9 @@ from seepage.audit.targets import Target
 from seepage.audit.trust import SEAL, make_seal
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
-from seepage.core.encryption import VARIABLE, find_key
+from seepage.core.encryption import VARIABLE, find_key, open_key, prove_key
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 from seepage.core.whole_file import PRIVATE_FOLDER, write_whole
-
-PACKAGES = ("seepage", "torch", "numpy", "scipy", "pillow", "safetensors")
 
 # A part that changes because another one did, and which; only the other one is reported.
 _IMPLIED_BY: Mapping[str, tuple[str, ...]] = defaultdict(
@@ -389,25 +380,3 @@ def _explain_errors(path: Path) -> Iterator[None]:
         raise UnreadableFile(
             f"cannot write the audit to {str(path)!r}: {error.strerror}; choose another --out"
         ) from error
-
-
-def environment(device: str) -> dict[str, str | dict[str, str]]:
-    """Versions, platform, device and the time now, as plain data."""
-    on_gpu = device.startswith("cuda")
-    processor = torch.cuda.get_device_name() if on_gpu else platform.processor()
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": device,
-        "processor": processor or platform.machine(),
-        "packages": {name: _find_version(name) for name in PACKAGES},
-        "begun": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
-
-
-def _find_version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        # Seepage itself may run from its source tree.
-        return "not installed"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from seepage.audit.artifacts import SUFFIX, Artifacts
-from seepage.audit.database import ARTIFACTS, DATABASE, Database, artifact_names, open_key
+from seepage.audit.database import ARTIFACTS, DATABASE, Database, artifact_names
 from seepage.audit.folder import (
     CHECKPOINTS,
     ENVIRONMENT,
@@ -18,6 +18,7 @@ from seepage.audit.folder import (
     require_plain,
 )
 from seepage.core.checkpoint import Checkpoints
+from seepage.core.encryption import open_key
 from seepage.core.errors import UnreadableFile
 from seepage.core.whole_file import read_plain
 

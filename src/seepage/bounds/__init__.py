@@ -8,14 +8,14 @@ from seepage.bounds import dp, risk
 from seepage.bounds.bound import Bound
 from seepage.bounds.candidates import CandidateError
 from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed, InverseTrace, Inversion, VanTrees
-from seepage.bounds.dp import ReconstructionRobustness, RenyiError
+from seepage.bounds.dp import RenyiError
+from seepage.bounds.dp_limits import IdentificationLimit, ReconstructionRobustness
 from seepage.bounds.identifiability import (
     Determined,
     EquationCount,
     Identifiability,
     RankDeficiency,
 )
-from seepage.bounds.identification_limit import IdentificationLimit
 from seepage.bounds.information import Channel, Information, channel, information
 from seepage.bounds.mutual_information import MutualInformation
 from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders

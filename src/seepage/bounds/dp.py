@@ -15,15 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.bounds.bound import (
-    AMONG,
-    EVERY_ATTACK,
-    OTHERS_KNOWN,
-    UNBIASED,
-    LowerBound,
-    bound_below,
-)
-from seepage.bounds.candidates import CandidatePrior
+from seepage.bounds.bound import UNBIASED, LowerBound, bound_below
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
@@ -250,10 +242,10 @@ def expected_error(candidates: Tensor, *, noise_multiplier: float, steps: int = 
     def bound_success(kappa: float) -> float:
         return gaussian_blow_up(kappa, noise_multiplier=noise_multiplier, steps=steps)
 
-    return _integrate_failure(candidates, bound_success, power=1)
+    return integrate_failure(candidates, bound_success, power=1)
 
 
-def _integrate_failure(
+def integrate_failure(
     candidates: Tensor, bound_success: Callable[[float], float], *, power: int
 ) -> float:
     """Integrate 1 - gamma over eta^power: a lower bound on the mean of the RMSE to this power.
@@ -317,14 +309,14 @@ class RenyiError(LowerBound):
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the noise multiplier of the client's DP-SGD."""
-        sigma = _read_noise_multiplier(client)
+        sigma = read_noise_multiplier(client)
         low, high = task.domain.bounds
         error = renyi_rmse(noise_multiplier=sigma, width=high - low)
         value = torch.full((len(batch),), error, dtype=torch.float64, device="cpu")
         return bound_below(value, *ASSUMPTIONS)
 
 
-def _read_noise_multiplier(client: Client) -> float:
+def read_noise_multiplier(client: Client) -> float:
     """Read sigma off one step of DP-SGD.
 
     Raises:
@@ -340,86 +332,6 @@ def _read_noise_multiplier(client: Client) -> float:
     if sigma == 0:
         raise NotApplicable("no noise is added, so nothing is promised")
     return sigma
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReconstructionRobustness(LowerBound):
-    """No attack on a differentially private client errs by less, on average over candidates.
-
-        E rmse^2 >= integral over eta^2 of 1 - gamma(kappa(eta))
-
-    kappa(eta) is how often a guess among the candidates comes within eta without any update, and
-    gamma how often any attack does: `gaussian_blow_up` for one step of DP-SGD, or
-
-        gamma = e^epsilon kappa + delta
-
-    It holds whatever the network computes: only clipping and noise matter. `CandidateError` is
-    closer to what attacks reach, since it looks at the updates themselves.
-
-    Args:
-        data: Name of the data set that candidates come from, as `data` in a spec.
-        split: "test" or "train".
-        candidates: Largest number N of candidates, with the private example among them.
-        same_label: Whether only data with the label of the private example counts.
-        epsilon: What the client promises for one example; by default, the noise multiplier of
-            DP-SGD is used instead.
-        delta: Probability with which that promise may fail.
-
-    References:
-        Balle et al., 2022 (balle2022reconstructing), reconstruction robustness; Hayes et al., 2023
-        (hayes2023bounding), the blow-up of two Gaussians
-    """
-
-    name: ClassVar[str] = "reconstruction_robustness"
-
-    data: str = ""
-    split: str = "test"
-    candidates: int = 100
-    same_label: bool = True
-    epsilon: float | None = None
-    delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        if (self.epsilon is not None and not self.epsilon >= 0) or not 0 <= self.delta < 1:
-            raise InvalidValue(
-                f"expected epsilon >= 0 and delta in [0, 1), got {self.epsilon!r} and "
-                f"{self.delta!r}"
-            )
-        self._prior  # noqa: B018
-
-    @property
-    def _prior(self) -> CandidatePrior:
-        return CandidatePrior(self.data, self.split, self.candidates, self.same_label)
-
-    def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
-        """Bound the error by the promise and each example's candidates."""
-        epsilon = self.epsilon
-        sigma = _read_noise_multiplier(client) if epsilon is None else 0.0
-
-        def bound_success(kappa: float) -> float:
-            if epsilon is None:
-                return gaussian_blow_up(kappa, noise_multiplier=sigma)
-            return min(1.0, math.exp(min(epsilon, 700.0)) * kappa + self.delta)
-
-        errors, counts = list[float](), list[int]()
-        for i in range(len(batch)):
-            found = self._prior.draw(task, batch, i, rng=rng.fork(i))
-            errors.append(math.sqrt(_integrate_failure(found, bound_success, power=2)))
-            counts.append(len(found))
-        kept = (
-            f"one step of DP-SGD with noise multiplier {sigma:g}"
-            if epsilon is None
-            else f"the client keeps ({epsilon:g}, {self.delta:g})-DP for each example: not checked"
-        )
-        return bound_below(
-            torch.tensor(errors, dtype=torch.float64, device="cpu"),
-            EVERY_ATTACK,
-            f"{AMONG} from {self.data}, all as likely",
-            OTHERS_KNOWN,
-            kept,
-            f"any attack names the right one of {min(counts)} candidates in at most "
-            f"{100 * bound_success(1 / min(counts)):.3g} % of the cases",
-        )
 
 
 def required_noise(*, sensitivity: float, epsilon: float, delta: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,9 @@ _MARK = b"seepage-aes-gcm1"
 _NONCE, _SECRET = 12, 32
 # Most bytes that the package encrypts at once.
 _LARGEST = 2**31 - 1
+# Under this name an audit says what only its key decrypts.
+ENCRYPTION = "encryption"
+_PROOF = "audit"
 
 
 @dataclass(frozen=True)
@@ -106,3 +110,32 @@ def find_key() -> Key | None:
             f"expected {_SECRET} bytes or {2 * _SECRET} hexadecimal digits in {named!r}, got "
             "something else; openssl rand -hex 32 makes such a key"
         ) from None
+
+
+def prove_key(key: Key | None) -> dict[str, str]:
+    """What `about` holds of a key, by which the same one is known again."""
+    return {} if key is None else {ENCRYPTION: key.encrypt(b"", name=_PROOF).hex()}
+
+
+def open_key(path: Path, about: Mapping[str, str]) -> Key | None:
+    """Return the key of an audit; None if it is not encrypted.
+
+    Raises:
+        UnreadableFile: If the key is not there, or another.
+    """
+    proof = about.get(ENCRYPTION)
+    if proof is None:
+        return None
+    key = find_key()
+    if key is None:
+        raise UnreadableFile(
+            f"the audit in {str(path)!r} is encrypted; name the file of its key with --encrypt-key "
+            f"or {VARIABLE}"
+        )
+    try:
+        key.decrypt(bytes.fromhex(proof), name=_PROOF)
+    except (UnreadableFile, ValueError):
+        raise UnreadableFile(
+            f"the audit in {str(path)!r} is encrypted with another key than {VARIABLE} names"
+        ) from None
+    return key

@@ -186,7 +186,7 @@ def _headroom(
     group: Sequence[Record],
     attacks: Mapping[tuple[_Scene, Victim], list[Attempt]],
 ) -> Headroom:
-    from seepage.bounds.identification_limit import IDENTIFIED
+    from seepage.bounds.dp_limits import IDENTIFIED
 
     people, phrases, remarks = list[Standing](), dict[str, None](), dict[str, None]()
     odds = list[float]()

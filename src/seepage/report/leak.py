@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -285,10 +286,8 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     """
     identifying, labels = find_identified(records), _find_leaked_labels(records)
     rising = [curve for curve in effort_curves(records) if curve.rising]
-    people = {
-        setup: len({(record.data, person) for record in group for person in record.people})
-        for setup, group in group_by(records, Setup.of).items()
-    }
+    everybody = {(Setup.of(record), record.data, n) for record in records for n in record.people}
+    people = Counter(setup for setup, *_ in everybody)
     found = []
     for number, record in enumerate(records):
         for index in range(len(record.people) if record.scores else 0):

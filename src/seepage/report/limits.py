@@ -38,7 +38,7 @@ def find_limit(record: Record, strangers: int) -> _Limit | None:
 
     Beside the update, the client must share nothing that was computed from the batch.
     """
-    from seepage.bounds.identification_limit import IdentificationLimit
+    from seepage.bounds.dp_limits import IdentificationLimit
 
     sigma = _read_noise(record)
     threat = {} if record.threat is None else record.threat.arguments

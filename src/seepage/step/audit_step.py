@@ -133,8 +133,6 @@ _BATCHNORM = (
     "batch normalisation is by the batch, whose statistics the adversary is taken not to know; "
     "give threat=Threat(batchnorm='exact') for one who receives them"
 )
-
-
 _UNLABELLED = (
     "others came without labels, so that people are looked for among strangers of any label, where "
     "the label alone gets some of them found; give others=sp.PublicData(inputs, labels)"
@@ -263,11 +261,8 @@ def audit_step(
             notes = (*notes, _BATCHNORM)
         who = _people_of(task, private, others, labels_of_others)
         shape = tuple(private.inputs.shape[1:])
-        if (
-            others is not None
-            and labels_of_others is None
-            and class_numbers(private.labels) is not None
-        ):
+        unlabelled = others is not None and labels_of_others is None
+        if unlabelled and class_numbers(private.labels) is not None:
             notes = (*notes, _UNLABELLED)
         key, real = client_key(seed, client, who), RealStep()
         if privacy is not None:

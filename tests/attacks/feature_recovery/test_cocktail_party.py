@@ -9,14 +9,14 @@ from scipy import ndimage
 
 import seepage as sp
 from seepage.attacks.feature_recovery import FeatureRecovery, cocktail_party
-from seepage.attacks.feature_recovery.cocktail_party import (
+from seepage.attacks.feature_recovery.cocktail_party import compute_edges
+from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
+from seepage.numerics.source_separation import (
     Contrast,
-    compute_edges,
     minimise_contrast,
     run_fast_ica,
     whitening_matrix,
 )
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.probing.first_layer import calls
 from seepage.scoring import METRICS, pair
 
