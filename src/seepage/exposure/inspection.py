@@ -229,7 +229,7 @@ class PatchBudget:
         )
 
 
-def patch_budget(task: Task) -> PatchBudget:
+def _patch_budget(task: Task) -> PatchBudget:
     """Count the images that the gradient of a vision transformer has room for.
 
     Raises:
@@ -311,7 +311,7 @@ def inspection(
     first = _count_first_layer(task, batches)
     patches = None
     with suppress(NotApplicable):
-        patches = patch_budget(task)
+        patches = _patch_budget(task)
     layer = input_layer(task)
     # A frozen layer leaves no gradient in the update.
     trained = {f"{layer}.weight", f"{layer}.bias"} <= task.parameters.keys()

@@ -155,7 +155,7 @@ def _take_logits(loss: AnyLoss, outputs: Tensor) -> AnyLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class StepLoss:
+class _StepLoss:
     """What a step minimises, as a task needs it.
 
     Args:
@@ -177,7 +177,7 @@ class StepLoss:
 
 def read_loss(
     loss: AnyLoss, outputs: Tensor, inputs: Tensor, targets: Sequence[Tensor]
-) -> StepLoss:
+) -> _StepLoss:
     """Find out how a training loop calls its loss, on the outputs of the step itself.
 
     Args:
@@ -207,21 +207,21 @@ def read_loss(
         unreduced, reduction = unreduce_loss(_take_logits(loss, outputs), outputs, labels)
         shape = tuple(labels.shape[1:]) if labels.is_floating_point() else None
         shape = None if _reads_classes(loss, outputs) else shape
-        return StepLoss(unreduced, reduction, labels, shape, own=loss)
+        return _StepLoss(unreduced, reduction, labels, shape, own=loss)
     packing = _PackedTargets.of(targets)
     packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
-    return StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)
+    return _StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)
 
 
-def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> StepLoss:
+def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> _StepLoss:
     both = LossOfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
     joined = torch.cat([outputs.flatten(1), inputs.to(outputs).flatten(1)], dim=1)
     nothing = outputs.new_zeros(len(outputs), 0)
     unreduced, reduction = unreduce_loss(both, joined, nothing)
-    return StepLoss(unreduced, reduction, nothing, (0,), joined=True, own=loss)
+    return _StepLoss(unreduced, reduction, nothing, (0,), joined=True, own=loss)
 
 
-def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tensor) -> StepLoss:
+def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tensor) -> _StepLoss:
     """Read a loss with a class for each place of a text.
 
     Labels that are the tokens themselves, or none at padding, tell nothing that the text does not.
@@ -234,7 +234,7 @@ def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tens
             return _read_loss_of_inputs(_OfText(loss, padding), outputs, inputs)
     packing = _PackedTargets.of([labels])
     own, packed = _OfParts(loss, packing), packing.pack([labels]).to(outputs)
-    return StepLoss(*unreduce_loss(own, outputs, packed), packed, tuple(packed.shape[1:]), own=own)
+    return _StepLoss(*unreduce_loss(own, outputs, packed), packed, tuple(packed.shape[1:]), own=own)
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class _OfPlaces:
         return self.loss(outputs, shares.argmax(1))
 
 
-def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> StepLoss:
+def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> _StepLoss:
     """Read a loss with a class for each place of an image or signal, as segmentation has.
 
     A cross-entropy takes shares of the classes too, `(B, K, ...)`, which can be searched for. Other
@@ -260,8 +260,8 @@ def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> StepLoss
             value, same = (_call_loss(loss, outputs, t)[1] for t in (labels, shares))
             if torch.allclose(value, same, rtol=_CLOSE):
                 unreduced = unreduce_loss(loss, outputs, shares)
-                return StepLoss(*unreduced, shares, tuple(shares.shape[1:]), own=_OfPlaces(loss))
-    return StepLoss(*unreduce_loss(loss, outputs, labels), labels)
+                return _StepLoss(*unreduced, shares, tuple(shares.shape[1:]), own=_OfPlaces(loss))
+    return _StepLoss(*unreduce_loss(loss, outputs, labels), labels)
 
 
 def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:
