@@ -188,7 +188,9 @@ def from_factory(
     task = Task(model, loss, domain, name=add_argument(path, "seed", seed) if seed else path)
     if weights is not None:
         task = load_weights(task, weights)
-    needed = task.classes if classes is None else require_int("classes", classes)
+    if classes is None:
+        return task
+    needed = require_int("classes", classes)
     # A few people need not have all classes, but as many numbers as the network predicts.
     if task.classes < needed or (task.target_shape is not None and task.classes != needed):
         raise InvalidValue(
