@@ -162,8 +162,9 @@ def test_words_of_a_model_in_half_precision_come_back(dtype):
     assert len(read & found) >= 0.8 * len(read)
 
 
+@pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
-def test_adapters_of_peft_give_words_away(kind):
+def test_adapters_of_peft_give_words_away(kind, dora):
     peft = pytest.importorskip("peft", reason="needs peft")
     model, targets, task = {
         "gpt2": (gpt2, ["c_attn"], "CAUSAL_LM"),
@@ -171,7 +172,12 @@ def test_adapters_of_peft_give_words_away(kind):
         "bert": (bert, ["query", "key", "value"], "SEQ_CLS"),
     }[kind]
     config = peft.LoraConfig(
-        r=16, target_modules=targets, task_type=task, fan_in_fan_out=kind == "gpt2"
+        r=16,
+        target_modules=targets,
+        task_type=task,
+        fan_in_fan_out=kind == "gpt2",
+        use_dora=dora,
+        lora_dropout=0.1 if dora else 0.0,
     )
     adapted = peft.get_peft_model(model(), config)
     torch.manual_seed(1)

@@ -26,7 +26,9 @@ def step_callback(listener: StepListener) -> TrainerCallback:
 
     With label smoothing, a `compute_loss_func` or an overridden `compute_loss`, labels may not
     reach the network. Such a step is taken for one without labels, which its gradient then
-    contradicts; call `sp.audit_step` yourself.
+    contradicts; call `sp.audit_step` yourself, with label smoothing of 0.1 by
+    `loss=lambda logits, labels: LabelSmoother(0.1)({"logits": logits}, labels)`, and
+    `shift_labels=True` where the next token is predicted.
 
     Args:
         listener: `sp.AuditSteps` or `sp.RecordSteps`; steps are numbered as `state.global_step`.

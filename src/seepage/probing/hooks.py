@@ -15,12 +15,15 @@ from seepage.core.task import Task
 
 
 @contextmanager
-def layer_inputs(network: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+def layer_inputs(
+    network: nn.Module, layers: Sequence[str], *, ndim: int | None = None
+) -> Iterator[dict[str, Tensor]]:
     """Collect the inputs of layers inside the block, by name and in the order they run.
 
     Args:
         network: The network; if a layer runs more than once, its first run counts.
         layers: Names, as in `network.named_modules()`.
+        ndim: Only runs on inputs of so many dimensions count; any if None.
 
     Example:
         >>> import torch
@@ -33,7 +36,8 @@ def layer_inputs(network: nn.Module, layers: Sequence[str]) -> Iterator[dict[str
     read: dict[str, Tensor] = {}
 
     def keep(name: str, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        read.setdefault(name, arguments[0])
+        if ndim in (None, arguments[0].ndim):
+            read.setdefault(name, arguments[0])
 
     modules = dict(network.named_modules())
     with ExitStack() as hooks:

@@ -56,6 +56,21 @@ def adapted(rank, *, width=96, **options):
     return sp.zoo.gpt(width=width, layers=2, classes=2, domain=HAMLET.domain, lora=rank, **options)
 
 
+def multiply(layer, _):
+    layer.lora_B(layer.lora_A(torch.eye(layer.lora_A.in_features)))
+
+
+def test_adapters_that_are_multiplied_first_as_those_of_dora_are_read_all_the_same():
+    task, batch = adapted(16), HAMLET.batch(2)
+    _, expected = scored(task, batch)
+    for module in task.network.modules():
+        if isinstance(module, LowRank):
+            module.register_forward_pre_hook(multiply)
+    _, scores = scored(task, batch)
+    assert torch.equal(scores["token_recall"], expected["token_recall"])
+    assert float(expected["token_recall"].min()) > 0.9
+
+
 @pytest.mark.parametrize("start", [0, 40, 80])
 def test_adapters_give_away_as_many_tokens_as_they_have_rows(start):
     batch = HAMLET.batch(4, start=start)  # 48 places, and 3 adapters of rank 16

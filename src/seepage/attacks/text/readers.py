@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -191,17 +191,18 @@ def run_until(task: Task, inputs: Tensor, layers: Sequence[str] | None = None) -
         layers: Names in the order in which they run; None for all trained linear layers.
     """
 
-    def stop(*_: object) -> NoReturn:
-        raise _SeenEnough
+    def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if given[0].ndim == 3:
+            raise _SeenEnough
 
     network = task.network
-    with layer_inputs(network, _list_linear(task) if layers is None else layers) as read:
+    with layer_inputs(network, layers or _list_linear(task), ndim=3) as read, ExitStack() as hooks:
         # Hooks run in the order in which they were registered.
-        last = None if layers is None else network.get_submodule(layers[-1])
-        ending = nullcontext() if last is None else last.register_forward_pre_hook(stop)
-        with ending, suppress(_SeenEnough):
+        for layer in () if layers is None else layers[-1:]:
+            hooks.enter_context(network.get_submodule(layer).register_forward_pre_hook(stop))
+        with suppress(_SeenEnough):
             task.outputs(task.parameters, inputs)
-    return {name: seen for name, seen in read.items() if seen.ndim == 3}
+    return read
 
 
 def _list_linear(task: Task) -> list[str]:
