@@ -7,7 +7,8 @@ Each cell is a network, a batch size and a client. `auto` rehearses once for all
 on public people; what it takes for that is added to the steps of every fixed recipe, so that all
 have as many in all. The recipes stand in the table with hindsight. The portfolio of `auto` was
 chosen after a look at some of these networks with other weights and at other people, among them
-all that `--tuning` attacks. Without it the seeds are new, and so are the people.
+all that `--tuning` attacks. Without it the seeds are new, and so are the people. A run that was
+cut off goes on with what it had written to `--out`, on any device.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,10 +30,18 @@ import seepage as sp
 from benchmarks.provenance import RESULTS, save
 from seepage.attacks import adaptive
 from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.core import Attack, LocalComputation, Protection, Task
+from seepage.core import (
+    Attack,
+    LocalComputation,
+    Observation,
+    Protection,
+    Reconstruction,
+    Rng,
+    Task,
+)
 from seepage.core.errors import SeepageError
 from seepage.data.dataset import Dataset
-from seepage.rehearsal import Auto
+from seepage.rehearsal import Auto, PublicData
 from seepage.rehearsal.auto_attack import EFFORTS
 from seepage.rehearsal.rehearse import count_steps
 from seepage.rehearsal.simulated_clients import Rehearsal
@@ -199,26 +208,16 @@ def run_cell(
         seen, people, count = [seen[i] for i in told], [people[i] for i in told], len(told)
     keys = [sp.rng(200 + i) for i in range(count)]
     judge = Rehearsal(tuple(seen), tuple(people), task.domain)
-    effort = replace(EFFORTS["quick"], steps=options.steps)
-    began = time.perf_counter()
-    found = attack_many(Auto(effort, public), seen, rngs=keys)
-    cell.notes["seconds"] = round(time.perf_counter() - began, 1)
-    errors = [str(one) for one in found if isinstance(one, SeepageError)]
-    if errors:
-        cell.notes["error"] = errors[0]
+    if judge.metric.name == "psnr":
+        mean = [Reconstruction(others.inputs.mean(0).expand_as(one.inputs)) for one in people]
+        cell.notes["mean of public people"] = fmean(judge.score(mean))
+    if "auto" not in cell.means and not run_auto(cell, seen, judge, public, keys, options):
         return
-    cell.means["auto"] = fmean(judge.score(found))
-    race = found[0].trace.race
-    cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
-    spent = count_steps(race, effort.plan(size)[0])
-    cell.notes["rehearsed"] = {t.attack: t.mean for t in race.trials if t.scores}
-    if race.forecast is not None:
-        kept = [race.forecast.covers(score) for score in judge.score(found)]
-        cell.notes["forecast"] = [sum(kept), len(kept)]
-    # Steps of the rehearsal, shared by the updates of the cell.
-    steps = cell.notes["steps"] = options.steps - spent + spent // count
+    steps = cell.notes["steps"]
     keep()
     for name, recipe in FIXED.items():
+        if name in cell.means or name in cell.notes.get("refused", ()):
+            continue
         attack = InferLabels(recipe(steps))
         guesses = attack_many(adaptive(attack) if client.chain.links else attack, seen, rngs=keys)
         errors = [str(one).splitlines()[0] for one in guesses if isinstance(one, SeepageError)]
@@ -227,6 +226,46 @@ def run_cell(
         else:
             cell.means[name] = fmean(judge.score(guesses))
         keep()
+
+
+def run_auto(
+    cell: Cell,
+    seen: list[Observation],
+    judge: Rehearsal,
+    public: PublicData,
+    keys: list[Rng],
+    options: argparse.Namespace,
+) -> bool:
+    """Attack with `auto`, and note its race; False if it fails."""
+    effort = replace(EFFORTS["quick"], steps=options.steps)
+    began = time.perf_counter()
+    found = attack_many(Auto(effort, public), seen, rngs=keys)
+    cell.notes["seconds"] = round(time.perf_counter() - began, 1)
+    errors = [str(one) for one in found if isinstance(one, SeepageError)]
+    if errors:
+        cell.notes["error"] = errors[0]
+        return False
+    cell.means["auto"] = fmean(judge.score(found))
+    race = found[0].trace.race
+    cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
+    spent = count_steps(race, effort.plan(cell.batch_size)[0])
+    cell.notes["rehearsed"] = {t.attack: t.mean for t in race.trials if t.scores}
+    if race.forecast is not None:
+        kept = [race.forecast.covers(score) for score in judge.score(found)]
+        cell.notes["forecast"] = [sum(kept), len(kept)]
+    # Steps of the rehearsal, shared by the updates of the cell.
+    cell.notes["steps"] = options.steps - spent + spent // len(seen)
+    return True
+
+
+def load_begun(options: argparse.Namespace) -> dict[tuple[str, int, str], Cell]:
+    """The cells of a run that was cut off."""
+    if options.out is None or not (file := options.out / "auto_attack.json").exists():
+        return {}
+    cells = [
+        Cell(*(one[f.name] for f in fields(Cell))) for one in json.loads(file.read_text())["cells"]
+    ]
+    return {(cell.network, cell.batch_size, cell.client): cell for cell in cells}
 
 
 def list_cells(wanted: str) -> list[Cell]:
@@ -323,9 +362,11 @@ def main() -> None:
         merge(options.merge, options.out or RESULTS)
         return
     held, began, cells = load_data(), time.monotonic(), []
+    begun = load_begun(options)
     for cell in list_cells(options.only):
         if time.monotonic() - began > options.seconds:
             break
+        cell = begun.get((cell.network, cell.batch_size, cell.client), cell)
         cells.append(cell)
         run_cell(cell, held, options, lambda: keep(cells, options))
         best = max((v for k, v in cell.means.items() if k != "auto"), default=float("nan"))
