@@ -349,6 +349,17 @@ def test_a_search_that_whitens_wins_unless_it_is_clearly_behind(behind, ahead):
     assert (expected[whitened] > expected[plain]) is ahead
 
 
+def test_a_closed_form_that_contradicts_the_update_gives_way_to_a_search(photos, public):
+    inputs = photos.inputs[:3].clone()
+    inputs[0] = (inputs[1] + inputs[2]) / 2
+    batch = replace(photos.take(range(3)), inputs=inputs)
+    seen = observe(sp.zoo.mlp(hidden=(64,), domain=photos.domain), batch)
+    solved = sp.attacks.exact_batch()(seen, rng=sp.rng(1))
+    assert solved.certificate.residual > 0.5
+    guess = sp.auto(effort="quick", budget=600, public=public)(seen, rng=sp.rng(1))
+    assert "exact_batch" not in guess.trace.race.chosen
+
+
 @pytest.mark.slow
 def test_behind_pruning_a_smooth_network_is_searched_with_a_fading_prior(photos, public):
     task = sp.zoo.cnn(variant="cnn3-v3", domain=photos.domain)

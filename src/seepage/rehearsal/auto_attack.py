@@ -22,7 +22,7 @@ from seepage.core.progress import Pace, listen, measure_pace, spanning, staged
 from seepage.core.race import Race
 from seepage.core.rng import require_key
 from seepage.rehearsal.combine import combine
-from seepage.rehearsal.portfolio import Contender, list_contenders
+from seepage.rehearsal.portfolio import Contender, is_defended, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
 from seepage.rehearsal.rehearse import Chosen, Rung, count_steps, rehearse
 from seepage.search.many import attack_many, attack_one
@@ -34,6 +34,8 @@ _LONGEST = 8_000
 # Fewer steps than this say too little of how a search would end.
 _SHORTEST = 100
 _MADE_UP = 64
+# Without a defense a guess that leaves more of the update than this is of somebody else.
+_UNLIKE = 0.5
 # The share of the time that is planned.
 _PLANNED = 0.95
 
@@ -188,7 +190,11 @@ class Auto:
                 return guess, None
         searches = list_contenders(seen, found)
         if searches:
-            closed = [Contender(name, searches=False) for name in computed]
+            closed = [
+                Contender(name, searches=False)
+                for name, guess in computed.items()
+                if is_defended(seen) or not _contradicts(guess)
+            ]
             effort = self._fit(seen, searches)
             chosen = self._choose(seen, [*closed, *searches], effort)
             rehearsed = count_steps(chosen.race, effort.plan(seen.batch_size or 1)[0])
@@ -319,6 +325,12 @@ def _weigh(guess: Reconstruction) -> tuple[float, float]:
     explains = proof is not None and proof.residual <= EXPLAINED
     sure = 0.0 if guess.confidence is None else float(guess.confidence.sum())
     return float(explains), sure
+
+
+def _contradicts(guess: Reconstruction) -> bool:
+    """Whether a closed form failed on this update, however well it does in rehearsal."""
+    proof = guess.certificate
+    return proof is not None and proof.residual > _UNLIKE
 
 
 def _name(guess: Reconstruction, attack: str) -> Reconstruction:

@@ -159,7 +159,7 @@ class Contender:
         return {**self.options, "steps": steps, "restarts": restarts}
 
 
-def _is_defended(seen: Observation) -> bool:
+def is_defended(seen: Observation) -> bool:
     """Whether the client is known to use a defense."""
     client = seen.simulate.client
     return client is not None and bool(client.chain.links)
@@ -182,7 +182,7 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     if "inverting_gradients" not in applies:
         return ()
     plain = [*_list_searches(seen), *([Contender("dlg")] if "dlg" in applies else [])]
-    if not _is_defended(seen):
+    if not is_defended(seen):
         return tuple(plain)
     # Behind a defense the first search is tried in all three ways, the others are adapted.
     adapted = [replace(one, knowledge="adapts") for one in plain]
