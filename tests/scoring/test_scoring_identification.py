@@ -354,3 +354,19 @@ def test_an_image_of_one_shade_is_found_by_its_values(shade):
 def test_one_person_with_large_values_does_not_make_others_one_shade():
     loud = Gallery(torch.cat([patterns(), 500 * patterns(1, seed=3)]))
     assert place(loud, patterns()[:1] + 0.1).gallery == "any label"
+
+
+def test_the_length_of_a_text_singles_nobody_out_but_its_words_do():
+    texts = (Rng(0).fork("texts").uniform((COUNT, 12)) * 98).long() + 1
+    texts[0, 4:] = 0
+    people = Gallery(texts, domain=sp.domains.Tokens(12, 100, padding=0))
+    batch = Batch(texts[:1], torch.zeros(1))
+    wrong = torch.where(texts[:1] > 0, 99, 0)
+    for guess in (wrong, torch.zeros_like(wrong)):
+        [found] = identify(guess, batch, people, without=[0])
+        assert not found.singled_out
+        assert not found.recognisable
+    half = torch.where(torch.arange(12) < 2, texts[:1], wrong)
+    [found] = identify(half, batch, people, without=[0])
+    assert found.singled_out
+    assert found.recognisable

@@ -20,6 +20,7 @@ from torch.nn.functional import avg_pool2d, conv2d
 
 from seepage.core import Domain
 from seepage.domains.tabular import Tabular
+from seepage.domains.tokens import Tokens
 from seepage.scoring.picture_views import Features, Frame, View, embed_pictures, show_pictures
 
 Table = Mapping[str, Tensor]
@@ -37,7 +38,7 @@ class Similarity:
 
     Args:
         public: Inputs of other people, which tell how rare a value is.
-        domain: What an input is; tells the columns of a table.
+        domain: What an input is; tells the columns of a table and the padding of texts.
 
     Example:
         >>> from seepage.core import Rng
@@ -90,7 +91,8 @@ class Similarity:
         if isinstance(self.domain, Tabular):
             return _compare_rows(guesses, candidates, self.public, self.domain)
         if not self.public.is_floating_point():
-            return _compare_texts(guesses, candidates, self._rarity)
+            padding = self.domain.padding if isinstance(self.domain, Tokens) else None
+            return _compare_texts(guesses, candidates, self._rarity, padding)
         first, second = (values.float().flatten(1) for values in (guesses, candidates))
         middle, scale = self._spread
         found = {"entries": _compare_vectors(first, second, middle, scale)}
@@ -244,12 +246,21 @@ def _compare_rows(guesses: Tensor, candidates: Tensor, public: Tensor, table: Ta
     return {"columns": agree.mean(-1), "rare columns": weighed}
 
 
-def _compare_texts(guesses: Tensor, candidates: Tensor, rarity: Tensor) -> Table:
-    """Share of words in their place, and overlap of words weighed by how rare they are."""
+def _compare_texts(
+    guesses: Tensor, candidates: Tensor, rarity: Tensor, padding: int | None
+) -> Table:
+    """Share of words in their place, and overlap of words weighed by how rare they are.
+
+    Padding is no word: by that alone whoever wrote a short text would stand out.
+    """
+    if padding is not None:
+        guesses, candidates = (t.masked_fill(t == padding, -1) for t in (guesses, candidates))
     highest = max(len(rarity), int(candidates.max()) + 1)
     weights = torch.cat([rarity, rarity.new_full((highest - len(rarity),), float(rarity.max()))])
     guesses = torch.where(guesses < highest, guesses, -1).long()
-    in_place = (guesses[:, None] == candidates[None]).float().mean(-1)
+    agree = (guesses[:, None] == candidates[None]) & (guesses[:, None] >= 0)
+    lengths = torch.maximum((guesses >= 0).sum(1)[:, None], (candidates >= 0).sum(1)[None])
+    in_place = agree.sum(-1) / lengths.clamp(min=1)
     counts = _count_words(candidates, highest)
     totals, shared, own = counts @ weights, [], []
     for guess in guesses:
