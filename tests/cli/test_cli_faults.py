@@ -154,7 +154,8 @@ def test_a_signal_ends_an_audit_like_ctrl_c(place, number):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        # Under nohup or in the background a shell makes its children ignore one of these.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     for _ in range(1200):
         time.sleep(0.1)
