@@ -9,12 +9,14 @@ where one in a thousand is allowed, with its 95 % interval. `token_span` reads t
 whose base is frozen.
 
     python -m benchmarks.text_tokens --texts [--seeds N] [--device cuda] [--sizes 1 4 16 64]
-        [--cells gradient/float32 gradient/float32/labels ...]
+        [--networks decoder encoder] [--cells gradient/float32 gradient/float32/labels ...]
+        [--seconds 600] [--name whole_texts]
 
 reads whole texts by `dager`: off gradients and five local steps, in float32 and bfloat16, with and
 without the labels. The tokens of a batch must be fewer than the network is wide, so larger batches
 are read by wider networks. `bag_of_words` names the words of the same updates. The same command
-goes on where it was ended.
+goes on where it was ended. A batch that takes longer than `--seconds` counts as not read, and the
+row says how far `dager` came.
 
     python -m benchmarks.text_tokens --last [--seeds N] [--sizes 1 4 16]
 
@@ -29,7 +31,10 @@ gives the same updates to TAG of the peer `breaching` (from PyPI, not part of th
 from __future__ import annotations
 
 import argparse
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -40,6 +45,7 @@ from benchmarks.peer import reconstruct_texts
 from benchmarks.provenance import continue_rows, save
 from seepage.core import Protection, Task
 from seepage.core.errors import NotApplicable
+from seepage.core.progress import listen
 from seepage.domains import Tokens
 from seepage.report.intervals import share_interval
 
@@ -51,11 +57,10 @@ WIDEST = 1_024
 RANKS = (4, 16, 32)
 CLIENTS = 10
 CELLS = {
-    "gradient/float32": ("gradient", torch.float32, False),
-    "gradient/float32/labels": ("gradient", torch.float32, True),
-    "gradient/bfloat16": ("gradient", torch.bfloat16, False),
-    "steps/float32": ("5 local steps", torch.float32, False),
-    "steps/bfloat16": ("5 local steps", torch.bfloat16, False),
+    f"{short}/{str(dtype).removeprefix('torch.')}{'/labels' * labels}": (shared, dtype, labels)
+    for short, shared in (("gradient", "gradient"), ("steps", "5 local steps"))
+    for dtype in (torch.float32, torch.bfloat16)
+    for labels in (False, True)
 }
 
 
@@ -159,6 +164,28 @@ def measure(
     }
 
 
+@contextmanager
+def limit_time(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError with the last reported progress after so many seconds; 0 for no limit."""
+    reached = "before the first report"
+
+    def hear(step: int, total: int, _: float) -> None:
+        nonlocal reached
+        reached = f"after {step} of {total} positions or rounds"
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not ended in {seconds:g} s, stopped {reached}")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with listen(hear):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def measure_texts(
     kind: str,
     people: int,
@@ -183,8 +210,9 @@ def measure_texts(
         named.append(hits / said)
         began = time.perf_counter()
         try:
-            guess = sp.attacks.dager()(seen, rng=sp.rng(seed))
-        except NotApplicable as error:
+            with limit_time(options.seconds):
+                guess = sp.attacks.dager()(seen, rng=sp.rng(seed))
+        except (NotApplicable, TimeoutError) as error:
             refused = str(error)
             guess = sp.Reconstruction(torch.full_like(batch.inputs, -1))
         seconds.append(time.perf_counter() - began)
@@ -325,6 +353,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="for --texts")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="for --texts")
     parser.add_argument("--networks", nargs="+", default=["decoder", "encoder"], help="for --texts")
+    parser.add_argument("--seconds", type=float, default=0, help="of a batch of --texts, at most")
     parser.add_argument("--name", default="whole_texts", help="of the result of --texts")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
