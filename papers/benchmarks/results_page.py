@@ -63,9 +63,10 @@ TOLD = {
 OPENING = """# Results
 
 What five papers say, judged by their tables and figures made again. *Holds*: every comparison that
-the claim makes does, at 95 % confidence over people. *Does not hold*: one is contradicted, allowing
-for how many there are. *Within noise*: neither. *Beaten*: the claim says what an attack cannot do,
-and a stronger one can. *Premise fails*: mostly nothing came back at all, so it says nothing.
+the claim makes does, at 95 % confidence over people, of whom a batch is one draw. *Does not hold*:
+one is contradicted, allowing for how many there are. *Within noise*: neither. *Beaten*: the claim
+says what an attack cannot do, and a stronger one can. *Premise fails*: mostly nothing came back at
+all, so it says nothing.
 
 *Ours* and *paper* are the numbers of the comparison that decides; *margin* is by how much it turns
 out as claimed, with its 95 % interval. A claim leads to the page of its paper, which names the

@@ -177,16 +177,33 @@ def test_runs_recorded_without_people_are_judged_by_the_intervals_of_their_means
     assert verdict(Rising(along=["a", "b"]), found).word == "within noise", "16 without interval"
 
 
-def test_an_interval_covers_the_truth_as_often_as_it_says():
-    """1000 draws of 12 people; 95 % within four of its own standard errors."""
+@pytest.mark.parametrize("together", [1, 4])
+def test_an_interval_covers_the_truth_as_often_as_it_says(together):
+    """1000 draws of 12 updates; 95 % within four of its own standard errors.
+
+    People whose gradients were summed come back together or not at all.
+    """
     for centre in ("mean", "median"):
         missed = 0
         for seed in range(1000):
-            line = run({("a", ""): people(seed, 12, level=3.0)})["lines"][0]
+            shared = [x for x in people(seed, 12, level=3.0) for _ in range(together)]
+            line = run({("a", ""): people(-seed, 12 * together, spread=0.5, like=shared)})["lines"][
+                0
+            ]
+            each = enumerate(line["each"].values())
+            line["each"] = {f"u{i // together}.{i % together}": value for i, value in each}
             found = margin(Comparison([Term(1.0, line)], -3.0, "{}"), centre=centre)
+            assert (found.people, found.updates) == (12 * together, 12)
             missed += not found.low <= 0.0 <= found.high
         assert missed / 1000 <= 0.05 + 4 * (0.05 * 0.95 / 1000) ** 0.5
         assert missed > 5, "an interval that never misses tells nothing"
+
+
+def test_people_of_one_update_are_one_draw():
+    """However many they are, nothing tells how much another update would differ."""
+    found = run({("a", ""): [9.0, 9.1, 9.2, 9.3]})
+    found["lines"][0]["each"] = {f"u.{i}": 9.0 + i / 10 for i in range(4)}
+    assert verdict(Between(low=3.0), found).word == "within noise"
 
 
 def test_one_lost_search_does_not_decide_a_median():
