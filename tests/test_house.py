@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 307,
-    "lines": 61_078,
-    "public names": 1_195,
+    "lines": 61_112,
+    "public names": 1_196,
     "single-user modules": 32,
 }
 

@@ -40,6 +40,7 @@ from seepage.core import (
     Task,
 )
 from seepage.core.errors import SeepageError
+from seepage.core.race import Race
 from seepage.data.dataset import Dataset
 from seepage.rehearsal import Auto, PublicData
 from seepage.rehearsal.auto_attack import EFFORTS
@@ -246,16 +247,30 @@ def run_auto(
         cell.notes["error"] = errors[0]
         return False
     cell.means["auto"] = fmean(judge.score(found))
-    race = found[0].trace.race
-    cell.notes |= {"chosen": race.chosen, "rule": race.rule, "rising": race.rising}
-    spent = count_steps(race, effort.plan(cell.batch_size)[0])
-    cell.notes["rehearsed"] = {t.attack: t.mean for t in race.trials if t.scores}
-    if race.forecast is not None:
-        kept = [race.forecast.covers(score) for score in judge.score(found)]
+    # Behind noise there may be two: of updates that stand out from it, and of those that do not.
+    races = [one.trace.race for one in found]
+    kinds = dict.fromkeys(races)
+    spent = {race: count_steps(race, effort.plan(cell.batch_size)[0]) for race in kinds}
+    cell.notes["chosen"] = [name for race in kinds for name in race.chosen]
+    cell.notes["rule"] = ", ".join(dict.fromkeys(race.rule for race in kinds))
+    cell.notes["rising"] = any(race.rising for race in kinds)
+    cell.notes["rehearsed"] = {t.attack: t.mean for race in kinds for t in race.trials if t.scores}
+    promised = [mean for race in races for mean in _last_mean(race)]
+    if promised:
+        cell.notes["promised"] = fmean(promised)
+    if all(race.forecast is not None for race in races):
+        scores = judge.score(found)
+        kept = [races[i // cell.batch_size].forecast.covers(s) for i, s in enumerate(scores)]
         cell.notes["forecast"] = [sum(kept), len(kept)]
-    # Steps of the rehearsal, shared by the updates of the cell.
-    cell.notes["steps"] = options.steps - spent + spent // len(seen)
+    # A rehearsal is shared by the updates of its kind.
+    taken = sum(spent.values()) + sum(options.steps - spent[race] for race in races)
+    cell.notes["steps"] = taken // len(races)
     return True
+
+
+def _last_mean(race: Race) -> list[float]:
+    """What the first of the chosen brought back in the last round; nothing if it was computed."""
+    return [t.mean for t in race.trials if t.scores and t.attack == race.chosen[0]][-1:]
 
 
 def load_begun(options: argparse.Namespace) -> dict[tuple[str, int, str], Cell]:
@@ -344,6 +359,7 @@ def _print_row(cell: dict[str, Any]) -> float:
 def _find_rehearsed(cell: dict[str, Any]) -> tuple[float, float] | None:
     """What the chosen search brought back in the rehearsal, and `auto` of the people."""
     raced = cell["notes"].get("rehearsed", {}).get(cell["notes"]["chosen"][0])
+    raced = cell["notes"].get("promised", raced)
     return None if raced is None else (raced, cell["means"]["auto"])
 
 

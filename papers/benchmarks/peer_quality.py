@@ -71,11 +71,19 @@ def compare(task: Task, size: int, batches: int, budget: int, device: torch.devi
 
 
 def main() -> None:
-    options = parse_options(__doc__, device="cpu", budget=6_000, train=600, batches=2, seconds=1e9)
+    options = parse_options(
+        __doc__,
+        device="cpu",
+        budget=6_000,
+        train=600,
+        batches=2,
+        seconds=1e9,
+        network=("both", "untrained", "trained"),
+    )
     device, began = torch.device(options.device), time.monotonic()
     rows = []
     for name, (task, accuracy) in networks(device, options.train).items():
-        for size in SIZES:
+        for size in SIZES if options.network in ("both", name) else ():
             if time.monotonic() - began > options.seconds:
                 break
             row = compare(task, size, options.batches, options.budget, device)

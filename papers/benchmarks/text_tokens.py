@@ -35,6 +35,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -204,9 +205,10 @@ def measure_texts(
         task = network(kind, domain, seed, width=width)
         task = task.to(device=options.device, dtype=dtype)
         threat = sp.Threat(knows_labels=labels)
-        seen = threat.observe(sp.Client(local), task, batch, rng=sp.rng(seed))
+        held = batch.to(device=torch.device(options.device))
+        seen = threat.observe(sp.Client(local), task, held, rng=sp.rng(seed))
         bag = sp.attacks.bag_of_words()(seen, rng=sp.rng(seed))
-        hits, said, *_ = compare(bag.inputs, batch, domain)
+        hits, said, *_ = compare(bag.inputs.cpu(), batch, domain)
         named.append(hits / said)
         began = time.perf_counter()
         try:
@@ -217,7 +219,7 @@ def measure_texts(
             guess = sp.Reconstruction(torch.full_like(batch.inputs, -1))
         seconds.append(time.perf_counter() - began)
         tokens.append(int((batch.inputs != domain.padding).sum()))
-        scores = sp.score(guess, batch, domain=domain)
+        scores = sp.score(replace(guess, inputs=guess.inputs.cpu()), batch, domain=domain)
         exact += scores["exact"].tolist()
         right += scores["token_accuracy"].tolist()
         sure.append(0.0 if guess.confidence is None else float(guess.confidence.mean()))

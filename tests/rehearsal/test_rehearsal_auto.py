@@ -20,7 +20,7 @@ from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, m
 from seepage.rehearsal.combine import MeanOfStarts
 from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.rehearse import Rung, combine, make_forecast
-from seepage.rehearsal.simulated_clients import Rehearsal, simulate_client
+from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise, simulate_client
 from seepage.search.runner import Runner
 from seepage.testing import check_attack
 from seepage.threats.threat import Threat
@@ -270,6 +270,40 @@ def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(pho
         Trial(str(SEARCHES[0]), steps, (score,)) for steps, score in ((20, 0), (40, 200))
     )
     assert rehearse._choose_team(rehearsal, SEARCHES, by_name, trials, 3.0).members == SEARCHES[:1]
+
+
+def test_behind_noise_the_rehearsed_updates_stand_out_from_it_as_the_observed_one_does(photos):
+    # Without biases a black image has no gradient, and only the noise is left of its update.
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10, bias=False))
+    task = sp.Task(network, sp.cross_entropy, replace(photos.domain, mean=(0.0,) * 3))
+    bright, dark = photos.take(range(8)), torch.zeros(8, *photos.domain.shape)
+    client, threat = sp.Client(sp.Gradient(), sp.AddGaussian(0.1)), sp.Threat(knows_labels=True)
+    public = sp.PublicData(torch.cat([bright.inputs, dark]), bright.labels.repeat(2))
+
+    def see(inputs, client=client):
+        batch = sp.Batch(inputs[:1], bright.labels[:1])
+        return threat.observe(client, task, batch, rng=sp.rng(3))
+
+    for inputs, lost in ((bright.inputs, False), (dark, True)):
+        seen = see(inputs)
+        assert is_lost_in_noise(seen) is lost
+        people = Rehearsal.of(seen, public, batches=3, size=1).people
+        assert [not batch.inputs.any() for batch in people] == [lost] * 3
+    # Without noise everything is information; and who has no like is rehearsed with others.
+    assert not is_lost_in_noise(see(dark, sp.Client(sp.Gradient())))
+    only_bright = sp.PublicData(bright.inputs, bright.labels)
+    assert len(Rehearsal.of(see(dark), only_bright, batches=3, size=1).people) == 3
+
+
+def test_clipping_is_no_reason_to_try_a_search_three_times(photos, task):
+    def list_knowledge(defense):
+        client = sp.Client(sp.Gradient(), defense)
+        seen = sp.Threat().observe(client, task, photos.take([0]), rng=sp.rng(0))
+        found = list_contenders(seen, check_applicability(seen))
+        return {contender.knowledge for contender in found}
+
+    assert list_knowledge(sp.Clip(1.0)) == {"adapts"}
+    assert list_knowledge(sp.AddGaussian(0.1)) == {"adapts", "ignores", "simulates"}
 
 
 def test_the_mean_of_starts_is_nearer_than_one_if_the_starts_err_apart(photos, task):

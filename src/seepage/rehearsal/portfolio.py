@@ -184,8 +184,10 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     plain = [*_list_searches(seen), *([Contender("dlg")] if "dlg" in applies else [])]
     if not is_defended(seen):
         return tuple(plain)
-    # Behind a defense the first search is tried in all three ways, the others are adapted.
     adapted = [replace(one, knowledge="adapts") for one in plain]
+    if not _is_hidden(seen):
+        return tuple(adapted)
+    # Behind a defense the first search is tried in all three ways, the others are adapted.
     ways = [replace(plain[0], knowledge=way) for way in ("ignores", "simulates")]
     return (*adapted[:5], *ways, *adapted[5:])
 

@@ -21,7 +21,7 @@ from seepage.core.errors import MissingKnowledge, SeepageError
 from seepage.core.progress import staged
 from seepage.core.race import Forecast, Race, Trial
 from seepage.rehearsal.combine import combine
-from seepage.rehearsal.simulated_clients import Rehearsal
+from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise
 from seepage.threats.threat import Threat
 
 if TYPE_CHECKING:
@@ -102,8 +102,9 @@ def rehearse(
     steps. Who is clearly behind does not race on, even if there is a place.
 
     The result depends on the network, the client, the threat, the batch size, the public inputs and
-    the rungs alone, so that it is computed once for all updates of a kind. With `checkpointing` it
-    is stored, and found again by the next audit in the same folder.
+    the rungs, and of the update only on whether it stands out from noise, so that it is computed
+    once or twice for all updates of a kind. With `checkpointing` it is stored, and found again by
+    the next audit in the same folder.
 
     Args:
         seen: What the adversary sees.
@@ -119,7 +120,8 @@ def rehearse(
             "batch size", needed_by="a rehearsal", hint="use Threat(knows_batch_size=True)"
         )
     effort = (contenders, rungs, chosen, steps)
-    key = (seen.simulate.client or seen.simulate, Threat.of(seen), *effort, size)
+    kind = (seen.simulate.client or seen.simulate, Threat.of(seen), size, is_lost_in_noise(seen))
+    key = (*kind, *effort)
     name = "race-" + digest(seen.task.digest, public.digest, stable_repr(key))
     stored = _load(name, contenders)
     if stored is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import torch
 
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError, summarise_error
+from seepage.defenses import AddGaussian
 from seepage.domains import Tabular
 from seepage.rehearsal.public_data import PublicData
 from seepage.scoring import score
@@ -20,6 +22,25 @@ from seepage.threats.threat import Threat, sort_labels
 
 # Above this a reconstruction is exact to 8 bits and more.
 _HIGHEST = 60.0
+# Batches that are drawn for each that is rehearsed, until their updates stand out as much.
+_DRAWN = 16
+# An update that noise alone would have has at most so many deviations more energy than expected.
+_DEVIATIONS = 4.0
+
+
+def is_lost_in_noise(seen: Observation) -> bool:
+    """Whether an update is no larger than the client's Gaussian noise alone would be.
+
+    Networks are so sure of most people they were trained on that nothing is left to learn from
+    them, and behind noise there is nothing to find then.
+    """
+    client = seen.simulate.client
+    last = client.chain.links[-1] if client is not None and client.chain.links else None
+    if not isinstance(last, AddGaussian) or not last.std:
+        return False
+    entries = sum(tensor.numel() for tensor in seen.update)
+    energy = sum(float((tensor.double() / last.std).square().sum()) for tensor in seen.update)
+    return energy < entries + _DEVIATIONS * math.sqrt(2 * entries)
 
 
 def simulate_client(seen: Observation, batch: Batch, *, rng: Rng) -> Observation:
@@ -66,17 +87,26 @@ class Rehearsal:
 
     @classmethod
     def of(cls, seen: Observation, public: PublicData, *, batches: int, size: int) -> Rehearsal:
-        """Draw batches of public inputs, and be the client of each."""
-        key, domain = Rng(0).fork("rehearsal"), seen.task.domain
-        people = tuple(
-            _give_known_targets(seen, public.draw(size, seen.task, rng=key.fork("people", i)))
-            for i in range(batches)
-        )
-        updates = (
-            simulate_client(seen, batch, rng=key.fork("client", i))
-            for i, batch in enumerate(people)
-        )
-        return cls(tuple(updates), people, domain)
+        """Draw batches of public inputs, and be the client of each.
+
+        If the update stands out from the client's noise, so do those that are rehearsed, as far as
+        there are such people; and if it does not, neither do they.
+        """
+        key, domain, lost = Rng(0).fork("rehearsal"), seen.task.domain, is_lost_in_noise(seen)
+        alike: list[tuple[Observation, Batch]] = []
+        others: list[tuple[Observation, Batch]] = []
+        for i in range(_DRAWN * batches):
+            drawn = public.draw(size, seen.task, rng=key.fork("people", i))
+            batch = _give_known_targets(seen, drawn)
+            played = simulate_client(seen, batch, rng=key.fork("client", i))
+            if is_lost_in_noise(played) == lost:
+                alike.append((played, batch))
+            elif len(others) < batches:
+                others.append((played, batch))
+            if len(alike) == batches:
+                break
+        updates, people = zip(*[*alike, *others][:batches], strict=True)
+        return cls(updates, people, domain)
 
     @property
     def metric(self) -> Metric:
