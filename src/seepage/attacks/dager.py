@@ -309,9 +309,7 @@ class _Dager:
                 if not len(live):
                     break
                 limit = tolerance if clear else check.tolerance
-                outside = check.measure_last(
-                    task, live, position, short=short, limit=limit, count=at_least
-                )
+                outside = check.measure_last(task, live, position, short=short)
                 worst = torch.maximum(worst, outside * (tolerance / limit))
                 kept = self._select_nearest(torch.cat([worst, ended_worst]), at_least, tolerance)
                 stopped = kept[kept >= len(worst)] - len(worst)

@@ -69,8 +69,11 @@ def split_span(gradient: Tensor, *, tolerance: float) -> tuple[Tensor, float]:
 
 
 def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:
-    """Return ||x - x V^T V|| / ||x|| for each vector x of `(..., d)`, V the basis `(r, d)`."""
-    wide = vectors.double()
+    """Return ||x - x V^T V|| / ||x|| for each vector x of `(..., d)`, V the basis `(r, d)`.
+
+    In the precision of the basis.
+    """
+    wide = vectors.to(basis)
     outside = wide - wide @ basis.T @ basis
     shares: Tensor = outside.norm(dim=-1) / wide.norm(dim=-1)
     return shares

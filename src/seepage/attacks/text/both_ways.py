@@ -237,7 +237,7 @@ class _Search:
     def _measure(self, texts: Sequence[Sequence[int]], *, worst: bool = False) -> Tensor:
         """How far outside the span texts lie: on average over their tokens, or at the worst one."""
         rows = self.task.move_inputs(torch.tensor(texts))
-        outside = self.check.measure(self.task, rows, rough=not worst)
+        outside = self.check.measure(self.task, rows)
         lengths = torch.tensor([_measure_length(text, self.domain) for text in texts])
         inside = torch.arange(rows.shape[1]) < lengths[:, None]
         outside = outside.cpu() * inside

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -20,8 +21,6 @@ from seepage.probing.hooks import layer_inputs
 _TOGETHER = 4_096
 # Vectors that made a span lie outside it by at most this, or this multiple of its rounding.
 _OUTSIDE, _TURNED = 1e-3, 2.0
-# By how much single precision changes the square of a share, at most.
-_ROUGH = 1e-4
 
 # Directions to try, in multiples of the tokens and at most this share of all; which share of wrong
 # texts may lie nearer than the tolerance assumes; how much further out than known texts the unknown
@@ -250,31 +249,33 @@ class SpanCheck:
     clear: bool = True
     whole: bool = True
 
-    def measure(self, task: Task, texts: Tensor, *, rough: bool = False) -> Tensor:
-        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`.
+    @cached_property
+    def _beyond(self) -> Tensor | None:
+        """A basis of all that lies outside the span, in single precision, if that is faster."""
+        inside, width = self.basis.shape
+        if width - inside > 2 * inside:
+            return None
+        return torch.linalg.qr(self.basis.T, mode="complete").Q.T[inside:].float()
 
-        Roughly is faster, and told from zero only above 1e-3 or so.
-        """
-        share = _share_roughly if rough else share_outside
-        return torch.cat(
-            [share(self.basis, run_reader(task, self.reader, p)) for p in _split(texts)]
-        )
+    def _share(self, vectors: Tensor) -> Tensor:
+        """How far outside the span vectors lie, told from zero above 1e-5 or so."""
+        if self._beyond is None:
+            return share_outside(self.basis.float(), vectors).double()
+        single = vectors.float()
+        return ((single @ self._beyond.T).norm(dim=-1) / single.norm(dim=-1)).double()
 
-    def measure_last(
-        self, task: Task, texts: Tensor, position: int, *, short: bool, limit: float, count: int
-    ) -> Tensor:
+    def measure(self, task: Task, texts: Tensor) -> Tensor:
+        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
+        return torch.cat([self._share(run_reader(task, self.reader, p)) for p in _split(texts)])
+
+    def measure_last(self, task: Task, texts: Tensor, position: int, *, short: bool) -> Tensor:
         """Return how far outside texts lie at a position, `(N,)`; `short` if the rest is left out.
 
-        For networks in which a position does not depend on later ones, see `takes_prefixes`. What
-        lies outside by more than the limit, and is not among the nearest, is measured roughly.
+        For networks in which a position does not depend on later ones, see `takes_prefixes`.
         """
         rows = texts[:, : position + 1] if short else texts
         read = torch.cat([_read_last(task, self.reader[0], p, position) for p in _split(rows)])
-        shares = _share_roughly(self.basis, read).double()
-        nearest = shares.topk(min(count, len(shares)), largest=False).values
-        near = shares.square() < max(limit, float(nearest[-1])) ** 2 + _ROUGH
-        shares[near] = share_outside(self.basis, read[near])
-        return shares
+        return self._share(read)
 
     def find_outside(self, task: Task, texts: Tensor) -> Tensor:
         """Return what lies outside the span at every position, `(N, L, d)`, of unit vectors."""
@@ -292,12 +293,6 @@ def find_widest(checks: Sequence[SpanCheck]) -> SpanCheck:
     most = max(len(one.basis) for one in checks)
     reached = [one for one in checks if len(one.basis) >= 0.9 * most]
     return max(reached, key=lambda one: one.basis.shape[1] - len(one.basis))
-
-
-def _share_roughly(basis: Tensor, vectors: Tensor) -> Tensor:
-    single = vectors.float()
-    inside = (single @ basis.T.float()).square().sum(-1) / single.square().sum(-1)
-    return (1 - inside).clamp_min(0).sqrt()
 
 
 def find_span(
