@@ -23,6 +23,11 @@ row says how far `dager` came.
 reads whole texts by `dager` off a small GPT-2 of random weights that predicts the next token, all
 of it frozen but the last block, the output layer, or both.
 
+    python -m benchmarks.text_tokens --prefix [--seeds N] [--sizes 1 4 16]
+
+reads words by `token_span` and texts by `dager` off a GPT-2 and a Llama of random weights in which
+nothing but the keys and values of prefix tuning is trained (PEFT, not part of this project).
+
     python -m benchmarks.text_tokens --peer [--steps N] [--sizes 1 4]
 
 gives the same updates to TAG of the peer `breaching` (from PyPI, not part of this project).
@@ -31,9 +36,10 @@ gives the same updates to TAG of the peer `breaching` (from PyPI, not part of th
 from __future__ import annotations
 
 import argparse
+import itertools
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,13 +55,14 @@ from seepage.core.errors import NotApplicable
 from seepage.core.progress import listen
 from seepage.domains import Tokens
 from seepage.report.intervals import share_interval
+from seepage.step import StepAudit
 
 WIDTH, CLASSES, RATE = 64, 2, 1e-3
 SIZES = (1, 4, 16, 64)
 # Networks that have room for all tokens of so many texts; decoders read padding as well.
 WIDTHS = {1: 64, 4: 64, 16: 256, 64: 768}
 WIDEST = 1_024
-RANKS = (4, 16, 32)
+RANKS, KEYS = (4, 16, 32), (4, 16, 64)
 CLIENTS = 10
 CELLS = {
     f"{short}/{str(dtype).removeprefix('torch.')}{'/labels' * labels}": (shared, dtype, labels)
@@ -249,35 +256,60 @@ def run_texts(options: argparse.Namespace) -> None:
             save(options.name, options.device, {"rows": rows}, options.out)
 
 
-def measure_last(parts: str, people: int, options: argparse.Namespace) -> dict[str, object]:
-    """Texts of a decoder that trains its last layers alone; its last words are only predicted."""
+def gpt2(domain: Tokens, width: int, seed: int) -> nn.Module:
+    """A decoder of random weights that predicts the next token."""
     import transformers
 
+    torch.manual_seed(seed)
+    sizes = {"n_embd": width, "n_layer": 3, "n_head": 4, "n_positions": 2 * WIDTH}
+    config = {"vocab_size": domain.vocabulary, "tie_word_embeddings": False}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **config)).eval()
+
+
+def llama(domain: Tokens, width: int, seed: int) -> nn.Module:
+    """The same with rotary positions, and two heads of queries for each one of keys."""
+    import transformers
+
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(**sizes, **heads, vocab_size=domain.vocabulary)
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def audit_next_words(
+    model: nn.Module, domain: Tokens, batch: sp.Batch, attack: str
+) -> tuple[StepAudit, list[bool], list[bool]]:
+    """Audit a step, and tell which texts came back, all of them or up to the last word."""
+    texts, mask = batch.inputs, batch.inputs != domain.padding
+    given = {"input_ids": texts, "attention_mask": mask.long()}
+    given["labels"] = torch.where(mask, texts, -100)
+    result = sp.audit_step(model, None, given, domain=domain, attacks=[attack])
+    rows = [] if result.guess is None else result.guess.tolist()
+    found = {tuple(text) for text in rows}
+    known = {text[: text.index(-1)] for text in found if -1 in text}
+    exact = [tuple(text) in found for text in texts.tolist()]
+    begun = [
+        whole or tuple(text[: length - 1]) in known
+        for whole, text, length in zip(exact, texts.tolist(), mask.sum(1).tolist(), strict=True)
+    ]
+    return result, exact, begun
+
+
+def measure_last(parts: str, people: int, options: argparse.Namespace) -> dict[str, object]:
+    """Texts of a decoder that trains its last layers alone; its last words are only predicted."""
     exact, begun, proved = [], [], []
     seconds = 0.0
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         domain, batch = mixed_texts(people, seed)
-        torch.manual_seed(seed)
-        sizes = {"n_embd": WIDTHS[people], "n_layer": 3, "n_head": 4, "n_positions": domain.length}
-        config = {"vocab_size": domain.vocabulary, "tie_word_embeddings": False}
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **config))
-        model.eval().requires_grad_(False)
+        model = gpt2(domain, WIDTHS[people], seed).requires_grad_(False)
         for name, part in (("block", model.transformer.h[-1]), ("head", model.lm_head)):
             part.requires_grad_(name in parts)
-        texts, mask = batch.inputs, batch.inputs != domain.padding
-        given = {"input_ids": texts, "attention_mask": mask.long()}
-        given["labels"] = torch.where(mask, texts, -100)
         began = time.perf_counter()
-        result = sp.audit_step(model, None, given, domain=domain, attacks=["dager"])
+        result, whole, almost = audit_next_words(model, domain, batch, "dager")
         seconds += time.perf_counter() - began
-        found = {tuple(text) for text in result.guess.tolist()}
-        exact += [tuple(text) in found for text in texts.tolist()]
-        known = {tuple(text[: text.index(-1)]) for text in map(list, found) if -1 in text}
-        lengths = mask.sum(1).tolist()
-        begun += [
-            tuple(text) in found or tuple(text[: length - 1]) in known
-            for text, length in zip(texts.tolist(), lengths, strict=True)
-        ]
+        exact += whole
+        begun += almost
         proof = result.outcomes[0].record.certificate
         proved.append(proof is not None and proof["unique"] is True)
     return {
@@ -300,6 +332,50 @@ def run_last(options: argparse.Namespace) -> None:
         rows.append(row | measure_last(parts, people, options))
         print(rows[-1], flush=True)
         save("text_last_layers", "cpu", {"rows": rows}, options.out)
+
+
+def measure_prefix(
+    build: Callable[..., nn.Module], keys: int, people: int, options: argparse.Namespace
+) -> dict[str, object]:
+    """Words and texts of a decoder in which nothing but a prefix of PEFT is trained."""
+    import peft
+
+    read, named, wrong, begun = 0, 0, 0, []
+    seconds = 0.0
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        domain, batch = mixed_texts(people, seed)
+        config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=keys)
+        model = peft.get_peft_model(build(domain, WIDTHS[SIZES[2]], seed), config).eval()
+        began = time.perf_counter()
+        words, *_ = audit_next_words(model, domain, batch, "token_span")
+        seconds += time.perf_counter() - began
+        _, _, almost = audit_next_words(model, domain, batch, "dager")
+        begun += almost
+        # The last word of a text is predicted, but never read.
+        mask = (batch.inputs != domain.padding)[:, 1:]
+        said = set(batch.inputs[:, :-1][mask].tolist())
+        found = set() if words.guess is None else set(words.guess.flatten().tolist())
+        found -= {domain.padding, -1}
+        read, named, wrong = read + len(said), named + len(said & found), wrong + len(found - said)
+    return {
+        "words_read": read,
+        "named": named,
+        "named_by_mistake": wrong,
+        "texts": len(begun),
+        "all_but_last": sum(begun),
+        "seconds": round(seconds / options.seeds, 1),
+    }
+
+
+def run_prefix(options: argparse.Namespace) -> None:
+    rows = continue_rows("text_prefix", "cpu", options.out)
+    for build, keys, people in itertools.product((gpt2, llama), KEYS, options.sizes):
+        row = {"network": build.__name__, "keys": keys, "people": people}
+        if any(row.items() <= done.items() for done in rows):
+            continue
+        rows.append(row | measure_prefix(build, keys, people, options))
+        print(rows[-1], flush=True)
+        save("text_prefix", "cpu", {"rows": rows}, options.out)
 
 
 class PlainEncoder(nn.Module):
@@ -347,6 +423,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", action="store_true", help="whole texts instead of words")
     parser.add_argument("--last", action="store_true", help="last layers trained alone")
+    parser.add_argument("--prefix", action="store_true", help="prefixes trained alone")
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=CELLS, help="of --texts")
     parser.add_argument("--peer", action="store_true", help="the peer breaching, if installed")
     parser.add_argument("--steps", type=int, default=1_000, help="of the peer")
@@ -359,9 +436,10 @@ def main() -> None:
     parser.add_argument("--name", default="whole_texts", help="of the result of --texts")
     parser.add_argument("--out", type=Path, default=None, help="folder for the result")
     options = parser.parse_args()
-    if options.texts or options.peer or options.last:
-        (run_texts if options.texts else run_peer if options.peer else run_last)(options)
-        return
+    for mode in (run_texts, run_peer, run_last, run_prefix):
+        if getattr(options, mode.__name__.removeprefix("run_")):
+            mode(options)
+            return
     rows: list[dict[str, object]] = []
     for kind in ("decoder", "encoder"):
         for people in SIZES:

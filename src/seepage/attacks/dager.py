@@ -17,6 +17,7 @@ from seepage.attacks.text.readers import (
     Reader,
     SpanCheck,
     calibrate_span,
+    count_heads,
     find_span,
     list_readers,
     list_weights,
@@ -81,7 +82,8 @@ def find_readers(task: Task, *, tolerance: float) -> _TextReaders:
         if len(spanning["prefix"] + spanning["text"]) == _LATER or not bool(gradient.any()):
             continue
         # One text has few directions, which as many random mixtures of rows span.
-        mixed = Rng(0).normal((min(2 * len(found.text), len(gradient)), len(gradient)))
+        count = 2 * len(found.text) * math.prod(count_heads(reader.layers))
+        mixed = Rng(0).normal((min(count, len(gradient)), len(gradient)))
         basis = row_span(mixed.to(gradient) @ gradient, tolerance=tolerance)
         inside = share_outside(basis, reader.read) < 1e-2
         # A span of everything that could be read tells nothing.
@@ -91,8 +93,8 @@ def find_readers(task: Task, *, tolerance: float) -> _TextReaders:
     later = spanning["prefix"] or spanning["text"]
     if not spanning["prefix"] and not (spanning["token"] and later):
         raise NotApplicable(
-            f"expected {task.name} to read texts by trained linear layers, the first ones or a "
-            "decoder's last, got none whose gradient spans what it read; use another attack"
+            f"expected {task.name} to read texts by trained layers, the first ones or a decoder's "
+            "last, got none whose gradient spans what it read; use another attack"
         )
     both_ways = not spanning["prefix"]
     if both_ways:

@@ -13,7 +13,7 @@ from torch import nn
 
 from seepage.attacks.dager import find_readers
 from seepage.attacks.linear_systems.patch_readers import find_patch_readers
-from seepage.attacks.text.readers import Reader, stack_gradients
+from seepage.attacks.text.readers import Reader, count_heads, stack_gradients
 from seepage.attacks.text.token_span import list_token_readers
 from seepage.attacks.text.token_table import find_token_table
 from seepage.core import Task, Update
@@ -118,10 +118,12 @@ class TokenBudget:
             frozen.
         tied: Whether the output layer shares them, which hides some.
         layers: Names of the trained layers that read single tokens, such as the matrices A of
-            adapters on the first attention; without such, of a decoder's layers that read prefixes.
-        rank: Rows of all their weights together.
-        width: Length of the vectors that they read.
+            adapters on the first attention, or of its trained keys; without such, of a decoder's
+            layers that read prefixes.
+        rank: Rows of all their weights together; of trained keys, how many each head has.
+        width: Length of the vectors that they read, in one head of keys.
         attack: What reads them.
+        shared: Heads of queries that share a key.
     """
 
     table: str | None
@@ -130,13 +132,14 @@ class TokenBudget:
     rank: int
     width: int
     attack: str = "token_span"
+    shared: int = 1
 
     @property
     def tokens(self) -> int:
         """How many tokens of a batch the gradients of these layers determine."""
         # Prefixes are told from others only if a row is left over.
         rows = self.rank - 1 if self.attack == "dager" else self.rank
-        return min(rows, max(0, self.width - 1))
+        return min(rows, max(0, self.width - 1)) // self.shared
 
     @property
     def advice(self) -> str:
@@ -148,9 +151,9 @@ class TokenBudget:
             )
         if not self.layers:
             return (
-                "no trained layer reads single tokens or a decoder's prefixes, as where a prompt, "
-                "a prefix or a classifier's head alone is trained, so none leaks by a closed form "
-                "known here; gradients still depend on every text, so this is no promise"
+                "no trained layer reads single tokens or a decoder's prefixes, as where a prompt "
+                "or a classifier's head alone is trained, so none leaks by a closed form known "
+                "here; gradients still depend on every text, so this is no promise"
             )
         named = ", ".join(self.layers)
         return (
@@ -189,7 +192,9 @@ def token_budget(task: Task) -> TokenBudget:
     counted = []
     for reader, attack in readers.items():
         rows, width = stack_gradients(task, reader, Update(task.parameters)).shape
-        counted.append(TokenBudget(table, tied, reader, rows, width, attack))
+        heads, shared = count_heads(reader)
+        sizes = rows // heads, width // heads
+        counted.append(TokenBudget(table, tied, reader, *sizes, attack, shared))
     return max(counted, key=lambda one: one.tokens, default=TokenBudget(table, tied, (), 0, 0))
 
 

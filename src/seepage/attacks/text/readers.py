@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.text.prefix_keys import PrefixKeys, WatchAttention, find_prefix_keys
 from seepage.attacks.text.token_table import draw_texts, require_texts
 from seepage.core import Task, Update
 from seepage.numerics.row_span import share_outside, split_span
@@ -28,7 +29,8 @@ _OUTSIDE, _TURNED = 1e-3, 2.0
 _MULTIPLES, _MOST = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5), 0.95
 _NEAR, _MARGIN, _ROUNDED = 0.1, 1.2, 10.0
 
-# Names of linear layers that read the same vector at every position, as query, key and value do.
+# Names of linear layers that read the same vector at every position, as query, key and value do;
+# or of trained keys before those of a text, which its queries meet.
 Reader = tuple[str, ...]
 # A function of the token and its position alone, of the tokens before as well, or of all tokens.
 Sees = Literal["token", "prefix", "text"]
@@ -58,7 +60,7 @@ class Readers:
 
 
 def list_readers(task: Task) -> Readers:
-    """List trained linear layers that read every place of a text, by what they see.
+    """List trained layers that read every place of a text, by what they see.
 
     To tell them apart, the network runs on random texts that agree in one half.
 
@@ -72,8 +74,10 @@ def list_readers(task: Task) -> Readers:
     domain = require_texts(task.domain, needed_by="a reader of texts")
     one, other = task.move_inputs(draw_texts(domain, 2))
     mixed = torch.cat([one[:half], other[half:]])
+    texts = torch.stack([one, other, mixed])
     with torch.no_grad():
-        read = run_until(task, torch.stack([one, other, mixed]))
+        read = run_until(task, texts)
+    read |= {keys: run_reader(task, (keys,), texts) for keys in find_prefix_keys(task, one)}
     read = {name: seen for name, seen in read.items() if seen.shape[1] == len(one)}
     found = []
     for group in group_readers(read):
@@ -99,16 +103,33 @@ def group_readers(read: Mapping[str, Tensor]) -> list[Reader]:
 
 def list_weights(task: Task, reader: Reader) -> list[str]:
     """Names of the weights of layers that read the same."""
-    joint = nn.MultiheadAttention
-    found = ((layer, task.network.get_submodule(layer)) for layer in reader)
-    return [f"{n}.{'in_proj_weight' if isinstance(m, joint) else 'weight'}" for n, m in found]
+    return [_name_weight(task, layer) for layer in reader]
+
+
+def _name_weight(task: Task, layer: str) -> str:
+    if isinstance(layer, PrefixKeys):
+        return layer.weight
+    joint = isinstance(task.network.get_submodule(layer), nn.MultiheadAttention)
+    return f"{layer}.{'in_proj_weight' if joint else 'weight'}"
 
 
 def stack_gradients(task: Task, reader: Reader, update: Update) -> Tensor:
     """The weight gradients of layers that read the same, one above the other, `(m, d)`."""
-    turned = [_is_turned(task.network.get_submodule(layer)) for layer in reader]
-    gradients = [update.tensors[name] for name in list_weights(task, reader)]
-    return torch.cat([g.T if turn else g for g, turn in zip(gradients, turned, strict=True)])
+    stacked = []
+    for layer in reader:
+        if isinstance(layer, PrefixKeys):
+            stacked.append(layer.stack_gradients(update.tensors))
+        else:
+            gradient = update.tensors[_name_weight(task, layer)]
+            turned = _is_turned(task.network.get_submodule(layer))
+            stacked.append(gradient.T if turned else gradient)
+    return torch.cat(stacked)
+
+
+def count_heads(reader: Reader) -> tuple[int, int]:
+    """Heads of a reader's vectors, and how many of them share rows; one and one but for keys."""
+    first = reader[0]
+    return (first.heads, first.shared) if isinstance(first, PrefixKeys) else (1, 1)
 
 
 def _is_turned(module: nn.Module) -> bool:
@@ -189,19 +210,31 @@ def run_until(task: Task, inputs: Tensor, layers: Sequence[str] | None = None) -
         inputs: Texts `(N, L)`, or images that the network cuts into patches.
         layers: Names in the order in which they run; None for all trained linear layers.
     """
+    network, wanted = task.network, _list_linear(task) if layers is None else layers
+    last = None if layers is None else layers[-1]
+    queries: dict[str, Tensor] = {}
 
     def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
         if given[0].ndim == 3:
             raise _SeenEnough
 
-    network = task.network
-    with layer_inputs(network, layers or _list_linear(task), ndim=3) as read, ExitStack() as hooks:
+    def keep(number: int, query: Tensor, _: Tensor) -> None:
+        for layer in wanted:
+            if isinstance(layer, PrefixKeys) and layer.attention == number:
+                queries[layer] = query.transpose(1, 2).flatten(2)
+                if layer == last:
+                    raise _SeenEnough
+
+    names = [layer for layer in wanted if not isinstance(layer, PrefixKeys)]
+    with layer_inputs(network, names, ndim=3) as read, ExitStack() as hooks:
         # Hooks run in the order in which they were registered.
-        for layer in () if layers is None else layers[-1:]:
-            hooks.enter_context(network.get_submodule(layer).register_forward_pre_hook(stop))
+        if last in names:
+            hooks.enter_context(network.get_submodule(last).register_forward_pre_hook(stop))
+        if len(names) < len(wanted):
+            hooks.enter_context(WatchAttention(keep))
         with suppress(_SeenEnough):
             task.outputs(task.parameters, inputs)
-    return read
+    return {**read, **queries}
 
 
 def _list_linear(task: Task) -> list[str]:
@@ -255,14 +288,16 @@ class SpanCheck:
         inside, width = self.basis.shape
         if width - inside > 2 * inside:
             return None
-        return torch.linalg.qr(self.basis.T, mode="complete").Q.T[inside:].float()
+        full: Tensor = torch.linalg.qr(self.basis.T, mode="complete").Q
+        return full.T[inside:].float()
 
     def _share(self, vectors: Tensor) -> Tensor:
         """How far outside the span vectors lie, told from zero above 1e-5 or so."""
         if self._beyond is None:
             return share_outside(self.basis.float(), vectors).double()
         single = vectors.float()
-        return ((single @ self._beyond.T).norm(dim=-1) / single.norm(dim=-1)).double()
+        shares: Tensor = (single @ self._beyond.T).norm(dim=-1) / single.norm(dim=-1)
+        return shares.double()
 
     def measure(self, task: Task, texts: Tensor) -> Tensor:
         """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
@@ -320,6 +355,8 @@ def find_span(
     if not bool(gradient.any()):
         return None
     basis, turned = split_span(gradient, tolerance=rank_tolerance)
+    # Each token has a vector in every head.
+    places = None if places is None else places * math.prod(count_heads(reader))
     clear = len(basis) < min(gradient.shape) if places is None else len(basis) <= places
     whole = clear and len(basis) < min(gradient.shape)
     if len(basis[:places]) == gradient.shape[1]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.text.prefix_keys import PrefixKeys
 from seepage.attacks.text.readers import (
     Reader,
     SpanCheck,
@@ -53,12 +54,12 @@ _Named = tuple[int, float]
 
 
 def list_token_readers(task: Task) -> tuple[Reader, ...]:
-    """List trained linear layers that read a function of one token and its position.
+    """List trained layers that read a function of one token and its position.
 
-    Those are the projections of the first attention, the matrices A of their adapters, and the
-    matrices B, which read A x. Only layers count whose gradient depends on every place of a text,
-    which is tested on one random text: a query alone says nothing about a first token that attends
-    only to itself.
+    Those are the projections of the first attention, the matrices A of their adapters, the matrices
+    B, which read A x, and trained keys, which meet queries. Only layers count whose gradient
+    depends on every place of a text, which is tested on one random text: a query alone says nothing
+    about a first token that attends only to itself.
 
     Example:
         >>> from seepage.zoo import gpt
@@ -89,9 +90,9 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
         first = f"{silent}, whose gradient is zero, as that of adapters is in their first step"
         got = f"{first}; audit a later step" if silent else "none"
         raise NotApplicable(
-            f"expected {task.name} to train a linear layer that reads the vector of one token, and "
-            f"has more inputs than a text has tokens, got {got}; use bag_of_words if the "
-            "embeddings are trained"
+            f"expected {task.name} to train a linear layer that reads the vector of one token, or "
+            "keys before those of a text in the first attention, with more entries than a text has "
+            f"tokens, got {got}; use bag_of_words if the embeddings are trained"
         )
     return tuple(found)
 
@@ -201,7 +202,10 @@ class _TokenSpan:
             key = Rng(0).fork("part", number)
             texts = task.move_inputs(domain.sample(size, rng=key.fork("texts")))
             read = run_reader(task, span.reader, texts).flatten(0, 1).double()
-            mixed = key.fork("mix").normal((len(span.basis), len(read))).to(read) @ read
+            if isinstance(first := span.reader[0], PrefixKeys):
+                mixed = first.mix(read, rng=key.fork("mix"))
+            else:
+                mixed = key.fork("mix").normal((len(span.basis), len(read))).to(read) @ read
             bases.append(row_span(mixed, tolerance=_RANK))
             drawn.append(texts.flatten())
         odds = _take_odds(measure_tokens(task, span.reader, bases))
@@ -320,7 +324,8 @@ def token_span(
     An adapter of rank r adds B A x to a layer, and dL/dA has r rows that lie in the same span.
     Adapters that read the same vectors are stacked: k of them give away k r tokens of a batch, and
     beyond that fewer and fewer. Before the first step B is zero and so is dL/dA; dL/dB then spans
-    A x, in r dimensions.
+    A x, in r dimensions. Trained keys of the first attention, as of prefix tuning, span queries:
+    P keys give away P tokens, and fewer than a head is wide.
 
     A token is named if it lies nearer to the span than chance explains, as the other tokens of the
     vocabulary tell. Within the budget no token was named by mistake through pretrained networks.
@@ -338,9 +343,11 @@ def token_span(
         1
 
     Deviations:
-        The first stage of DAGER, extended to adapters and to a test with a stated rate of mistakes.
+        The first stage of DAGER, extended to adapters, to prefixes and to a test with a stated rate
+        of mistakes.
 
     References:
-        Petrov et al., 2024 (petrov2024dager); Hu et al., 2022 (hu2022lora), on adapters
+        Petrov et al., 2024 (petrov2024dager); Hu et al., 2022 (hu2022lora), on adapters; Li and
+        Liang, 2021 (li2021prefix), on prefixes
     """
     return _TokenSpan(false_tokens=false_tokens, rank_tolerance=rank_tolerance, tolerance=tolerance)
