@@ -12,9 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 307,
-    "lines": 61_112,
-    "public names": 1_196,
+    "files": 308,
+    "lines": 61_293,
+    "public names": 1_200,
     "single-user modules": 32,
 }
 
