@@ -98,7 +98,8 @@ def test_mixed_precision_is_audited_without_the_wrapper_of_the_trainer(tmp_path)
     assert "dlg" not in audit.results[0].refused
 
 
-def test_the_words_of_a_step_on_texts_come_back(tmp_path):
+@pytest.mark.parametrize("smoothing", [0.0, 0.1], ids=["plain", "smoothed"])
+def test_the_words_of_a_step_on_texts_come_back(tmp_path, smoothing):
     torch.manual_seed(0)
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 8, "vocab_size": 300}
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
@@ -106,6 +107,13 @@ def test_the_words_of_a_step_on_texts_come_back(tmp_path):
     text = torch.tensor([12, 7, 81, 40, 5, 3])
     row = {"input_ids": text, "attention_mask": torch.ones_like(text), "labels": text}
     audit = AuditSteps(tmp_path / "audits", at=(0,), loss=None, attacks=["dager"])
-    train(tmp_path, audit, model=model, rows=[row])
+    train(tmp_path, audit, model=model, rows=[row], label_smoothing_factor=smoothing)
     assert audit.results[0].difference == ""
     assert torch.equal(audit.results[0].guess[0], text)
+
+
+def test_smoothed_labels_of_images_reach_the_audit(tmp_path):
+    audit = AuditSteps(tmp_path / "audits", loss=None, domain=(0, 1), attacks=["dlg"], steps=2)
+    train(tmp_path, audit, label_smoothing_factor=0.2)
+    assert audit.results[0].difference == ""
+    assert len(audit.results[0].people) == 1

@@ -221,6 +221,8 @@ def test_where_nothing_reads_single_tokens_nobody_is_reassured(kind):
     told = str(sp.audit_step(model, None, batch))
     assert "no evidence that nothing leaks" in told
     assert "token_span: expected" in told
+    # With one text dW = (p - y) f^T: the features are known, up to their scale.
+    assert ("tells the features that it reads of a single text" in told) == (kind == "last layer")
 
 
 def test_an_empty_text_and_frozen_embeddings_are_audited():
@@ -267,6 +269,8 @@ BAD = {
     "strings": (lambda b: {"text": ["one"], "labels": b["labels"]}, "text: list"),
     "no labels": (lambda b: {"input_ids": b["input_ids"]}, "own loss, got input_ids;"),
     "tokenizer": (lambda b: {**b, "input_ids": b["input_ids"] + 300}, "tokenizer does not fit"),
+    "one ignored": (lambda b: {**b, "labels": torch.tensor([1, -100])}, "the loss ignores, such"),
+    "all ignored": (lambda b: {**b, "labels": torch.tensor([-100] * 2)}, "ignores every label"),
 }
 
 

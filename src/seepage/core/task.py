@@ -284,8 +284,9 @@ class Task:
             )
         if labels.ndim == 1 and not (0 <= int(labels.min()) <= int(labels.max()) < self.classes):
             raise InvalidValue(
-                f"expected labels in 0..{self.classes - 1} for {self.name}, got others; build the "
-                "model with more classes"
+                f"expected labels in 0..{self.classes - 1} for {self.name}, got others; leave out "
+                "examples whose label the loss ignores, such as -100, or build the model with more "
+                "classes"
             )
 
 

@@ -5,6 +5,7 @@ Trainer(..., callbacks=[step_callback(sp.AuditSteps("audits", at=(0, 500)))])
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from seepage.core.errors import MissingExtra, install_hint
 from seepage.integrations.gathered_step import GatheredStep, StepListener, copy_prepared
+from seepage.step.model_loss import SMOOTHING
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -24,11 +26,11 @@ def step_callback(listener: StepListener) -> TrainerCallback:
     A step is one of the optimiser; batches that are accumulated for it are joined. The batch is
     what reaches the network, labels included. The gradient is taken before the trainer clips it.
 
-    With label smoothing, a `compute_loss_func` or an overridden `compute_loss`, labels may not
-    reach the network. Such a step is taken for one without labels, which its gradient then
-    contradicts; call `sp.audit_step` yourself, with label smoothing of 0.1 by
-    `loss=lambda logits, labels: LabelSmoother(0.1)({"logits": logits}, labels)`, and
-    `shift_labels=True` where the next token is predicted.
+    With label smoothing or a `compute_loss_func`, labels do not reach the network, and are taken
+    from the trainer. `AuditSteps(loss=None)` smooths as the trainer does, but for accumulated
+    batches, which the trainer adds up there; give it the loss if there is a `compute_loss_func`. A
+    step of an own `compute_loss` that keeps labels under another name is taken for one without
+    labels, which its gradient then contradicts; call `sp.audit_step` yourself there.
 
     Args:
         listener: `sp.AuditSteps` or `sp.RecordSteps`; steps are numbered as `state.global_step`.
@@ -46,20 +48,20 @@ def step_callback(listener: StepListener) -> TrainerCallback:
 
         def __init__(self) -> None:
             self.step = GatheredStep(listener)
-            self.number = -1
+            self.number, self.smoothing = -1, 0.0
             self.gradients: dict[str, Tensor | None] = {}
             self.hooks: list[Any] = []
 
         def on_step_begin(
             self,
-            args: object,
+            args: Any,  # noqa: ANN401
             state: Any,  # noqa: ANN401
             control: object,
             model: nn.Module,
             **_: object,
         ) -> None:
             """Begin to listen."""
-            self.number = int(state.global_step)
+            self.number, self.smoothing = int(state.global_step), args.label_smoothing_factor
             self._stop()
             if not listener.wants(self.number):
                 return
@@ -85,8 +87,13 @@ def step_callback(listener: StepListener) -> TrainerCallback:
         def _read(
             self, module: nn.Module, args: tuple[object, ...], named: Mapping[str, object]
         ) -> None:
-            if torch.is_grad_enabled():
-                self.step.add(self.number, dict(named) if named else args)
+            if not torch.is_grad_enabled():
+                return
+            batch = dict(named)
+            if batch and "labels" not in batch and (labels := _find_labels()) is not None:
+                batch |= {"labels": labels}
+                batch |= {SMOOTHING: self.smoothing} if self.smoothing else {}
+            self.step.add(self.number, batch or args)
 
         def _stop(self) -> None:
             for hook in self.hooks:
@@ -94,6 +101,15 @@ def step_callback(listener: StepListener) -> TrainerCallback:
             self.hooks, self.gradients = [], {}
 
     return StepCallback()
+
+
+def _find_labels() -> Tensor | None:
+    """Labels that `Trainer.compute_loss` keeps to itself while the network runs."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_name != "compute_loss":
+        frame = frame.f_back
+    found = frame.f_locals.get("labels")
+    return found if isinstance(found, Tensor) else None
 
 
 def _keep_in(kept: dict[str, Tensor | None], name: str) -> Any:  # noqa: ANN401 - torch's hook

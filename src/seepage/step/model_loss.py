@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +18,25 @@ from seepage.zoo.foreign import find_logits
 _CLOSE = 1e-5
 # What the trainer of transformers gives a network besides its batch.
 _ITEMS = "num_items_in_batch"
+# What a batch of the trainer has besides, where it smooths labels itself.
+SMOOTHING = "label_smoothing_factor"
 
 
-def _classify(outputs: Tensor, labels: Tensor) -> Tensor:
+def _classify(outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy of one class for each example, or of several with probabilities."""
-    return functional.cross_entropy(upcast(outputs), labels)
+    return functional.cross_entropy(upcast(outputs), labels, label_smoothing=smoothing)
 
 
-def _classify_places(outputs: Tensor, labels: Tensor) -> Tensor:
+def _classify_places(outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy of a class for each place of a text, such as of the words behind masks."""
-    return functional.cross_entropy(upcast(outputs).flatten(0, 1), labels.flatten())
+    return _classify(outputs.flatten(0, 1), labels.flatten(), smoothing)
 
 
-def _predict_next(outputs: Tensor, labels: Tensor) -> Tensor:
+def _predict_next(outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """Cross-entropy of the next token at each place; a prompt before the text has no labels."""
     prompt = outputs.shape[1] - labels.shape[1]
     following = functional.pad(labels, (prompt, 1), value=-100)[:, 1:]
-    return functional.cross_entropy(upcast(outputs).flatten(0, 1), following.flatten())
+    return _classify_places(outputs, following, smoothing)
 
 
 def _regress(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -57,7 +60,8 @@ class _Scaled:
         return self.factor * self.loss(outputs, labels)
 
 
-_LOSSES = (_classify, _predict_next, _classify_places, _regress, _choose_several)
+_SMOOTHED = (_classify, _predict_next, _classify_places)
+_LOSSES = (*_SMOOTHED, _regress, _choose_several)
 
 
 def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor], Tensor]:
@@ -74,11 +78,13 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
             f"got {', '.join(batch) if isinstance(batch, Mapping) else type(batch).__name__}; give "
             "loss=, as the training loop calls it"
         )
-    was_training, alone = model.training, {n: part for n, part in batch.items() if n != _ITEMS}
+    smoothing = batch.get(SMOOTHING)
+    given = {n: part for n, part in batch.items() if n != SMOOTHING}
+    was_training, alone = model.training, {n: part for n, part in given.items() if n != _ITEMS}
     try:
         with torch.no_grad():
             returned = model.eval()(**alone)
-            divided = model(**batch) if _ITEMS in batch else returned
+            divided = model(**given) if _ITEMS in batch else returned
     except Exception as error:
         raise InvalidValue(
             f"{type(model).__name__} cannot be run on this batch, it raised "
@@ -92,8 +98,15 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
             f"expected {type(model).__name__} to return a loss of one number beside its logits; "
             "give loss=, as the training loop calls it"
         )
+    if not bool(own.isfinite()):
+        raise InvalidValue(
+            f"expected a finite loss of {type(model).__name__}, got NaN or infinity, as where it "
+            "ignores every label, such as -100"
+        )
     for loss, value in _compute_losses(find_logits(returned), batch["labels"]):
         if torch.allclose(value, upcast(own).reshape(()), rtol=_CLOSE, atol=1e-7):
+            if smoothing and loss in _SMOOTHED:
+                return partial(loss, smoothing=float(smoothing))
             return loss if _ITEMS not in batch else _Scaled(loss, float(divided["loss"] / own))
     raise InvalidValue(
         f"the loss that {type(model).__name__} computes is none of cross-entropy of classes, of "

@@ -299,7 +299,10 @@ def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss,
         )
     value = value.detach()
     if not bool(value.isfinite().all()):
-        raise InvalidValue("expected a finite loss of the batch, got NaN or infinity")
+        raise InvalidValue(
+            "expected a finite loss of the batch, got NaN or infinity, as where the loss ignores "
+            "every label, such as -100"
+        )
     if value.shape == labels.shape[:1] and (len(labels) > 1 or value.ndim == 1):
         return loss, "mean"
     if value.ndim > 1 and value.shape[0] == len(labels):

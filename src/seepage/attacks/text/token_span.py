@@ -32,6 +32,7 @@ from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, require_positive
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
+from seepage.probing.heads import classifier_head
 
 # The upper quartile of a normal variable, in standard deviations.
 _QUARTILE = 0.6745
@@ -88,13 +89,25 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
             found.append(reader.layers)
     if not found:
         first = f"{silent}, whose gradient is zero, as that of adapters is in their first step"
-        got = f"{first}; audit a later step" if silent else "none"
+        got = f"{first}; audit a later step" if silent else _describe_trained(task)
         raise NotApplicable(
             f"expected {task.name} to train a linear layer that reads the vector of one token, or "
             "keys before those of a text in the first attention, with more entries than a text has "
             f"tokens, got {got}; use bag_of_words if the embeddings are trained"
         )
     return tuple(found)
+
+
+def _describe_trained(task: Task) -> str:
+    """Say what a head that is trained alone gives away."""
+    with suppress(NotApplicable):
+        head = classifier_head(task)
+        if len(task.output_shape) == 1 and task.parameters.keys() <= {head.weight, head.bias}:
+            return (
+                f"{head.layer} alone, whose gradient tells the features that it reads of a single "
+                "text, but no words"
+            )
+    return "none"
 
 
 @dataclass(frozen=True, kw_only=True)
