@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from seepage.core.errors import summarise_error
 
 _LOG = logging.getLogger("seepage.steps")
+# What a batch of Hugging Face's trainer has besides, where the trainer smooths labels itself.
+SMOOTHING = "label_smoothing_factor"
 
 
 class StepListener(Protocol):

@@ -13,8 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core.errors import MissingExtra, install_hint
-from seepage.integrations.gathered_step import GatheredStep, StepListener, copy_prepared
-from seepage.step.model_loss import SMOOTHING
+from seepage.integrations.gathered_step import (
+    SMOOTHING,
+    GatheredStep,
+    StepListener,
+    copy_prepared,
+)
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback

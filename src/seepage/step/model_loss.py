@@ -12,14 +12,13 @@ from torch.nn import functional
 
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, summarise_error
+from seepage.integrations.gathered_step import SMOOTHING
 from seepage.zoo.foreign import find_logits
 
 # Relative difference up to which two losses are the same.
 _CLOSE = 1e-5
 # What the trainer of transformers gives a network besides its batch.
 _ITEMS = "num_items_in_batch"
-# What a batch of the trainer has besides, where it smooths labels itself.
-SMOOTHING = "label_smoothing_factor"
 
 
 def _classify(outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
