@@ -70,11 +70,11 @@ def test_where_nothing_applies_auto_says_why_in_one_line_and_lists_the_rest_belo
 
 def test_labels_that_cannot_be_inferred_are_a_reason():
     class Squashed(nn.Module):
-        """Does not end in a linear layer, whose gradient would hold the labels."""
+        """Does not end in a linear layer, and has more classes than can be simulated."""
 
         def __init__(self):
             super().__init__()
-            self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, 4), nn.Flatten(), nn.Linear(256, 10))
+            self.layers = nn.Sequential(nn.Conv2d(3, 4, 3, 4), nn.Flatten(), nn.Linear(256, 200))
 
         def forward(self, inputs):
             return torch.tanh(self.layers(inputs))

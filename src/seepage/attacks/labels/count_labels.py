@@ -14,15 +14,19 @@ from seepage.attacks.labels.label_evidence import (
     Evidence,
     measure_gain,
     read_evidence,
+    reads_classes,
     require_batch_size,
 )
 from seepage.attacks.labels.peel_examples import count_visible, peel, write_equations
-from seepage.core import Observation
+from seepage.core import Observation, Rng, Update
+from seepage.core.errors import NotApplicable
 
 _WHOLE = 0.15
 _ITERATIONS = 30
 _PRESENT = 0.3
 _CLOSE, _CONFIDENT = 0.1, 0.3
+# Of simulated updates of each class: inputs in each, entries that are compared, and classes.
+_DUMMIES, _ENTRIES, _MOST_CLASSES = 16, 2**16, 128
 
 
 def count_classes(observation: Observation) -> Tensor:
@@ -44,16 +48,61 @@ def count_classes(observation: Observation) -> Tensor:
     wrong where the simulation misleads: behind clipping that the adversary does not know, and after
     local steps so large that the update is far from proportional to a gradient.
 
+    Where no head holds the labels, as behind a softmax or another loss, the update is compared with
+    simulated ones of each class: mostly right for one example, and for several of an untrained
+    network.
+
     Raises:
         MissingKnowledge: The batch size is not known.
-        NotApplicable: The update holds no classifier head, or none trained by cross-entropy.
+        NotApplicable: Targets are no classes, or too many to simulate.
     """
     size = require_batch_size(observation, "counting labels")
-    evidence = measure_gain(observation, size).undo(read_evidence(observation))
+    try:
+        held = read_evidence(observation)
+    except NotApplicable as reason:
+        return _match_classes(observation, size, reason)
+    evidence = measure_gain(observation, size).undo(held)
     if size == 1:
         return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
     counts, explained = _fit_prototypes(evidence, size)
     return round_counts(counts, size) if explained else _count_by_peeling(evidence, size)
+
+
+def _match_classes(observation: Observation, size: int, reason: NotApplicable) -> Tensor:
+    """Counts from updates that are simulated for noise of each class.
+
+        argmin || g - sum_k n_k g_k ||^2   over   n >= 0,
+
+    scaled to the size of the batch. For one example it is the class with the largest cosine.
+
+    References:
+        Wainakh et al., 2022 (wainakh2022user), whose LLG* measures impacts on dummy inputs
+    """
+    from scipy.optimize import nnls
+
+    task = observation.task
+    if not reads_classes(task) or task.classes > _MOST_CLASSES:
+        raise reason
+    inputs = task.move_inputs(task.domain.sample(_DUMMIES, rng=Rng(0).fork("dummies")))
+    labels = torch.arange(task.classes, device=inputs.device)
+    rows = torch.stack(
+        [_read_end(observation.simulate(inputs, k.repeat(_DUMMIES))) for k in labels]
+    )
+    seen = _read_end(observation.update)
+    if size == 1:
+        found = torch.cosine_similarity(rows, seen[None], dim=1)
+    else:
+        found = torch.from_numpy(nnls(rows.T.numpy(), seen.numpy())[0])
+    if not (bool(found.isfinite().all()) and float(found.max()) > 0):
+        raise reason
+    if size == 1:
+        return one_hot(found.argmax(), task.classes)
+    return round_counts(found * size / found.sum(), size)
+
+
+def _read_end(update: Update) -> Tensor:
+    """The entries of the layers nearest to the loss, which hold labels most clearly."""
+    return update.descent().flat()[-_ENTRIES:].detach().double().cpu()
 
 
 def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
