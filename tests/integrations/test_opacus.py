@@ -114,7 +114,7 @@ def test_what_is_not_private_or_clips_by_other_rules_is_refused():
     with pytest.raises(InvalidValue, match="that make_private returned"):
         gradient(plain, optimizer, DIGITS.batch(4))
     _, _, layered, _ = private(1.0, clipping="per_layer")
-    with pytest.raises(NotApplicable, match="flat clipping"):
+    with pytest.raises(NotApplicable, match="flat or ghost clipping"):
         protection(layered)
 
 
@@ -164,3 +164,41 @@ def test_another_defense_on_top_of_opacus_is_refused():
     engine, model, optimizer, _ = private(1.0)
     with pytest.raises(InvalidValue, match="Opacus is the defense"):
         audited(engine, model, optimizer, defense=sp.Prune(0.5))
+
+
+def test_ghost_clipping_is_audited_as_the_flat_clipping_that_it_is():
+    from opacus import PrivacyEngine
+
+    batch = DIGITS.batch(4)
+    data = torch.utils.data.TensorDataset(DIGITS.domain.normalise(batch.inputs), batch.labels)
+    model = network()
+    ghost, optimizer, criterion, _ = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        criterion=nn.CrossEntropyLoss(),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=4),
+        noise_multiplier=0.0,
+        max_grad_norm=0.5,
+        grad_sample_mode="ghost",
+        poisson_sampling=False,
+    )
+    ours = gradient(ghost, optimizer, batch)
+    criterion(ghost(data.tensors[0]), batch.labels).backward()
+    optimizer.pre_step()
+    for name, parameter in ghost.named_parameters():
+        torch.testing.assert_close(ours[name.removeprefix("_module.")], parameter.grad)
+    step = (ghost, criterion, (batch.inputs, batch.labels), optimizer)
+    found = sp.audit_step(*step, domain=DIGITS.domain, attacks=["analytic_fc"])
+    assert "clipped to 0.5 per example" in str(found)
+
+
+def test_a_private_model_without_its_optimizer_or_with_another_reduction_is_refused():
+    _, model, optimizer, _ = private(1.0)
+    batch = DIGITS.batch(2)
+    pair = (batch.inputs, batch.labels)
+    with pytest.raises(InvalidValue, match="the optimizer that make_private returned"):
+        sp.audit_step(model, nn.CrossEntropyLoss(), pair, domain=DIGITS.domain)
+    with pytest.raises(InvalidValue, match="reduced by 'mean', as make_private was told"):
+        sp.audit_step(
+            model, nn.CrossEntropyLoss(reduction="sum"), pair, optimizer, domain=DIGITS.domain
+        )

@@ -51,7 +51,7 @@ def place(rank=1, *, recognisable=True, match=9.0, rival=3.0, gallery="same labe
 
 
 HIDDEN = place(40, recognisable=False, match=0.5)
-ABLE = Control(bare=(1, 1, 0.01), negative=(0, 4, 0.04))
+ABLE = Control(bare=(3, 3, 0.01), negative=(0, 4, 0.04))
 WEAK = Control(bare=(0, 1, 0.01), negative=(0, 4, 0.04))
 
 
@@ -173,6 +173,7 @@ def test_a_positive_control_needs_most_canaries():
     able = [Control(bare=(hits, 3, 0.01)).able for hits in range(4)]
     assert able == [False, False, True, True]
     assert not Control(bare=(2, 4, 0.01)).able
+    assert not Control(bare=(2, 2, 0.01)).able, "too few"
     assert not Control(bare=(2, 3, 0.5)).able, "by luck"
 
 
@@ -333,7 +334,7 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         "People were still identified behind Sign (1 of 3).",
         "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95 % of "
         "a population may still be (95 % confidence).",
-        "Positive control: without a defense the attack found 1 of 1 people whom the audit had "
+        "Positive control: without a defense the attack found 3 of 3 people whom the audit had "
         "chosen itself.",
         "Negative control: in guesses made from other updates, 0 of 16 people were found, where "
         "luck finds 0.16.",

@@ -44,7 +44,7 @@ def record(person=0, *, psnr=30.0, case="", **changed):
         "case": case,
         "truth": f"truth-{person}",
         "identification": (FIRST if psnr >= 20 else LAST,),
-        "control": Control(bare=(1, 1, 0.01), negative=(0, 4, 0.04)),
+        "control": Control(bare=(3, 3, 0.01), negative=(0, 4, 0.04)),
     }
     return make_record(**plain | changed)
 

@@ -327,6 +327,12 @@ def contrastive(outputs, labels):
     return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(labels)))
 
 
+def triplet(outputs, labels):
+    """Raises if it is given one example alone."""
+    near, far = (outputs[0] - outputs[1]).norm(), (outputs[0] - outputs[2]).norm()
+    return functional.relu(near - far + 1)
+
+
 @pytest.mark.parametrize(
     ("model", "loss", "batch", "error", "said"),
     [
@@ -337,6 +343,8 @@ def contrastive(outputs, labels):
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 5), torch.ones(2).long()),
          InvalidValue, "cannot be run on this batch"),
         (nn.Linear(4, 3), contrastive, (torch.rand(3, 4), torch.tensor([0, 2, 1])), InvalidValue,
+         "a contrastive loss"),
+        (nn.Linear(4, 3), triplet, (torch.rand(3, 4), torch.tensor([0, 2, 1])), InvalidValue,
          "a contrastive loss"),
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 4), [{"boxes": torch.ones(1, 4)}]),
          InvalidValue, "such as boxes, cannot be audited"),
@@ -366,8 +374,8 @@ def contrastive(outputs, labels):
         (nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.eye(4).to_sparse(), torch.ones(4).long()),
          InvalidValue, "dense tensor of real numbers, got torch.sparse_coo"),
     ],
-    ids=["tokens", "spread targets", "shape", "contrastive", "boxes", "float loss", "two losses",
-         "detached loss", "whole loss", "NaN loss", "two outputs", "no labels",
+    ids=["tokens", "spread targets", "shape", "contrastive", "triplet", "boxes", "float loss",
+         "two losses", "detached loss", "whole loss", "NaN loss", "two outputs", "no labels",
          "a name", "states", "frozen", "NaN", "arrays", "sparse"],
 )  # fmt: skip
 def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, error, said):
@@ -589,25 +597,30 @@ def test_without_others_nobody_is_said_to_be_safe_and_with_them_a_control_is_run
     known = sp.audit_step(*step, **options, others=images[1:], attacks=["analytic_fc"])
     assert known.controls
     assert any(record.control.able for record in known.records)
-    assert "Positive control: without a defense the attack found 1 of 1 people" in str(known)
+    assert "Positive control: without a defense the attack found 3 of 3 people" in str(known)
     levels = {attempt.level for attempt in known.people.values()}
     assert levels <= {Level.not_shown, Level.singled_out, Level.partly}
 
 
-def test_a_control_is_drawn_again_where_there_is_time_for_it():
+def test_nobody_is_said_to_be_safe_after_a_control_of_fewer_than_three_people():
     torch.manual_seed(0)
     images = torch.rand(40, 1, 8, 8)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
     step = (model, nn.CrossEntropyLoss(), (images[:1], torch.tensor([2])))
     options = {"defense": sp.AddGaussian(1e6), "domain": (0, 1), "attacks": ["analytic_fc"]}
-    drawn = {}
-    for effort in ("quick", "standard", "thorough"):
-        found = sp.audit_step(*step, **options, others=images[1:], effort=effort)
-        drawn[effort] = [case.target.people for case, _ in found.controls]
-    assert list(drawn.values()) == [[(39,)], [(39,), (38,)], [(39,), (38,), (37,)]]
-    # Others who would leave too few strangers are no canaries.
-    few = sp.audit_step(*step, **options, others=images[1:12], effort="thorough")
-    assert len(few.controls) == 2
+    found = sp.audit_step(*step, **options, others=images[1:])
+    assert [case.target.people for case, _ in found.controls] == [(39,), (38,), (37,)]
+    assert {attempt.level for attempt in found.people.values()} <= {Level.not_shown, Level.partly}
+    # Others who would leave too few strangers are no canaries, and time is not overdrawn.
+    for less in ({"others": images[1:12]}, {"others": images[1:], "seconds": 1e-6}):
+        weak = sp.audit_step(*step, **{**options, **less})
+        assert 1 <= len(weak.controls) <= 2
+        assert not any(attempt.conclusive for attempt in weak.people.values())
+        assert "the control found somebody, but was of too few people" in str(weak)
+    # Whoever is identified needs no further control.
+    shown = sp.audit_step(*step, **{**options, "defense": sp.AddGaussian(1e-3)}, others=images[1:])
+    assert shown.identified
+    assert len(shown.controls) == 1
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -638,7 +651,7 @@ def test_others_with_labels_hide_a_person_among_those_of_the_same_label():
     [place] = told.records[0].identification
     assert (place.gallery, place.strangers) == ("same label", 19)
     # The labels of canaries are their own.
-    [(control, _)] = told.controls
+    control, _ = told.controls[0]
     assert control.target.batch.labels.tolist() == kinds[-1:].tolist()
 
 

@@ -23,6 +23,8 @@ from seepage.scoring.identification import Identification, compute_luck
 Defense = tuple[Component, ...]
 # The prefix of the name of an attack that is run without its adaptation to the defense.
 UNAWARE = "unaware "
+# People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
+CANARIES = 3
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Control:
 
     @property
     def able(self) -> bool:
+        """Whether the attack is known to find people: most canaries, of whom there are enough."""
+        return self.works and self.bare is not None and self.bare[1] >= CANARIES
+
+    @property
+    def works(self) -> bool:
         """Whether the attack finds most canaries without the defense, and not by luck."""
         if self.bare is None or not self.relevant:
             return False

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from seepage.audit.record import CANARIES
 from seepage.capture.capture import Capture
 from seepage.core import Batch, Domain, Metric, Observation, Protection, Reconstruction, Rng, Task
 from seepage.core.digest import digest
@@ -23,8 +24,6 @@ from seepage.scoring.gallery import Gallery, identify
 from seepage.scoring.identification import Identification
 from seepage.threats.threat import Threat
 
-# People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
-CANARIES = 3
 # Public people that an attack is given, at most.
 _PUBLIC = 200
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Loss = Callable[[Any, Tensor], Tensor]
 
 
-def is_private(optimizer: object) -> bool:
-    """Whether an optimiser comes from Opacus; does not import Opacus."""
-    return any(kind.__module__.startswith("opacus.") for kind in type(optimizer).__mro__)
+def is_private(value: object) -> bool:
+    """Whether an optimiser, model or loss comes from Opacus; does not import Opacus."""
+    return any(kind.__module__.startswith("opacus.") for kind in type(value).__mro__)
 
 
 def protection(optimizer: DPOptimizer) -> Defense:
@@ -64,15 +64,16 @@ def shared_gradient(
         rng: Draws the noise.
     """
     from opacus import GradSampleModule
+    from opacus.grad_sample import AbstractGradSampleModule
     from opacus.optimizers import DPOptimizer
 
     _require_plain(optimizer)
-    if not isinstance(model, GradSampleModule):
+    if not isinstance(model, AbstractGradSampleModule):
         raise InvalidValue(
             f"expected the model that make_private returned, got {type(model).__name__}; its "
             "optimiser needs one that keeps the gradient of every example"
         )
-    # Unwrapping removes the hooks, so unwrap a copy.
+    # Unwrapping removes the hooks, so unwrap a copy. Ghost clipping gives the same numbers.
     standard = copy.deepcopy(model).to_standard_module()
     network = GradSampleModule(standard, loss_reduction=optimizer.loss_reduction)
     step = DPOptimizer(
@@ -103,8 +104,10 @@ def spent(engine: PrivacyEngine, *, delta: float) -> float:
 
 def _require_plain(optimizer: object) -> None:
     optimizers = import_extra("opacus.optimizers", "dp", reason="this needs Opacus")
-    if type(optimizer) is not optimizers.DPOptimizer:
+    flat = (optimizers.DPOptimizer, optimizers.DPOptimizerFastGradientClipping)
+    if type(optimizer) not in flat:
         raise NotApplicable(
-            f"expected an optimiser of Opacus with flat clipping, got {type(optimizer).__name__}; "
-            "the others clip by rules that no defense of Seepage describes"
+            "expected an optimiser of Opacus with flat or ghost clipping, got "
+            f"{type(optimizer).__name__}; the others clip by rules that no defense of Seepage "
+            "describes"
         )

@@ -165,6 +165,8 @@ def _excuse(people: People) -> str:
         return "what was simulated is not the step of the training loop"
     if not controlled:
         return "no control was run, so the attacks may be too weak"
+    if any(control.works and not control.able for control in controlled):
+        return "the control found somebody, but was of too few people"
     if any(control.able for control in controlled):
         cut = any(a.record.effort.get("cut") for a in unclear)
         return "time cut the attacks short" if cut else "more steps may still find more"
@@ -211,8 +213,7 @@ def _tell_worst(attempt: Attempt) -> str:
         how = f"came back at {attempt.amount.words()}"
     else:
         how = f"was not identified: the best guess has {attempt.amount.words()}"
-    found = attempt.identification
-    among = ""
+    found, among = attempt.identification, ""
     if found is not None and found.singled_out and attempt.level.identified:
         among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
         if attempt.level is not Level.reconstructed and not _is_doubtful(attempt):
@@ -253,7 +254,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     controls = [control for control in found.values() if control is not None]
     if not controls:
         return []
-    able = [c for c in controls if c.able]
+    able = [c for c in controls if c.works]
     counts = [control.bare for control in able or controls if control.bare is not None]
     canaries = "people whom the audit had chosen itself"
     works = any(attempt.level.identified for attempt in tried)

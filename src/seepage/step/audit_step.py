@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from seepage.attacks.applicability import check_applicability
 from seepage.audit.case import Case, client_key
+from seepage.audit.record import CANARIES
 from seepage.audit.targets import Target
 from seepage.clients import Client
 from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
@@ -58,19 +59,22 @@ from seepage.threats import Threat
 from seepage.zoo.autoencoder import WithInputs
 from seepage.zoo.foreign import Logits, find_logits
 
+_POOL = 64
 _NO_FUNCTION = "the gradient of {} cannot be computed as a function, which every attack needs:"
 
 
-def _choose_canaries(who: Target, others: Tensor | None, effort: EffortName) -> list[Target]:
-    """Batches of others, as large as the private one; fewer if they run out.
+def _choose_canaries(who: Target, others: Tensor | None) -> list[Target]:
+    """Batches of others, as large as the private one, that hold enough people for a control.
 
-    They have its labels, unless their own are known.
+    They are fewer if others run out, and have the labels of the private one, unless their own are
+    known.
     """
     gallery, size = who.everybody, len(who.people)
     assert gallery is not None
     count = len(gallery.inputs)
     spare = 0 if others is None else (count - size - FEWEST) // size
-    starts = [count - size * (number + 1) for number in range(min(_CANARIES.get(effort, 1), spare))]
+    batches = min(math.ceil(CANARIES / size), spare)
+    starts = [count - size * (number + 1) for number in range(batches)]
     own = who.require_batch().labels
 
     def labels_of(start: int) -> Tensor:
@@ -85,11 +89,6 @@ def _choose_canaries(who: Target, others: Tensor | None, effort: EffortName) -> 
         )
         for start in starts
     ]
-
-
-_POOL = 64
-# Batches of canaries: a second and a third draw, where there is time for them.
-_CANARIES: Mapping[EffortName, int] = {"quick": 1, "standard": 2, "thorough": 3}
 
 
 def _people_of(task: Task, private: Batch, others: Tensor | None, labels: Tensor | None) -> Target:
@@ -202,10 +201,9 @@ def audit_step(
         gradients: Of your own loop, by name of the parameter, such as
             `{n: p.grad for n, p in model.named_parameters()}` after `backward()`; `defense` comes
             on top. If not given, they are computed again.
-        effort: Of `auto`: "quick", "standard" or "thorough"; also one, two or three batches of
-            others as a control.
+        effort: Of `auto`: "quick", "standard" or "thorough".
         seconds: About how long it may take at most; closed forms come on top. Where time leaves no
-            room for all steps, nobody is said to be safe.
+            room for all steps, or for a control of three people, nobody is said to be safe.
         steps: All steps of `auto`, instead of those of the effort; or the steps of each search that
             is asked for by name.
         seed: Of all randomness.
@@ -231,12 +229,13 @@ def audit_step(
     if threat is not None and not isinstance(threat, Threat):
         raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
     own, wrapped = copy_model(model), model
-    model, privacy = unwrap(model), find_privacy(optimizer, privacy_engine, delta)
+    model, privacy = unwrap(model), find_privacy(model, optimizer, privacy_engine, delta)
     if privacy is not None:
         if defense is not None or gradients is not None:
             given = "gradients=" if defense is None else defense
             raise InvalidValue(f"Opacus is the defense of this step; leave out {given}")
         own, optimizer, defense = privacy.unwrap_model(own), None, privacy.defense
+        loss = privacy.unwrap_loss(loss)
     else:
         remove_backward_hooks(own)
     autocast = read_autocast(model)
@@ -266,6 +265,7 @@ def audit_step(
             notes = (*notes, _UNLABELLED)
         key, real = client_key(seed, client, who), RealStep()
         if privacy is not None:
+            privacy.require_reduction(client.local, len(private))
             notes = (privacy.note, *notes[1:])
             who = privacy.capture_update(
                 who, task, model, own_loss, shape=shape, knows_labels=known.knows_labels, rng=key
@@ -281,7 +281,7 @@ def audit_step(
                 who = replace(who, captured=sent)
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
-        canaries = _choose_canaries(who, others, effort)
+        canaries = _choose_canaries(who, others)
         held = read_public(public, others, taken=len(private) * max(1, len(canaries)))
         listed = list_attacks(
             attacks,
@@ -290,7 +290,7 @@ def audit_step(
             effort=effort,
             steps=steps,
             seconds=seconds,
-            controls=len(canaries),
+            controls=min(1, len(canaries)),
             shared=not client.chain.links,
             public=held and replace(held, inputs=as_public(held.inputs, task.domain.shape)),
             ranges=list_ranges(shape, declared=domain, others=others),
@@ -300,6 +300,7 @@ def audit_step(
             listed,
             found,
             canaries=canaries,
+            seconds=seconds,
             notes=(*notes, real.note) if real.note else notes,
             promise="" if privacy is None else privacy.account,
             real=real,

@@ -164,6 +164,20 @@ class _Privacy:
         network: nn.Module = unwrap()
         return network
 
+    def unwrap_loss(self, loss: Any) -> Any:  # noqa: ANN401 - as the training loop has it
+        """Return the loss itself, from one that Opacus wrapped for ghost clipping."""
+        return loss.criterion if opacus.is_private(loss) else loss
+
+    def require_reduction(self, local: LocalComputation, size: int) -> None:
+        """Raise `InvalidValue` if the loss is reduced in another way than Opacus was told."""
+        told = self.optimizer.loss_reduction
+        if size > 1 and isinstance(local, Gradient) and local.reduction != told:
+            raise InvalidValue(
+                f"expected a loss reduced by {told!r}, as make_private was told, got "
+                f"{local.reduction!r}: gradients would be clipped at another norm; give it "
+                f"loss_reduction={local.reduction!r}"
+            )
+
     @property
     def defense(self) -> Protection:
         """The optimizer's clipping and noise, as a chain that an adversary can know."""
@@ -223,8 +237,16 @@ class _Privacy:
         )
 
 
-def find_privacy(optimizer: object, engine: object, delta: float) -> _Privacy | None:
+def find_privacy(
+    model: nn.Module, optimizer: object, engine: object, delta: float
+) -> _Privacy | None:
     """Return Opacus's part, or None if the optimizer is not one of its own."""
     if not opacus.is_private(optimizer):
+        if hasattr(model, "to_standard_module"):
+            raise InvalidValue(
+                "expected the optimizer that make_private returned with the model, since it is "
+                "what clips and adds noise; give it too, or model.to_standard_module() to audit a "
+                "step without them"
+            )
         return None
     return _Privacy(optimizer, engine, delta)

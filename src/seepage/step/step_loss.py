@@ -312,8 +312,7 @@ def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss,
             f"expected a loss of one number, or one per example ({len(labels)},), got "
             f"{tuple(value.shape)}"
         )
-    found = _list_unreduced(loss)
-    options = [one for one in found if one(outputs, labels).shape == labels.shape[:1]]
+    options = [one for one in _list_unreduced(loss) if _is_per_example(one, outputs, labels)]
     for alone in options:
         losses = alone(outputs, labels)
         if torch.allclose(losses.mean(), value.reshape(()), rtol=_CLOSE, atol=1e-7):
@@ -348,6 +347,14 @@ def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss,
             "loss gets the first: to train on all, join them to one and split it in the loss"
         ) from error
     return loss, require_loss(value)
+
+
+def _is_per_example(loss: Loss, outputs: Tensor, labels: Tensor) -> bool:
+    """Whether a loss gives one value per example; one that compares examples may raise instead."""
+    try:
+        return loss(outputs, labels).shape == labels.shape[:1]
+    except Exception:  # noqa: BLE001 - the loss of a user may raise anything
+        return False
 
 
 def _list_unreduced(loss: AnyLoss) -> list[Loss]:

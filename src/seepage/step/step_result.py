@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from seepage.attacks.applicability import Applicability
 from seepage.attacks.feature_recovery.features import NotToldApartWarning
 from seepage.audit.case import Case
 from seepage.audit.folder import PAGE, SHEET
-from seepage.audit.record import Outcome, Record, join_controls
+from seepage.audit.record import CANARIES, Outcome, Record, join_controls
 from seepage.audit.run_case import run_case
 from seepage.audit.run_spec import run
 from seepage.audit.targets import Target
@@ -176,6 +177,7 @@ def run_attacks(
     found: Applicability,
     *,
     canaries: Sequence[Target],
+    seconds: float,
     notes: tuple[str, ...],
     promise: str,
     real: RealStep,
@@ -186,7 +188,9 @@ def run_attacks(
         case: Makes a case from an attack.
         listed: What to run.
         found: Which attacks apply, and why the others do not.
-        canaries: Batches of people who are attacked without the defense as a control.
+        canaries: Batches of people who are attacked without the defense as a control: the first
+            always, the others if they decide whether somebody is said to be safe.
+        seconds: Time after which no further canaries are attacked.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
         real: How the audited gradient compares with that of the training loop.
@@ -195,20 +199,17 @@ def run_attacks(
     outcomes: list[Outcome] = []
     controls: list[tuple[Case, Outcome]] = []
     refused = dict(found.refused)
+    started = time.monotonic()
     for one in listed:
-        attempt = case(one)
+        attempt, tried = case(one), list[tuple[Case, Outcome]]()
         with _show_progress(one.name.name), _collect_warnings() as said:
             outcome = run_case(attempt)
-            if not _proven(outcome.record):
-                bare = Client(attempt.client.local, chain())
-                control = replace(attempt, client=bare, control="canary", others=(attempt.target,))
-                made = [replace(control, target=batch) for batch in canaries]
-                tried = [(control, run_case(control)) for control in made]
-                computed = not any(each.record.effort.get("simulates") for _, each in tried)
-                if computed and not attempt.client.chain.keeps_gradient:
-                    alone = [each for control in made for each in control.search_alone()]
-                    tried += [(control, run_case(control)) for control in alone]
-                controls += tried
+            for number, batch in enumerate(canaries):
+                late = time.monotonic() - started > seconds
+                if _proven(outcome.record) or (number and (late or not _clears(outcome, tried))):
+                    break
+                tried += _run_control(attempt, batch)
+            controls += tried
         if outcome.record.error is not None:
             refused[one.name.name] = outcome.record.error
             continue
@@ -227,6 +228,34 @@ def run_attacks(
         tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls), real.difference
     )
     return _explain_searches(audited, found)
+
+
+def _run_control(attempt: Case, canaries: Target) -> list[tuple[Case, Outcome]]:
+    """Attack a batch of canaries without the defense.
+
+    The search is also run alone if a closed form found them that cannot read the update behind the
+    defense.
+    """
+    bare = Client(attempt.client.local, chain())
+    control = replace(
+        attempt, client=bare, control="canary", others=(attempt.target,), target=canaries
+    )
+    tried = [(control, run_case(control))]
+    computed = not tried[0][1].record.effort.get("simulates")
+    if computed and not attempt.client.chain.keeps_gradient:
+        tried += [(alone, run_case(alone)) for alone in control.search_alone()]
+    return tried
+
+
+def _clears(outcome: Outcome, tried: Sequence[tuple[Case, Outcome]]) -> bool:
+    """Whether somebody would be said to be safe if further controls went as those before."""
+    records = join_controls(one.record for one in (outcome, *(each for _, each in tried)))
+    supposed = [
+        replace(record, control=replace(record.control, bare=(CANARIES, CANARIES, 0.01)))
+        for record in records
+        if record.control is not None and record.control.works
+    ]
+    return any(one.conclusive and not one.level.identified for one in attempts(supposed))
 
 
 def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
