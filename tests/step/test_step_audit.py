@@ -650,9 +650,10 @@ def test_others_with_labels_hide_a_person_among_those_of_the_same_label():
     assert "others came without labels" not in str(told)
     [place] = told.records[0].identification
     assert (place.gallery, place.strangers) == ("same label", 19)
-    # The labels of canaries are their own.
+    # Canaries are people who have the labels of the batch.
     control, _ = told.controls[0]
-    assert control.target.batch.labels.tolist() == kinds[-1:].tolist()
+    assert torch.equal(control.target.batch.inputs, images[57:58])
+    assert control.target.batch.labels.tolist() == kinds[57:58].tolist() == kinds[:1].tolist()
 
 
 @dataclass(frozen=True)

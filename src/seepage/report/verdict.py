@@ -272,6 +272,11 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
             f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
         )
         first += "." if able or works else ", but behind the defense it has no gradient to read."
+    elif (most := max(counts))[0]:
+        besides = besides.removeprefix("not ")
+        first = (
+            f"Positive control: only {most[0]} of {most[1]} {canaries} were found{by}, {besides}."
+        )
     hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
     if not tested:
         return [first]

@@ -91,6 +91,25 @@ def _choose_canaries(who: Target, others: Tensor | None) -> list[Target]:
     ]
 
 
+def _put_alike_last(labels: Tensor, wanted: Tensor) -> Tensor:
+    """Order people so that the last ones, who serve as canaries, have the labels of the batch.
+
+    Classes that a batch holds twice are harder to tell apart, so another mixture would be no
+    control.
+
+    Example:
+        >>> _put_alike_last(torch.tensor([1, 0, 1, 2, 2]), torch.tensor([0, 2, 1])).tolist()
+        [0, 3, 1, 4, 2]
+    """
+    free, last = list(range(len(labels))), list[int]()
+    batches = min(math.ceil(CANARIES / len(wanted)), len(labels) // len(wanted))
+    for label in wanted.flip(0).tolist() * batches:
+        found = next((i for i in reversed(free) if int(labels[i]) == label), free[-1])
+        free.remove(found)
+        last.append(found)
+    return torch.tensor([*free, *reversed(last)])
+
+
 def _people_of(task: Task, private: Batch, others: Tensor | None, labels: Tensor | None) -> Target:
     """The people in the batch, beside those whom a guess without any update is made of.
 
@@ -258,6 +277,9 @@ def audit_step(
         known = threat or Threat(batchnorm="unknown" if by_batch else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
+        if others is not None and labels_of_others is not None and private.labels.ndim == 1:
+            order = _put_alike_last(labels_of_others.cpu(), private.labels.cpu())
+            others, labels_of_others = others[order], labels_of_others[order]
         who = _people_of(task, private, others, labels_of_others)
         shape = tuple(private.inputs.shape[1:])
         unlabelled = others is not None and labels_of_others is None
