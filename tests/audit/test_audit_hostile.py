@@ -326,6 +326,8 @@ def test_purging_leaves_scores_and_nothing_private(place):
     done = CliRunner().invoke(app, ["purge", str(out)])
     assert done.exit_code == 0, done.output
     assert "5 files removed" in done.output
+    told = CliRunner().invoke(app, ["verify", str(out)]).output
+    assert told.startswith("1 record is as it was written; private inputs and guesses are not")
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     reports = {f"report.{end}" for end in ("html", "md", "csv", "json")}
     assert left - reports == {

@@ -214,8 +214,14 @@ def verify_audit(path: Path, console: Console) -> int:
         return _DAMAGED
     read = load_audit(path)
     count = len(read.records) + len(read.bounds) + len(read.controls)
-    are = count_noun(count, "record and its files are", "records and their files are")
-    print_line(console, f"{are} as they were written")
+    if read.private:
+        are = count_noun(count, "record and its files are", "records and their files are")
+        print_line(console, f"{are} as they were written")
+    else:
+        are = (
+            f"{count_noun(count, 'record')} {'is as it was' if count == 1 else 'are as they were'}"
+        )
+        print_line(console, f"{are} written; private inputs and guesses are not stored with them")
     return _WHOLE
 
 
