@@ -225,6 +225,35 @@ def test_an_update_that_is_not_finite_is_said_and_does_not_stop_the_training(
     assert not recorder.path(1, 0).exists()
 
 
+def ask_with_control(*mods, batch, broadcast=1):
+    """Ask a client that sends a second record of arrays, as SCAFFOLD does."""
+    made = ClientApp(mods=list(mods))
+
+    @made.train()
+    def train(message, context):
+        after = ArrayRecord(step(message.content["arrays 0"].to_torch_state_dict(), batch))
+        return Message(RecordDict({"arrays": after, "control": after}), reply_to=message)
+
+    arrays = {f"arrays {i}": ArrayRecord(network().state_dict()) for i in range(broadcast)}
+    content = RecordDict({**arrays, "config": ConfigRecord({"server-round": 1})})
+    message = Message(content=content, dst_node_id=5, message_type="train")
+    return made(message, Context(1, 5, {"partition-id": 0}, RecordDict(), {}))
+
+
+def test_a_reply_that_cannot_be_read_is_said_and_does_not_stop_the_training(
+    batch, recorder, caplog
+):
+    with caplog.at_level(logging.WARNING, logger="seepage.recorder"):
+        assert not ask_with_control(capture_mod(recorder), batch=batch).has_error()
+    assert "round 1 was not kept: expected one record of arrays" in caplog.text
+
+
+@pytest.mark.parametrize("broadcast", [1, 2])
+def test_nothing_is_sent_that_a_defense_could_not_reach(batch, broadcast):
+    with pytest.raises(InvalidValue, match="expected one record of arrays to defend"):
+        ask_with_control(as_mod(sp.Prune(0.9)), batch=batch, broadcast=broadcast)
+
+
 def test_a_folder_that_cannot_be_written_to_later_is_a_line_in_the_log(batch, recorder, caplog):
     recorder.folder.rmdir()
     recorder.folder.write_text("in the way")

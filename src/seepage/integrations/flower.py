@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Protection, Rng, Update
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, SeepageError
 from seepage.defenses.chain import Chain
 from seepage.integrations.recorder import Recorder, select_moved
 
@@ -83,8 +84,8 @@ def _record_rounds(
         replies = list(replies)
         for client, after, examples in list_arrivals(replies):
             if recorder.wants(number, None if isinstance(client, str) else client):
-                moved = read_reply(after, recorder.names)
-                _keep(recorder, sent[number], moved, number, client, examples)
+                read = partial(read_reply, after, recorder.names)
+                _keep(recorder, sent[number], read, number, client, examples)
         return aggregate(number, replies, *rest)
 
     setattr(strategy, f"configure_{kind}", remember)
@@ -120,9 +121,8 @@ def capture_mod(recorder: Recorder) -> Mod:
         before = _read_arrays(message.content, recorder.names) if wanted else {}
         reply = call_next(message, context)
         if wanted and not reply.has_error():
-            after = _read_arrays(reply.content, recorder.names)
-            examples = _read_examples(reply.content)
-            _keep(recorder, before, after, number, client, examples)
+            read = partial(_read_arrays, reply.content, recorder.names)
+            _keep(recorder, before, read, number, client, _read_examples(reply.content))
         return reply
 
     return keep
@@ -131,7 +131,9 @@ def capture_mod(recorder: Recorder) -> Mod:
 def as_mod(defense: Protection, *, seed: int | None = None, names: tuple[str, ...] = ()) -> Mod:
     """A mod for `ClientApp(mods=[...])` that defends the change of the parameters.
 
-    Running statistics and other buffers pass unchanged; send them only if you mean to.
+    Running statistics and other buffers pass unchanged; send them only if you mean to. A reply that
+    cannot be defended is an error and is not sent: one with several records of arrays, as SCAFFOLD
+    has, or one that a mod after this one has masked.
 
     Args:
         defense: A defense of whole updates.
@@ -155,12 +157,18 @@ back; give a defense of whole updates such as Clip, AddGaussian or Prune
         )
 
     def defend(message: Message, context: Context, call_next: Next) -> Message:
-        if not _asks_to_train(message):
-            return call_next(message, context)
-        before = _read_arrays(message.content, names)
+        asked = _is_about_training(message)
+        broadcast = len(message.content.array_records) if asked else 0
+        before = _read_arrays(message.content, names) if broadcast == 1 else {}
         number, client = _read_round(message), _read_client(context)
         reply = call_next(message, context)
-        if not reply.has_error():
+        sent = 0 if reply.has_error() else len(reply.content.array_records)
+        if asked and not reply.has_error() and (broadcast or sent):
+            if (broadcast, sent) != (1, 1):
+                raise InvalidValue(
+                    f"expected one record of arrays to defend, got {broadcast} in the message and "
+                    f"{sent} in the reply, which is not sent; put mods that mask before this one"
+                )
             after = _read_arrays(reply.content, names)
             key = Rng(secrets.randbits(62) if seed is None else seed).fork(number, client)
             moved = {name: after[name] - before[name] for name in select_moved(after)}
@@ -203,7 +211,7 @@ def masked_mod(
         if carries and not reply.has_error():
             packed = cast("list[bytes]", reply.content.config_records[_CONFIGS].get(_MASKED, []))
             if read := _read_masked(packed, before, step, offset):
-                _keep(recorder, before, read, number, client, None)
+                _keep(recorder, before, lambda: read, number, client, None)
         return reply
 
     return keep
@@ -223,12 +231,18 @@ def _read_masked(
 def _keep(
     recorder: Recorder,
     before: Mapping[str, Tensor],
-    after: Mapping[str, Tensor],
+    read_after: Callable[[], Mapping[str, Tensor]],
     number: int,
     client: int | str,
     examples: int | None,
 ) -> None:
+    """Keep a reply; one that cannot be read is a line in the log, since training is done."""
     framework = f"flower {version('flwr')}"
+    try:
+        after = read_after()
+    except SeepageError as error:
+        recorder.warn(number, error)
+        return
     recorder.keep(
         before, after, number=number, client=client, examples=examples, framework=framework
     )
@@ -236,14 +250,19 @@ def _keep(
 
 def _asks_to_train(message: Message) -> bool:
     """Whether a message asks a client to train and carries one record of arrays."""
-    kind = str(message.metadata.message_type).partition(".")[0]
-    return kind == "train" and len(message.content.array_records) == 1
+    return _is_about_training(message) and len(message.content.array_records) == 1
+
+
+def _is_about_training(message: Message) -> bool:
+    return str(message.metadata.message_type).partition(".")[0] == "train"
 
 
 def _read_arrays(content: RecordDict, names: Sequence[str]) -> dict[str, Tensor]:
     """The arrays of a message with one record of them."""
-    (record,) = content.array_records.values()
-    return _read_record(record, names)
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise InvalidValue(f"expected one record of arrays in a message, got {len(records)}")
+    return _read_record(records[0], names)
 
 
 def _read_record(record: ArrayRecord, names: Sequence[str]) -> dict[str, Tensor]:

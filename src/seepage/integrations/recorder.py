@@ -96,7 +96,11 @@ class Recorder:
             capture = Capture(moved, "weights_after", parameters, buffers, setting)
             save(capture, self.path(number, client))
         except (SeepageError, OSError) as error:
-            _LOG.warning("the update of round %d was not kept: %s", number, error)
+            self.warn(number, error)
+
+    def warn(self, number: int, error: Exception) -> None:
+        """Log why an update of this round is not kept."""
+        _LOG.warning("the update of round %d was not kept: %s", number, error)
 
     def _hash(self, client: int | str) -> str:
         return hashed(str(client), salt=self.salt)
