@@ -46,6 +46,20 @@ def test_where_the_numbers_do_not_tell_nothing_is_claimed():
     assert not found.contradicts
 
 
+def test_weights_that_many_local_steps_moved_far_are_not_refused():
+    task = sp.zoo.lenet()
+    before, moved = task.parameters, forms(task)["difference"]
+    size = {n: float(before[n].norm() / moved[n].norm().clamp_min(1e-30)) for n in moved}
+    after = {n: before[n] + 2 * size[n] * moved[n] for n in moved}
+    setting = Setting(lr=LR, epochs=20, batch_size=1)
+    capture = Capture.of(task.model, after, form="weights_after", setting=setting)
+    assert not consistency(capture, task).contradicts
+    # Nor is a difference that mostly follows weight decay taken for weights.
+    decayed = {n: moved[n] - 0.5 * before[n] for n in moved}
+    capture = Capture.of(task.model, decayed, form="weights_after", setting=setting)
+    assert consistency(capture, task).contradicts
+
+
 def test_a_sum_that_is_called_a_mean_is_noticed(task):
     batch = sp.Batch(sp.data.load("photos").batch(16).inputs, torch.zeros(16, dtype=torch.long))
     summed = sp.Client(sp.Gradient(reduction="sum"))(task, batch, rng=sp.rng(0)).tensors

@@ -13,7 +13,8 @@ from seepage.core import Task
 from seepage.core.errors import SeepageError
 
 # Cosine with the weights before training: near one for weights after, near zero for the others.
-_ALIKE = 0.5
+# Between the two nothing is told: many local steps move weights far.
+_ALIKE, _UNLIKE = 0.5, 0.1
 # Skewness of the gradient at the logits from which on its sign is clear: one example among ten
 # classes gives -0.84, four examples of four classes -0.13.
 _SKEWED = 0.3
@@ -64,10 +65,10 @@ def consistency(capture: Capture, task: Task) -> Consistency:
         return _compare(declared, "weights_after", f"its cosine with the parameters is {alike:.2f}")
     bias = _head_bias(capture, task)
     reading = None if bias is None else _read_sign(bias)
-    if declared == "weights_after" and alike is not None:
+    if declared == "weights_after" and alike is not None and alike < _UNLIKE:
         why = f"its cosine with the parameters before is {alike:.2f}, where weights have 1.00"
         return _compare(declared, reading or "difference", why)
-    if bias is None or reading is None:
+    if bias is None or reading is None or declared == "weights_after":
         return Consistency(
             declared, None, f"said to be a {declared}; the numbers neither confirm nor contradict"
         )
