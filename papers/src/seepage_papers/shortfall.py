@@ -31,7 +31,8 @@ class Shortfall:
         cause: Why, or that it is not known.
         ours: What our strongest attack has there instead; None if the table has no such row or
             column.
-        single: What came back of the person of whom most did, if the paper's number is of one.
+        single: What came back of the person of whom most did, by the paper's attack or ours, if
+            the paper's number is of one.
     """
 
     line: Plain
@@ -49,7 +50,10 @@ def shortfalls(table: PaperTable, run: Plain) -> list[Shortfall]:
     """
     return [
         Shortfall(
-            line, _cause(table, line, run["values"]), _ours(table, line, run), _single(table, line)
+            line,
+            _cause(table, line, run["values"]),
+            _ours(table, line, run),
+            _single(table, line, run),
         )
         for line in run["lines"]
         if falls_short(line)
@@ -118,31 +122,40 @@ def _cause(table: PaperTable, line: Plain, values: Mapping[str, Any]) -> str:
 
 def _ours(table: PaperTable, line: Plain, run: Plain) -> float | None:
     """The strongest of what is ours in the same column, or in the same row."""
+    return _most(line, [float(there["seepage"]) for there in _our_lines(table, line, run)])
+
+
+def _our_lines(table: PaperTable, line: Plain, run: Plain) -> list[Plain]:
+    """The lines of our attacks in the same column, or in the same row."""
     kind = ("measure", "statistic")
-    found: list[float] = []
+    found: list[Plain] = []
     for axis, other, entries in (
         ("row", "column", table.rows),
         ("column", "row", table.columns),
     ):
         ours = {str(filled(one.label, run["values"])) for one in entries if one.ours}
         found += [
-            float(there["seepage"])
+            there
             for there in run["lines"]
             if there[axis] in ours
             and there["seepage"] is not None
             and all(there[k] == line[k] for k in (other, *kind))
         ]
-    sign = 1.0 if measure(str(line["measure"])).higher_leaks_more else -1.0
-    return max(found, key=lambda value: sign * value, default=None)
+    return found
 
 
-def _single(table: PaperTable, line: Plain) -> float | None:
+def _single(table: PaperTable, line: Plain, run: Plain) -> float | None:
     same = (line["measure"], line["statistic"])
     if not any(b.single for b in table.published if (b.measure, b.statistic) == same):
         return None
+    every = [line, *_our_lines(table, line, run)]
+    return _most(line, [float(v) for one in every for v in (one.get("each") or {}).values()])
+
+
+def _most(line: Plain, values: Sequence[float]) -> float | None:
+    """The one of these that leaks most; None if there is none."""
     sign = 1.0 if measure(str(line["measure"])).higher_leaks_more else -1.0
-    found = map(float, (line.get("each") or {}).values())
-    return max(found, key=lambda value: sign * value, default=None)
+    return max(values, key=lambda value: sign * value, default=None)
 
 
 def _of(entries: Sequence[Entry], label: object, values: Mapping[str, Any]) -> list[str]:
