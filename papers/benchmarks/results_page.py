@@ -69,8 +69,9 @@ says what an attack cannot do, and a stronger one can. *Premise fails*: mostly n
 all, so it says nothing.
 
 *Ours* and *paper* are the numbers of the comparison that decides; *margin* is by how much it turns
-out as claimed, with its 95 % interval. A claim leads to the page of its paper, which names the
-cells, the people and the runs; *why* leads to the causes there.
+out as claimed, with its 95 % interval, which one batch does not have, nor a median of fewer than
+six. A claim leads to the page of its paper, which names the cells, the people and the runs; *why*
+leads to the causes there.
 """
 # What the papers had and this project has not, and what it would change.
 MISSING = (
