@@ -266,7 +266,7 @@ def test_dropout_is_left_out_and_that_is_said_first():
     model = nn.Sequential(*dense(), nn.Dropout(0.5)).train()
     result, seen = audit(model, batch())
     first = str(result).splitlines()[0]
-    assert first.startswith("Not exactly your step: what the network draws at random")
+    assert first.startswith("Not exactly your step: what the network does in training alone")
     loss(model.eval()(batch()[0]), batch()[1]).backward()
     assert same_bits(seen, gradients(model))
     calm, _ = audit(model, batch())

@@ -602,6 +602,17 @@ def test_without_others_nobody_is_said_to_be_safe_and_with_them_a_control_is_run
     assert levels <= {Level.not_shown, Level.singled_out, Level.partly}
 
 
+def test_a_layer_that_computes_otherwise_in_training_is_not_said_to_draw_at_random():
+    torch.manual_seed(0)
+    # Its estimate of the norm goes on in training.
+    first = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 32), n_power_iterations=1)
+    first.parametrizations.weight[0]._u.copy_(functional.normalize(torch.rand(32), dim=0))
+    model = nn.Sequential(first, nn.Tanh(), nn.Linear(32, 3))
+    batch = (torch.rand(1, 64), torch.tensor([1]))
+    found = sp.audit_step(model, nn.CrossEntropyLoss(), batch, **CHEAP)
+    assert "what the network does in training alone, such as" in found.difference
+
+
 def test_nobody_is_said_to_be_safe_after_a_control_of_fewer_than_three_people():
     torch.manual_seed(0)
     images = torch.rand(40, 1, 8, 8)

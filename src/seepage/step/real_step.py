@@ -125,8 +125,8 @@ class TrainingLoop:
         left_out, drawn = [_describe_unseen(self.model)], not _same(sent, quiet)
         if drawn:
             left_out.append(
-                "what the network draws at random in training is left out, which changes the "
-                f"gradient by {_percent(_distance(sent, quiet))} of its norm"
+                "what the network does in training alone, such as drawing at random, is left out, "
+                f"which changes the gradient by {_percent(_distance(sent, quiet))} of its norm"
             )
         distance, audited = _distance(quiet, own), None if _same(quiet, own) else quiet
         if audited is not None and not self.client.chain.only_changes_update:
