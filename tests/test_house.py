@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 308,
-    "lines": 61_519,
+    "lines": 61_530,
     "public names": 1_200,
     "single-user modules": 32,
 }

@@ -18,7 +18,7 @@ from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
-from seepage.step.step_attacks import FindRange
+from seepage.step.step_attacks import FindRange, list_attacks
 from seepage.step.step_inputs import list_ranges
 from seepage.step.step_loss import unreduce_loss
 
@@ -632,6 +632,30 @@ def test_nobody_is_said_to_be_safe_after_a_control_of_fewer_than_three_people():
     shown = sp.audit_step(*step, **{**options, "defense": sp.AddGaussian(1e-3)}, others=images[1:])
     assert shown.identified
     assert len(shown.controls) == 1
+
+
+def test_canaries_have_the_labels_of_the_batch_and_what_is_rehearsed_on_does_not_tell_them(
+    monkeypatch,
+):
+    images, labels = torch.rand(60, 1, 8, 8), torch.arange(60) % 4
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
+    given = []
+
+    def listen_in(*args, **options):
+        given.append(options["public"].inputs)
+        return list_attacks(*args, **options)
+
+    monkeypatch.setitem(sp.audit_step.__globals__, "list_attacks", listen_in)
+    for label in (0, 3):
+        private = (images[:1], torch.tensor([label]))
+        options = {"defense": sp.AddGaussian(1e6), "domain": (0, 1), "attacks": ["analytic_fc"]}
+        others = sp.PublicData(images[1:], labels[1:])
+        found = sp.audit_step(model, nn.CrossEntropyLoss(), private, **options, others=others)
+        canaries = [case.target.require_batch() for case, _ in found.controls]
+        assert [int(canary.labels) for canary in canaries] == [label] * 3
+        # Nobody rehearses on a canary.
+        assert not any((given[-1] == canary.inputs).all((1, 2, 3)).any() for canary in canaries)
+    assert torch.equal(*given)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -91,23 +91,33 @@ def _choose_canaries(who: Target, others: Tensor | None) -> list[Target]:
     ]
 
 
-def _put_alike_last(labels: Tensor, wanted: Tensor) -> Tensor:
-    """Order people so that the last ones, who serve as canaries, have the labels of the batch.
+def _reserve(others: Tensor | None, size: int) -> int:
+    """How many of the last others may be canaries of batches of a size; nobody rehearses on them.
+
+    Which of them are depends on the labels of the batch, and the adversary must not see those.
+    """
+    count = 0 if others is None else len(others)
+    return max(size * math.ceil(CANARIES / size), count // 4)
+
+
+def _put_alike_last(labels: Tensor, wanted: Tensor, reserved: int) -> Tensor:
+    """Order the reserved people so that the last ones, the canaries, have the batch's labels.
 
     Classes that a batch holds twice are harder to tell apart, so another mixture would be no
     control.
 
     Example:
-        >>> _put_alike_last(torch.tensor([1, 0, 1, 2, 2]), torch.tensor([0, 2, 1])).tolist()
-        [0, 3, 1, 4, 2]
+        >>> _put_alike_last(torch.tensor([0, 1, 0, 1, 2, 2]), torch.tensor([0, 2, 1]), 5).tolist()
+        [0, 1, 4, 2, 5, 3]
     """
-    free, last = list(range(len(labels))), list[int]()
+    people, last = list(range(len(labels))), list[int]()
+    free = people[-reserved:]
     batches = min(math.ceil(CANARIES / len(wanted)), len(labels) // len(wanted))
     for label in wanted.flip(0).tolist() * batches:
         found = next((i for i in reversed(free) if int(labels[i]) == label), free[-1])
         free.remove(found)
         last.append(found)
-    return torch.tensor([*free, *reversed(last)])
+    return torch.tensor([*people[:-reserved], *free, *reversed(last)])
 
 
 def _people_of(task: Task, private: Batch, others: Tensor | None, labels: Tensor | None) -> Target:
@@ -215,7 +225,7 @@ def audit_step(
         delta: Of the epsilon that is told where the model is private.
         attacks: What to run, as attacks or by name; by default `auto`, which computes what can be
             computed and chooses the strongest search for the rest.
-        public: What `auto` rehearses on; by default `others` who do not serve as a control, and
+        public: What `auto` rehearses on; by default `others` who cannot be the control, and
             without any, made-up inputs.
         gradients: Of your own loop, by name of the parameter, such as
             `{n: p.grad for n, p in model.named_parameters()}` after `backward()`; `defense` comes
@@ -277,8 +287,9 @@ def audit_step(
         known = threat or Threat(batchnorm="unknown" if by_batch else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
+        reserved = _reserve(others, len(private))
         if others is not None and labels_of_others is not None and private.labels.ndim == 1:
-            order = _put_alike_last(labels_of_others.cpu(), private.labels.cpu())
+            order = _put_alike_last(labels_of_others.cpu(), private.labels.cpu(), reserved)
             others, labels_of_others = others[order], labels_of_others[order]
         who = _people_of(task, private, others, labels_of_others)
         shape = tuple(private.inputs.shape[1:])
@@ -304,7 +315,7 @@ def audit_step(
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
         canaries = _choose_canaries(who, others)
-        held = read_public(public, others, taken=len(private) * max(1, len(canaries)))
+        held = read_public(public, others, taken=reserved)
         listed = list_attacks(
             attacks,
             seen,

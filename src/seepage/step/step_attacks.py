@@ -111,12 +111,12 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
 def read_public(
     public: PublicData | Tensor | None, others: Tensor | None, *, taken: int
 ) -> PublicData | None:
-    """What `auto` rehearses on: what is given, or the others who do not serve as a control.
+    """What `auto` rehearses on: what is given, or the others who cannot serve as a control.
 
     Args:
         public: Public inputs, as the caller gives them.
         others: Inputs of people who are not in the batch.
-        taken: How many of the last ones serve as a control.
+        taken: How many of the last ones may serve as a control.
     """
     if public is not None:
         return PublicData(public) if isinstance(public, Tensor) else public
