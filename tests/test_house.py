@@ -12,10 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 308,
-    "lines": 61_530,
+    "files": 309,
+    "lines": 61_556,
     "public names": 1_200,
-    "single-user modules": 32,
+    "single-user modules": 33,
 }
 
 

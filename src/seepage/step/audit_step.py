@@ -12,10 +12,9 @@ from torch.optim import Optimizer
 
 from seepage.attacks.applicability import check_applicability
 from seepage.audit.case import Case, client_key
-from seepage.audit.record import CANARIES
 from seepage.audit.targets import Target
 from seepage.clients import Client
-from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
+from seepage.core import Attack, Batch, Domain, Observation, Protection, Task
 from seepage.core.batch import class_numbers
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
@@ -23,7 +22,6 @@ from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
 from seepage.rehearsal import PublicData
 from seepage.rehearsal.auto_attack import EffortName
-from seepage.scoring.gallery import FEWEST, Gallery
 from seepage.step.model_loss import find_model_loss
 from seepage.step.real_step import (
     RealStep,
@@ -41,7 +39,7 @@ from seepage.step.shared_update import (
     find_privacy,
     leave_unchanged,
 )
-from seepage.step.step_attacks import as_public, list_attacks, read_public
+from seepage.step.step_attacks import list_attacks
 from seepage.step.step_inputs import (
     MaskPadding,
     check_batch,
@@ -54,107 +52,13 @@ from seepage.step.step_inputs import (
     require_range,
 )
 from seepage.step.step_loss import read_loss
+from seepage.step.step_people import read_people
 from seepage.step.step_result import StepAudit, run_attacks
 from seepage.threats import Threat
 from seepage.zoo.autoencoder import WithInputs
 from seepage.zoo.foreign import Logits, find_logits
 
-_POOL = 64
 _NO_FUNCTION = "the gradient of {} cannot be computed as a function, which every attack needs:"
-
-
-def _choose_canaries(who: Target, others: Tensor | None) -> list[Target]:
-    """Batches of others, as large as the private one, that hold enough people for a control.
-
-    They are fewer if others run out, and have the labels of the private one, unless their own are
-    known.
-    """
-    gallery, size = who.everybody, len(who.people)
-    assert gallery is not None
-    count = len(gallery.inputs)
-    spare = 0 if others is None else (count - size - FEWEST) // size
-    batches = min(math.ceil(CANARIES / size), spare)
-    starts = [count - size * (number + 1) for number in range(batches)]
-    own = who.require_batch().labels
-
-    def labels_of(start: int) -> Tensor:
-        return own if gallery.labels is None else gallery.labels[start : start + size]
-
-    return [
-        replace(
-            who,
-            people=tuple(range(start, start + size)),
-            batch=Batch(gallery.inputs[start : start + size], labels_of(start)),
-            captured=None,
-        )
-        for start in starts
-    ]
-
-
-def _reserve(others: Tensor | None, size: int) -> int:
-    """How many of the last others may be canaries of batches of a size; nobody rehearses on them.
-
-    Which of them are depends on the labels of the batch, and the adversary must not see those.
-    """
-    count = 0 if others is None else len(others)
-    return max(size * math.ceil(CANARIES / size), count // 4)
-
-
-def _put_alike_last(labels: Tensor, wanted: Tensor, reserved: int) -> Tensor:
-    """Order the reserved people so that the last ones, the canaries, have the batch's labels.
-
-    Classes that a batch holds twice are harder to tell apart, so another mixture would be no
-    control.
-
-    Example:
-        >>> _put_alike_last(torch.tensor([0, 1, 0, 1, 2, 2]), torch.tensor([0, 2, 1]), 5).tolist()
-        [0, 1, 4, 2, 5, 3]
-    """
-    people, last = list(range(len(labels))), list[int]()
-    free = people[-reserved:]
-    batches = min(math.ceil(CANARIES / len(wanted)), len(labels) // len(wanted))
-    for label in wanted.flip(0).tolist() * batches:
-        found = next((i for i in reversed(free) if int(labels[i]) == label), free[-1])
-        free.remove(found)
-        last.append(found)
-    return torch.tensor([*people[:-reserved], *free, *reversed(last)])
-
-
-def _people_of(task: Task, private: Batch, others: Tensor | None, labels: Tensor | None) -> Target:
-    """The people in the batch, beside those whom a guess without any update is made of.
-
-    Args:
-        task: The network, with the domain of the inputs.
-        private: The batch of the step.
-        others: Inputs of people who are not in it; noise if there are none.
-        labels: Of the others, if known; taken only if both are classes.
-    """
-    shape = task.domain.shape
-    if labels is not None and (labels.ndim, private.labels.ndim) != (1, 1):
-        labels = None
-    shaped = Batch(private.inputs.reshape(-1, *shape).cpu(), private.labels.cpu())
-    if others is None:
-        pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
-    else:
-        pool = as_public(others, shape)
-    if len(pool) < len(private):
-        raise InvalidValue(
-            f"expected others to be at least as many as the batch, got {len(pool)} for "
-            f"{len(private)}; give more of them, or none"
-        )
-    return Target(
-        "step",
-        tuple(range(len(private))),
-        shaped,
-        everybody=Gallery(
-            torch.cat([shaped.inputs.to(pool), pool]),
-            None if labels is None else torch.cat([shaped.labels, labels.cpu().to(shaped.labels)]),
-            task.domain,
-            synthetic=others is None,
-        ),
-        bounds=task.domain.bounds,
-        domain=task.domain,
-    )
 
 
 _BATCHNORM = (
@@ -287,12 +191,8 @@ def audit_step(
         known = threat or Threat(batchnorm="unknown" if by_batch else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
-        reserved = _reserve(others, len(private))
-        if others is not None and labels_of_others is not None and private.labels.ndim == 1:
-            order = _put_alike_last(labels_of_others.cpu(), private.labels.cpu(), reserved)
-            others, labels_of_others = others[order], labels_of_others[order]
-        who = _people_of(task, private, others, labels_of_others)
-        shape = tuple(private.inputs.shape[1:])
+        people = read_people(task, private, others, labels_of_others, public)
+        who, shape = people.attacked, tuple(private.inputs.shape[1:])
         unlabelled = others is not None and labels_of_others is None
         if unlabelled and class_numbers(private.labels) is not None:
             notes = (*notes, _UNLABELLED)
@@ -314,8 +214,6 @@ def audit_step(
                 who = replace(who, captured=sent)
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
-        canaries = _choose_canaries(who, others)
-        held = read_public(public, others, taken=reserved)
         listed = list_attacks(
             attacks,
             seen,
@@ -323,16 +221,16 @@ def audit_step(
             effort=effort,
             steps=steps,
             seconds=seconds,
-            controls=min(1, len(canaries)),
+            controls=min(1, len(people.canaries)),
             shared=not client.chain.links,
-            public=held and replace(held, inputs=as_public(held.inputs, task.domain.shape)),
+            public=people.public,
             ranges=list_ranges(shape, declared=domain, others=others),
         )
         return run_attacks(
             lambda one: Case(task, client, known, one.attack, one.name, who, seed),
             listed,
             found,
-            canaries=canaries,
+            canaries=people.canaries,
             seconds=seconds,
             notes=(*notes, real.note) if real.note else notes,
             promise="" if privacy is None else privacy.account,

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from seepage.attacks.applicability import Applicability
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.labels.infer_labels import InferLabels
@@ -106,34 +104,6 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
     attack = FindRange(option.attack, ranges) if several else option.attack
     infers = {"infer_labels": True} if option.infer_labels else {}
     return StepAttack(Component(asked, {**option.options, **infers}), attack)
-
-
-def read_public(
-    public: PublicData | Tensor | None, others: Tensor | None, *, taken: int
-) -> PublicData | None:
-    """What `auto` rehearses on: what is given, or the others who cannot serve as a control.
-
-    Args:
-        public: Public inputs, as the caller gives them.
-        others: Inputs of people who are not in the batch.
-        taken: How many of the last ones may serve as a control.
-    """
-    if public is not None:
-        return PublicData(public) if isinstance(public, Tensor) else public
-    if others is None or len(others) <= taken:
-        return None
-    return PublicData(others[: len(others) - taken])
-
-
-def as_public(inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Inputs of other people on the CPU, in float32 and this shape; tokens stay whole numbers."""
-    kept = inputs.detach().cpu()
-    if kept.shape[1:].numel() != math.prod(shape) or not bool(kept.isfinite().all()):
-        raise InvalidValue(
-            f"expected others and public inputs like those of the batch, {shape} each and finite, "
-            f"got {tuple(kept.shape)}{'' if kept.isfinite().all() else ' with NaN or infinity'}"
-        )
-    return (kept.float() if kept.is_floating_point() else kept).reshape(-1, *shape)
 
 
 def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:
