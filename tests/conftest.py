@@ -47,6 +47,18 @@ if "SEEPAGE_JITTER" in os.environ:
     imitate_other_rounding(int(os.environ["SEEPAGE_JITTER"]))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def seed_modules() -> None:
+    """Draw what a module's fixtures draw alike in every order of the tests."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def seed_tests(seed_modules: None) -> None:
+    """Draw what a test draws alike in every order of the tests."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of real data, or a skip that says why."""
