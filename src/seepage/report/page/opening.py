@@ -79,7 +79,7 @@ MEANINGS = {
     "an eye would agree",
     Level.singled_out: "first among the strangers, though an eye may see nothing",
     Level.partly: "the label, some columns or some words came back",
-    Level.not_shown: "not identified, by an attack that finds a person chosen by the audit "
+    Level.not_shown: "not identified, by an attack that finds people chosen by the audit "
     "without the defense",
     Level.inconclusive: "not identified, and the attack may have been too weak or too short, or "
     "the strangers too few to tell",
