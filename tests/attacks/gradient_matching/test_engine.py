@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.core.checkpoint import Checkpoints, CheckpointWarning, checkpointing
+from seepage.core.checkpoint import Checkpoints, CheckpointWarning, checkpointing, until_done
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen
 from seepage.domains import Image, Signal
@@ -444,6 +444,21 @@ def test_every_step_is_evaluated_the_last_one_too():
     assert state.values.isfinite().all()
     assert len(state.values) == 6
     assert float(state.lowest) == float(state.values.min())
+
+
+@pytest.mark.parametrize("fuse", [None, True])
+def test_a_search_that_is_over_takes_no_further_step(tmp_path, fuse):
+    def evaluate(points, step):
+        evaluated.append(int(step))
+        return points.square().sum(1), 2 * points
+
+    evaluated, given = [], {"optimiser": Adam(step_size=0.1), "schedule": StepDecay(), "steps": 5}
+    with checkpointing(tmp_path), until_done():
+        once = Runner(evaluate=evaluate, **given).run(torch.ones(1, 1), name="search")
+        evaluated.clear()
+        again = Runner(evaluate=evaluate, fuse=fuse, **given).run(torch.ones(1, 1), name="search")
+    assert not evaluated
+    assert torch.equal(again.best, once.best)
 
 
 def test_restarts_of_a_case_pull_each_other_together(seen):
