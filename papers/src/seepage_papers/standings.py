@@ -63,7 +63,7 @@ class Standings:
         """One row of the table."""
         lost = line.lost(self.free)
         cells = [line.label, "-" if line.accuracy is None else f"{100 * line.accuracy:.1f} %"]
-        cells.append("-" if lost is None else f"{lost:+.1f}")
+        cells.append("-" if lost is None else f"{round(lost, 1) + 0.0:+.1f}")  # never -0.0
         for size in self.board.batch_sizes:
             tally = line.tallies.get(size)
             missing = "does not fit" if size in line.unfit else "failed"

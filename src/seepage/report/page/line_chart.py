@@ -80,7 +80,7 @@ def draw_dot(attempt: Attempt, across: float, *, height: float, radius: int) -> 
 
 
 # Width of a letter and height of a line, in a font of 12 pixels.
-LETTER, LINE = 6.3, 14.0
+LETTER, LINE = 7.1, 14.0
 # A name further than this from its mark is joined to it by a line.
 NEXT_TO = 8.0
 _RADII = (11, 18, 27, 38, 52, 68, 86, 106, 130, 160)
