@@ -59,9 +59,8 @@ FIXED: dict[str, Callable[[int], Attack]] = {
 }
 NONE = "none"
 # The first person who is attacked, and the first seed of untrained networks: nobody looked at
-# these while `auto` was written, but at the heart beats, whose 500 are used up: other weights have
-# seen these before. The recorded grid has people from 1090 on, 290 or 240, and 370, and seeds from
-# 310 on.
+# these while `auto` was written, but for the heart beats, which earlier grids had with other
+# weights. The recorded grid has people from 1090 on, 240, and 370, and seeds from 310 on.
 START, SEED = {"cifar10": 1140, "ecg": 240, "voters": 380}, 410
 TUNED_START, TUNED_SEED = {"cifar10": 100, "ecg": 100, "voters": 100}, 0
 CLIENTS: dict[str, tuple[LocalComputation, Protection]] = {
