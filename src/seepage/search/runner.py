@@ -116,8 +116,7 @@ class Runner:
         if kept is not None:
             state = State.of([k.to(t) for k, t in zip(kept, state.tensors(), strict=True)])
         first = int(state.step)
-        if first <= self.steps:  # a run that is over has no further step to prepare
-            state = self._prepare(state, self.steps - first)
+        state = self._prepare(state, self.steps - first) if first <= self.steps else state
         # Not if a run must repeat to the bit: the clock decides when it is compiled.
         timed = self.fuse is None and not torch.are_deterministic_algorithms_enabled()
         timed, began = timed and state.points.is_cuda, 0.0
