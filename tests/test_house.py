@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 309,
-    "lines": 61_556,
-    "public names": 1_200,
+    "lines": 61_582,
+    "public names": 1_201,
     "single-user modules": 33,
 }
 

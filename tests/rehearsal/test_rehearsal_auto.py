@@ -17,7 +17,7 @@ from seepage.core.progress import listen, stage
 from seepage.core.race import Race, Trial
 from seepage.core.reconstruction import Trace
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
-from seepage.rehearsal.combine import MeanOfStarts
+from seepage.rehearsal.combine import MeanOfStarts, keep_sure
 from seepage.rehearsal.portfolio import Contender, list_contenders
 from seepage.rehearsal.rehearse import Rung, combine, make_forecast
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise, simulate_client
@@ -475,6 +475,20 @@ def test_guesses_are_combined_without_the_truth(photos, task):
     assert (psnr(mean, batch) > psnr(noisy, batch) + 1.5).all()
     # What explains far less of the update would only blur the rest.
     assert combine("mean", seen, [wrong, right]) is right
+
+
+def test_what_a_closed_form_is_sure_of_stays_beside_a_search(photos):
+    batch = photos.take([0, 1, 2])
+    sure = torch.tensor([1.0, 0.0, 1.0])[:, None].expand(-1, 3 * 32 * 32)
+    read = torch.stack([batch.inputs[2], torch.zeros_like(batch.inputs[0]), batch.inputs[0]])
+    solved = sp.Reconstruction(read, confidence=sure)
+    searched = sp.Reconstruction((batch.inputs + 0.1).flip(0), batch.labels.flip(0))
+    both = keep_sure(searched, solved)
+    found = psnr(both, batch)
+    assert found[0] > 100
+    assert found[2] > 100
+    assert float(found[1]) == pytest.approx(float(psnr(searched, batch)[1]))
+    assert keep_sure(searched, replace(solved, confidence=0.5 * sure)) is None
 
 
 def test_forecasts_cover_nine_in_ten():

@@ -21,7 +21,7 @@ from seepage.core.plugins import Catalogue
 from seepage.core.progress import Pace, listen, measure_pace, spanning, staged
 from seepage.core.race import Race
 from seepage.core.rng import require_key
-from seepage.rehearsal.combine import combine
+from seepage.rehearsal.combine import combine, keep_sure
 from seepage.rehearsal.portfolio import Contender, is_defended, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
 from seepage.rehearsal.rehearse import Chosen, Rung, count_steps, rehearse
@@ -294,8 +294,12 @@ class _Searched:
         able = able or list(self.computed.values())
         if not able:
             return guesses[0]
-        best = combine(self.chosen.race.rule, self.seen, able)
-        return replace(best, trace=replace(best.trace, race=self.chosen.race))
+        best, race = combine(self.chosen.race.rule, self.seen, able), self.chosen.race
+        for name, solved in self.computed.items():
+            # A closed form that has a part of the batch leaves the rest to the search.
+            if name not in race.chosen and (whole := keep_sure(best, solved)) is not None:
+                best, race = whole, replace(race, chosen=(name, *race.chosen))
+        return replace(best, trace=replace(best.trace, race=race))
 
 
 def _attack(

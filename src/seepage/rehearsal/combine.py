@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from seepage.attacks.certificate import residual
+from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.attacks.tableak import align_members
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError
@@ -43,6 +44,22 @@ def combine(rule: str, seen: Observation, guesses: Sequence[Reconstruction]) -> 
     ordered = align_members(rows, anybody, reference=0)
     mean = ordered.mean(0).reshape(first.inputs.shape)
     return replace(first, inputs=seen.task.domain.project(mean), certificate=None)
+
+
+def keep_sure(guess: Reconstruction, solved: Reconstruction) -> Reconstruction | None:
+    """Put whole inputs of which a closed form is sure in the places of the nearest guesses.
+
+    Returns:
+        The guess with these inputs; None if there are none.
+    """
+    if solved.confidence is None or solved.inputs.shape[1:] != guess.inputs.shape[1:]:
+        return None
+    sure = solved.inputs[(solved.confidence >= 1).all(1)][: len(guess.inputs)].to(guess.inputs)
+    if not len(sure):
+        return None
+    places = match_one_to_one(-torch.cdist(sure.flatten(1), guess.inputs.flatten(1)))
+    inputs = guess.inputs.index_copy(0, places, sure)
+    return replace(guess, inputs=inputs, certificate=None)
 
 
 @dataclass(frozen=True)

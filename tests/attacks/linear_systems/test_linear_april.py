@@ -4,9 +4,11 @@ import pytest
 from torch import nn
 
 import seepage as sp
+from seepage.attacks.linear_systems import patch_span
 from seepage.attacks.linear_systems.april import find_patches
 from seepage.core.errors import NotApplicable
 from seepage.exposure.inspection import inspection
+from seepage.numerics.least_squares import least_squares
 
 PHOTOS = sp.data.load("photos", pixels=16)
 LARGE = {"patch_size": 8, "num_hidden_layers": 3}
@@ -100,6 +102,21 @@ def test_several_photographs_come_back_from_the_spans():
     assert sorted(guess.labels.tolist()) == sorted(batch.labels.tolist())
     assert guess.certificate.residual < 1e-3
     assert guess.confidence.all()
+
+
+def test_a_photograph_that_is_found_again_is_not_counted_twice(monkeypatch):
+    ends = []
+
+    def solve(outside, start, *, steps):
+        # The second search ends where the first did.
+        ends.append(ends[0] if len(ends) == 1 else least_squares(outside, start, steps=steps))
+        return ends[-1]
+
+    monkeypatch.setattr(patch_span, "least_squares", solve)
+    seen, batch = observe(vit(**LARGE), 2)
+    guess = sp.attacks.april()(seen, rng=sp.rng(1))
+    assert len(ends) > 2
+    assert (sp.score(guess, batch)["psnr"] > 50).all()
 
 
 def test_clipping_does_not_hide_a_batch():

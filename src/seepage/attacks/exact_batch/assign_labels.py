@@ -138,7 +138,7 @@ def _measure_misfit(seen: Tensor, explained: Tensor) -> float:
 
 
 def match_one_to_one(fit: Tensor) -> Tensor:
-    """Assign a different column to each row of a square matrix so that the sum is largest."""
+    """Assign a different column to each row, of which there are no more, for the largest sum."""
     from scipy.optimize import linear_sum_assignment
 
     _, columns = linear_sum_assignment(torch.nan_to_num(fit).cpu().numpy(), maximize=True)

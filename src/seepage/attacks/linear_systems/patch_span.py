@@ -41,6 +41,8 @@ _FLAT = 1e-4
 _TOGETHER = 32
 # By how much scales of an image may differ that was told from the others.
 _AGREE = 0.03
+# An image this near to another, as a share of its length, was found before.
+_SAME = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +96,8 @@ def read_images(
         _require_search(readers, hull, later)
     while True:
         if not alone:
-            left = rest if images else None
-            found = _search_image(task, readers, hull, later, left, rng=rng.fork(len(images)))
+            key = rng.fork(len(images))
+            found = _search_image(task, readers, hull, later, rest, images, rng=key)
             images += [] if found is None else [found]
         if not images:
             raise NotApplicable(
@@ -280,32 +282,35 @@ def _search_image(
     readers: PatchReaders,
     hull: _Hull,
     checks: Sequence[SpanCheck],
-    rest: Update | None,
+    rest: Update,
+    found: Sequence[Tensor],
     *,
     rng: Rng,
 ) -> Tensor | None:
-    """An image that lies in the spans; None if none is found.
+    """A further image that lies in the spans; None if none is found.
 
-    Searches begin where `rest`, what is left of the update, points to; None if it is whole.
+    Once some are found, searches begin where `rest`, what is left of the update, points to.
     """
     layers = [check.reader[0] for check in checks]
     outside = _OutsideSpans(task, readers, hull, layers, [_complement(c.basis) for c in checks])
     for number in range(_STARTS):
         start = -hull.base @ hull.directions.T
-        if rest is not None:
+        if found:
             start = _aim(readers, hull, rest, _ROUGH[number % len(_ROUGH)])
         start = start + _SPREAD * rng.fork(number).normal(tuple(start.shape), like=start)
-        found, _ = least_squares(outside, start.flatten(), steps=_STEPS)
-        worst = max(float(part.norm(dim=-1).max()) for part in outside.shares(found))
+        solved, _ = least_squares(outside, start.flatten(), steps=_STEPS)
+        worst = max(float(part.norm(dim=-1).max()) for part in outside.shares(solved))
         report(number + 1, _STARTS, worst)
-        if worst < INSIDE:
-            slopes = torch.linalg.svdvals(outside.derivative(found))
+        image = hull.image(readers, solved)
+        new = all(float((image - one).norm()) > _SAME * float(one.norm()) for one in found)
+        if worst < INSIDE and new:
+            slopes = torch.linalg.svdvals(outside.derivative(solved))
             if not bool(slopes[-1] > _FLAT * slopes[0]):
                 raise NotApplicable(
                     "more than one image lies in the spans, so they tell none apart; use gradient "
                     "matching"
                 )
-            return hull.image(readers, found)
+            return image
     return None
 
 
