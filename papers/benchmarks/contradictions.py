@@ -182,13 +182,13 @@ def pruned(done: int, device: str) -> Iterator[Row]:
         scenario = prepared(cell.scenario, Place(device=device))
         scenario["data"] |= {"people": max(2, batch), "batch_size": batch}
         scenario["models"]["width"] = width
-        scores = _scores(scenario, device)
+        scores = _scores(scenario, device, mean="ssim")
         task = sp.zoo.mnist_convnet(width=width)
         sizes = [parameter.numel() for parameter in task.parameters.values()]
         ratio = float(label.split()[-1])
         kept = sum(size - int(ratio * size) for size in sizes)
         row: Row = {"defense": label, "width": width, "numbers left": kept, "pixels": 784 * batch}
-        yield row | {"ssim_mean": round(fmean(scores["ssim"]), 3), **scores}
+        yield row | scores
 
 
 def depth(done: int, device: str) -> Iterator[Row]:
@@ -216,20 +216,23 @@ def depth(done: int, device: str) -> Iterator[Row]:
             del scenario["models"]["schooling"]["epochs"]
         if largest in changes:
             del scenario["data"]["start"]
-        scores = _scores(prepared(scenario, Place(device=device)), device)
-        yield {"changed": label, "psnr_mean": round(fmean(scores["psnr"]), 2), **scores}
+        scenario = prepared(scenario, Place(device=device))
+        yield {"changed": label, **_scores(scenario, device, mean="psnr")}
 
 
-def _scores(scenario: dict[str, Any], device: str) -> dict[str, list[float]]:
-    """What comes back of everybody in a scenario."""
+def _scores(scenario: dict[str, Any], device: str, *, mean: str) -> Row:
+    """What comes back of everybody in a scenario, with the mean of one metric, and what failed."""
     metrics = ["ssim", "psnr"]
     spec = {key: value for key, value in scenario.items() if key in SPEC_KEYS}
     wanted = {"metrics": metrics, "controls": False, "scenario": spec}
     found = sp.audit.run(wanted, device=device)
-    return {
-        name: [round(v, 3) for record in found.records for v in record.scores[name] if v]
+    scores = {
+        name: [round(v, 3) for record in found.records for v in record.scores.get(name, ()) if v]
         for name in metrics
     }
+    failed = [record.error for record in found.records if record.error]
+    told: Row = {f"{mean}_mean": round(fmean(scores[mean]), 3) if scores[mean] else None}
+    return told | scores | ({"failed": failed} if failed else {})
 
 
 PARTS = {part.__name__: part for part in (depth, digits, filters, head, own_image, pruned)}
